@@ -1,0 +1,61 @@
+# Oncelog. `make help` lists the verbs.
+.DEFAULT_GOAL := help
+SHELL := /bin/bash
+VENV ?= .venv
+PYTHON ?= python3
+BIN := $(abspath $(VENV))/bin
+SITE = $(shell $(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')
+PROTOS := $(wildcard protos/oncelogpb/v1/*.proto)
+STUBS := protos/src
+
+.PHONY: help
+help: ## List the verbs
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
+
+$(VENV)/.installed: constraints.txt pyproject.toml protos/pyproject.toml clients/python/pyproject.toml spark/pyproject.toml
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --upgrade pip setuptools wheel -c constraints.txt
+	@echo "installing Oncelog, its tools and PySpark (about 500 MB the first time)"
+	$(BIN)/pip install --quiet -c constraints.txt -e protos -e clients/python -e . -e 'spark[jobs]' -r requirements-dev.txt
+	@touch $@
+
+.PHONY: install
+install: $(VENV)/.installed ## Create .venv with everything that this repository needs
+
+.PHONY: stubs
+stubs: install ## Generate the protobuf and gRPC stubs (committed; never edited)
+	$(BIN)/python -m grpc_tools.protoc -I protos -I $(SITE) --python_out=$(STUBS) --grpc_python_out=$(STUBS) \
+	  --mypy_out=quiet:$(STUBS) --mypy_grpc_out=quiet:$(STUBS) $(PROTOS)
+
+.PHONY: drift
+drift: install ## Fail where the committed stubs differ from the protos
+	@rm -rf build/stubs && mkdir -p build/stubs
+	@$(BIN)/python -m grpc_tools.protoc -I protos -I $(SITE) --python_out=build/stubs --grpc_python_out=build/stubs \
+	  --mypy_out=quiet:build/stubs --mypy_grpc_out=quiet:build/stubs $(PROTOS)
+	@for f in $$(cd build/stubs && find . -type f); do \
+	  cmp -s build/stubs/$$f $(STUBS)/$$f || { echo "drift: $$f differs from its proto; run 'make stubs' and commit"; exit 1; }; done
+	@echo "stubs match the protos"
+
+.PHONY: format
+format: install ## Format the code
+	$(BIN)/ruff format
+	$(BIN)/ruff check --fix
+
+.PHONY: check
+check: install drift ## Formatting, lint, types, import contracts, drift of the stubs
+	$(BIN)/ruff format --check
+	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+.PHONY: test
+test: check ## All tests: make check, then pytest with real etcd, processes and Spark
+	$(BIN)/pytest
+
+.PHONY: flights
+flights: install ## The main job: etcd, three services, the flights data set and Spark on this machine
+	PATH="$(BIN):$$PATH" $(BIN)/python -m oncelog_spark.jobs.flights
+
+.PHONY: bench
+bench: install ## Measure (see benchmarks/README.md)
+	$(BIN)/python -m benchmarks.run

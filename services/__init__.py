@@ -1,0 +1,1 @@
+"""The Oncelog services: three roles over one replicated log. ARCHITECTURE.md is the map."""

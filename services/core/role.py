@@ -1,0 +1,62 @@
+"""What a role and the composition give each other. ARCHITECTURE.md, "How a role plugs in"."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from services.core.ids import PartitionId, TopicId
+from services.core.machine import Codec, Machine, Projection
+from services.core.ports import (
+    Clock,
+    Directory,
+    Outbox,
+    Peers,
+    Replica,
+    Replicas,
+    Reporter,
+    Slots,
+    TopicStore,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class RoleEnv:
+    """The outside, as handed to a role's service and outbox."""
+
+    clock: Clock
+    directory: Directory
+    topics: TopicStore
+    peers: Peers
+    # Of this role only.
+    replicas: Replicas
+    reporter: Reporter
+    # Bytes nobody can guess: `random_bytes(n)`. Seeded in the simulator.
+    random_bytes: Callable[[int], bytes]
+
+
+class Role(Protocol):
+    """One role, as `runtime/node` runs it."""
+
+    # "coordinator", "partition_leader" or "offset_manager".
+    name: str
+    # The control topic whose partitions it leads; None: the partitions of users' topics.
+    control_topic: TopicId | None
+    codec: Codec[Any]
+
+    def machine(self, partition: PartitionId) -> Machine[Any, Any, Any]:
+        """A fresh, empty machine."""
+        ...
+
+    def projection(
+        self, partition: PartitionId, slots: Callable[[str, int], Slots]
+    ) -> Projection[Any] | None:
+        """`slots(name, slot_bytes)` opens the partition's slot file of that name."""
+        ...
+
+    def outbox(self, replica: Replica, env: RoleEnv) -> Outbox: ...
+
+    def services(self, env: RoleEnv) -> Mapping[str, object]:
+        """Handler objects by the name of their gRPC service, e.g. {"Coordinator": ...}."""
+        ...
