@@ -1,0 +1,417 @@
+"""Runs one replica of one partition: journal, machine and leadership together.
+
+States:
+
+    STANDBY ──lead(epoch)──► LOADING ──HW passes EPOCH_START──► READY
+       ▲                        │                                 │
+       └────── step_down ◄──────┴─────────────────────────────────┘
+       └────── a failed write: FAILED, resigned; `recover_from_failure` makes it STANDBY again
+
+Invariants:
+  * decide and apply run in one loop turn, with no await between them;
+  * a reply, also a refusal, is released only when the HW covers the log end it was decided on, and
+    only within this node's own lease deadline (design: "Leases lie");
+  * projections and snapshots see only what is below the HW;
+  * a machine lives for one epoch: who steps down drops it, and everything parked fails with
+    UNKNOWN_OUTCOME.
+
+Left out: followers. `replication/` will feed the HW from their acknowledgements.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from oncelogpb.errors import DiskFull, Loading, NotLeader, OncelogError, UnknownOutcome
+
+from services.core.frame import At, Frame, Kind, StoredFrame
+from services.core.ids import Incarnation, PartitionId
+from services.core.machine import EpochStart, Snapshot, Tick
+from services.core.ports import Clock, Outbox, Reporter
+from services.core.role import Role
+from services.runtime.replication.high_watermark import HighWatermark
+from services.runtime.storage.commit import GroupCommit
+from services.runtime.storage.journal import Journal
+
+# Frames that are replayed before the loop gets a turn.
+REPLAY_SLICE: Final = 2_000
+# A control journal skips so many offsets after an unclean election, so that no TxId repeats (§5).
+UNCLEAN_SKIP: Final = 1 << 32
+
+
+class Standing(Enum):
+    """Where a replica stands. The arrows are drawn in the module."""
+
+    STANDBY = "standby"
+    LOADING = "loading"
+    READY = "ready"
+    FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What a driver needs of its node."""
+
+    clock: Clock
+    commit: GroupCommit
+    reporter: Reporter
+    # Own lease deadline not reached yet.
+    lease_valid: Callable[[], bool]
+    # Free disk is above `disk_free_floor`.
+    has_room: Callable[[], bool]
+    # Runs a blocking function off the loop (in the simulator: at once).
+    offload: Callable[[Callable[[], None]], Awaitable[None]]
+    # Journaled payload bytes between two snapshots.
+    snapshot_every_bytes: int
+    # A replica could not write: resign it.
+    failed: Callable[[PartitionId, OSError], None]
+
+
+class _Parked(NamedTuple):
+    # Released once the HW is at or above this.
+    end: int
+    future: asyncio.Future[Any]
+    reply: object
+    # False: nothing was journaled for it.
+    recorded: bool
+
+
+class Driver:
+    """The Replica port, for one partition. Made by the node; used by services and outboxes."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        role: Role,
+        journal: Journal,
+        around: Surroundings,
+        make_outbox: Callable[[Driver], Outbox],
+    ) -> None:
+        self.partition = partition
+        self.machine: Any = None
+        self.standing = Standing.STANDBY
+        self.journal = journal
+        self._role = role
+        self._around = around
+        self._make_outbox = make_outbox
+        self._outbox: Outbox | None = None
+        self._epoch = 0
+        self._hw = HighWatermark(own=Incarnation(journal.incarnation), counted=(), epoch_start=0)
+        self._parked: deque[_Parked] = deque()
+        self._projection: Any = None
+        self._unprojected: deque[tuple[Any, At]] = deque()
+        self._advanced: asyncio.Future[None] | None = None
+        self._bytes_since_snapshot = 0
+        self._snapshot: tuple[int, Snapshot] | None = None
+        self._saving: asyncio.Task[None] | None = None
+        self._snapshots_stopped = False
+
+    # ------------------------------------------------------------------------------ what it shows
+
+    @property
+    def epoch(self) -> int:
+        return self._epoch
+
+    @property
+    def high_watermark(self) -> int:
+        return self._hw.value
+
+    @property
+    def log_start(self) -> int:
+        return self.journal.log_start
+
+    @property
+    def log_end(self) -> int:
+        return self.journal.log_end
+
+    def require_ready(self) -> None:
+        """Raises NotLeader or Loading unless this replica may answer."""
+        if self.standing is Standing.READY:
+            return
+        if self.standing is Standing.LOADING:
+            raise Loading(f"partition {self.partition} is loading its journal; try again")
+        raise NotLeader(f"this process does not lead partition {self.partition}")
+
+    def require_room(self) -> None:
+        if not self._around.has_room():
+            raise DiskFull("free disk space is below disk_free_floor; reads go on, free some space")
+
+    def require_lease(self) -> None:
+        if not self._around.lease_valid():
+            raise NotLeader("this node's lease ran out; ask for the new leader")
+
+    # -------------------------------------------------------------------------------- leadership
+
+    async def lead(self, epoch: int, *, skip: int = 0) -> None:
+        """Leads `epoch`: loads the machine, writes EPOCH_START. Ready when the HW covers it.
+
+        `skip` leaves a hole of journal offsets before EPOCH_START (after an unclean election).
+        """
+        assert self.standing is Standing.STANDBY, f"lead() of a replica that is {self.standing}"
+        assert epoch > self.journal.last_epoch, "an epoch is never continued"
+        self.standing = Standing.LOADING
+        self._epoch = epoch
+        self._snapshots_stopped = False
+        machine = self._role.machine(self.partition)
+        projection = self._role.projection(self.partition, self.journal.slots)
+        if not await self._replay(machine, projection, epoch):
+            return
+        self.machine, self._projection = machine, projection
+        start = self.journal.log_end
+        self._hw = HighWatermark(
+            own=Incarnation(self.journal.incarnation),
+            counted=(),
+            epoch_start=start + skip,
+            inherited=self.journal.synced_end,
+        )
+        at = self.journal.append(
+            Frame(Kind.EPOCH_START),
+            epoch=epoch,
+            time_ms=self._around.clock.now().wall_ms,
+            skip_to=start + skip if skip else None,
+        )
+        machine.apply(EpochStart(), at)
+        self._hand_to_disk()
+
+    async def _replay(self, machine: Any, projection: Any, epoch: int) -> bool:
+        """Brings a fresh machine to the log end. False where the replica stepped down meanwhile."""
+        position = self.journal.log_start
+        saved = self.journal.load_snapshot()
+        if saved is not None:
+            position, state, tables = saved
+            machine.restore(state, tables)
+        frames = 0
+        for stored in self.journal.replay(position):
+            record = self._decode(stored)
+            machine.apply(record, stored.at)
+            if projection is not None and not isinstance(record, EpochStart):
+                projection.project(record, stored.at)
+            frames += 1
+            if frames % REPLAY_SLICE == 0:
+                await asyncio.sleep(0)
+                if self.standing is not Standing.LOADING or self._epoch != epoch:
+                    return False
+        return True
+
+    def _decode(self, stored: StoredFrame) -> Any:
+        if stored.frame.kind is Kind.EPOCH_START:
+            return EpochStart()
+        return self._role.codec.decode(stored.frame)
+
+    async def step_down(self, why: str) -> None:
+        """Leads no more: fails everything parked, ends the outbox, drops the machine."""
+        if self.standing in (Standing.STANDBY, Standing.FAILED):
+            return
+        self.standing = Standing.STANDBY
+        await self._drop_leadership(why)
+
+    async def _drop_leadership(self, why: str) -> None:
+        outbox, self._outbox = self._outbox, None
+        self._fail_parked(why)
+        self.machine = self._projection = None
+        self._unprojected.clear()
+        self._snapshot = None
+        self._notify_advanced()
+        if outbox is not None:
+            await outbox.stop()
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+
+    def _fail_parked(self, why: str) -> None:
+        parked, self._parked = self._parked, deque()
+        for item in parked:
+            if not item.future.done():
+                item.future.set_exception(_lost(item, self.partition, why))
+                # A caller that has gone must not make asyncio complain.
+                item.future.exception()
+
+    # ------------------------------------------------------------------------------ the main verb
+
+    def submit(self, command: object) -> asyncio.Future[Any]:
+        """See the Replica port."""
+        self.require_ready()
+        decision = self.machine.decide(command, self._around.clock.now())
+        if decision.records:
+            self._append_all(decision.records)
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        end = self.journal.log_end
+        item = _Parked(end, future, decision.reply, bool(decision.records))
+        if self._hw.value >= end and not self._parked:
+            self._answer(item)
+        else:
+            self._parked.append(item)
+        return future
+
+    def signal(self, signal: object) -> None:
+        if self.machine is not None:
+            self.machine.seen(signal, self._around.clock.now())
+
+    def tick(self) -> None:
+        """Timers are a command. Called every `tick_ms`."""
+        if self.standing is not Standing.READY:
+            return
+        decision = self.machine.decide(Tick(), self._around.clock.now())
+        if decision.records:
+            self._append_all(decision.records)
+        if self._outbox is not None:
+            self._outbox.wake()
+
+    def wake(self) -> None:
+        """Something outside changed: a peer, a leader, a topic."""
+        if self._outbox is not None:
+            self._outbox.wake()
+
+    def _append_all(self, records: Sequence[Any]) -> None:
+        wall_ms = self._around.clock.now().wall_ms
+        codec, journal, machine = self._role.codec, self.journal, self.machine
+        for record in records:
+            frame = codec.encode(record)
+            at = journal.append(frame, epoch=self._epoch, time_ms=wall_ms)
+            machine.apply(record, at)
+            self._bytes_since_snapshot += len(frame.payload) + 128
+            if self._projection is not None:
+                self._unprojected.append((record, at))
+        self._hand_to_disk()
+        if self._bytes_since_snapshot >= self._around.snapshot_every_bytes:
+            self._capture_snapshot()
+
+    def _hand_to_disk(self) -> None:
+        epoch = self._epoch
+        self._around.commit.wrote(
+            self.journal,
+            lambda end: self._synced(epoch, end),
+            lambda error: self._write_failed(epoch, error),
+        )
+
+    # ---------------------------------------------------------------------------- what is durable
+
+    def _synced(self, epoch: int, end: int) -> None:
+        if epoch != self._epoch or self.standing not in (Standing.LOADING, Standing.READY):
+            return
+        if not self._hw.synced(Incarnation(self.journal.incarnation), end):
+            return
+        self._project()
+        if self.standing is Standing.LOADING:
+            self.standing = Standing.READY
+            self._outbox = self._make_outbox(self)
+            self._around.reporter.event(
+                "leading", partition=str(self.partition), epoch=epoch, high_watermark=end
+            )
+        self._release()
+        self._notify_advanced()
+        if self._outbox is not None:
+            self._outbox.wake()
+        self._save_snapshot()
+
+    def _project(self) -> None:
+        while self._unprojected and self._unprojected[0][1].offset < self._hw.value:
+            record, at = self._unprojected.popleft()
+            self._projection.project(record, at)
+
+    def _release(self) -> None:
+        hw = self._hw.value
+        while self._parked and self._parked[0].end <= hw:
+            self._answer(self._parked.popleft())
+
+    def _answer(self, item: _Parked) -> None:
+        if item.future.done():
+            return
+        if not self._around.lease_valid():
+            item.future.set_exception(_lost(item, self.partition, "the lease ran out"))
+        elif isinstance(item.reply, OncelogError):
+            item.future.set_exception(item.reply)
+        else:
+            item.future.set_result(item.reply)
+            return
+        item.future.exception()
+
+    def advanced(self) -> Awaitable[None]:
+        """See the Replica port. One future serves all who wait, so each gets it shielded."""
+        if self._advanced is None:
+            self._advanced = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._advanced)
+
+    def _notify_advanced(self) -> None:
+        waiting, self._advanced = self._advanced, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    # ---------------------------------------------------------------------------------- snapshots
+
+    def _capture_snapshot(self) -> None:
+        """The state as of the log end; written when the HW has passed it."""
+        self._bytes_since_snapshot = 0
+        if self._snapshot is None and self._saving is None and not self._snapshots_stopped:
+            self._snapshot = (self.journal.log_end, self.machine.snapshot())
+
+    def _save_snapshot(self) -> None:
+        if self._snapshot is None or self._saving is not None:
+            return
+        offset, snapshot = self._snapshot
+        if offset > self._hw.value:
+            return
+        self._snapshot = None
+        self._saving = asyncio.get_running_loop().create_task(self._write(offset, snapshot))
+
+    async def _write(self, offset: int, snapshot: Snapshot) -> None:
+        try:
+            await self._around.offload(lambda: self.journal.save_snapshot(offset, snapshot))
+        except OSError as error:
+            # Table rows that this snapshot handed over are not handed over again, so no later one of
+            # this machine would be whole. Replay from the older snapshot is only slower.
+            self._snapshots_stopped = True
+            self._around.reporter.event(
+                "snapshot failed", partition=str(self.partition), error=str(error)
+            )
+        finally:
+            self._saving = None
+
+    async def checkpoint(self) -> None:
+        """At a clean stop: a snapshot of all that is durable, so that the next start replays little."""
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+        if self.standing is not Standing.READY or self._snapshots_stopped:
+            return
+        if self._snapshot is not None or self._hw.value != self.journal.log_end:
+            return
+        await self._write(self.journal.log_end, self.machine.snapshot())
+
+    # ----------------------------------------------------------------------------------- failures
+
+    def _write_failed(self, epoch: int, error: OSError) -> None:
+        """Bytes are in doubt: this epoch is never continued (design §4)."""
+        if self.standing is Standing.FAILED or epoch != self._epoch:
+            return
+        self.standing = Standing.FAILED
+        self._around.reporter.event(
+            "write failed, resigning", partition=str(self.partition), epoch=epoch, error=str(error)
+        )
+        self._around.failed(self.partition, error)
+
+    async def recover_from_failure(self) -> None:
+        """Goes back to the last good sync, in a new file. Raises OSError where that cannot be written
+        and synced either. Afterwards it may be elected into a later epoch."""
+        assert self.standing is Standing.FAILED
+        await self._drop_leadership("a write failed")
+        self.journal.abandon_unsynced()
+        self.standing = Standing.STANDBY
+
+    async def read(self, from_offset: int, max_bytes: int, *, below: int) -> list[StoredFrame]:
+        return await self.journal.read(from_offset, max_bytes, below=min(below, self._hw.value))
+
+    async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
+        assert not offsets or max(offsets) < self._hw.value, "nothing above the HW is served (I27)"
+        return await self.journal.read_frames(offsets)
+
+
+def _lost(item: _Parked, partition: PartitionId, why: str) -> OncelogError:
+    if item.recorded:
+        return UnknownOutcome(
+            f"partition {partition}: {why} before the answer was durable; ask before you repeat"
+        )
+    return NotLeader(f"partition {partition}: {why}; ask for the new leader")
