@@ -28,7 +28,6 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from oncelogpb.errors import DiskFull, Loading, NotLeader, OncelogError, UnknownOutcome
-
 from services.core.frame import At, Frame, Kind, StoredFrame
 from services.core.ids import Incarnation, PartitionId
 from services.core.machine import EpochStart, Snapshot, Tick
@@ -185,13 +184,11 @@ class Driver:
         if saved is not None:
             position, state, tables = saved
             machine.restore(state, tables)
-        frames = 0
-        for stored in self.journal.replay(position):
+        for frames, stored in enumerate(self.journal.replay(position), start=1):
             record = self._decode(stored)
             machine.apply(record, stored.at)
             if projection is not None and not isinstance(record, EpochStart):
                 projection.project(record, stored.at)
-            frames += 1
             if frames % REPLAY_SLICE == 0:
                 await asyncio.sleep(0)
                 if self.standing is not Standing.LOADING or self._epoch != epoch:
@@ -362,8 +359,8 @@ class Driver:
         try:
             await self._around.offload(lambda: self.journal.save_snapshot(offset, snapshot))
         except OSError as error:
-            # Table rows that this snapshot handed over are not handed over again, so no later one of
-            # this machine would be whole. Replay from the older snapshot is only slower.
+            # Table rows that this snapshot handed over are not handed over again, so no later one
+            # of this machine would be whole. Replay from the older snapshot is only slower.
             self._snapshots_stopped = True
             self._around.reporter.event(
                 "snapshot failed", partition=str(self.partition), error=str(error)
@@ -372,7 +369,7 @@ class Driver:
             self._saving = None
 
     async def checkpoint(self) -> None:
-        """At a clean stop: a snapshot of all that is durable, so that the next start replays little."""
+        """At a clean stop: a snapshot of all that is durable, so the next start replays little."""
         if self._saving is not None:
             await asyncio.wait([self._saving])
         if self.standing is not Standing.READY or self._snapshots_stopped:
@@ -394,8 +391,8 @@ class Driver:
         self._around.failed(self.partition, error)
 
     async def recover_from_failure(self) -> None:
-        """Goes back to the last good sync, in a new file. Raises OSError where that cannot be written
-        and synced either. Afterwards it may be elected into a later epoch."""
+        """Goes back to the last good sync, in a new file. Raises OSError where that cannot be
+        written and synced either. Afterwards it may be elected into a later epoch."""
         assert self.standing is Standing.FAILED
         await self._drop_leadership("a write failed")
         self.journal.abandon_unsynced()

@@ -1,7 +1,7 @@
-"""An asyncio loop whose time is a variable: what waits, waits no real time, and one seed gives one run.
+"""An asyncio loop whose time is a variable: what waits, waits no real time; one seed gives one run.
 
-select(timeout) adds the timeout to the clock; select(None) means that everything waits for something
-that can never come, which is a found deadlock.
+select(timeout) adds the timeout to the clock; select(None) means that everything waits for
+something that can never come, which is a found deadlock.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""What is durable: the high watermark over the in-sync replicas. Followers come in a later version."""
+"""What is durable: the high watermark over the in-sync replicas. Followers come later."""
