@@ -1,0 +1,292 @@
+"""Drives one machine in memory as `runtime/driver` drives it over a journal: for golden scripts and
+for properties.
+
+Each record goes through the role's codec and gets its place; replies are shown when the high
+watermark covers them; `check()` runs after every step. At the end of a script the machine is built
+twice more, by replay of all frames and from a snapshot in the middle, and must be the same (I35).
+
+Verbs that every role's scripts know:
+
+    hold            from now on the high watermark (HW) stays where it is
+    sync [OFFSET]   moves the HW, to the log end by default, and shows the replies it covers
+    release         sync, and after every command from now on
+    pass MS         lets time pass, then ticks
+    tick            ticks
+    failover        another leader, with all frames: a later epoch, timers and sessions forgotten
+    crash           another leader that never got what is above the HW
+    # ...           a remark inside a block
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from oncelogpb.errors import OncelogError
+from services.core.frame import At, Frame, Kind, StoredFrame
+from services.core.machine import Codec, EpochStart, Instant, Machine, Projection, Snapshot, Tick
+
+# 2026-01-01T00:00:00Z: wall clock at the start of every script.
+WALL_START_MS: Final = 1_767_225_600_000
+# So that nobody takes one clock for the other.
+MONOTONIC_START_MS: Final = 1_000
+# How many prefixes of a script's journal a machine is restored after.
+RESTORES_MAX: Final = 20
+
+
+class Parked(NamedTuple):
+    """A reply that waits for the high watermark."""
+
+    end: int
+    label: str
+    reply: object
+
+
+class MachineHost:
+    """One replica of one partition, in memory. `epoch` 1 begins at once."""
+
+    def __init__(
+        self,
+        fresh: Callable[[], Machine[Any, Any, Any]],
+        codec: Codec[Any],
+        projection: Projection[Any] | None = None,
+    ) -> None:
+        self._fresh = fresh
+        self._codec = codec
+        self.projection = projection
+        self.frames: list[StoredFrame] = []
+        self.machine = fresh()
+        self.epoch = 0
+        self.high_watermark = 0
+        self.now = Instant(MONOTONIC_START_MS, WALL_START_MS)
+        self._parked: list[Parked] = []
+        self._projected = 0
+        self._tables: dict[str, bytes] = {}
+        self.begin_epoch()
+
+    @property
+    def log_end(self) -> int:
+        """Journal offset that the next frame gets."""
+        return self.frames[-1].end if self.frames else 0
+
+    @property
+    def ready(self) -> bool:
+        """The HW covers the EPOCH_START of this epoch (design §5, "Ready")."""
+        starts = (s.at.offset for s in reversed(self.frames) if s.frame.kind is Kind.EPOCH_START)
+        return self.high_watermark > next(starts)
+
+    # ------------------------------------------------------------------------------ the main verb
+
+    def submit(self, command: object, label: str = "") -> Sequence[tuple[At, Any]]:
+        """decide and apply; the reply is parked until `sync` covers it. What was recorded."""
+        assert self.ready, "LOADING: sync first"
+        before = self._state()
+        decision = self.machine.decide(command, self.now)
+        assert self._state() == before, "decide changes nothing"
+        recorded = [(self._append(record), record) for record in decision.records]
+        self._parked.append(Parked(self.log_end, label, decision.reply))
+        return recorded
+
+    def signal(self, signal: object) -> None:
+        """machine.seen: changes volatile state only."""
+        before = self._state()
+        self.machine.seen(signal, self.now)
+        assert self._state() == before, "seen changes nothing that is replicated"
+        self.machine.check()
+
+    def tick(self) -> Sequence[tuple[At, Any]]:
+        if not self.ready:
+            return ()
+        recorded = self.submit(Tick(), "tick")
+        # Nobody waits for a tick's answer.
+        self._parked.pop()
+        return recorded
+
+    def sync(self, to: int | None = None) -> list[Parked]:
+        """Moves the HW; the replies it covers, in the order they were decided."""
+        to = self.log_end if to is None else to
+        assert self.high_watermark <= to <= self.log_end, f"cannot move the HW to {to}"
+        self.high_watermark = to
+        self._project()
+        covered = [parked for parked in self._parked if parked.end <= to]
+        self._parked = [parked for parked in self._parked if parked.end > to]
+        return covered
+
+    def pass_time(self, ms: int) -> None:
+        self.now = Instant(self.now.monotonic_ms + ms, self.now.wall_ms + ms)
+
+    # -------------------------------------------------------------------------------- leadership
+
+    def begin_epoch(self) -> None:
+        """The first frame of an epoch. The HW covers it with the next sync."""
+        self.epoch += 1
+        self._append(EpochStart())
+        if self.epoch == 1:
+            self.sync()
+
+    def failover(self, *, lose_tail: bool) -> list[Parked]:
+        """Another leader replays the journal. What was parked gets no answer: returned."""
+        if lose_tail:
+            self.frames = [s for s in self.frames if s.at.offset < self.high_watermark]
+        self.machine = self.replay(self.frames)
+        self._tables = {}
+        lost, self._parked = self._parked, []
+        self.begin_epoch()
+        return lost
+
+    def replay(
+        self, frames: Sequence[StoredFrame], onto: Machine[Any, Any, Any] | None = None
+    ) -> Machine[Any, Any, Any]:
+        machine = self._fresh() if onto is None else onto
+        for stored in frames:
+            machine.apply(self._decode(stored), stored.at)
+            machine.check()
+        return machine
+
+    # ------------------------------------------------------------------------------------- checks
+
+    def check_replay(self) -> None:
+        """I35: replay, and restore in the middle plus replay, give the state of the live one."""
+        live = self._state(), self._tables
+        replayed = self._whole(self.replay(self.frames).snapshot(), {})
+        assert replayed == live, "I35: replay gives another state"
+        step = max(1, len(self.frames) // RESTORES_MAX)
+        for middle in range(0, len(self.frames), step):
+            early = self.replay(self.frames[:middle])
+            state, tables = self._whole(early.snapshot(), {})
+            restored = self._fresh()
+            restored.restore(state, tables)
+            restored.check()
+            self.replay(self.frames[middle:], onto=restored)
+            whole = self._whole(restored.snapshot(), tables)
+            assert whole == live, f"I35: restored after {middle} frames gives another state"
+
+    def _state(self) -> bytes:
+        """The live machine's state; keeps the table rows that this snapshot hands over."""
+        state, self._tables = self._whole(self.machine.snapshot(), self._tables)
+        return state
+
+    @staticmethod
+    def _whole(snapshot: Snapshot, earlier: dict[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
+        """The snapshot with all rows of its tables from 0."""
+        tables = dict(earlier)
+        for name, table in snapshot.tables.items():
+            rows = tables.get(name, b"")[: table.first_row * table.row_bytes]
+            assert len(rows) == table.first_row * table.row_bytes, f"rows of {name} are missing"
+            tables[name] = rows + table.rows
+        return snapshot.state, tables
+
+    # -------------------------------------------------------------------------------------- parts
+
+    def _append(self, record: Any) -> At:
+        if isinstance(record, EpochStart):
+            frame = Frame(Kind.EPOCH_START)
+        else:
+            frame = self._codec.encode(record)
+            assert self._codec.encode(self._codec.decode(frame)) == frame, "the codec loses things"
+        last_ms = self.frames[-1].at.time_ms if self.frames else 0
+        at = At(self.log_end, self.epoch, max(last_ms, self.now.wall_ms))
+        self.frames.append(StoredFrame(frame, at))
+        # As the driver: live, a machine is given the record itself, not what was decoded.
+        self.machine.apply(record, at)
+        assert self.machine.next_offset == self.log_end, "next_offset must follow the journal"
+        self.machine.check()
+        return at
+
+    def _decode(self, stored: StoredFrame) -> Any:
+        if stored.frame.kind is Kind.EPOCH_START:
+            return EpochStart()
+        return self._codec.decode(stored.frame)
+
+    def _project(self) -> None:
+        for stored in self.frames:
+            if self._projected <= stored.at.offset < self.high_watermark:
+                self._projected = stored.end
+                record = self._decode(stored)
+                if self.projection is not None and not isinstance(record, EpochStart):
+                    self.projection.project(record, stored.at)
+
+
+class HostDriver(abc.ABC):
+    """The common verbs. A role's `driver.py` adds its own in `run` and prints in its own words."""
+
+    def __init__(self, host: MachineHost) -> None:
+        self.host = host
+        self._holding = False
+
+    @abc.abstractmethod
+    def run(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:
+        """One command of the role: usually `return self.submit(command, line)`."""
+
+    @abc.abstractmethod
+    def show_record(self, record: Any) -> str: ...
+
+    @abc.abstractmethod
+    def show_reply(self, reply: Any) -> str:
+        """Of a reply that is not an error. "" prints nothing."""
+
+    def execute(self, line: str) -> str:
+        verb, words, options = parse_line(line)
+        match verb:
+            case "hold":
+                self._holding = True
+                return ""
+            case "release":
+                self._holding = False
+                return self._sync(None)
+            case "sync":
+                return self._sync(int(words[0]) if words else None)
+            case "pass":
+                self.host.pass_time(int(words[0]))
+                return self._recorded(self.host.tick())
+            case "tick":
+                return self._recorded(self.host.tick())
+            case "failover" | "crash":
+                return self._failover(lose_tail=verb == "crash")
+        return self.run(verb, words, options)
+
+    def finish(self) -> None:
+        self.host.check_replay()
+
+    def submit(self, command: object, label: str) -> str:
+        """Submits; prints what was recorded and, when the HW covers it, the reply."""
+        if not self.host.ready:
+            return f"{label} -> LOADING"
+        return self._recorded(self.host.submit(command, label))
+
+    def _recorded(self, recorded: Sequence[tuple[At, Any]]) -> str:
+        lines = [f"@{at.offset} {self.show_record(record)}" for at, record in recorded]
+        if not self._holding:
+            lines.append(self._replies(self.host.sync()))
+        return "\n".join(line for line in lines if line)
+
+    def _sync(self, to: int | None) -> str:
+        replies = self._replies(self.host.sync(to))
+        return "\n".join(line for line in (f"HW {self.host.high_watermark}", replies) if line)
+
+    def _replies(self, parked: Sequence[Parked]) -> str:
+        shown = ((item.label, self.show(item.reply)) for item in parked)
+        return "\n".join(f"{label} -> {text}" for label, text in shown if text)
+
+    def show(self, reply: Any) -> str:
+        if isinstance(reply, OncelogError):
+            details = "".join(f" {key}={value}" for key, value in sorted(reply.metadata.items()))
+            return f"{reply.reason}{details}"
+        return self.show_reply(reply)
+
+    def _failover(self, *, lose_tail: bool) -> str:
+        lost = self.host.failover(lose_tail=lose_tail)
+        lines = [f"{parked.label} -> no answer" for parked in lost if parked.label]
+        lines.append(f"@{self.host.log_end - 1} EPOCH_START {self.host.epoch}")
+        if not self._holding:
+            lines.append(self._replies(self.host.sync()))
+        return "\n".join(line for line in lines if line)
+
+
+def parse_line(line: str) -> tuple[str, list[str], dict[str, str]]:
+    """`verb word word key=value` in its three kinds of parts."""
+    verb, *rest = line.split()
+    words = [word for word in rest if "=" not in word]
+    options = dict(word.split("=", 1) for word in rest if "=" in word)
+    return verb, words, options
