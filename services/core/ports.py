@@ -195,6 +195,10 @@ class EtcdUnavailable(Exception):
     """etcd did not answer; a write may have been applied or not."""
 
 
+class EtcdLeaseGone(EtcdUnavailable):
+    """The lease that a Put names has ended. Nothing was applied."""
+
+
 class EtcdCompacted(Exception):
     """The revision is gone; list again and watch from there."""
 
