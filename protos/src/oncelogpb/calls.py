@@ -1,0 +1,358 @@
+"""The client side of our calls over gRPC: many calls in one message over one stream, and the rest.
+
+A service with hot calls has `rpc Stream(stream XxxCalls) returns (stream XxxAnswers)`: a call is
+{number, timeout_ms, request}, an answer {number, reply | google.rpc.Status}. A writer takes all
+calls that wait and writes one message, which is what makes it quick (design §14). Everything here
+follows from the descriptors: the field of a call's `oneof` is the RPC's name in snake case.
+
+Invariants:
+- calls reach the stream in the order in which `begin` (or `call`) was invoked, also over a
+  reconnect of an idle stream;
+- nothing is written before the server has accepted the stream, so a call that was never written
+  fails with Unavailable, which promises that nothing happened;
+- a call that was written and not answered fails with UnknownOutcome: at its deadline, at the end of
+  the stream, at close;
+- every call ends, at its deadline at the latest (I31).
+
+Left out: retries, redirects, which channel leads where. A CallStream belongs to one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError, Message
+from google.rpc import status_pb2
+
+from oncelogpb import rpcs
+from oncelogpb.bulk import Encoded, frame_call, join
+from oncelogpb.errors import (
+    InvalidArgument,
+    OncelogError,
+    Throttled,
+    Unavailable,
+    UnknownOutcome,
+    from_status,
+)
+
+MESSAGE_BYTES_MAX: Final = 32 * 1024 * 1024
+# design §9: gRPC's defaults break I29 and the 16 MiB batch.
+CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
+    ("grpc.dns_min_time_between_resolutions_ms", 1_000),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    # The connect timeout: a server that is stopped, not dead, else holds a call for 20 s.
+    ("grpc.min_reconnect_backoff_ms", 2_000),
+    ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 5_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    # One connection per channel, never a shared one: a closed channel must not linger in a pool.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+# A message is closed once it holds so much; one call may be larger. Above 1-2 MiB nothing is won.
+PACK_BYTES: Final = 2 * 1024 * 1024
+# Limits of one stream; above them a call is Throttled, and nothing has happened.
+OPEN_CALLS_MAX: Final = 16_384
+WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+# How long a caller waits who does not say.
+DEFAULT_TIMEOUT_MS: Final = 30_000
+STATUS_KEY: Final = "grpc-status-details-bin"
+# The stubs of grpc do not know it.
+_AIO: Final[Any] = grpc.aio
+_EOF: Final = _AIO.EOF
+
+
+@dataclass(slots=True, eq=False)
+class _Open:
+    """A call that is not answered yet."""
+
+    number: int
+    method: str
+    reply: asyncio.Future[Any]
+    # Empty once it was handed to the stream.
+    chunks: tuple[bytes | memoryview, ...]
+    size: int
+    timer: asyncio.TimerHandle | None = field(default=None)
+
+
+class CallStream:
+    """Calls to one service of one process. Connects at the first call, and again after a break."""
+
+    def __init__(self, channel: grpc.aio.Channel, service: str) -> None:
+        """`service` is a name such as "Coordinator", "coordinator" or the full protobuf name. The
+        channel stays the caller's."""
+        descriptor = rpcs.find(service)
+        self.service = descriptor.name
+        self._fields = rpcs.stream_fields(descriptor)
+        answers = rpcs.message_class(descriptor.methods_by_name["Stream"].output_type)
+        self._stream_method: Any = channel.stream_stream(
+            f"/{descriptor.full_name}/Stream",
+            request_serializer=None,
+            response_deserializer=answers.FromString,
+        )
+        self._last_number = 0
+        self._open: dict[int, _Open] = {}
+        self._waiting: deque[_Open] = deque()
+        self._waiting_bytes = 0
+        self._wake = asyncio.Event()
+        self._runner: asyncio.Task[None] | None = None
+        self._listeners: list[Callable[[], None]] = []
+        self._closed = False
+
+    @property
+    def open_calls(self) -> int:
+        """Calls that are not answered yet."""
+        return len(self._open)
+
+    def begin(
+        self, method: str, request: Message | Encoded, timeout_ms: int = DEFAULT_TIMEOUT_MS
+    ) -> asyncio.Future[Any]:
+        """Puts a call in line, now, and gives the future of its reply: the way to keep several in
+        flight in order. Raises InvalidArgument, Throttled or Unavailable at once; the future ends
+        with the reply or an OncelogError. Cancelling it abandons the answer."""
+        if self._closed:
+            raise Unavailable(f"the stream to {self.service} is closed")
+        number = self._fields.get(method)
+        if number is None:
+            raise InvalidArgument(f"{self.service} has no call {method!r} on its stream")
+        call_number = self._last_number = self._last_number + 1
+        chunks, size = frame_call(call_number, timeout_ms, number, request)
+        self._require_room(size)
+        loop = asyncio.get_running_loop()
+        call = _Open(call_number, method, loop.create_future(), chunks, size)
+        call.reply.add_done_callback(lambda _: self._forget(call))
+        call.timer = loop.call_later(timeout_ms / 1000, self._expire, call)
+        self._open[call_number] = call
+        self._waiting.append(call)
+        self._waiting_bytes += size
+        self._wake.set()
+        if self._runner is None:
+            self._runner = loop.create_task(self._run())
+        return call.reply
+
+    async def call(
+        self, method: str, request: Message | Encoded, timeout_ms: int = DEFAULT_TIMEOUT_MS
+    ) -> Any:
+        """The reply. Raises OncelogError; Unavailable means that it was never sent, UnknownOutcome
+        that it was and the answer is lost."""
+        return await self.begin(method, request, timeout_ms)
+
+    def on_end(self, listener: Callable[[], None]) -> Callable[[], None]:
+        """Has `listener` called at each end of an accepted stream (a session ended with it), until
+        the function that this returns is called."""
+        self._listeners.append(listener)
+        return lambda: self._listeners.remove(listener)
+
+    async def close(self) -> None:
+        """Ends the stream and every open call."""
+        self._closed = True
+        if self._runner is not None:
+            self._runner.cancel()
+            await asyncio.gather(self._runner, return_exceptions=True)
+        self._fail(Unavailable("the stream was closed before this call was sent"))
+
+    # ------------------------------------------------------------------------------- the stream
+
+    async def _run(self) -> None:
+        """One stream, from connecting to its end."""
+        unsent: OncelogError = Unavailable(f"the stream to {self.service} is closed")
+        stream = self._stream_method()
+        writer: asyncio.Task[None] | None = None
+        try:
+            # Our servers send initial metadata at once: with it the stream is accepted. The end of
+            # a refused one is seen here too.
+            await stream.initial_metadata()
+            if stream.done():
+                unsent = await _refusal(stream)
+                return
+            writer = asyncio.create_task(self._write(stream))
+            await self._read(stream)
+            unsent = Unavailable(f"{self.service} ended the stream; call again")
+        except grpc.aio.AioRpcError as failure:
+            unsent = Unavailable(f"the stream to {self.service} broke: {failure.details()}")
+        except grpc.aio.UsageError as failure:
+            unsent = Unavailable(f"the channel to {self.service} is closed: {failure}")
+        finally:
+            if writer is not None:
+                writer.cancel()
+                await asyncio.gather(writer, return_exceptions=True)
+            stream.cancel()
+            self._runner = None
+            self._fail(unsent)
+            for listener in tuple(self._listeners) if writer is not None else ():
+                listener()
+
+    async def _write(self, stream: Any) -> None:
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            while self._waiting:
+                await stream.write(self._take())
+
+    def _take(self) -> bytes:
+        """All calls that wait, up to PACK_BYTES, as one message."""
+        chunks: list[bytes | memoryview] = []
+        size = 0
+        while self._waiting and (not size or size + self._waiting[0].size <= PACK_BYTES):
+            call = self._waiting.popleft()
+            self._waiting_bytes -= call.size
+            # One that ended meanwhile was told that it was never sent: so it must not be.
+            if not call.reply.done():
+                chunks.extend(call.chunks)
+                size += call.size
+            call.chunks = ()
+        return join(chunks)
+
+    async def _read(self, stream: Any) -> None:
+        while (answers := await stream.read()) is not _EOF:
+            for answer in answers.answers:
+                call = self._open.get(answer.number)
+                if call is None or call.reply.done():
+                    continue
+                if answer.HasField("error"):
+                    call.reply.set_exception(from_status(answer.error))
+                elif answer.WhichOneof("reply") == call.method:
+                    call.reply.set_result(getattr(answer, call.method))
+                else:
+                    call.reply.set_exception(
+                        UnknownOutcome(f"{self.service}.{call.method} was answered without a reply")
+                    )
+
+    # ---------------------------------------------------------------------------- the open calls
+
+    def _require_room(self, size: int) -> None:
+        if size > MESSAGE_BYTES_MAX - 64:
+            raise InvalidArgument(f"a call of {size} bytes is above {MESSAGE_BYTES_MAX=}")
+        if len(self._open) >= OPEN_CALLS_MAX:
+            raise Throttled("open_calls_max", limit="open_calls_max", retry_after_ms=10)
+        if self._waiting_bytes + size > WAITING_BYTES_MAX:
+            raise Throttled("waiting_bytes_max", limit="waiting_bytes_max", retry_after_ms=10)
+
+    def _forget(self, call: _Open) -> None:
+        """The call has ended, in whatever way. One that waits stays in line; `_take` drops it."""
+        self._open.pop(call.number, None)
+        if call.timer is not None:
+            call.timer.cancel()
+
+    def _expire(self, call: _Open) -> None:
+        if call.reply.done():
+            return
+        what = f"{self.service}.{call.method}"
+        if call.chunks:
+            call.reply.set_exception(Unavailable(f"{what} could not be sent in time"))
+        else:
+            call.reply.set_exception(UnknownOutcome(f"{what} was not answered in time"))
+
+    def _fail(self, unsent: OncelogError) -> None:
+        """Ends every open call: with `unsent` those that were not written."""
+        calls = [call for call in self._open.values() if not call.reply.done()]
+        self._open.clear()
+        self._waiting.clear()
+        self._waiting_bytes = 0
+        for call in calls:
+            if call.chunks:
+                call.reply.set_exception(type(unsent)(unsent.message, **unsent.metadata))
+            else:
+                call.reply.set_exception(
+                    UnknownOutcome(
+                        f"{self.service}.{call.method} was sent, its answer is lost: "
+                        f"{unsent.message}"
+                    )
+                )
+
+
+# --------------------------------------------------------------------- calls beside the streams
+
+
+async def unary(
+    channel: grpc.aio.Channel,
+    service: str,
+    method: str,
+    request: Message,
+    timeout_ms: int = DEFAULT_TIMEOUT_MS,
+) -> Any:
+    """One call by itself; `method` in snake case. Raises OncelogError."""
+    descriptor = rpcs.find(service)
+    rpc = _rpc(service, method)
+    call = channel.unary_unary(
+        f"/{descriptor.full_name}/{rpc.name}",
+        request_serializer=_serialize,
+        response_deserializer=rpcs.message_class(rpc.output_type).FromString,
+    )
+    try:
+        return await call(request, timeout=timeout_ms / 1000)
+    except grpc.aio.AioRpcError as failure:
+        raise from_rpc_error(failure) from None
+    except grpc.aio.UsageError as failure:
+        raise Unavailable(f"the channel to {descriptor.name} is closed: {failure}") from None
+
+
+async def server_stream(
+    channel: grpc.aio.Channel, service: str, method: str, request: Message
+) -> AsyncIterator[Any]:
+    """The replies of a server-streaming call, until the server ends it or the caller stops
+    iterating (use contextlib.aclosing). Raises OncelogError."""
+    descriptor = rpcs.find(service)
+    rpc = _rpc(service, method)
+    call = channel.unary_stream(
+        f"/{descriptor.full_name}/{rpc.name}",
+        request_serializer=_serialize,
+        response_deserializer=rpcs.message_class(rpc.output_type).FromString,
+    )(request)
+    try:
+        while (reply := await call.read()) is not _EOF:
+            yield reply
+    except grpc.aio.AioRpcError as failure:
+        raise from_rpc_error(failure) from None
+    except grpc.aio.UsageError as failure:
+        raise Unavailable(f"the channel to {descriptor.name} is closed: {failure}") from None
+    finally:
+        call.cancel()
+
+
+def from_rpc_error(failure: grpc.aio.AioRpcError) -> OncelogError:
+    """The error behind a failed call."""
+    trailing: Any = failure.trailing_metadata()
+    return from_status(_status(failure.code(), failure.details(), trailing or ()))
+
+
+def _rpc(service: str, method: str) -> MethodDescriptor:
+    rpc = rpcs.methods(rpcs.find(service)).get(method)
+    if rpc is None:
+        raise InvalidArgument(f"{service} has no call {method!r}")
+    return rpc
+
+
+def _serialize(message: Message) -> bytes:
+    return message.SerializeToString()
+
+
+async def _refusal(stream: Any) -> OncelogError:
+    """Why a stream was not accepted. Nothing was written, so a status that promises nothing is
+    Unavailable here."""
+    error = from_status(
+        _status(await stream.code(), await stream.details(), await stream.trailing_metadata() or ())
+    )
+    return Unavailable(error.message) if isinstance(error, UnknownOutcome) else error
+
+
+def _status(
+    code: grpc.StatusCode, details: str | None, trailing: Iterable[tuple[str, str | bytes]]
+) -> status_pb2.Status:
+    for key, value in trailing:
+        if key == STATUS_KEY and isinstance(value, bytes):
+            try:
+                return status_pb2.Status.FromString(value)
+            except DecodeError:
+                break
+    return status_pb2.Status(code=code.value[0], message=details or code.name)
