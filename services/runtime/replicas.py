@@ -1,0 +1,184 @@
+"""The replicas of one role on this node: found by partition, opened, led, stepped down, put aside.
+
+Invariants:
+  * a journal is opened once per process, before its partition is a candidate in an election;
+  * a replica that could not be opened (damage) or written is no candidate, and is named in the log;
+  * nothing is deleted: a replica that etcd no longer knows moves to `orphans/`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
+
+from services.core.ids import Incarnation, PartitionId, TopicId
+from services.core.ports import Directory, Disk, Outbox
+from services.core.role import Role
+from services.runtime.driver import UNCLEAN_SKIP, Driver, Standing, Surroundings
+from services.runtime.storage.journal import Journal
+
+PARTITIONS_DIRECTORY: Final = "partitions"
+ORPHANS_DIRECTORY: Final = "orphans"
+
+
+def directory_of(partition: PartitionId) -> str:
+    """partitions/<topic id>-<number>, relative to the data directory."""
+    return f"{PARTITIONS_DIRECTORY}/{partition.topic_id.hex()}-{partition.number}"
+
+
+def partition_of(name: str) -> PartitionId:
+    """The inverse of `directory_of`, of the last path element. Raises ValueError."""
+    topic_hex, _, number = name.partition("-")
+    return PartitionId(TopicId(bytes.fromhex(topic_hex)), int(number))
+
+
+class RoleReplicas:
+    """The Replicas port for one role."""
+
+    def __init__(
+        self,
+        role: Role,
+        disk: Disk,
+        directory: Directory,
+        around: Surroundings,
+        make_outbox: Callable[[Driver], Outbox],
+        segment_bytes: int,
+    ) -> None:
+        self._role = role
+        self._disk = disk
+        self._directory = directory
+        self._around = around
+        self._make_outbox = make_outbox
+        self._segment_bytes = segment_bytes
+        self._drivers: dict[PartitionId, Driver] = {}
+        # Partitions whose next epoch follows an unclean election.
+        self._unclean: set[PartitionId] = set()
+
+    # ------------------------------------------------------------------------- what services use
+
+    def lead(self, partition: PartitionId) -> Driver:
+        """See the Replicas port."""
+        driver = self._drivers.get(partition)
+        if driver is None or driver.standing not in (Standing.READY, Standing.LOADING):
+            raise self._elsewhere(partition)
+        driver.require_ready()
+        return driver
+
+    def led(self) -> Sequence[Driver]:
+        return [
+            driver
+            for _, driver in sorted(self._drivers.items())
+            if driver.standing is Standing.READY
+        ]
+
+    def _elsewhere(self, partition: PartitionId) -> Exception:
+        known = self._directory.partition(partition)
+        if known is None:
+            topic = self._directory.topic_by_id(partition.topic_id)
+            if topic is None:
+                return UnknownTopic(f"no topic with id {partition.topic_id.hex()}")
+            if partition.number >= topic.partitions:
+                return UnknownPartition(
+                    f"topic {topic.name} has {topic.partitions} partitions, not {partition.number}"
+                )
+        leader = self._directory.leader_of(partition)
+        if leader is None:
+            return NotLeader(f"partition {partition} has no leader now; try again")
+        return NotLeader(
+            f"partition {partition} is led by node {leader.node_id}",
+            leader_node=leader.node_id,
+            leader_host=leader.host,
+            leader_port=leader.port,
+            epoch=leader.epoch,
+        )
+
+    # ---------------------------------------------------------------------- what elections drive
+
+    async def prepare(self, partition: PartitionId) -> Incarnation:
+        """Opens the replica. Its incarnation may stand in an election. Raises JournalDamaged, OSError."""
+        driver = self._drivers.get(partition)
+        if driver is None:
+            driver = await self._open(partition)
+        if driver.standing is Standing.FAILED:
+            await driver.recover_from_failure()
+        return Incarnation(driver.journal.incarnation)
+
+    async def _open(self, partition: PartitionId) -> Driver:
+        opened: list[Journal] = []
+
+        def blocking() -> None:
+            opened.append(
+                Journal.open(self._disk, directory_of(partition), segment_bytes=self._segment_bytes)
+            )
+
+        await self._around.offload(blocking)
+        driver = Driver(partition, self._role, opened[0], self._around, self._make_outbox)
+        self._drivers[partition] = driver
+        return driver
+
+    async def elected(self, partition: PartitionId, epoch: int) -> None:
+        """etcd granted `epoch` to this process."""
+        driver = self._drivers[partition]
+        if driver.standing is not Standing.STANDBY:
+            await driver.step_down("a later epoch was granted")
+        is_control = self._role.control_topic is not None
+        skip = UNCLEAN_SKIP if is_control and partition in self._unclean else 0
+        self._unclean.discard(partition)
+        await driver.lead(epoch, skip=skip)
+
+    async def deposed(self, partition: PartitionId) -> None:
+        driver = self._drivers.get(partition)
+        if driver is not None:
+            await driver.step_down("this process leads no more")
+
+    def expect_unclean(self, partition: PartitionId) -> None:
+        """The next epoch of this partition may lack what was acknowledged."""
+        self._unclean.add(partition)
+
+    async def deleted(self, partition: PartitionId) -> None:
+        """etcd no longer knows it: put it aside."""
+        driver = self._drivers.pop(partition, None)
+        if driver is not None:
+            await driver.step_down("the topic was deleted")
+            driver.journal.close()
+        put_aside(self._disk, directory_of(partition))
+
+    # --------------------------------------------------------------------------------- the ticker
+
+    def tick(self) -> None:
+        for driver in self.led():
+            driver.tick()
+
+    def wake(self) -> None:
+        for driver in self.led():
+            driver.wake()
+
+    def note_synced_ends(self) -> None:
+        """About every second: what others may count on (design: "Unfit replicas")."""
+        for _, driver in sorted(self._drivers.items()):
+            driver.journal.note_synced_end()
+
+    async def stop(self) -> None:
+        """Snapshots, then steps down and closes every replica."""
+        for _, driver in sorted(self._drivers.items()):
+            await driver.checkpoint()
+            await driver.step_down("the process is stopping")
+        for _, driver in sorted(self._drivers.items()):
+            driver.journal.close()
+        self._drivers.clear()
+
+
+def put_aside(disk: Disk, path: str) -> None:
+    """Moves a directory of a replica to `orphans/`, under a name that is free."""
+    if not disk.exists(path):
+        return
+    disk.make_directory(ORPHANS_DIRECTORY)
+    name = path.rsplit("/", 1)[-1]
+    taken = set(disk.list(ORPHANS_DIRECTORY))
+    target, attempt = name, 0
+    while target in taken:
+        attempt += 1
+        target = f"{name}.{attempt}"
+    disk.rename(path, f"{ORPHANS_DIRECTORY}/{target}")
