@@ -1,0 +1,1 @@
+"""Consumer groups: committed and pending offsets. README.md says what this role decides."""

@@ -1,0 +1,36 @@
+"""Settings of the offset manager."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+DAY_MS: Final = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetManagerConfig:
+    """Each field: meaning, unit, danger."""
+
+    # Committed offsets of a group that committed nothing for so long are forgotten, milliseconds.
+    # Danger: a consumer that comes back later starts as if it were new.
+    group_retention_ms: int = 7 * DAY_MS
+    # A producer without transactions for so long is forgotten, milliseconds. Danger: below the time
+    # that a lost batch of offsets can be on its way, the batch is asked about instead of refused.
+    producer_retention_ms: int = 7 * DAY_MS
+    # Transactions with pending offsets per partition of __consumer_offsets.
+    open_transactions_max: int = 100_000
+    # Groups per partition of __consumer_offsets.
+    groups_max: int = 1_000_000
+    # How long a transaction may be open here before its coordinator is asked, milliseconds.
+    question_after_ms: int = 1_000
+    # And how often again, until it has ended here, milliseconds.
+    question_again_ms: int = 2_000
+
+    def validate(self) -> None:
+        """Raises ValueError naming the field."""
+        for name in self.__dataclass_fields__:
+            if getattr(self, name) <= 0:
+                raise ValueError(
+                    f"offset_manager.{name} must be above 0, not {getattr(self, name)}"
+                )

@@ -1,0 +1,373 @@
+"""The offset manager's machine for one partition of `__consumer_offsets`. PURE.
+
+    command                    records                         what decides
+    CommitOffsets              OffsetsCommitted                `Group.needs_plain`
+    CommitTransactionOffsets   OffsetsPending                  `Fences.admit`, `Group.needs_pending`
+    WriteMarkers               TransactionMarked per marker    order, repeats: design §6 "Markers"
+    DropTransaction            TransactionDropped              the coordinator's verdict
+    FetchOffsets, ListGroups   -                               reads: the reply waits for the HW
+    DeleteGroup                GroupsForgotten                 refused while anything is pending
+    Tick                       GroupsForgotten, ProducersForgotten   retention
+
+An offset is checked and locked when it becomes pending, so a marker is never refused for what it
+carries. What this machine owes: a question about every transaction that is open here.
+
+Leaves out: group membership (a later version); when to ask again (the outbox's timers).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Final, NamedTuple, TypeVar, assert_never
+
+import msgspec
+
+from oncelogpb.errors import (
+    InvalidArgument,
+    LimitExceeded,
+    NotFound,
+    OncelogError,
+    PendingTransaction,
+    ProducerMismatch,
+)
+from services.core.frame import At
+from services.core.ids import Generation, PartitionId, ProducerId, TxId, journal_partition_of
+from services.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
+from services.offset_manager.commands import (
+    Command,
+    CommitOffsets,
+    CommitTransactionOffsets,
+    DeleteGroup,
+    DropTransaction,
+    FetchedOffset,
+    FetchedOffsets,
+    FetchOffsets,
+    GroupSummary,
+    ListGroups,
+    Marker,
+    MarkersWritten,
+    OffsetCommit,
+    Outcome,
+    Read,
+    View,
+    WriteMarkers,
+)
+from services.offset_manager.config import OffsetManagerConfig
+from services.offset_manager.group import Group
+from services.offset_manager.records import (
+    GroupsForgotten,
+    OffsetsCommitted,
+    OffsetsPending,
+    ProducersForgotten,
+    Record,
+    TransactionDropped,
+    TransactionMarked,
+    Why,
+)
+from services.offset_manager.state import State
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+# Groups or producers that one Tick forgets at most, so that no turn of the loop is long.
+FORGOTTEN_PER_TICK_MAX: Final = 100
+
+
+class Ask(NamedTuple):
+    """Owed: ask the coordinator what became of a transaction."""
+
+    tx_id: TxId
+    producer_id: ProducerId
+    generation: Generation
+    bytes_received: int
+
+
+class OffsetManagerMachine:
+    """See the module. One per partition of `__consumer_offsets`."""
+
+    def __init__(self, config: OffsetManagerConfig) -> None:
+        self._config = config
+        self._state = State()
+
+    @property
+    def next_offset(self) -> int:
+        return self._state.next_offset
+
+    @next_offset.setter
+    def next_offset(self, offset: int) -> None:
+        self._state.next_offset = offset
+
+    @property
+    def open_transactions(self) -> int:
+        """For the gauge."""
+        return len(self._state.open)
+
+    # -------------------------------------------------------------------------------- decide
+
+    def decide(self, command: Command, now: Instant) -> Decision[Record]:
+        try:
+            return self._decide(command, now)
+        except OncelogError as refusal:
+            return refuse(refusal)
+
+    def _decide(self, command: Command, now: Instant) -> Decision[Record]:
+        match command:
+            case CommitOffsets():
+                return self._commit(command)
+            case CommitTransactionOffsets():
+                return self._commit_in_transaction(command)
+            case WriteMarkers():
+                return self._write_markers(command)
+            case DropTransaction(tx_id, verdict):
+                dropped = [TransactionDropped(tx_id, verdict)] if tx_id in self._state.open else []
+                return Decision(dropped)
+            case FetchOffsets():
+                return Decision((), self._fetch(command))
+            case ListGroups(prefix):
+                return Decision((), self._list(prefix))
+            case DeleteGroup(name):
+                return self._delete(name)
+            case Tick():
+                return Decision(list(self._expire(now.wall_ms)))
+        assert_never(command)
+
+    def _commit(self, command: CommitOffsets) -> Decision[Record]:
+        group = self._group_for_commit(command.group)
+        steps = tuple(step for step in command.offsets if group.needs_plain(step))
+        return Decision([OffsetsCommitted(command.group, steps)] if steps else [])
+
+    def _commit_in_transaction(self, command: CommitTransactionOffsets) -> Decision[Record]:
+        tx_id, producer_id = command.tx_id, command.producer_id
+        self._state.fences.admit(tx_id, producer_id, command.generation)
+        self._require_owner(command)
+        group = self._group_for_commit(command.group)
+        steps = tuple(
+            step for step in command.offsets if group.needs_pending(step, tx_id, producer_id)
+        )
+        if not steps:
+            return Decision()
+        record = OffsetsPending(tx_id, producer_id, command.generation, command.group, steps)
+        return Decision([record])
+
+    def _require_owner(self, command: CommitTransactionOffsets) -> None:
+        """The first call under a TxId says whose it is."""
+        opened = self._state.open.get(command.tx_id)
+        if opened is None:
+            limit = self._config.open_transactions_max
+            if len(self._state.open) >= limit:
+                raise LimitExceeded(
+                    f"{limit} transactions hold pending offsets in this partition of "
+                    "__consumer_offsets; end some (see `oncelog tx list`), or raise "
+                    "offset_manager.open_transactions_max",
+                    limit="open_transactions_max",
+                )
+        elif (opened.producer_id, opened.generation) != (command.producer_id, command.generation):
+            raise ProducerMismatch(
+                f"transaction {command.tx_id:x} belongs to another producer or generation; "
+                "use the producer that began it",
+                tx_id=command.tx_id,
+            )
+
+    def _group_for_commit(self, name: str) -> Group:
+        group = self._state.groups.get(name)
+        if group is not None:
+            return group
+        limit = self._config.groups_max
+        if len(self._state.groups) >= limit:
+            raise LimitExceeded(
+                f"this partition of __consumer_offsets holds {limit} groups; delete some (`oncelog "
+                "offsets delete`), or raise offset_manager.groups_max",
+                limit="groups_max",
+            )
+        return Group()
+
+    def _write_markers(self, command: WriteMarkers) -> Decision[Record]:
+        """In order, up to the first refusal (why.md: "a batch of markers stops at its first
+        refusal"). A repeat is OK and leaves no record."""
+        fences = self._state.fences
+        fences.require_coordinator(command.journal_partition, command.coordinator_epoch)
+        last_prepare = fences.last_prepare(command.journal_partition)
+        records: list[Record] = []
+        applied: list[TxId] = []
+        previous = 0
+        for marker in command.markers:
+            refusal = _misplaced(marker, command.journal_partition, previous)
+            if refusal is not None:
+                return Decision(records, MarkersWritten(applied, refusal))
+            previous = marker.prepare_offset
+            if self._is_new(marker, last_prepare):
+                records.append(_marked(marker, command))
+            applied.append(marker.tx_id)
+        return Decision(records, MarkersWritten(applied, None))
+
+    def _is_new(self, marker: Marker, last_prepare: int) -> bool:
+        """COMMITTED goes by PREPARE order alone. ABORTED applies whenever something of that TxId is
+        pending here; with nothing pending it still fences what comes late (I20)."""
+        match marker.outcome:
+            case Outcome.COMMITTED:
+                return marker.prepare_offset > last_prepare
+            case Outcome.ABORTED:
+                return marker.tx_id in self._state.open or not self._state.fences.has_ended(
+                    marker.tx_id, marker.producer_id
+                )
+        assert_never(marker.outcome)
+
+    def _fetch(self, command: FetchOffsets) -> FetchedOffsets:
+        group = self._state.groups.get(command.group, Group())
+        partitions = command.partitions or tuple(group.partitions())
+        offsets = [_fetched(group, partition, command) for partition in partitions]
+        return FetchedOffsets(offsets, sorted(group.last_commits.items()))
+
+    def _list(self, prefix: str) -> tuple[GroupSummary, ...]:
+        return tuple(
+            GroupSummary(
+                name,
+                len(group.committed),
+                len(group.pending),
+                max((committed.time_ms for committed in group.committed.values()), default=0),
+            )
+            for name, group in sorted(self._state.groups.items())
+            if name.startswith(prefix)
+        )
+
+    def _delete(self, name: str) -> Decision[Record]:
+        group = self._state.groups.get(name)
+        if group is None:
+            raise NotFound(f"no group {name!r} has offsets here; `oncelog offsets list` shows all")
+        if group.pending:
+            partition = next(iter(group.pending))
+            raise PendingTransaction(
+                f"group {name!r} has pending offsets of transaction {group.holder(partition):x}; "
+                "delete it when that has ended",
+                tx_id=group.holder(partition),
+            )
+        return Decision([GroupsForgotten((name,), Why.DELETED)])
+
+    def _expire(self, wall_ms: int) -> Iterator[Record]:
+        """Both dictionaries stand in the order of their last change."""
+        state = self._state
+        before = wall_ms - self._config.group_retention_ms
+        groups = _until(state.groups, lambda group: group.changed_ms > before)
+        idle = tuple(name for name in groups if not state.groups[name].pending)
+        if idle:
+            yield GroupsForgotten(idle, Why.EXPIRED)
+        before = wall_ms - self._config.producer_retention_ms
+        producers = _until(state.fences.producers, lambda seen: seen.changed_ms > before)
+        busy = {opened.producer_id for opened in state.open.values()} if producers else set()
+        gone = tuple(producer_id for producer_id in producers if producer_id not in busy)
+        if gone:
+            yield ProducersForgotten(gone)
+
+    # --------------------------------------------------------------------------------- apply
+
+    def apply(self, record: Record | EpochStart, at: At) -> None:
+        state = self._state
+        match record:
+            case EpochStart():
+                pass
+            case OffsetsCommitted():
+                state.commit(record, at.time_ms)
+            case OffsetsPending():
+                state.hold(record, at)
+            case TransactionMarked():
+                state.mark(record, at.time_ms)
+            case TransactionDropped():
+                state.drop(record, at.time_ms)
+            case GroupsForgotten():
+                state.forget_groups(record)
+            case ProducersForgotten():
+                state.forget_producers(record)
+            case _:
+                assert_never(record)
+        state.next_offset = at.offset + 1
+
+    # -------------------------------------------------------------------------- volatile, owed
+
+    def seen(self, signal: object, now: Instant) -> None:
+        """This machine has no volatile state."""
+
+    def owed(self, below: int) -> Sequence[Ask]:
+        """In the order in which the transactions came."""
+        return [
+            Ask(tx_id, opened.producer_id, opened.generation, opened.bytes_received)
+            for tx_id, opened in self._state.open.items()
+            if opened.first_offset < below
+        ]
+
+    # ------------------------------------------------------------------------ snapshot, check
+
+    def snapshot(self) -> Snapshot:
+        return Snapshot(msgspec.msgpack.encode(self._state), {})
+
+    def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
+        self._state = msgspec.msgpack.decode(state, type=State)
+
+    def check(self) -> None:
+        """Asserts the invariants of State, Group and Fences."""
+        self._state.check()
+
+
+# ------------------------------------------------------------------------------------- leaves
+
+
+def _marked(marker: Marker, command: WriteMarkers) -> TransactionMarked:
+    return TransactionMarked(
+        marker.tx_id,
+        marker.producer_id,
+        marker.generation,
+        marker.outcome,
+        marker.prepare_offset,
+        command.coordinator_epoch,
+    )
+
+
+def _misplaced(marker: Marker, journal_partition: int, previous: int) -> OncelogError | None:
+    """A marker in the wrong group or order would be taken for a repeat, and be lost."""
+    if journal_partition_of(marker.tx_id) != journal_partition:
+        return InvalidArgument(
+            f"transaction {marker.tx_id:x} is not of journal partition {journal_partition}",
+            field="tx_id",
+        )
+    if marker.prepare_offset <= previous:
+        return InvalidArgument(
+            f"PREPARE offset {marker.prepare_offset} stands after {previous}: markers of a group "
+            "ascend",
+            field="prepare_offset",
+        )
+    return None
+
+
+def _fetched(group: Group, partition: PartitionId, command: FetchOffsets) -> FetchedOffset:
+    """Raises InvalidArgument (another view), then PendingTransaction (stable)."""
+    stored = group.view_of(partition)
+    if stored is not None and stored is not command.view:
+        raise InvalidArgument(
+            f"the offset of partition {partition} is of the {stored.name} view; ask for that",
+            field="view",
+            stored=stored.name,
+        )
+    holder = group.holder(partition)
+    if holder and command.read is Read.STABLE:
+        raise PendingTransaction(
+            f"transaction {holder:x} holds a pending offset of partition {partition}; try again "
+            "when it has ended",
+            tx_id=holder,
+            topic_id=partition.topic_id.hex(),
+            partition=partition.number,
+        )
+    committed = group.committed.get(partition)
+    if committed is None:
+        return FetchedOffset(partition, None, stored or View.COMMITTED, "", 0, holder)
+    step: OffsetCommit = committed.step
+    return FetchedOffset(partition, step.to, step.view, step.metadata, committed.time_ms, holder)
+
+
+def _until(entries: Mapping[K, V], is_young: Callable[[V], bool]) -> list[K]:
+    """Keys of the oldest entries, up to the first young one, at most FORGOTTEN_PER_TICK_MAX."""
+    keys: list[K] = []
+    for key, value in islice(entries.items(), FORGOTTEN_PER_TICK_MAX):
+        if is_young(value):
+            break
+        keys.append(key)
+    return keys
