@@ -58,7 +58,12 @@ class Disk(Protocol):
         """As File.read, off the loop where that may block."""
         ...
 
-    def open(self, path: str, *, create: bool = False) -> File: ...
+    def open(self, path: str, *, create: bool = False, grows_to: int = 0) -> File:
+        """Where it is created, its name is durable once a commit or sync of the file is.
+
+        `grows_to` is a hint: it will be written from front to end up to about that size, so
+        `commit` allocates ahead of the writes. Bytes allocated and not written are zeros."""
+        ...
 
     def write_and_sync(self, file: File, position: int, data: bytes) -> None:
         """Blocking form of commit."""
