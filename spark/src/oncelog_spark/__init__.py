@@ -1,0 +1,16 @@
+"""Spark source and exactly-once sink for Oncelog, format name `oncelog`.
+
+    datasource    what Spark looks up; imports the rest when it is needed
+    options       strings from Spark in, frozen values out
+    schema        columns of source and sink, and their way from and to Arrow batches of the log
+    offsets       PURE: position vectors, rate limits, ranges
+    subscription  what a source's topics are, and where their partitions begin and end
+    source        batch and streaming readers; fetch: one range of a partition as Arrow batches
+    routing       PURE: which rows go to which partition
+    sink          batch and streaming writers; producing: one task's batches
+    transaction   one transaction over all tasks: begin, offsets, commit; manifest is its pure part
+    connection    one connection per process
+    jobs          runnable jobs
+
+Nothing is imported here, so that looking up the format costs nothing.
+"""

@@ -1,0 +1,125 @@
+"""One range of a partition's committed log, as Arrow batches.
+
+The next fetch is under way while Spark takes the rows of the last. Batches of the log are not cut
+by the server: what lies outside of the range is sliced off here. Small batches of one fetch are
+joined, so that a topic of many small transactions does not become many small batches in Spark.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import pyarrow as pa
+
+from oncelog_spark.schema import joined
+from oncelog_spark.subscription import raise_for
+from oncelogpb import errors, records
+from oncelogpb.v1 import partition_leader_pb2 as leader_pb
+from oncelogpb.v1 import types_pb2 as pb
+
+if TYPE_CHECKING:
+    from oncelog.protocol import Protocol
+
+# Of each fetch. Large enough for bulk, small enough that a few tasks fit beside the JVM.
+FETCH_BYTES: Final = 4 * 1024 * 1024
+# The range is committed, so data come at once; while a leader is away, nothing does.
+FETCH_WAIT_MS: Final = 1_000
+FETCH_TIMEOUT_MS: Final = 60_000
+# Fetches in a row that bring nothing, before the read gives up.
+EMPTY_FETCHES_MAX: Final = 60
+
+
+class DataLoss(RuntimeError):
+    """Records that a query should read are not there (any more)."""
+
+
+class Chunk(NamedTuple):
+    """Consecutive records, as batch of `records.SCHEMA_V1`."""
+
+    first_offset: int
+    rows: pa.RecordBatch
+
+
+def read_range(
+    protocol: Protocol,
+    partition: pb.Partition,
+    start: int,
+    end: int,
+    *,
+    fail_on_data_loss: bool,
+) -> Iterator[Chunk]:
+    """The records [start, end). Raises DataLoss, or an OncelogError."""
+    ahead = ThreadPoolExecutor(max_workers=1, thread_name_prefix="oncelog-fetch")
+    try:
+        position, empty = start, 0
+        under_way = ahead.submit(_fetch, protocol, partition, position)
+        while position < end:
+            fetched = under_way.result()
+            lost_to = _lost_to(fetched, position, fail_on_data_loss=fail_on_data_loss)
+            if lost_to is not None:
+                position = lost_to
+                under_way = ahead.submit(_fetch, protocol, partition, position)
+                continue
+            following = _end_of(fetched, position)
+            empty = empty + 1 if following == position else 0
+            if empty >= EMPTY_FETCHES_MAX:
+                raise DataLoss(f"nothing can be read at offset {position}, though {end} is the end")
+            if following < end:
+                under_way = ahead.submit(_fetch, protocol, partition, following)
+            yield from _chunks(fetched, position, min(following, end))
+            position = following
+    finally:
+        # Also reached when Spark has enough of this range (LIMIT, cancelled job).
+        ahead.shutdown(wait=False, cancel_futures=True)
+
+
+def _fetch(protocol: Protocol, partition: pb.Partition, offset: int) -> leader_pb.FetchedPartition:
+    request = leader_pb.FetchRequest(
+        partitions=[
+            leader_pb.FetchPartition(partition=partition, offset=offset, max_bytes=FETCH_BYTES)
+        ],
+        isolation=leader_pb.ISOLATION_COMMITTED,
+        max_wait_ms=FETCH_WAIT_MS,
+    )
+    reply = protocol.call("partition_leader.fetch", request, timeout_ms=FETCH_TIMEOUT_MS)
+    fetched: leader_pb.FetchedPartition = reply.partitions[0]
+    return fetched
+
+
+def _lost_to(
+    fetched: leader_pb.FetchedPartition, position: int, *, fail_on_data_loss: bool
+) -> int | None:
+    """Where to go on after records that were deleted; None where nothing is lost."""
+    try:
+        raise_for(fetched)
+    except errors.OffsetOutOfRange as error:
+        log_start = max(fetched.start_offset, int(error.metadata.get("start", 0)))
+        if fail_on_data_loss or log_start <= position:
+            raise DataLoss(
+                f"offset {position} cannot be read ({error}); with failOnDataLoss=false the query "
+                "goes on with what is there"
+            ) from error
+        return log_start
+    return None
+
+
+def _end_of(fetched: leader_pb.FetchedPartition, position: int) -> int:
+    if not fetched.batches:
+        return position
+    last = fetched.batches[-1]
+    return int(last.first_offset + last.record_count)
+
+
+def _chunks(fetched: leader_pb.FetchedPartition, start: int, end: int) -> Iterator[Chunk]:
+    """The records [start, end) of a fetch, joined: they are consecutive (I14)."""
+    parts = []
+    for batch in fetched.batches:
+        first, behind = batch.first_offset, batch.first_offset + batch.record_count
+        low, high = max(first, start), min(behind, end)
+        if low < high:
+            rows = records.decode(batch.encoding, batch.payload)
+            parts.append(rows.slice(low - first, high - low))
+    if parts:
+        yield Chunk(start, joined(parts))

@@ -1,0 +1,133 @@
+"""Writers: one transaction per micro-batch, or per batch job, over all tasks (design §11).
+
+What Spark gives decides the shape. A task knows query, run and batch, and opens or joins the
+batch's transaction; each attempt writes under a random writer number. The driver's `commit` gets
+the messages of the winning attempts and commits exactly their writers. A streaming writer is made
+anew in every process and must have no side effects; a batch writer is made once, in the driver, and
+pickled, so its identity is drawn when it is made.
+
+Batch jobs in `foreachBatch` are micro-batches: their tasks know it, and write as streaming ones do.
+"""
+
+from __future__ import annotations
+
+import secrets
+import uuid
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql.datasource import (
+    DataSourceArrowWriter,
+    DataSourceStreamArrowWriter,
+    WriterCommitMessage,
+)
+
+from oncelog_spark import transaction
+from oncelog_spark.connection import connection
+from oncelog_spark.manifest import PartCount, TaskWritten, TransactionKey, one_transaction
+from oncelog_spark.options import OptionError, SinkOptions
+from oncelog_spark.producing import TaskProducer
+from oncelog_spark.schema import check_sink_schema
+from oncelog_spark.transaction import Standing
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+
+class OncelogStreamWriter(DataSourceStreamArrowWriter):
+    """The sink of a streaming query."""
+
+    def __init__(self, options: SinkOptions, schema: StructType) -> None:
+        check_sink_schema(schema, topic_given=options.topic is not None)
+        if options.txn_id is not None:
+            raise OptionError("`txnId` belongs to batch jobs: a stream has its query and batch id")
+        self._options = options
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        key = transaction.streaming_key(self._options.producer, self._options.sink_name)
+        if key is None:
+            raise RuntimeError("Spark tells this task neither query nor batch: report this, please")
+        return write_task(self._options, key, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        commit_job(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        abort_job(self._options, messages)
+
+
+class OncelogBatchWriter(DataSourceArrowWriter):
+    """The sink of a batch job, also inside of foreachBatch."""
+
+    def __init__(self, options: SinkOptions, schema: StructType, *, overwrite: bool) -> None:
+        check_sink_schema(schema, topic_given=options.topic is not None)
+        if overwrite:
+            raise OptionError('a log is only appended to: use mode("append")')
+        self._options = options
+        self._job_key = batch_key(options, uuid.uuid4())
+
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
+        options = self._options
+        key = transaction.streaming_key(options.producer, options.sink_name)
+        return write_task(options, key or self._job_key, iterator)
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        commit_job(self._options, messages)
+
+    def abort(self, messages: list[WriterCommitMessage | None]) -> None:
+        abort_job(self._options, messages)
+
+
+def batch_key(options: SinkOptions, run: uuid.UUID) -> TransactionKey:
+    """Of a batch job. With `txnId` a job that is run again finds its transaction committed, or
+    takes over the one that its failed run left open."""
+    job = options.txn_id or str(run)
+    name = transaction.producer_name(options.producer or job, options.sink_name)
+    return TransactionKey(name, run.bytes, scope=job, number=0)
+
+
+def write_task(
+    options: SinkOptions, key: TransactionKey, iterator: Iterator[pa.RecordBatch]
+) -> TaskWritten:
+    """One task attempt. Where the batch was committed by an earlier run, it writes nothing."""
+    protocol = connection(options.bootstrap)
+    entered = transaction.enter(protocol, key)
+    if entered.standing is Standing.COMMITTED_BY_US:
+        raise transaction.SecondWrite(
+            f"second write in one batch (batch {key.number} of {key.scope}): set sinkName, another "
+            "one for each write, so that each has a transaction of its own"
+        )
+    # A fresh number, never Spark's attempt numbers: they repeat over restarts.
+    writer = secrets.randbits(64) or 1
+    parts: tuple[PartCount, ...] = ()
+    if entered.standing is Standing.OPEN:
+        context = TaskContext.get()
+        first_unkeyed = (context.partitionId() if context else 0) + key.number
+        with TaskProducer(
+            protocol, entered, writer=writer, topic=options.topic, unkeyed=first_unkeyed
+        ) as producer:
+            for batch in iterator:
+                producer.write(batch)
+            parts = producer.finish()
+    return TaskWritten(key, entered.tx_id, entered.producer_id, entered.generation, writer, parts)
+
+
+def commit_job(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
+    """Commits what the winning tasks wrote. Raises Disagreement, TransactionLost or an
+    OncelogError; Spark then aborts and, in a stream, runs the batch again."""
+    if one_transaction(messages) is None:
+        return
+    transaction.commit(
+        connection(options.bootstrap), _written(messages), options.input_groups, options.wait
+    )
+
+
+def abort_job(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
+    """Ends the transaction of a failed job; does nothing for one that is committed."""
+    transaction.abort(connection(options.bootstrap), _written(messages))
+
+
+def _written(messages: list[WriterCommitMessage | None]) -> list[TaskWritten]:
+    return [message for message in messages if isinstance(message, TaskWritten)]

@@ -1,0 +1,292 @@
+"""Readers of committed records, batch and streaming.
+
+The stream reader lives in a process of its own for the whole run of a query; what `read` gets in
+the tasks is a pickled twin, which knows the options and nothing else. Positions are planned once
+per micro-batch, in `partitions`, and travel in each task's partition.
+
+With `transactionalSink`, every reading task enters the batch's transaction exactly as the sink's
+tasks do and registers the whole batch's positions, before it gives a row: so the rows and the
+positions they came from commit together (design §11). Without it, `commit` tells the group where
+the query stands, for lag only.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
+from pyspark.sql.streaming.datasource import (
+    ReadAllAvailable,
+    ReadLimit,
+    ReadMaxRows,
+    SupportsTriggerAvailableNow,
+)
+
+from oncelog_spark import transaction
+from oncelog_spark.connection import connection
+from oncelog_spark.fetch import DataLoss, read_range
+from oncelog_spark.offsets import (
+    Edge,
+    OffsetRange,
+    Positions,
+    TopicPartition,
+    Vector,
+    forward,
+    from_json,
+    limit_step,
+    losses,
+    ranges,
+    replaced_topics,
+    to_json,
+)
+from oncelog_spark.options import SourceOptions
+from oncelog_spark.schema import source_arrow_schema, source_batch
+from oncelog_spark.subscription import Subscription, plain_offsets, step_offsets
+from oncelog_spark.transaction import Standing
+from oncelogpb import errors
+from oncelogpb.v1 import offset_manager_pb2
+from oncelogpb.v1 import types_pb2 as pb
+
+if TYPE_CHECKING:
+    from pyspark.sql.types import StructType
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class RangePartition(InputPartition):
+    """One task's range; `positions` (a serialized GroupOffsets) is the whole batch's step, empty
+    where there is nothing to register."""
+
+    topic_id: bytes
+    range: OffsetRange
+    positions: bytes = b""
+
+
+class OncelogBatchReader(DataSourceReader):
+    """Reads from one vector of positions to another, both fixed when the query is planned."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = source_arrow_schema(schema)
+
+    def partitions(self) -> Sequence[InputPartition]:
+        options = self._options
+        subscription = Subscription.resolve(connection(options.bootstrap), options)
+        start = _start(subscription, options)
+        if options.end_time_ms is not None:
+            end = subscription.by_time(options.end_time_ms)
+        else:
+            end = subscription.place(options.end, "endingOffsets")
+        start = _within(subscription, options, start)
+        end = _within(subscription, options, end)
+        return _plan(subscription, start, end, options.min_partitions, positions=b"")
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        # Spark makes InputPartition(None) of an empty plan.
+        if isinstance(partition, RangePartition):
+            yield from _read(self._options, self._schema, partition)
+
+
+class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
+    """Reads on and on, in steps that Spark remembers as vectors of positions."""
+
+    def __init__(self, options: SourceOptions, schema: StructType) -> None:
+        self._options = options
+        self._schema = source_arrow_schema(schema)
+        # Trigger.AvailableNow: where the query ends.
+        self._target: Positions | None = None
+        # The newest ends seen, for reportLatestOffset.
+        self._seen: Vector | None = None
+
+    # ------------------------------------------------------------------ in the driver
+
+    def initialOffset(self) -> dict[str, Any]:
+        options = self._options
+        subscription = self._subscription()
+        start = dict(_start(subscription, options))
+        if options.group is not None:
+            start.update(_settled(subscription, options, options.group))
+        return to_json(Vector(start, subscription.ids_hex()))
+
+    def getDefaultReadLimit(self) -> ReadLimit:
+        limit = self._options.max_offsets_per_trigger
+        return ReadAllAvailable() if limit is None else ReadMaxRows(limit)
+
+    def prepareForTriggerAvailableNow(self) -> None:
+        self._target = self._subscription().at(Edge.LATEST)
+
+    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
+        subscription = self._subscription()
+        vector = self._checked(subscription, from_json(start))
+        latest = self._latest(subscription, vector.positions)
+        self._seen = Vector(latest, subscription.ids_hex())
+        end = forward(vector.positions, latest)
+        if isinstance(limit, ReadMaxRows):
+            end = limit_step(vector.positions, end, limit.max_rows)
+        return to_json(Vector(end, subscription.ids_hex()))
+
+    def reportLatestOffset(self) -> dict[str, Any] | None:
+        return None if self._seen is None else to_json(self._seen)
+
+    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
+        options = self._options
+        subscription = self._subscription()
+        begin = self._checked(subscription, from_json(start)).positions
+        until = self._checked(subscription, from_json(end)).positions
+        positions = b""
+        if options.transactional_sink is not None and options.group is not None:
+            step = step_offsets(subscription, options.group, begin, until)
+            positions = step.SerializeToString(deterministic=True)
+        readable = _within(subscription, options, begin)
+        return _plan(subscription, readable, until, options.min_partitions, positions=positions)
+
+    def commit(self, end: dict[str, Any]) -> None:
+        options = self._options
+        if options.group is None or options.transactional_sink is not None:
+            return
+        subscription = self._subscription()
+        offsets = plain_offsets(subscription, options.group, from_json(end).positions)
+        request = offset_manager_pb2.CommitOffsetsRequest(offsets=offsets)
+        try:
+            subscription.protocol.call(
+                "offset_manager.commit_offsets", request, timeout_ms=transaction.ENTER_TIMEOUT_MS
+            )
+        except errors.OncelogError as error:
+            # The checkpoint is what this query goes by; the group only shows its lag.
+            log.warning("group %s does not show the query's position: %s", options.group, error)
+
+    # ------------------------------------------------------------------- in the tasks
+
+    def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
+        if not isinstance(partition, RangePartition):
+            return
+        if partition.positions:
+            _register(self._options, partition.positions)
+        yield from _read(self._options, self._schema, partition)
+
+    # ------------------------------------------------------------------------- inside
+
+    def _subscription(self) -> Subscription:
+        return Subscription.resolve(connection(self._options.bootstrap), self._options)
+
+    def _latest(self, subscription: Subscription, start: Positions) -> Positions:
+        """The ends of all partitions: of AvailableNow the fixed ones, else the newest, waited for
+        where there is nothing to read yet."""
+        if self._target is not None:
+            return self._target
+        latest = subscription.at(Edge.LATEST)
+        behind = [str(tp) for tp, end in sorted(latest.items()) if end < start[tp]]
+        if behind and self._options.fail_on_data_loss:
+            raise DataLoss(f"the log ends before the query's position at {', '.join(behind)}")
+        if self._options.long_poll_ms and all(end <= start[tp] for tp, end in latest.items()):
+            latest = subscription.await_more(forward(start, latest), self._options.long_poll_ms)
+        return latest
+
+    def _checked(self, subscription: Subscription, vector: Vector) -> Vector:
+        """A vector from the checkpoint, completed by partitions that it does not know, which begin
+        at their earliest record. Raises DataLoss for a topic that was made anew."""
+        replaced = replaced_topics(subscription.ids_hex(), vector.topic_ids)
+        if replaced:
+            raise DataLoss(
+                f"topic {replaced[0]!r} was deleted and created again since the checkpoint was "
+                "written: start the query with a new checkpoint"
+            )
+        known = {tp: at for tp, at in vector.positions.items() if tp in subscription.partitions}
+        if len(known) < len(subscription.partitions):
+            known = {**subscription.at(Edge.EARLIEST), **known}
+        return Vector(known, vector.topic_ids)
+
+
+def _start(subscription: Subscription, options: SourceOptions) -> Positions:
+    if options.start_time_ms is not None:
+        return subscription.by_time(options.start_time_ms)
+    return subscription.place(options.start, "startingOffsets")
+
+
+def _settled(
+    subscription: Subscription, options: SourceOptions, group: str
+) -> dict[TopicPartition, int]:
+    """Where the group stands once nothing of it is pending. A named producer is taken over, so that
+    the transaction which a lost run left open is decided now and not when its time is over."""
+    if options.transactional_sink:
+        name = transaction.producer_name(options.transactional_sink, options.sink_name)
+        transaction.take_over(subscription.protocol, name)
+    try:
+        standing = subscription.committed(group, stable=True)
+    except errors.PendingTransaction as error:
+        raise transaction.TransactionLost(
+            f"positions of group {group!r} are pending under an earlier run's transaction "
+            f"({error}): name the producer in `transactionalSink` and in the sink's `producer`, so "
+            "that a new run can end it, or try again when its time is over"
+        ) from error
+    return {tp: at.offset for tp, at in standing.items() if at.HasField("offset")}
+
+
+def _within(
+    subscription: Subscription, options: SourceOptions, positions: Positions
+) -> dict[TopicPartition, int]:
+    """Positions that the log can serve. Raises DataLoss, unless the user does not mind: then each
+    one is moved to the nearest that it can."""
+    earliest, latest = subscription.at(Edge.EARLIEST), subscription.at(Edge.LATEST)
+    lost = losses(positions, earliest=earliest, latest=latest)
+    if lost and options.fail_on_data_loss:
+        raise DataLoss(
+            f"the log cannot serve {', '.join(map(str, lost))}; with failOnDataLoss=false the "
+            "query goes on with what is there"
+        )
+    return {tp: min(max(at, earliest[tp]), latest[tp]) for tp, at in positions.items()}
+
+
+def _plan(
+    subscription: Subscription,
+    start: Positions,
+    end: Positions,
+    min_partitions: int | None,
+    *,
+    positions: bytes,
+) -> list[InputPartition]:
+    """One task per range; a batch with positions to register has one task at least."""
+    planned = ranges(start, end, min_partitions=min_partitions)
+    if not planned and positions:
+        nowhere = min(end)
+        planned = [OffsetRange(nowhere, end[nowhere], end[nowhere])]
+    return [
+        RangePartition(subscription.topic_ids[part.partition.topic], part, positions)
+        for part in planned
+    ]
+
+
+def _register(options: SourceOptions, positions: bytes) -> None:
+    """Makes the batch's positions part of its transaction, before the first row."""
+    key = transaction.streaming_key(options.transactional_sink or None, options.sink_name)
+    if key is None:
+        raise RuntimeError("`transactionalSink` works in micro-batches of streaming queries only")
+    protocol = connection(options.bootstrap)
+    entered = transaction.enter(protocol, key)
+    # A batch that is committed is read again where Spark replays it, or where a second action of
+    # the same foreachBatch reads it: its positions are committed as well.
+    if entered.standing is Standing.OPEN:
+        offsets = offset_manager_pb2.GroupOffsets.FromString(positions)
+        transaction.register_positions(protocol, entered, offsets)
+
+
+def _read(
+    options: SourceOptions, schema: pa.Schema, task: RangePartition
+) -> Iterator[pa.RecordBatch]:
+    (topic, number), start, end = task.range
+    chunks = read_range(
+        connection(options.bootstrap),
+        pb.Partition(topic_id=task.topic_id, number=number),
+        start,
+        end,
+        fail_on_data_loss=options.fail_on_data_loss,
+    )
+    for chunk in chunks:
+        yield source_batch(
+            chunk.rows, schema, topic=topic, partition=number, first_offset=chunk.first_offset
+        )

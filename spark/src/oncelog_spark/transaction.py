@@ -1,0 +1,250 @@
+"""One transaction over all tasks of a micro-batch, or of a batch job (design §11).
+
+    tasks    enter: InitProducer(name, instance = run id), BeginTransaction(request id = batch id)
+    readers  register_positions: the whole batch's input positions under the same TxId
+    driver   commit: the winners' manifest under commit_seq; abort where the job failed
+
+Everything here may be repeated: the same run and batch get the same TxId, a batch that was
+committed is never committed again, and a new run fences the earlier one. Tasks open no session: the
+first finished task's stream would end it. `enter` is the only way in, for readers and writers
+alike, so that whichever comes first opens the transaction in the same way.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING, Final, Literal
+
+from pyspark import TaskContext
+
+from oncelog_spark.manifest import TaskWritten, TransactionKey, build_manifest, participants
+from oncelogpb import errors
+from oncelogpb.v1 import cluster_pb2, coordinator_pb2, offset_manager_pb2
+from oncelogpb.v1 import types_pb2 as pb
+
+if TYPE_CHECKING:
+    from oncelog.protocol import Protocol
+
+# Idle time after which a batch's transaction is aborted: a task may compute for long before its
+# first record. A driver that died is fenced by its next run long before.
+IDLE_TIMEOUT_MS: Final = 15 * 60 * 1000
+# How long a task waits for its transaction, and the driver for its commit.
+ENTER_TIMEOUT_MS: Final = 60_000
+COMMIT_TIMEOUT_MS: Final = 60_000
+ABORT_TIMEOUT_MS: Final = 10_000
+
+# Local properties that Spark gives every task of a micro-batch.
+BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
+QUERY_ID_PROPERTY: Final = "sql.streaming.queryId"
+RUN_ID_PROPERTY: Final = "spark.jobGroup.id"
+
+
+class TransactionLost(RuntimeError):
+    """The batch's transaction cannot be used (any more). Nothing of it will be seen; restart the
+    query and Spark runs the batch again."""
+
+
+class SecondWrite(RuntimeError):
+    """The batch's transaction was committed by this very run: another write came before."""
+
+
+class Standing(Enum):
+    """How a task finds its batch's transaction."""
+
+    OPEN = "open"
+    # Committed by an earlier run: there is nothing to write.
+    ALREADY_COMMITTED = "already committed"
+    # Committed by this run.
+    COMMITTED_BY_US = "committed by us"
+
+
+@dataclass(frozen=True, slots=True)
+class Entered:
+    """A task's place in the transaction of its batch."""
+
+    standing: Standing
+    # 0 with ALREADY_COMMITTED.
+    tx_id: int
+    producer_id: int
+    generation: int
+
+    @property
+    def producer(self) -> pb.Producer:
+        return pb.Producer(producer_id=self.producer_id, generation=self.generation)
+
+
+def producer_name(base: str, sink_name: str | None) -> str:
+    """Of a sink: the option `producer` or the query id, and what tells two sinks apart."""
+    return base if sink_name is None else f"{base}/{sink_name}"
+
+
+def streaming_key(producer: str | None, sink_name: str | None) -> TransactionKey | None:
+    """The key of the micro-batch that the calling task belongs to; None outside of one."""
+    context = TaskContext.get()
+    if context is None:
+        return None
+    batch_id = context.getLocalProperty(BATCH_ID_PROPERTY)
+    query_id = context.getLocalProperty(QUERY_ID_PROPERTY)
+    if batch_id is None or query_id is None:
+        return None
+    run_id = context.getLocalProperty(RUN_ID_PROPERTY) or ""
+    try:
+        instance = uuid.UUID(run_id)
+    except ValueError:
+        raise RuntimeError(
+            f"the job group {run_id!r} is not the run id of the query, which fences earlier runs: "
+            "do not call setJobGroup inside of a streaming query"
+        ) from None
+    name = producer_name(producer or query_id, sink_name)
+    return TransactionKey(name, instance.bytes, scope=query_id, number=int(batch_id))
+
+
+def enter(protocol: Protocol, key: TransactionKey) -> Entered:
+    """Opens the transaction of the batch, or joins it. Raises TransactionLost, or an OncelogError
+    (ProducerFenced: a later run of the query took over)."""
+    reply = protocol.call(
+        "coordinator.init_producer",
+        coordinator_pb2.InitProducerRequest(name=key.producer_name, instance_id=key.instance_id),
+        timeout_ms=ENTER_TIMEOUT_MS,
+    )
+    try:
+        begun = protocol.call(
+            "coordinator.begin_transaction",
+            coordinator_pb2.BeginTransactionRequest(
+                producer=reply.producer,
+                request_id=key.number,
+                timeout_ms=IDLE_TIMEOUT_MS,
+                commit_seq=commit_seq(key),
+            ),
+            timeout_ms=ENTER_TIMEOUT_MS,
+        )
+    except errors.ConcurrentTransaction as error:
+        raise TransactionLost(
+            f"producer {key.producer_name!r} still has an earlier transaction open ({error}): does "
+            "the query have an Oncelog sink of that name, and only one query use it?"
+        ) from error
+    return Entered(
+        _standing(begun, key), begun.tx_id, reply.producer.producer_id, reply.producer.generation
+    )
+
+
+def register_positions(
+    protocol: Protocol, entered: Entered, offsets: offset_manager_pb2.GroupOffsets
+) -> None:
+    """Makes the batch's input positions part of its transaction. Idempotent: every reading task
+    sends the same vector. Raises TransactionLost where the group stands elsewhere."""
+    request = offset_manager_pb2.CommitTransactionOffsetsRequest(
+        tx_id=entered.tx_id,
+        producer=entered.producer,
+        offsets=offsets,
+        timeout_ms=IDLE_TIMEOUT_MS,
+    )
+    try:
+        protocol.call(
+            "offset_manager.commit_transaction_offsets", request, timeout_ms=ENTER_TIMEOUT_MS
+        )
+    except errors.StalePosition as error:
+        raise TransactionLost(
+            f"group {offsets.group!r} does not stand where this batch begins ({error}): a group "
+            "belongs to one query, and its positions must not be moved while a checkpoint exists"
+        ) from error
+
+
+def commit(
+    protocol: Protocol,
+    messages: Sequence[TaskWritten],
+    input_groups: Sequence[str],
+    wait: Literal["visible", "prepared"],
+) -> None:
+    """Commits the transaction that `messages`, which agree, belong to. A batch that was committed
+    before stays as it is. Raises an OncelogError where it is not known to be committed."""
+    first = messages[0]
+    if first.tx_id == 0:
+        return
+    request = coordinator_pb2.CommitTransactionRequest(
+        tx_id=first.tx_id,
+        producer=pb.Producer(producer_id=first.producer_id, generation=first.generation),
+        manifest=build_manifest(messages, offset_partitions(protocol, input_groups)),
+        commit_seq=commit_seq(first.key),
+        wait=pb.WAIT_VISIBLE if wait == "visible" else pb.WAIT_PREPARED,
+    )
+    try:
+        _commit(protocol, request)
+    except errors.UnknownOutcome:
+        # The decision may stand while a leader is away: ask for it alone, the same call again.
+        request.wait = pb.WAIT_PREPARED
+        _commit(protocol, request)
+
+
+def abort(protocol: Protocol, messages: Sequence[TaskWritten]) -> None:
+    """Ends the transaction of a failed job at once. Changes nothing where it was committed: Spark
+    also aborts when the answer to a commit was lost. Never raises an OncelogError: what stays open
+    is ended by the next run, or by its timeout."""
+    open_ones = [message for message in messages if message.tx_id]
+    if not open_ones:
+        return
+    first = open_ones[0]
+    request = coordinator_pb2.AbortTransactionRequest(
+        tx_id=first.tx_id,
+        producer=pb.Producer(producer_id=first.producer_id, generation=first.generation),
+        parts=participants(open_ones),
+    )
+    try:
+        protocol.call("coordinator.abort_transaction", request, timeout_ms=ABORT_TIMEOUT_MS)
+    except errors.OncelogError:
+        return
+
+
+def take_over(protocol: Protocol, name: str) -> None:
+    """Ends what an earlier run of producer `name` left open, so that the group's positions are
+    settled. For a query that begins without a checkpoint; its tasks take over in turn."""
+    request = coordinator_pb2.InitProducerRequest(name=name, instance_id=uuid.uuid4().bytes)
+    protocol.call("coordinator.init_producer", request, timeout_ms=ENTER_TIMEOUT_MS)
+
+
+def offset_partitions(protocol: Protocol, groups: Sequence[str]) -> list[pb.Partition]:
+    """The partitions of `__consumer_offsets` that the groups live in, as the cluster computes."""
+    if not groups:
+        return []
+    reply = protocol.call(
+        "cluster.get_metadata",
+        cluster_pb2.GetMetadataRequest(consumer_groups=groups),
+        timeout_ms=ENTER_TIMEOUT_MS,
+    )
+    return [route.partition for route in reply.consumer_groups]
+
+
+def commit_seq(key: TransactionKey) -> pb.CommitSeq:
+    return pb.CommitSeq(scope=key.scope, number=key.number)
+
+
+def _commit(protocol: Protocol, request: coordinator_pb2.CommitTransactionRequest) -> None:
+    try:
+        protocol.call("coordinator.commit_transaction", request, timeout_ms=COMMIT_TIMEOUT_MS)
+    except errors.TransactionEnded as error:
+        raise TransactionLost(
+            f"the transaction ended before its commit ({error}): idle for longer than "
+            f"{IDLE_TIMEOUT_MS // 60_000} minutes, aborted by an operator, or taken over"
+        ) from error
+    except errors.ManifestMismatch as error:
+        raise TransactionLost(
+            f"{error}; where a source has `transactionalSink`, name its group in the sink's option "
+            "`inputGroups`"
+        ) from error
+
+
+def _standing(begun: coordinator_pb2.BeginTransactionReply, key: TransactionKey) -> Standing:
+    reply = coordinator_pb2.BeginTransactionReply
+    if begun.result == reply.RESULT_OPEN:
+        return Standing.OPEN
+    if begun.result == reply.RESULT_ALREADY_COMMITTED:
+        return Standing.ALREADY_COMMITTED
+    if begun.state == pb.TRANSACTION_STATE_COMMITTED:
+        return Standing.COMMITTED_BY_US
+    raise TransactionLost(
+        f"the transaction of batch {key.number} of {key.scope} has ended: "
+        f"{pb.TransactionState.Name(begun.state)}, {pb.AbortCause.Name(begun.cause)}"
+    )
