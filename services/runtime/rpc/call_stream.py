@@ -1,0 +1,200 @@
+"""The server's side of one call stream: calls in, answers out, both packed.
+
+Invariants:
+- handlers are started in the order in which their calls stand in a message and messages arrive, so
+  what they submit before their first wait is submitted in that order;
+- every call that was read is answered once, unless the stream ends first;
+- the writer takes all answers that are ready and writes one message (design §14);
+- when the stream ends its handlers are cancelled, then `on_stream_end` callbacks run, once.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import grpc.aio
+from google.protobuf.message import DecodeError
+
+from oncelogpb import bulk
+from oncelogpb.calls import PACK_BYTES
+from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable, to_status
+from services.runtime.rpc.handling import CallContext, Method
+from services.runtime.rpc.limits import Inflight, RpcLimits, throttled, undecodable
+
+_AIO: Final[Any] = grpc.aio
+
+Chunks = tuple[bulk.Chunk, ...]
+
+
+class CallStream:
+    """One open stream. `run` is its life."""
+
+    def __init__(
+        self,
+        context: Any,
+        *,
+        calls_class: Any,
+        methods: Mapping[str, Method],
+        fields: Mapping[str, int],
+        identity: str,
+        stream_id: int,
+        limits: RpcLimits,
+        inflight: Inflight | None,
+    ) -> None:
+        """`inflight` is None where the service is exempt."""
+        self._context = context
+        self._calls_class = calls_class
+        self._methods = methods
+        self._fields = fields
+        self._identity = identity
+        self._stream_id = stream_id
+        self._limits = limits
+        self._inflight = inflight
+        self._ends: list[Callable[[], None]] = []
+        self._running: dict[int, asyncio.Task[None]] = {}
+        self._ready: deque[tuple[Chunks, int]] = deque()
+        self._answer_ready = asyncio.Event()
+        self._answers_written = asyncio.Event()
+        self._writing = False
+        self._draining = False
+        self._idle = asyncio.Event()
+
+    async def run(self) -> OncelogError | None:
+        """Until the caller ends the stream or `drain` has let it run dry; the error to end it
+        with, if any."""
+        # The caller writes nothing before it sees this: oncelogpb.calls.
+        await self._context.send_initial_metadata(())
+        writer = asyncio.create_task(self._write())
+        reader = asyncio.create_task(self._read())
+        dry = asyncio.create_task(self._run_dry())
+        try:
+            done, _ = await asyncio.wait({reader, writer, dry}, return_when=asyncio.FIRST_COMPLETED)
+            if reader not in done:
+                return None
+            failure = reader.result()
+            if failure is None:
+                # The caller has no more calls: what it asked for is still answered.
+                self.drain()
+                await asyncio.wait({writer, dry}, return_when=asyncio.FIRST_COMPLETED)
+            return failure
+        finally:
+            tasks = [reader, writer, dry, *self._running.values()]
+            for task in tasks:
+                task.cancel()
+            for callback in self._ends:
+                callback()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    def drain(self) -> None:
+        """Refuses further calls and ends the stream once every call is answered."""
+        self._draining = True
+        self._look_if_idle()
+
+    # --------------------------------------------------------------------------------- calls in
+
+    async def _read(self) -> OncelogError | None:
+        """None at the end of the stream."""
+        while True:
+            data = await self._context.read()
+            if data is _AIO.EOF:
+                return None
+            try:
+                calls = self._calls_class.FromString(data).calls
+            except DecodeError as error:
+                return undecodable(self._calls_class.DESCRIPTOR.name, error)
+            share = len(data) // (len(calls) or 1)
+            for call in calls:
+                self._start(call, share)
+            while len(self._ready) > self._limits.stream_calls_max:
+                # Who does not read its answers is not read either.
+                self._answers_written.clear()
+                await self._answers_written.wait()
+
+    def _start(self, call: Any, size: int) -> None:
+        """Starts the handler of a call, or answers at once why not. The handler's first step is
+        taken in a later turn of the loop, in the order of these starts."""
+        name = call.WhichOneof("request")
+        refusal = self._refusal(call.number, name, size)
+        if refusal is not None:
+            if name is not None:
+                self._methods[name].count(refusal)
+            self._answer(call.number, refusal, 0)
+            return
+        if self._inflight is not None:
+            self._inflight.add(size)
+        work = self._serve(self._methods[name], call.number, getattr(call, name), call.timeout_ms)
+        task = asyncio.create_task(work)
+        self._running[call.number] = task
+        task.add_done_callback(lambda _: self._ended(call.number, size))
+
+    def _refusal(self, number: int, name: str | None, size: int) -> OncelogError | None:
+        if self._draining:
+            return Unavailable("this process is stopping; ask for the leader again")
+        if name is None:
+            return InvalidArgument("a call without a request that this version knows")
+        if number in self._running:
+            return InvalidArgument(f"call number {number} is in use", field="number")
+        if len(self._running) >= self._limits.stream_calls_max:
+            return throttled("stream_calls_max", self._limits.stream_calls_max)
+        if self._inflight is not None and not self._inflight.has_room(size):
+            return throttled("inflight_bytes_max", self._limits.inflight_bytes_max)
+        return None
+
+    async def _serve(self, method: Method, number: int, request: Any, timeout_ms: int) -> None:
+        context = CallContext(
+            self._limits.timeout_ms(timeout_ms), self._identity, self._stream_id, self._ends
+        )
+        answer = await method.answer(request, context)
+        try:
+            self._answer(number, answer, self._fields[method.name])
+        except Exception as error:
+            # A reply that is no message: a fault of the handler, not of the stream.
+            self._answer(number, method.fault(error), 0)
+
+    def _ended(self, number: int, size: int) -> None:
+        del self._running[number]
+        if self._inflight is not None:
+            self._inflight.remove(size)
+        self._look_if_idle()
+
+    # ------------------------------------------------------------------------------- answers out
+
+    def _answer(self, number: int, answer: Any, field: int) -> None:
+        if isinstance(answer, OncelogError):
+            self._ready.append(bulk.frame_error(number, to_status(answer)))
+        else:
+            self._ready.append(bulk.frame_answer(number, field, answer))
+        self._answer_ready.set()
+
+    async def _write(self) -> None:
+        while True:
+            await self._answer_ready.wait()
+            self._answer_ready.clear()
+            self._writing = True
+            while self._ready:
+                await self._context.write(self._take())
+            self._writing = False
+            self._answers_written.set()
+            self._look_if_idle()
+
+    def _take(self) -> bytes:
+        """All answers that are ready, up to PACK_BYTES, as one message."""
+        chunks: list[bulk.Chunk] = []
+        total = 0
+        while self._ready and (not total or total + self._ready[0][1] <= PACK_BYTES):
+            answer, size = self._ready.popleft()
+            chunks.extend(answer)
+            total += size
+        return bulk.join(chunks)
+
+    # -------------------------------------------------------------------------------- running dry
+
+    def _look_if_idle(self) -> None:
+        if self._draining and not (self._running or self._ready or self._writing):
+            self._idle.set()
+
+    async def _run_dry(self) -> None:
+        await self._idle.wait()

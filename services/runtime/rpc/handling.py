@@ -1,0 +1,127 @@
+"""How one call is handled, whichever way it came: the handler's method by name, within a deadline,
+every end of it an answer or an error with a name.
+
+Invariants:
+- `answer` returns a reply or an OncelogError and raises nothing but cancellation;
+- an exception that is not an OncelogError is a fault of ours: Internal, logged with its traceback,
+  counted;
+- a handler that outlives its deadline is cancelled and its caller told UnknownOutcome: what it had
+  submitted goes on without it (design §4, "a cancelled call abandons its reply").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from oncelogpb import rpcs
+from oncelogpb.bulk import Encoded
+from oncelogpb.errors import Internal, OncelogError, UnknownOutcome, Unsupported
+from services.core.ports import Reporter
+from services.runtime.rpc.limits import undecodable
+
+# A traceback in a log line, characters; the end of it says most.
+TRACEBACK_CHARACTERS_MAX: Final = 8_000
+
+
+class CallContext:
+    """What a handler knows of its caller (services.core.ports.Call)."""
+
+    __slots__ = ("_ends", "identity", "stream_id", "timeout_ms")
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        identity: str,
+        stream_id: int = 0,
+        ends: list[Callable[[], None]] | None = None,
+    ) -> None:
+        self.timeout_ms = timeout_ms
+        self.identity = identity
+        self.stream_id = stream_id
+        self._ends = ends
+
+    def on_stream_end(self, callback: Callable[[], None]) -> None:
+        assert self._ends is not None, "a unary call has no stream"
+        self._ends.append(callback)
+
+
+class Method:
+    """One RPC of one handler object."""
+
+    __slots__ = ("_reporter", "call", "descriptor", "name", "parse", "service")
+
+    def __init__(self, descriptor: MethodDescriptor, handler: object, reporter: Reporter) -> None:
+        self.descriptor = descriptor
+        self.service: str = descriptor.containing_service.name
+        self.name = rpcs.snake(descriptor.name)
+        self.parse: Callable[[bytes], Any] = rpcs.message_class(descriptor.input_type).FromString
+        # Absent where this version does not build it.
+        self.call: Callable[..., Any] | None = getattr(handler, self.name, None)
+        self._reporter = reporter
+
+    async def answer(self, request: Any, context: CallContext) -> Message | Encoded | OncelogError:
+        """The reply to a request, or the error that says why not."""
+        if self.call is None:
+            return self.count(self.unsupported())
+        self._reporter.count("rpc_calls", service=self.service, method=self.name)
+        return await self.within(self.call(request, context), context.timeout_ms)
+
+    async def within(
+        self, work: Awaitable[Any], timeout_ms: int
+    ) -> Message | Encoded | OncelogError:
+        """What `work` returns, or the error that its exception or its deadline means."""
+        deadline = asyncio.timeout(timeout_ms / 1000)
+        try:
+            async with deadline:
+                reply: Message | Encoded = await work
+                return reply
+        except OncelogError as error:
+            return self.count(error)
+        except TimeoutError as error:
+            if deadline.expired():
+                return self.count(
+                    UnknownOutcome(f"{self.service}.{self.name} took over {timeout_ms} ms")
+                )
+            return self.fault(error)
+        except Exception as error:
+            return self.fault(error)
+
+    def decode(self, data: bytes) -> Any:
+        """Raises InvalidArgument."""
+        try:
+            return self.parse(data)
+        except DecodeError as error:
+            raise undecodable(self.descriptor.input_type.name, error) from None
+
+    def unsupported(self) -> Unsupported:
+        return Unsupported(
+            f"{self.service}.{self.descriptor.name} is not built in this version",
+            method=self.name,
+        )
+
+    def count(self, error: OncelogError) -> OncelogError:
+        """A call that is refused."""
+        self._reporter.count(
+            "rpc_errors", service=self.service, method=self.name, reason=error.reason
+        )
+        return error
+
+    def fault(self, error: Exception) -> OncelogError:
+        """A call that failed for no reason that has a name."""
+        trace = "".join(traceback.format_exception(error))
+        self._reporter.event(
+            "internal_error",
+            service=self.service,
+            method=self.name,
+            error=repr(error),
+            traceback=trace[-TRACEBACK_CHARACTERS_MAX:],
+        )
+        return self.count(
+            Internal(f"{self.service}.{self.name} failed ({type(error).__name__}); see its log")
+        )

@@ -1,0 +1,82 @@
+"""What one process accepts over gRPC. Each limit has a name, and its error says it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from oncelogpb.errors import InvalidArgument, Throttled
+
+# When a throttled caller should come back, milliseconds.
+RETRY_AFTER_MS: Final = 50
+
+
+@dataclass(frozen=True, slots=True)
+class RpcLimits:
+    """Limits of one RpcServer."""
+
+    # Largest message that is received, bytes. The transport refuses a larger one.
+    message_bytes_max: int = 32 * 1024 * 1024
+    # Requests whose handlers run, over all callers, bytes: THROTTLED above. A request that comes
+    # alone is always taken. Markers, replication and metadata are exempt.
+    inflight_bytes_max: int = 256 * 1024 * 1024
+    # Calls of one stream that are not answered yet: THROTTLED above.
+    stream_calls_max: int = 8_192
+    # Streams open at once, over all callers: THROTTLED above.
+    streams_max: int = 4_096
+    # Calls at once on one connection; HTTP/2 makes a client wait above.
+    connection_calls_max: int = 1_024
+    # What a caller that gives no timeout gets, and the longest there is, milliseconds.
+    default_timeout_ms: int = 30_000
+    timeout_ms_max: int = 600_000
+
+    def __post_init__(self) -> None:
+        assert self.default_timeout_ms <= self.timeout_ms_max
+        for name in self.__slots__:
+            assert getattr(self, name) > 0, f"{name} must be positive"
+
+    def timeout_ms(self, asked_ms: int) -> int:
+        """How long a call may take that asked for so much; 0 is the default."""
+        return min(asked_ms or self.default_timeout_ms, self.timeout_ms_max)
+
+
+class Inflight:
+    """Bytes of the requests whose handlers run. Invariant: never below 0."""
+
+    __slots__ = ("_bytes", "_maximum")
+
+    def __init__(self, maximum: int) -> None:
+        self._bytes = 0
+        self._maximum = maximum
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def has_room(self, size: int) -> bool:
+        return self._bytes == 0 or self._bytes + size <= self._maximum
+
+    def add(self, size: int) -> None:
+        self._bytes += size
+
+    def remove(self, size: int) -> None:
+        self._bytes -= size
+        assert self._bytes >= 0, "more was given back than taken"
+
+
+def throttled(limit: str, maximum: int) -> Throttled:
+    """The refusal at a limit that passes by itself."""
+    return Throttled(
+        f"{limit} = {maximum} is reached; come back in {RETRY_AFTER_MS} ms",
+        limit=limit,
+        maximum=maximum,
+        retry_after_ms=RETRY_AFTER_MS,
+    )
+
+
+def undecodable(what: str, cause: Exception) -> InvalidArgument:
+    """The refusal of bytes that are not the message they should be."""
+    return InvalidArgument(f"not a {what} message: {cause}")
+
+
+EXEMPT_FROM_INFLIGHT: Final = frozenset({"Participant", "Replication", "Cluster"})

@@ -1,0 +1,286 @@
+"""Serves handler objects over gRPC: every RPC as a unary call, the hot ones also over call streams,
+through the same method of the same object.
+
+A handler object has one coroutine method per RPC, in snake case: `async def write_markers(self,
+request, call: Call) -> reply`; a server-streaming RPC is an async generator. It raises
+oncelogpb.errors. An RPC whose method it lacks is answered UNSUPPORTED.
+
+Beside them: grpc.health.v1 with a status per service, and server reflection, so that grpcurl works.
+
+Left out: what the calls mean; who may make them (handlers look at `call.identity`).
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+from typing import Any, Final
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_health.v1._async import HealthServicer
+from grpc_reflection.v1alpha import reflection
+
+from oncelogpb import bulk, rpcs
+from oncelogpb.calls import STATUS_KEY
+from oncelogpb.errors import OncelogError, Unavailable, to_status
+from services.core.ports import Reporter
+from services.runtime.rpc import tls as tls_files
+from services.runtime.rpc.call_stream import CallStream
+from services.runtime.rpc.handling import CallContext, Method
+from services.runtime.rpc.limits import (
+    EXEMPT_FROM_INFLIGHT,
+    Inflight,
+    RpcLimits,
+    throttled,
+)
+
+SERVING: Final = health_pb2.HealthCheckResponse.SERVING
+NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class RpcServer:
+    """One listener. `start` binds and serves, `stop` drains."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, object],
+        *,
+        listen: str,
+        reporter: Reporter,
+        tls: tls_files.TlsFiles | None = None,
+        limits: RpcLimits | None = None,
+    ) -> None:
+        """`handlers` by service name ("Coordinator"); `listen` as host:port, port 0 for a free
+        one. Without `tls` the listener is plain."""
+        self._listen = listen
+        self._tls = tls
+        self._reporter = reporter
+        self._limits = limits or RpcLimits()
+        self._inflight = Inflight(self._limits.inflight_bytes_max)
+        self._stream_ids = itertools.count(1)
+        self._streams: set[CallStream] = set()
+        self._stream_count = 0
+        self._stopping = False
+        self._health = HealthServicer()
+        self._handlers = {rpcs.find(name): handler for name, handler in handlers.items()}
+        self._server: Any = None
+        self.port = 0
+
+    async def start(self) -> int:
+        """The port. Raises OSError where the address cannot be bound."""
+        server = self._server = grpc.aio.server(options=self._options())
+        names = [service.full_name for service in self._handlers]
+        for service, handler in self._handlers.items():
+            server.add_generic_rpc_handlers((self._serving(service, handler),))
+            await self.set_health(service.name, serving=True)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((*names, health_name, reflection.SERVICE_NAME), server)
+        try:
+            self.port = (
+                server.add_secure_port(self._listen, tls_files.server_credentials(self._tls))
+                if self._tls is not None
+                else server.add_insecure_port(self._listen)
+            )
+        except RuntimeError as error:
+            raise OSError(
+                f"cannot listen on {self._listen}: the port is taken or the address is not of "
+                f"this machine ({error})"
+            ) from None
+        await server.start()
+        return self.port
+
+    async def stop(self, grace_ms: int = 1_000) -> None:
+        """Refuses new calls, lets running ones end for `grace_ms`, then cancels them."""
+        if self._server is None:
+            return
+        self._stopping = True
+        await self._health.enter_graceful_shutdown()
+        for stream in tuple(self._streams):
+            stream.drain()
+        await self._server.stop(grace_ms / 1000)
+
+    async def set_health(self, service: str, *, serving: bool) -> None:
+        """What health checks answer for a service; "" is the process."""
+        name = rpcs.find(service).full_name if service else ""
+        await self._health.set(name, SERVING if serving else NOT_SERVING)
+
+    # --------------------------------------------------------------------------------- assembly
+
+    def _options(self) -> list[tuple[str, int]]:
+        """design §9."""
+        limits = self._limits
+        return [
+            ("grpc.max_receive_message_length", limits.message_bytes_max),
+            ("grpc.max_send_message_length", limits.message_bytes_max),
+            ("grpc.max_concurrent_streams", limits.connection_calls_max),
+            ("grpc.keepalive_time_ms", 5_000),
+            ("grpc.keepalive_timeout_ms", 5_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 2_000),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # Two processes on one port would share its calls at random.
+            ("grpc.so_reuseport", 0),
+        ]
+
+    def _serving(self, service: ServiceDescriptor, handler: object) -> Any:
+        methods = {
+            name: Method(descriptor, handler, self._reporter)
+            for name, descriptor in rpcs.methods(service).items()
+        }
+        table: dict[str, Any] = {}
+        for method in methods.values():
+            table[method.descriptor.name] = self._form_of(method)
+        if rpcs.stream_fields(service):
+            table[rpcs.STREAM] = grpc.stream_stream_rpc_method_handler(
+                self._call_stream(service, methods)
+            )
+        return grpc.method_handlers_generic_handler(service.full_name, table)
+
+    def _form_of(self, method: Method) -> Any:
+        if method.descriptor.client_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._refused_stream(method))
+        if method.descriptor.server_streaming:
+            return grpc.unary_stream_rpc_method_handler(self._server_stream(method))
+        return grpc.unary_unary_rpc_method_handler(self._unary(method))
+
+    # ------------------------------------------------------------------------- the forms of a call
+
+    def _unary(self, method: Method) -> Callable[..., Any]:
+        metered = method.service not in EXEMPT_FROM_INFLIGHT
+
+        async def unary(data: bytes, context: Any) -> bytes:
+            size = len(data) if metered else 0
+            answer: Any
+            try:
+                self._admit(size)
+                request = method.decode(data)
+            except OncelogError as error:
+                return await _abort(context, method.count(error))
+            self._inflight.add(size)
+            try:
+                answer = await method.answer(request, self._unary_context(context))
+            finally:
+                self._inflight.remove(size)
+            if isinstance(answer, OncelogError):
+                return await _abort(context, answer)
+            try:
+                return bulk.join(bulk.encode(answer).chunks)
+            except Exception as error:
+                # A reply that is no message.
+                return await _abort(context, method.fault(error))
+
+        return unary
+
+    def _server_stream(self, method: Method) -> Callable[..., Any]:
+        async def server_stream(data: bytes, context: Any) -> None:
+            ends: list[Callable[[], None]] = []
+            call = CallContext(
+                self._limits.timeout_ms_max,
+                tls_files.identity_of(context.auth_context()),
+                next(self._stream_ids),
+                ends,
+            )
+            self._stream_count += 1
+            try:
+                error = await self._pump(method, data, call, context)
+            finally:
+                self._stream_count -= 1
+                for callback in ends:
+                    callback()
+            if error is not None:
+                await _abort(context, error)
+
+        return server_stream
+
+    async def _pump(
+        self, method: Method, data: bytes, call: CallContext, context: Any
+    ) -> OncelogError | None:
+        """Writes what the handler yields; the transport's flow control holds it back."""
+        try:
+            self._admit_stream()
+            if method.call is None:
+                raise method.unsupported()
+            async with aclosing(method.call(method.decode(data), call)) as replies:
+                async for reply in replies:
+                    await context.write(bulk.join(bulk.encode(reply).chunks))
+        except OncelogError as error:
+            return method.count(error)
+        except Exception as error:
+            return method.fault(error)
+        return None
+
+    def _refused_stream(self, method: Method) -> Callable[..., Any]:
+        """A bidirectional RPC other than the call stream: replication, in a later version."""
+
+        async def refused(_: object, context: Any) -> None:
+            await _abort(context, method.count(method.unsupported()))
+
+        return refused
+
+    def _call_stream(
+        self, service: ServiceDescriptor, methods: Mapping[str, Method]
+    ) -> Callable[..., Any]:
+        calls_class = rpcs.message_class(service.methods_by_name[rpcs.STREAM].input_type)
+        exempt = service.name in EXEMPT_FROM_INFLIGHT
+
+        async def call_stream(_: object, context: Any) -> None:
+            try:
+                self._admit_stream()
+            except OncelogError as error:
+                await _abort(context, error)
+            stream = CallStream(
+                context,
+                calls_class=calls_class,
+                methods=methods,
+                fields=rpcs.stream_fields(service),
+                identity=tls_files.identity_of(context.auth_context()),
+                stream_id=next(self._stream_ids),
+                limits=self._limits,
+                inflight=None if exempt else self._inflight,
+            )
+            self._streams.add(stream)
+            self._stream_count += 1
+            try:
+                failure = await stream.run()
+            finally:
+                self._streams.discard(stream)
+                self._stream_count -= 1
+            if failure is not None:
+                await _abort(context, failure)
+
+        return call_stream
+
+    # ---------------------------------------------------------------------------------- admission
+
+    def _admit(self, size: int) -> None:
+        if self._stopping:
+            raise Unavailable("this process is stopping; ask for the leader again")
+        if size and not self._inflight.has_room(size):
+            raise throttled("inflight_bytes_max", self._limits.inflight_bytes_max)
+
+    def _admit_stream(self) -> None:
+        if self._stopping:
+            raise Unavailable("this process is stopping; ask for the leader again")
+        if self._stream_count >= self._limits.streams_max:
+            raise throttled("streams_max", self._limits.streams_max)
+
+    def _unary_context(self, context: Any) -> CallContext:
+        remaining_s = context.time_remaining()
+        asked_ms = 0 if remaining_s is None else max(1, int(min(remaining_s, 1e9) * 1000))
+        return CallContext(
+            self._limits.timeout_ms(asked_ms), tls_files.identity_of(context.auth_context())
+        )
+
+
+async def _abort(context: Any, error: OncelogError) -> bytes:
+    """Ends a call with an error: code, message, and the details in the trailers. Never returns."""
+    status = to_status(error)
+    trailers = ((STATUS_KEY, status.SerializeToString()),)
+    await context.abort(_CODES[status.code], error.message, trailers)
+    raise AssertionError("abort raises")
