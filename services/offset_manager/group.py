@@ -200,11 +200,12 @@ class Group(msgspec.Struct):
 
 
 def _is_repeat(committed: Committed | None, step: OffsetCommit) -> bool:
-    """A plain commit whose reply was lost comes again. With `from` equal to `to` it is no step but
-    a sign of life of its group, and worth a record."""
-    return (
-        committed is not None and committed.step == step and step.from_ not in (step.to, FROM_ANY)
-    )
+    """A plain commit whose reply was lost comes again. The same step by a transaction is somebody
+    else's, who processed the same input. With `from` equal to `to` it is no step but a sign of life
+    of its group, and worth a record."""
+    if committed is None or committed.tx_id or committed.step != step:
+        return False
+    return step.from_ not in (step.to, FROM_ANY)
 
 
 def _held(partition: PartitionId, pending: Pending) -> PendingTransaction:

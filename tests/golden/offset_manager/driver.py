@@ -1,0 +1,246 @@
+"""The offset manager's words in golden scripts.
+
+    commit GROUP PARTITION:FROM>TO ...              a plain commit; FROM is an offset, none or any
+    pend TX PRODUCER GEN GROUP PARTITION:FROM>TO ... [after=TX] [view=journal] [metadata=TEXT]
+    fetch GROUP [PARTITION ...] [view=journal]      the last committed offsets
+    stable GROUP [PARTITION ...]                    the same, refusing what is pending
+    markers JOURNAL EPOCH TX:PREPARE:c|a:PRODUCER:GEN ...
+    drop TX VERDICT                                 the coordinator's verdict
+    owed [below=OFFSET]                             questions that are owed below the HW
+    groups [PREFIX]   delete GROUP
+
+A partition is `orders/0`; a TX is `J.N` for offset N of journal partition J; a PRODUCER is a
+number. JOURNAL and EPOCH are the coordinator's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from services.core.ids import (
+    Generation,
+    LeaderEpoch,
+    PartitionId,
+    ProducerId,
+    TopicId,
+    TxId,
+    compose_tx_id,
+    journal_offset_of,
+    journal_partition_of,
+)
+from services.offset_manager.commands import (
+    FROM_ANY,
+    FROM_NONE,
+    CommitOffsets,
+    CommitTransactionOffsets,
+    DeleteGroup,
+    DropTransaction,
+    FetchedOffset,
+    FetchedOffsets,
+    FetchOffsets,
+    GroupSummary,
+    ListGroups,
+    Marker,
+    MarkersWritten,
+    OffsetCommit,
+    Outcome,
+    Read,
+    View,
+    WriteMarkers,
+)
+from services.offset_manager.config import OffsetManagerConfig
+from services.offset_manager.machine import OffsetManagerMachine
+from services.offset_manager.records import (
+    GroupsForgotten,
+    OffsetManagerCodec,
+    OffsetsCommitted,
+    OffsetsPending,
+    ProducersForgotten,
+    Record,
+    TransactionDropped,
+    TransactionMarked,
+)
+from tests.golden.host import HostDriver, MachineHost
+
+# Small, so that a story can reach them.
+CONFIG = OffsetManagerConfig(open_transactions_max=4, groups_max=3)
+FROM_WORDS = {FROM_NONE: "none", FROM_ANY: "any"}
+OUTCOMES = {"c": Outcome.COMMITTED, "a": Outcome.ABORTED}
+
+
+def make() -> OffsetManagerDriver:
+    return OffsetManagerDriver(
+        MachineHost(lambda: OffsetManagerMachine(CONFIG), OffsetManagerCodec())
+    )
+
+
+class OffsetManagerDriver(HostDriver):
+    """See the module."""
+
+    def run(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:
+        if verb == "owed":
+            below = int(options.get("below", self.host.high_watermark))
+            asks = self.host.machine.owed(below)
+            return "\n".join(
+                f"ask {_tx(ask.tx_id)} producer={ask.producer_id} generation={ask.generation} "
+                f"bytes={ask.bytes_received}"
+                for ask in asks
+            )
+        line = " ".join([verb, *words, *(f"{key}={value}" for key, value in options.items())])
+        return self.submit(_command(verb, words, options), line)
+
+    def show_record(self, record: Record) -> str:
+        match record:
+            case OffsetsCommitted(group, offsets):
+                return f"COMMITTED {group} {_steps(offsets)}"
+            case OffsetsPending(tx_id, producer_id, generation, group, offsets):
+                return (
+                    f"PENDING {_tx(tx_id)} producer={producer_id} generation={generation} "
+                    f"{group} {_steps(offsets)}"
+                )
+            case TransactionMarked(tx_id, _, _, outcome, prepare_offset, epoch):
+                return f"MARKER {_tx(tx_id)} {outcome.value} prepare={prepare_offset} epoch={epoch}"
+            case TransactionDropped(tx_id, verdict):
+                return f"DROPPED {_tx(tx_id)} {verdict}"
+            case GroupsForgotten(groups, why):
+                return f"FORGOTTEN {' '.join(groups)} ({why.value})"
+            case ProducersForgotten(producer_ids):
+                return f"FORGOTTEN producers {' '.join(map(str, producer_ids))}"
+
+    def show_reply(self, reply: Any) -> str:
+        match reply:
+            case None:
+                return "OK"
+            case FetchedOffsets(offsets, last_commits):
+                shown = [_fetched(offset) for offset in offsets]
+                shown += [f"last({producer})={_tx(tx_id)}" for producer, tx_id in last_commits]
+                return " ".join(shown) or "nothing"
+            case MarkersWritten(applied, refusal):
+                shown = [_tx(tx_id) for tx_id in applied]
+                shown += [] if refusal is None else [f"then {self.show(refusal)}"]
+                return "applied " + " ".join(shown)
+            case tuple():
+                return "; ".join(_summary(group) for group in reply) or "no groups"
+        raise AssertionError(f"a reply without words: {reply!r}")
+
+    def show(self, reply: Any) -> str:
+        """TxIds in errors in the script's words, without the topic's id."""
+        if hasattr(reply, "metadata"):
+            metadata = dict(reply.metadata)
+            metadata.pop("topic_id", None)
+            if "tx_id" in metadata:
+                metadata["tx_id"] = _tx(int(metadata["tx_id"]))
+            details = "".join(f" {key}={value}" for key, value in sorted(metadata.items()))
+            return f"{reply.reason}{details}"
+        return self.show_reply(reply)
+
+
+def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object:
+    match verb:
+        case "commit":
+            return CommitOffsets(words[0], _parse_steps(words[1:], options))
+        case "pend":
+            tx_id, producer_id, generation, group, *steps = words
+            return CommitTransactionOffsets(
+                _parse_tx(tx_id),
+                ProducerId(int(producer_id)),
+                Generation(int(generation)),
+                group,
+                _parse_steps(steps, options),
+            )
+        case "fetch" | "stable":
+            return FetchOffsets(
+                words[0],
+                tuple(_parse_partition(word) for word in words[1:]),
+                Read.STABLE if verb == "stable" else Read.LAST_COMMITTED,
+                _parse_view(options),
+            )
+        case "markers":
+            return WriteMarkers(
+                int(words[0]),
+                LeaderEpoch(int(words[1])),
+                tuple(_parse_marker(word) for word in words[2:]),
+            )
+        case "drop":
+            return DropTransaction(_parse_tx(words[0]), words[1])
+        case "groups":
+            return ListGroups(words[0] if words else "")
+        case "delete":
+            return DeleteGroup(words[0])
+    raise ValueError(f"the offset manager's scripts have no verb {verb!r}")
+
+
+def _parse_steps(words: Sequence[str], options: dict[str, str]) -> tuple[OffsetCommit, ...]:
+    return tuple(_parse_step(word, options) for word in words)
+
+
+def _parse_step(word: str, options: dict[str, str]) -> OffsetCommit:
+    where, step = word.split(":")
+    begin, end = step.split(">")
+    from_ = {"none": FROM_NONE, "any": FROM_ANY}.get(begin)
+    return OffsetCommit(
+        _parse_partition(where),
+        int(begin) if from_ is None else from_,
+        int(end),
+        _parse_view(options),
+        options.get("metadata", ""),
+        _parse_tx(options["after"]) if "after" in options else TxId(0),
+    )
+
+
+def _parse_view(options: dict[str, str]) -> View:
+    return View[options.get("view", "committed").upper()]
+
+
+def _parse_partition(word: str) -> PartitionId:
+    topic, number = word.split("/")
+    return PartitionId(TopicId(topic.encode().ljust(16, b".")), int(number))
+
+
+def _parse_tx(word: str) -> TxId:
+    journal_partition, offset = word.split(".")
+    return compose_tx_id(int(journal_partition), int(offset))
+
+
+def _parse_marker(word: str) -> Marker:
+    tx_id, prepare_offset, outcome, producer_id, generation = word.split(":")
+    return Marker(
+        _parse_tx(tx_id),
+        int(prepare_offset),
+        OUTCOMES[outcome],
+        ProducerId(int(producer_id)),
+        Generation(int(generation)),
+    )
+
+
+def _tx(tx_id: int) -> str:
+    return f"{journal_partition_of(tx_id)}.{journal_offset_of(tx_id)}"
+
+
+def _partition(partition: PartitionId) -> str:
+    return f"{partition.topic_id.rstrip(b'.').decode()}/{partition.number}"
+
+
+def _steps(steps: Sequence[OffsetCommit]) -> str:
+    return " ".join(_step(step) for step in steps)
+
+
+def _step(step: OffsetCommit) -> str:
+    begin = FROM_WORDS.get(step.from_, str(step.from_))
+    after = f"(after {_tx(step.after)})" if step.after else ""
+    return f"{_partition(step.partition)}:{begin}>{step.to}{after}"
+
+
+def _fetched(offset: FetchedOffset) -> str:
+    position = "none" if offset.offset is None else str(offset.offset)
+    view = "" if offset.view is View.COMMITTED else f"[{offset.view.name.lower()}]"
+    metadata = f"({offset.metadata})" if offset.metadata else ""
+    pending = f"(pending {_tx(offset.pending_tx_id)})" if offset.pending_tx_id else ""
+    return f"{_partition(offset.partition)}={position}{view}{metadata}{pending}"
+
+
+def _summary(group: GroupSummary) -> str:
+    return (
+        f"{group.group}: {group.committed_partitions} committed, {group.pending_partitions} pending"
+    )

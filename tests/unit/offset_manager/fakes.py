@@ -1,0 +1,139 @@
+"""The outside of the role, in memory: one led partition per number, peers that answer by script."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from oncelogpb.errors import NotLeader, OncelogError
+from services.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    BootId,
+    PartitionId,
+)
+from services.core.machine import Instant
+from services.core.ports import Address
+from services.core.role import RoleEnv
+from services.offset_manager.config import OffsetManagerConfig
+from services.offset_manager.machine import OffsetManagerMachine
+from services.offset_manager.records import OffsetManagerCodec
+from tests.golden.host import MachineHost
+
+BOOT = BootId(b"boot-of-this-one")
+
+
+class FakeReplica:
+    """The Replica port over a MachineHost; everything is durable at once."""
+
+    def __init__(self, number: int) -> None:
+        self.partition = PartitionId(CONSUMER_OFFSETS_ID, number)
+        config = OffsetManagerConfig()
+        self.host = MachineHost(lambda: OffsetManagerMachine(config), OffsetManagerCodec())
+        self.full: OncelogError | None = None
+
+    @property
+    def machine(self) -> Any:
+        return self.host.machine
+
+    @property
+    def high_watermark(self) -> int:
+        return self.host.high_watermark
+
+    def require_room(self) -> None:
+        if self.full is not None:
+            raise self.full
+
+    def submit(self, command: object) -> asyncio.Future[Any]:
+        self.host.submit(command)
+        (parked,) = self.host.sync()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        if isinstance(parked.reply, OncelogError):
+            future.set_exception(parked.reply)
+        else:
+            future.set_result(parked.reply)
+        return future
+
+
+class FakeReplicas:
+    def __init__(self, *numbers: int) -> None:
+        self.by_number = {number: FakeReplica(number) for number in numbers}
+
+    def lead(self, partition: PartitionId) -> FakeReplica:
+        replica = self.by_number.get(partition.number)
+        if partition.topic_id != CONSUMER_OFFSETS_ID or replica is None:
+            raise NotLeader(f"not the leader of {partition}", leader_host="elsewhere")
+        return replica
+
+    def led(self) -> Sequence[FakeReplica]:
+        return list(self.by_number.values())
+
+
+class FakeDirectory:
+    def __init__(self) -> None:
+        self.coordinator: Address | None = Address("n", BootId(b"c" * 16), "localhost", 1, 1)
+
+    def leader_of(self, partition: PartitionId) -> Address | None:
+        if partition.topic_id == CONSUMER_OFFSETS_ID:
+            return Address("n", BOOT, "localhost", 2, 1)
+        return self.coordinator
+
+
+class FakeClock:
+    def __init__(self) -> None:
+        self.monotonic_ms = 5_000
+
+    def now(self) -> Instant:
+        return Instant(self.monotonic_ms, self.monotonic_ms + 1_000_000)
+
+
+class FakePeers:
+    """`answer` makes the reply, or raises."""
+
+    def __init__(self, answer: Callable[[Any], Any]) -> None:
+        self.answer = answer
+        self.asked: list[Any] = []
+
+    async def call(self, to: Address, method: str, request: Any, *, timeout_ms: int) -> Any:
+        assert method == "coordinator.ask_transactions"
+        self.asked.append(request)
+        await asyncio.sleep(0)
+        return self.answer(request)
+
+
+class FakeReporter:
+    def __init__(self) -> None:
+        self.counts: dict[str, float] = {}
+        self.events: list[str] = []
+
+    def count(self, name: str, value: float = 1, **labels: str) -> None:
+        self.counts[name] = self.counts.get(name, 0) + value
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        pass
+
+    def observe(self, name: str, value_ms: float, **labels: str) -> None:
+        pass
+
+    def event(self, event: str, **fields: object) -> None:
+        self.events.append(event)
+
+
+class Outside:
+    """All of them, and the RoleEnv that holds them."""
+
+    def __init__(self, *numbers: int, answer: Callable[[Any], Any] = lambda request: None) -> None:
+        self.replicas = FakeReplicas(*numbers)
+        self.directory = FakeDirectory()
+        self.clock = FakeClock()
+        self.peers = FakePeers(answer)
+        self.reporter = FakeReporter()
+        self.env = RoleEnv(
+            clock=self.clock,
+            directory=self.directory,  # type: ignore[arg-type]
+            topics=None,  # type: ignore[arg-type]
+            peers=self.peers,
+            replicas=self.replicas,  # type: ignore[arg-type]
+            reporter=self.reporter,
+            random_bytes=bytes,
+        )

@@ -1,0 +1,87 @@
+"""The codec loses nothing, and refuses what is not an offset manager's."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from services.core.frame import Frame, Kind
+from services.core.ids import (
+    Generation,
+    LeaderEpoch,
+    PartitionId,
+    ProducerId,
+    TopicId,
+    TxId,
+)
+from services.offset_manager.commands import FROM_ANY, FROM_NONE, OffsetCommit, Outcome, View
+from services.offset_manager.records import (
+    GroupsForgotten,
+    OffsetManagerCodec,
+    OffsetsCommitted,
+    OffsetsPending,
+    ProducersForgotten,
+    Record,
+    TransactionDropped,
+    TransactionMarked,
+    Why,
+)
+
+U64 = st.integers(0, (1 << 64) - 1)
+OFFSETS = st.integers(0, (1 << 63) - 1)
+PARTITIONS = st.builds(
+    PartitionId, st.binary(min_size=16, max_size=16).map(TopicId), st.integers(0, (1 << 32) - 1)
+)
+STEPS = st.lists(
+    st.builds(
+        OffsetCommit,
+        PARTITIONS,
+        OFFSETS | st.sampled_from([FROM_NONE, FROM_ANY]),
+        OFFSETS,
+        st.sampled_from(View),
+        st.text(max_size=20),
+        U64.map(TxId),
+    ),
+    min_size=1,
+    max_size=4,
+).map(tuple)
+NAMES = st.text(min_size=1, max_size=20)
+TX_IDS, PRODUCERS = U64.map(TxId), U64.map(ProducerId)
+GENERATIONS, EPOCHS = U64.map(Generation), U64.map(LeaderEpoch)
+RECORDS: st.SearchStrategy[Record] = st.one_of(
+    st.builds(OffsetsCommitted, NAMES, STEPS),
+    st.builds(OffsetsPending, TX_IDS, PRODUCERS, GENERATIONS, NAMES, STEPS),
+    st.builds(
+        TransactionMarked, TX_IDS, PRODUCERS, GENERATIONS, st.sampled_from(Outcome), U64, EPOCHS
+    ),
+    st.builds(TransactionDropped, TX_IDS, NAMES),
+    st.builds(GroupsForgotten, st.lists(NAMES, max_size=3).map(tuple), st.sampled_from(Why)),
+    st.builds(ProducersForgotten, st.lists(PRODUCERS, max_size=3).map(tuple)),
+)
+
+
+@given(RECORDS)
+def test_a_record_survives_its_frame(record: Record) -> None:
+    codec = OffsetManagerCodec()
+    frame = codec.encode(record)
+    assert frame.kind is Kind.RECORD
+    assert frame.span == 1
+    assert codec.decode(frame) == record
+
+
+def test_a_known_record_keeps_its_bytes() -> None:
+    """Journals outlive versions: these bytes are for ever."""
+    step = OffsetCommit(PartitionId(TopicId(b"0123456789abcdef"), 2), FROM_NONE, 10)
+    frame = OffsetManagerCodec().encode(OffsetsCommitted("g", (step,)))
+    assert frame.payload == (
+        b"\x93\xa6commit\xa1g\x91\x96\x92\xc4\x100123456789abcdef\x02\xff\x0a\x01\xa0\x00"
+    )
+
+
+@pytest.mark.parametrize(
+    "frame", [Frame(Kind.MARKER), Frame(Kind.RECORD, b"\x91\xa7unknown"), Frame(Kind.RECORD, b"")]
+)
+def test_a_strange_frame_is_refused(frame: Frame) -> None:
+    with pytest.raises(ValueError):
+        OffsetManagerCodec().decode(frame)

@@ -1,0 +1,171 @@
+"""What is judged before the machine is asked, in order of precedence."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, Unsupported
+from oncelogpb.v1 import offset_manager_pb2 as pb
+from oncelogpb.v1 import participant_pb2, types_pb2
+from services.core.ids import PartitionId, ProducerId, TopicId, TxId, compose_tx_id
+from services.offset_manager import wire
+from services.offset_manager.commands import (
+    FROM_ANY,
+    FROM_NONE,
+    CommitOffsets,
+    FetchedOffset,
+    FetchedOffsets,
+    MarkersWritten,
+    OffsetCommit,
+    Outcome,
+    View,
+)
+
+TOPIC = TopicId(b"0123456789abcdef")
+P0 = types_pb2.Partition(topic_id=TOPIC, number=0)
+TX = compose_tx_id(3, 5)
+
+
+def _offset(**fields: object) -> pb.OffsetCommit:
+    return pb.OffsetCommit(**{"partition": P0, "from_none": True, "to_offset": 5} | fields)  # type: ignore[arg-type]
+
+
+def _offsets(*offsets: pb.OffsetCommit, group: str = "g", **fields: object) -> pb.GroupOffsets:
+    return pb.GroupOffsets(group=group, offsets=offsets or [_offset()], **fields)  # type: ignore[arg-type]
+
+
+# Each row breaks one rule and all later ones that it can: the first broken rule answers.
+REFUSALS: list[tuple[str, pb.GroupOffsets, type[OncelogError], str]] = [
+    ("no group", pb.GroupOffsets(member=pb.GroupMember()), InvalidArgument, "group"),
+    ("long group", _offsets(group="é" * 128), InvalidArgument, "group"),
+    ("a member", pb.GroupOffsets(group="g", member=pb.GroupMember()), Unsupported, "member"),
+    ("nothing", pb.GroupOffsets(group="g"), InvalidArgument, "offsets"),
+    ("metadata", _offsets(_offset(metadata="é" * 2049)), TooLarge, "METADATA_BYTES_MAX"),
+    ("to", _offsets(_offset(to_offset=1 << 63)), InvalidArgument, "to_offset"),
+    (
+        "a topic by name",
+        _offsets(_offset(partition=types_pb2.Partition(topic_id=b"orders"))),
+        InvalidArgument,
+        "partition.topic_id",
+    ),
+    ("from", _offsets(_offset(from_offset=1 << 63)), InvalidArgument, "from_offset"),
+    (
+        "no from",
+        _offsets(pb.OffsetCommit(partition=P0, to_offset=1)),
+        InvalidArgument,
+        "from",
+    ),
+    ("view", _offsets(_offset(view=9)), InvalidArgument, "view"),
+    ("twice", _offsets(_offset(), _offset(to_offset=6)), InvalidArgument, "offsets"),
+]
+
+
+@pytest.mark.parametrize(
+    ("offsets", "kind", "named"),
+    [row[1:] for row in REFUSALS],
+    ids=[row[0] for row in REFUSALS],
+)
+def test_a_broken_rule_is_named(
+    offsets: pb.GroupOffsets, kind: type[OncelogError], named: str
+) -> None:
+    with pytest.raises(kind) as refusal:
+        wire.commit_offsets(pb.CommitOffsetsRequest(offsets=offsets))
+    assert named in refusal.value.metadata.values()
+
+
+def test_too_many_partitions_are_refused_by_the_limits_name() -> None:
+    partitions = [types_pb2.Partition(topic_id=TOPIC, number=n) for n in range(10_001)]
+    with pytest.raises(TooLarge) as refusal:
+        wire.fetch_offsets(pb.FetchOffsetsRequest(group="g", partitions=partitions))
+    assert refusal.value.metadata["limit"] == "OFFSETS_PER_CALL_MAX"
+
+
+@pytest.mark.parametrize(
+    ("start", "from_"),
+    [
+        ({"from_offset": 0}, 0),
+        ({"from_offset": (1 << 63) - 1}, (1 << 63) - 1),
+        ({"from_none": True}, FROM_NONE),
+        ({"from_any": True}, FROM_ANY),
+    ],
+)
+def test_every_form_of_from(start: dict[str, int], from_: int) -> None:
+    commit = pb.OffsetCommit(partition=P0, to_offset=7, after_tx_id=TX, metadata="m", **start)  # type: ignore[arg-type]
+    command = wire.commit_offsets(pb.CommitOffsetsRequest(offsets=_offsets(commit)))
+    step = OffsetCommit(PartitionId(TOPIC, 0), from_, 7, View.COMMITTED, "m", TX)
+    assert command == CommitOffsets("g", (step,))
+
+
+@pytest.mark.parametrize(
+    ("tx_id", "producer_id", "field"),
+    [
+        (TX, 0, "producer.producer_id"),
+        (TX, 1 << 63, "producer.producer_id"),
+        (0, 7, "tx_id"),
+        (3 << 48, 7, "tx_id"),
+        (16 << 48 | 5, 7, "tx_id"),
+    ],
+)
+def test_a_transaction_needs_a_named_producer_and_a_txid(
+    tx_id: int, producer_id: int, field: str
+) -> None:
+    request = pb.CommitTransactionOffsetsRequest(
+        tx_id=tx_id, producer=types_pb2.Producer(producer_id=producer_id), offsets=_offsets()
+    )
+    with pytest.raises(InvalidArgument) as refusal:
+        wire.commit_transaction_offsets(request)
+    assert refusal.value.metadata["field"] == field
+
+
+def _group(**marker: object) -> participant_pb2.MarkerGroup:
+    fields = {"tx_id": TX, "prepare_offset": 9, "kind": participant_pb2.MARKER_KIND_COMMITTED}
+    return participant_pb2.MarkerGroup(
+        journal_partition=3,
+        coordinator_epoch=2,
+        markers=[participant_pb2.Marker(**fields | marker)],  # type: ignore[arg-type]
+    )
+
+
+def test_a_marker_is_read() -> None:
+    command = wire.write_markers(_group())
+    assert command.coordinator_epoch == 2
+    assert [(m.tx_id, m.prepare_offset, m.outcome) for m in command.markers] == [
+        (TX, 9, Outcome.COMMITTED)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("broken", "field"),
+    [
+        (lambda: _group(kind=0), "kind"),
+        (lambda: _group(batch=types_pb2.Batch(partition=P0)), "batch"),
+        (lambda: _group(tx_id=0), "tx_id"),
+        (lambda: participant_pb2.MarkerGroup(journal_partition=16), "journal_partition"),
+    ],
+)
+def test_a_marker_that_says_nothing_is_refused(
+    broken: Callable[[], participant_pb2.MarkerGroup], field: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        wire.write_markers(broken())
+    assert refusal.value.metadata["field"] == field
+
+
+def test_absent_and_zero_differ_in_a_fetch_reply() -> None:
+    nothing = FetchedOffset(PartitionId(TOPIC, 0), None, View.COMMITTED, "", 0, TxId(0))
+    zero = FetchedOffset(PartitionId(TOPIC, 1), 0, View.JOURNAL, "m", 77, TX)
+    reply = wire.fetch_reply(FetchedOffsets([nothing, zero], [(ProducerId(7), TX)]))
+    assert [offset.HasField("offset") for offset in reply.offsets] == [False, True]
+    assert reply.offsets[1].view == types_pb2.VIEW_JOURNAL
+    assert (reply.offsets[1].pending_tx_id, reply.offsets[1].commit_time_ms) == (TX, 77)
+    assert [(last.producer_id, last.tx_id) for last in reply.last_commits] == [(7, TX)]
+
+
+def test_a_refused_marker_stands_behind_the_applied_ones() -> None:
+    result = wire.marker_group_result(MarkersWritten([TX], InvalidArgument("no", field="tx_id")))
+    assert [r.tx_id for r in result.results] == [TX]
+    assert result.results[0].status == participant_pb2.MarkerResult.STATUS_APPLIED
+    assert result.HasField("error")
+    assert not wire.marker_group_result(MarkersWritten([TX], None)).HasField("error")
