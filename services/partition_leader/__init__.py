@@ -1,0 +1,1 @@
+"""The partition leader: topic data. Idempotence, fencing, and what readers see, in which order."""

@@ -1,0 +1,66 @@
+"""Settings of the partition leader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+from typing import Final
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+DAY_MS: Final = 24 * 60 * 60 * 1000
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLeaderConfig:
+    """Each field: meaning, unit, danger."""
+
+    # Transactions with batches here that have no marker yet, per partition. Danger: each costs
+    # about 1 KiB of memory.
+    open_transactions_max: int = 100_000
+    # Batches of one writer in one transaction, per partition. Danger: 32 bytes of memory each.
+    batches_per_part_max: int = 1_000_000
+    # Producers (plain ones, and ones of transactions) that a partition remembers, each. Danger:
+    # about 2 KiB of memory for a plain one.
+    producers_max: int = 1_000_000
+    # A producer without a frame here for so long is forgotten, milliseconds. Danger: below the
+    # longest pause of a plain producer, it gets UNKNOWN_PRODUCER when it goes on.
+    producer_expiry_ms: int = 7 * DAY_MS
+    # How long a transaction may be open here before its coordinator is asked, milliseconds.
+    question_after_ms: int = 1_000
+    # And how often again, until it has ended here, milliseconds.
+    question_again_ms: int = 2_000
+    # Largest payload of a batch, bytes; a topic may set less (`max.batch.bytes`). Danger: a message
+    # of the wire holds 32 MiB, so leave room.
+    max_batch_bytes: int = 16 * MIB
+    # Largest decompressed payload of a batch, bytes.
+    decompressed_bytes_max: int = 64 * MIB
+    # Partitions of one Fetch or Subscribe.
+    fetch_partitions_max: int = 1_000
+    # Longest long poll, milliseconds.
+    fetch_wait_ms_max: int = 30_000
+    # Payload bytes of one reply: where the request says 0, and at most.
+    fetch_bytes: int = 8 * MIB
+    fetch_bytes_max: int = 24 * MIB
+    # The same for one partition of a request that says 0.
+    fetch_partition_bytes: int = 1 * MIB
+    # Payload bytes of one reply of a Subscribe that says 0.
+    subscribe_bytes: int = 2 * MIB
+    # Batches of one partition in one reply.
+    fetch_batches_max: int = 2_000
+    # Payload bytes of one partition that are converted to rows for one reply (`format=ROWS`).
+    rows_bytes_max: int = 1 * MIB
+    # Partitions of a topic that is created without a number, and at most.
+    topic_partitions: int = 3
+    topic_partitions_max: int = 10_000
+
+    def validate(self) -> None:
+        """Raises ValueError naming the field."""
+        for field in fields(self):
+            if getattr(self, field.name) <= 0:
+                value = getattr(self, field.name)
+                raise ValueError(f"partition_leader.{field.name} must be above 0, not {value}")
+        if self.max_batch_bytes > self.fetch_bytes_max:
+            raise ValueError(
+                "partition_leader.max_batch_bytes must not be above fetch_bytes_max: a batch that "
+                "fits in no reply can never be read"
+            )

@@ -1,0 +1,145 @@
+"""What a partition makes of the markers that a coordinator brings. PURE.
+
+Rules, in order of precedence (each is a line of why.md):
+  1. an older coordinator epoch is refused, with all of its markers;
+  2. a marker out of PREPARE order, or of another journal partition, is refused, and stops the rest;
+  3. ABORTED drops what stands here of its TxId, and is OK where nothing does; it neither moves nor
+     obeys the PREPARE offset;
+  4. COMMITTED at or below the last PREPARE offset is a repeat: OK, nothing happens;
+  5. a one-shot becomes one frame, data and marker;
+  6. COMMITTED exposes exactly the manifest's writers, in its order, where their counts are right,
+     else it is DAMAGED: journaled, counted as applied, nothing exposed.
+No rule looks at generations or at the highest ended TxId: markers are facts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from oncelogpb.errors import InvalidArgument, OncelogError
+from services.core.frame import ControlCode, Frame
+from services.core.ids import journal_partition_of
+from services.core.machine import Decision
+from services.partition_leader.commands import (
+    Exposed,
+    Marker,
+    MarkerResult,
+    MarkerStatus,
+    MarkersWritten,
+    Outcome,
+    WriteMarkers,
+)
+from services.partition_leader.damage import Damage
+from services.partition_leader.marker_order import MarkerOrder
+from services.partition_leader.pending import OpenTransaction
+from services.partition_leader.records import MarkerWritten, Record, one_shot
+
+
+def decide(
+    command: WriteMarkers,
+    *,
+    open_: Mapping[int, OpenTransaction],
+    order: MarkerOrder,
+    damage: Damage,
+    end_offset: int,
+) -> Decision[Record]:
+    """The records of a whole group. `end_offset` is the end of the committed log."""
+    refusal = order.refusal(command.journal_partition, command.coordinator_epoch)
+    last_prepare = order.prepare_offset(command.journal_partition)
+    records: list[Record] = []
+    results: list[MarkerResult] = []
+    ended: set[int] = set()
+    previous = -1
+    for marker in command.markers:
+        refusal = refusal or _misplaced(marker, command, previous)
+        if refusal is not None:
+            break
+        previous = marker.prepare_offset
+        held = open_.get(marker.tx_id) if marker.tx_id not in ended else None
+        record = _record_of(marker, held, command, last_prepare)
+        if record is None:
+            results.append(_repeat(marker, order, damage))
+            continue
+        result = _result_of(marker, record, end_offset)
+        end_offset += sum(exposed.record_count for exposed in result.exposed)
+        ended.add(marker.tx_id)
+        records.append(record)
+        results.append(result)
+    return Decision(records, MarkersWritten(tuple(results), refusal))
+
+
+def _misplaced(marker: Marker, command: WriteMarkers, previous: int) -> OncelogError | None:
+    """Out of order, a later marker would make the earlier one look like a repeat (why.md)."""
+    if marker.prepare_offset <= previous:
+        return InvalidArgument(
+            f"markers must ascend by PREPARE offset, {marker.prepare_offset} follows {previous}",
+            field="markers.prepare_offset",
+        )
+    if journal_partition_of(marker.tx_id) != command.journal_partition:
+        return InvalidArgument(
+            f"transaction {marker.tx_id:x} is not of journal partition {command.journal_partition}",
+            field="markers.tx_id",
+        )
+    return None
+
+
+def _record_of(
+    marker: Marker, held: OpenTransaction | None, command: WriteMarkers, last_prepare: int
+) -> Record | None:
+    """None: nothing to remember, it was applied before or has nothing to end here."""
+    if marker.outcome is Outcome.ABORTED:
+        return _marker(marker, ControlCode.ABORTED, command) if held is not None else None
+    if marker.prepare_offset <= last_prepare:
+        return None
+    if marker.batch is not None:
+        return one_shot(
+            marker.batch,
+            prepare_offset=marker.prepare_offset,
+            coordinator_epoch=command.coordinator_epoch,
+        )
+    control = ControlCode.COMMITTED if _holds(held, marker) else ControlCode.DAMAGED
+    return _marker(marker, control, command)
+
+
+def _holds(held: OpenTransaction | None, marker: Marker) -> bool:
+    """Do the batches here make up what the manifest says, and were they its producer's?"""
+    if held is None:
+        return not any(part.record_count for part in marker.parts)
+    return held.producer_id == marker.producer_id and held.matches(marker.parts)
+
+
+def _marker(marker: Marker, control: ControlCode, command: WriteMarkers) -> MarkerWritten:
+    return MarkerWritten(
+        marker.tx_id,
+        marker.producer_id,
+        marker.generation,
+        control,
+        marker.prepare_offset,
+        command.coordinator_epoch,
+        marker.parts if control is not ControlCode.ABORTED else (),
+    )
+
+
+def _repeat(marker: Marker, order: MarkerOrder, damage: Damage) -> MarkerResult:
+    if marker.outcome is Outcome.ABORTED:
+        return MarkerResult(marker.tx_id, MarkerStatus.APPLIED)
+    if marker.tx_id in damage.parts:
+        return MarkerResult(marker.tx_id, MarkerStatus.DAMAGED)
+    exposed = order.exposed(journal_partition_of(marker.tx_id), marker.tx_id)
+    return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, exposed)
+
+
+def _result_of(marker: Marker, record: Record, end_offset: int) -> MarkerResult:
+    """What `apply` will make of it."""
+    if isinstance(record, Frame):
+        exposed = (Exposed(0, end_offset, record.record_count),)
+        return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, exposed)
+    assert isinstance(record, MarkerWritten)
+    if record.control is ControlCode.DAMAGED:
+        return MarkerResult(marker.tx_id, MarkerStatus.DAMAGED)
+    found = []
+    for part in record.parts if record.control is ControlCode.COMMITTED else ():
+        if part.record_count:
+            found.append(Exposed(part.writer, end_offset, part.record_count))
+            end_offset += part.record_count
+    return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, tuple(found))

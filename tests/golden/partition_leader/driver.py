@@ -1,0 +1,272 @@
+"""Words of the partition leader's stories.
+
+    plain x1 0+3 3+1          plain producer x1: batches of 3 records at sequence 0, of 1 at 3 send
+    t5 p1 0+2 w=7        transaction t5 (journal partition 0, offset 5; t2:5 is of partition 2),
+                              producer p1 (generation 1; p1.2 is generation 2), writer 7 (default 0)
+    markers commit@9/t5/p1/0*5,7*3 abort@12/t6/p1 oneshot@14/t14/p1/3  [epoch=1] [jp=0]
+                              PREPARE offset / TxId / producer / writer*records, or records
+    verdict t5 never          what the coordinator answered
+    resolve t5 drop|expose    an operator ends a damaged part
+    look, questions           time passed; what is owed now       asked t5      it was asked
+    moved 0                   journal partition 0 has another leader
+    read [committed|uncommitted|raw] [from=0] [bytes=1000000]     what a reader gets, up to the HW
+    state                     ends and open transactions
+    since TIME                offset from which a committed read by time starts
+
+Records are stamped time=MS (default 0); 2 options `time=` and `bytes=` (payload) shape a batch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from services.core.frame import ControlCode, Frame, Kind, StoredFrame
+from services.core.ids import (
+    PLAIN_PRODUCER_BIT,
+    Generation,
+    LeaderEpoch,
+    ProducerId,
+    TxId,
+    Writer,
+    compose_generation,
+    compose_tx_id,
+    is_plain,
+    journal_offset_of,
+    journal_partition_of,
+    show_generation,
+)
+from services.partition_leader import commands as c
+from services.partition_leader.config import PartitionLeaderConfig
+from services.partition_leader.machine import PartitionMachine
+from services.partition_leader.records import MarkerWritten, PartitionCodec, Record, Resolved
+from tests.golden.host import HostDriver, MachineHost
+
+# Small enough for stories to reach.
+CONFIG = PartitionLeaderConfig(open_transactions_max=3, batches_per_part_max=4, producers_max=4)
+
+
+class PartitionDriver(HostDriver):
+    """See the module."""
+
+    def run(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:
+        line = " ".join([verb, *words, *(f"{k}={v}" for k, v in options.items())])
+        match verb:
+            case "plain" | "send":
+                return self.submit(c.Produce(_batches(verb, words, options)), line)
+            case "markers":
+                return self.submit(_markers(words, options), line)
+            case "verdict":
+                verdict = c.Verdict(" ".join(words[1:]))
+                return self.submit(c.HearVerdicts(((_tx(words[0]), verdict),)), line)
+            case "resolve":
+                return self.submit(c.Resolve(_tx(words[0]), c.Resolution(words[1])), line)
+        return self._watch(verb, words, options)
+
+    def _watch(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:
+        match verb:
+            case "look":
+                self.host.signal(c.Look())
+                return ""
+            case "asked":
+                self.host.signal(c.Asked(tuple(_tx(word) for word in words)))
+                return ""
+            case "moved":
+                self.host.signal(c.LeaderMoved(frozenset(int(word) for word in words)))
+                return ""
+            case "questions":
+                owed = self.host.machine.owed(self.host.high_watermark)
+                shown = [f"{show_tx(q.tx_id)} {_who(q)} +{q.bytes_received} bytes" for q in owed]
+                return "\n".join(shown) or "no questions"
+            case "read":
+                view = words[0] if words else "committed"
+                start, limit = int(options.get("from", 0)), int(options.get("bytes", 1_000_000))
+                return self._read(view, start, limit)
+            case "since":
+                end = self.host.machine.committed.readable_end(self.host.high_watermark)
+                return str(self.host.machine.committed.since(int(words[0]), below=end))
+            case "state":
+                return self._state()
+        raise ValueError(f"no verb {verb!r}")
+
+    def show_record(self, record: Record) -> str:
+        if isinstance(record, Frame):
+            return show_frame(record)
+        if isinstance(record, MarkerWritten):
+            origin = (
+                f"prepare={record.prepare_offset} epoch={record.coordinator_epoch}"
+                if record.prepare_offset
+                else "decided here"
+            )
+            parts = "".join(f" {part.writer}*{part.record_count}" for part in record.parts)
+            return f"{record.control.name} {show_tx(record.tx_id)} {_who(record)} {origin}{parts}"
+        assert isinstance(record, Resolved)
+        return f"RESOLVED {show_tx(record.tx_id)} {record.resolution.value}"
+
+    def show_reply(self, reply: Any) -> str:
+        if isinstance(reply, c.MarkersWritten):
+            shown = [_show_result(result) for result in reply.results]
+            if reply.refusal is not None:
+                shown.append(self.show(reply.refusal))
+            return "; ".join(shown)
+        if isinstance(reply, tuple):
+            return "; ".join(
+                _show_placed(r) if isinstance(r, c.Placed) else self.show(r) for r in reply
+            )
+        return f"{reply}"
+
+    def _read(self, view: str, start: int, max_bytes: int) -> str:
+        below = self.host.high_watermark
+        if view == "committed":
+            return self._read_committed(start, max_bytes)
+        lines = []
+        for stored in self.host.frames:
+            if not start < stored.end <= below:
+                continue
+            if stored.frame.kind in (Kind.DATA, Kind.ONE_SHOT):
+                lines.append(f"@{stored.at.offset} {show_frame(stored.frame)}")
+            elif view == "raw":
+                record = self.host._decode(stored)
+                shown = (
+                    self.show_record(record)
+                    if stored.frame.kind is not Kind.EPOCH_START
+                    else "EPOCH"
+                )
+                lines.append(f"@{stored.at.offset} {shown}")
+        return "\n".join(lines) or "nothing"
+
+    def _read_committed(self, start: int, max_bytes: int) -> str:
+        log = self.host.machine.committed
+        end = log.readable_end(self.host.high_watermark)
+        stretches = log.stretches(start, below=end, max_bytes=max_bytes, max_entries=100)
+        lines = [f"end {end}"]
+        for stretch in stretches:
+            for stored in self._frames(stretch.journal_offset, stretch.record_count):
+                first = stretch.first_offset + stored.at.offset - stretch.journal_offset
+                lines.append(
+                    f"{first}..{first + stored.frame.record_count} {show_frame(stored.frame)}"
+                )
+        return "\n".join(lines)
+
+    def _frames(self, journal_offset: int, record_count: int) -> list[StoredFrame]:
+        end = journal_offset + record_count
+        return [s for s in self.host.frames if s.end > journal_offset and s.at.offset < end]
+
+    def _state(self) -> str:
+        machine = self.host.machine
+        open_ = " ".join(show_tx(tx_id) for tx_id in machine.pending.open) or "none"
+        damaged = " ".join(show_tx(tx_id) for tx_id in machine.damage.parts) or "none"
+        end = machine.committed.readable_end(self.host.high_watermark)
+        return (
+            f"readable {end} committed {machine.committed.end_offset} open {open_} damaged {damaged} "
+            f"first open position {machine.first_open_position()}"
+        )
+
+
+def make() -> PartitionDriver:
+    return PartitionDriver(MachineHost(lambda: PartitionMachine(CONFIG), PartitionCodec()))
+
+
+# --------------------------------------------------------------------------------------- reading
+
+
+def _tx(word: str) -> TxId:
+    partition, _, offset = word.removeprefix("t").rpartition(":")
+    return compose_tx_id(int(partition or 0), int(offset))
+
+
+def _producer(word: str) -> tuple[ProducerId, Generation]:
+    if word.startswith("x"):
+        return ProducerId(PLAIN_PRODUCER_BIT | int(word[1:])), Generation(0)
+    number, _, counter = word.removeprefix("p").partition(".")
+    return ProducerId(int(number)), compose_generation(1, int(counter or 1))
+
+
+def _batches(verb: str, words: Sequence[str], options: dict[str, str]) -> tuple[Frame, ...]:
+    tx_id = _tx(words[0]) if verb == "send" else TxId(0)
+    words = words[1:] if verb == "send" else words
+    producer_id, generation = _producer(words[0])
+    return tuple(
+        Frame(
+            Kind.DATA,
+            b"." * int(options.get("bytes", 10)),
+            record_count=int(count),
+            producer_id=producer_id,
+            generation=generation,
+            writer=int(options.get("w", 0)),
+            base_sequence=int(base),
+            tx_id=tx_id,
+            max_timestamp_us=int(options.get("time", 0)),
+        )
+        for base, count in (word.split("+") for word in words[1:])
+    )
+
+
+def _markers(words: Sequence[str], options: dict[str, str]) -> c.WriteMarkers:
+    return c.WriteMarkers(
+        int(options.get("jp", 0)),
+        LeaderEpoch(int(options.get("epoch", 1))),
+        tuple(_marker(word) for word in words),
+    )
+
+
+def _marker(word: str) -> c.Marker:
+    kind, _, rest = word.partition("@")
+    prepare, tx, producer, *content = rest.split("/")
+    producer_id, generation = _producer(producer)
+    outcome = c.Outcome.ABORTED if kind == "abort" else c.Outcome.COMMITTED
+    parts: tuple[c.WriterPart, ...] = ()
+    batch = None
+    if kind == "oneshot":
+        batch = Frame(
+            Kind.ONE_SHOT,
+            b"." * 10,
+            record_count=int(content[0]),
+            producer_id=producer_id,
+            generation=generation,
+            tx_id=_tx(tx),
+        )
+    elif content:
+        pairs = (part.split("*") for part in content[0].split(","))
+        parts = tuple(c.WriterPart(Writer(int(writer)), int(count)) for writer, count in pairs)
+    return c.Marker(_tx(tx), int(prepare), outcome, producer_id, generation, parts, batch)
+
+
+# --------------------------------------------------------------------------------------- showing
+
+
+def show_tx(tx_id: int) -> str:
+    partition = journal_partition_of(tx_id)
+    return f"t{partition}:{journal_offset_of(tx_id)}" if partition else f"t{tx_id}"
+
+
+def _who(record: Any) -> str:
+    if is_plain(record.producer_id):
+        return f"x{record.producer_id & ~PLAIN_PRODUCER_BIT}"
+    return f"p{record.producer_id}.{show_generation(record.generation).partition('.')[2]}"
+
+
+def show_frame(frame: Frame) -> str:
+    batch = f"{frame.base_sequence}+{frame.record_count}"
+    if frame.kind is Kind.ONE_SHOT:
+        assert frame.control is ControlCode.COMMITTED
+        return (
+            f"ONE_SHOT {show_tx(frame.tx_id)} {_who(frame)} {frame.record_count} records "
+            f"prepare={frame.base_sequence} epoch={frame.writer}"
+        )
+    if not frame.tx_id:
+        return f"plain {_who(frame)} {batch}"
+    writer = f" w={frame.writer}" if frame.writer else ""
+    return f"{show_tx(frame.tx_id)} {_who(frame)} {batch}{writer}"
+
+
+def _show_placed(placed: c.Placed) -> str:
+    offset = "" if placed.offset is None else f" offset {placed.offset}"
+    return f"@{placed.journal_offset}{offset}{' repeat' if placed.duplicate else ''}"
+
+
+def _show_result(result: c.MarkerResult) -> str:
+    exposed = "".join(
+        f" w{e.writer} {e.first_offset}..{e.first_offset + e.record_count}" for e in result.exposed
+    )
+    return f"{show_tx(result.tx_id)} {result.status.value}{exposed}"
