@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 LIST_TIMEOUT_MS: Final = 30_000
 # Added to a long poll's own wait.
 POLL_GRACE_MS: Final = 10_000
+# The answers of several leaders are merged, so the slowest one holds back news of the others.
+POLL_MANY_LEADERS_MS: Final = 50
 # A poll asks where the ends are, but a fetch gives at least one batch.
 POLL_BYTES: Final = 1
 
@@ -37,6 +39,8 @@ class Subscription:
 
     protocol: Protocol
     topic_ids: Mapping[str, bytes]
+    # Processes that lead the topics' partitions, as far as this process knows.
+    leader_count: int
     partitions: tuple[TopicPartition, ...]
 
     @classmethod
@@ -55,7 +59,9 @@ class Subscription:
             count = len(topics[partition.topic].partitions)
             if partition.number >= count:
                 raise OptionError(f"`assign`: {partition} does not exist; there are {count}")
-        return cls(protocol, {name: topic.topic_id for name, topic in topics.items()}, partitions)
+        leaders = {p.leader.boot_id for topic in topics.values() for p in topic.partitions}
+        ids = {name: topic.topic_id for name, topic in topics.items()}
+        return cls(protocol, ids, len(leaders), partitions)
 
     def wire(self, partition: TopicPartition) -> pb.Partition:
         return pb.Partition(topic_id=self.topic_ids[partition.topic], number=partition.number)
@@ -92,6 +98,8 @@ class Subscription:
 
     def await_more(self, seen: Positions, wait_ms: int) -> dict[TopicPartition, int]:
         """A long poll: the ends of all partitions, once one is above `seen` or time is up."""
+        if self.leader_count > 1:
+            wait_ms = min(wait_ms, POLL_MANY_LEADERS_MS)
         request = partition_leader_pb2.FetchRequest(
             partitions=[
                 partition_leader_pb2.FetchPartition(
