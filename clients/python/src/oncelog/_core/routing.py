@@ -1,0 +1,317 @@
+"""Whom a call goes to: by the request's content, never by a choice of the caller.
+
+    coordinator.*       the transaction group (InitProducer), or the journal partition in the top 16
+                        bits of the producer id or TxId
+    offset_manager.*    the consumer group
+    partition_leader.*  produce, fetch, list_offsets, ...: split by partition leader and merged in
+                        order; administration of topics: any partition leader process
+    listings            all processes of the role, merged
+
+`Directory` is the client's memory of who leads what. It is a hint: a leader that is asked in error
+says NOT_LEADER, and that answer corrects it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum
+from typing import Any, Final, NamedTuple
+
+from oncelogpb import errors
+from oncelogpb.v1 import cluster_pb2, partition_leader_pb2, types_pb2
+
+JOURNAL_BITS: Final = 48
+
+
+class Endpoint(NamedTuple):
+    """Where a process listens."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class Kind(Enum):
+    """How a method finds its process."""
+
+    ANYONE = "any process"
+    TRANSACTION_GROUP = "coordinator of a transaction group"
+    JOURNAL = "coordinator of a journal partition"
+    CONSUMER_GROUP = "offset manager of a consumer group"
+    PARTITIONS = "leaders of partitions"
+    ROLE_ANY = "any process of the role"
+    ROLE_ALL = "all processes of the role"
+
+
+class Method(NamedTuple):
+    """How one RPC is called."""
+
+    kind: Kind
+    # Repeating it after a lost answer is harmless by design (design §9).
+    idempotent: bool
+    # Travels on the role's bidirectional stream.
+    streamed: bool = False
+    # PARTITIONS, ROLE_ALL: the repeated field of the request that is split, of the reply that is
+    # merged; the first is "" where there is nothing to split.
+    items: str = ""
+    results: str = ""
+
+
+class Key(NamedTuple):
+    """What is led: (kind, name or number)."""
+
+    kind: Kind
+    name: str | int
+
+
+METHODS: Final[dict[str, Method]] = {
+    "cluster.get_metadata": Method(Kind.ANYONE, idempotent=True),
+    "cluster.get_config": Method(Kind.ANYONE, idempotent=True),
+    "cluster.unclean_elect": Method(Kind.ANYONE, idempotent=False),
+    "coordinator.init_producer": Method(Kind.TRANSACTION_GROUP, idempotent=True, streamed=True),
+    "coordinator.begin_transaction": Method(Kind.JOURNAL, idempotent=True, streamed=True),
+    "coordinator.commit_transaction": Method(Kind.JOURNAL, idempotent=True, streamed=True),
+    "coordinator.abort_transaction": Method(Kind.JOURNAL, idempotent=True, streamed=True),
+    "coordinator.transact": Method(Kind.JOURNAL, idempotent=True, streamed=True),
+    "coordinator.get_transaction": Method(Kind.JOURNAL, idempotent=True, streamed=True),
+    "coordinator.list_transactions": Method(Kind.ROLE_ALL, idempotent=True, results="transactions"),
+    "offset_manager.commit_offsets": Method(Kind.CONSUMER_GROUP, idempotent=False, streamed=True),
+    "offset_manager.commit_transaction_offsets": Method(
+        Kind.CONSUMER_GROUP, idempotent=True, streamed=True
+    ),
+    "offset_manager.fetch_offsets": Method(Kind.CONSUMER_GROUP, idempotent=True, streamed=True),
+    "offset_manager.delete_group": Method(Kind.CONSUMER_GROUP, idempotent=False),
+    "offset_manager.list_groups": Method(Kind.ROLE_ALL, idempotent=True, results="groups"),
+    "partition_leader.produce": Method(
+        Kind.PARTITIONS, idempotent=True, streamed=True, items="batches", results="results"
+    ),
+    "partition_leader.fetch": Method(
+        Kind.PARTITIONS, idempotent=True, streamed=True, items="partitions", results="partitions"
+    ),
+    "partition_leader.list_offsets": Method(
+        Kind.PARTITIONS, idempotent=True, streamed=True, items="queries", results="offsets"
+    ),
+    "partition_leader.resolve_transaction": Method(Kind.PARTITIONS, idempotent=False),
+    "partition_leader.describe_journals": Method(
+        Kind.ROLE_ALL, idempotent=True, results="journals"
+    ),
+    "partition_leader.create_topic": Method(Kind.ROLE_ANY, idempotent=False),
+    "partition_leader.describe_topics": Method(Kind.ROLE_ANY, idempotent=True),
+    "partition_leader.list_topics": Method(Kind.ROLE_ANY, idempotent=True),
+    "partition_leader.alter_topic": Method(Kind.ROLE_ANY, idempotent=True),
+    "partition_leader.delete_topic": Method(Kind.ROLE_ANY, idempotent=False),
+}
+
+
+class PartitionKey(NamedTuple):
+    """One partition of one topic, as the wire names it."""
+
+    topic_id: bytes
+    number: int
+
+    @classmethod
+    def of(cls, partition: types_pb2.Partition) -> PartitionKey:
+        return cls(partition.topic_id, partition.number)
+
+    def wire(self) -> types_pb2.Partition:
+        return types_pb2.Partition(topic_id=self.topic_id, number=self.number)
+
+
+def method_of(name: str) -> Method:
+    """Raises InvalidArgument for a method that no service has."""
+    method = METHODS.get(name)
+    if method is None:
+        known = ", ".join(sorted(METHODS))
+        raise errors.InvalidArgument(f"no method {name!r}; there are: {known}", field="method")
+    return method
+
+
+def key_of(name: str, request: Any) -> Key:
+    """What the single process that serves this request leads."""
+    kind = method_of(name).kind
+    if kind is Kind.TRANSACTION_GROUP:
+        group = request.group or request.name
+        if not group:
+            raise errors.InvalidArgument(
+                "a producer without a name needs a group: choose one at random", field="group"
+            )
+        return Key(kind, group)
+    if kind is Kind.CONSUMER_GROUP:
+        offsets = getattr(request, "offsets", None)
+        return Key(kind, offsets.group if offsets is not None else request.group)
+    assert kind is Kind.JOURNAL, f"{name} is not led by one process"
+    identity = getattr(request, "tx_id", 0) or request.producer.producer_id
+    return Key(kind, identity >> JOURNAL_BITS)
+
+
+def items_of(name: str, request: Any) -> list[PartitionKey]:
+    """The partition of each item that the request is split by, in order."""
+    method = method_of(name)
+    if not method.items:
+        return [PartitionKey.of(request.partition)]
+    return [PartitionKey.of(item.partition) for item in getattr(request, method.items)]
+
+
+def part_of(name: str, request: Any, chosen: Sequence[int]) -> Any:
+    """The request with only the items of these indexes."""
+    method = method_of(name)
+    items = getattr(request, method.items)
+    if len(chosen) == len(items):
+        return request
+    part = type(request)()
+    for field, value in request.ListFields():
+        if field.name == method.items:
+            continue
+        if field.message_type is not None:
+            getattr(part, field.name).CopyFrom(value)
+        else:
+            setattr(part, field.name, value)
+    getattr(part, method.items).extend(items[index] for index in chosen)
+    return part
+
+
+class Directory:
+    """Who leads what, as far as this client was told."""
+
+    def __init__(self) -> None:
+        self.cluster_id = b""
+        self.nodes: list[cluster_pb2.Node] = []
+        self._topics: dict[str, partition_leader_pb2.TopicDescription] = {}
+        self._names: dict[bytes, str] = {}
+        self._leaders: dict[PartitionKey, Endpoint] = {}
+        self._routes: dict[Key, Endpoint] = {}
+
+    def learn(
+        self, request: cluster_pb2.GetMetadataRequest, reply: cluster_pb2.GetMetadataReply
+    ) -> None:
+        """Takes in an answer; what was asked for and is absent is forgotten."""
+        if self.cluster_id and reply.cluster_id != self.cluster_id:
+            raise errors.InvalidArgument(
+                f"the bootstrap list names processes of two clusters: {self.cluster_id.hex()} and "
+                f"{reply.cluster_id.hex()}",
+                field="bootstrap",
+            )
+        self.cluster_id = reply.cluster_id
+        self.nodes = list(reply.nodes)
+        for name in request.topics:
+            self.forget_topic(name)
+        for topic_id in request.topic_ids:
+            self.forget_topic(self._names.get(topic_id, ""))
+        for topic in reply.topics:
+            self._learn_topic(topic)
+        self._learn_routes(Kind.TRANSACTION_GROUP, reply.transaction_groups)
+        self._learn_routes(Kind.CONSUMER_GROUP, reply.consumer_groups)
+        self._learn_routes(Kind.JOURNAL, reply.journal_partitions)
+
+    def topic(self, name: str) -> partition_leader_pb2.TopicDescription | None:
+        return self._topics.get(name)
+
+    def topic_by_id(self, topic_id: bytes) -> partition_leader_pb2.TopicDescription | None:
+        name = self._names.get(topic_id)
+        return None if name is None else self._topics.get(name)
+
+    def known_topics(self) -> list[str]:
+        return sorted(self._topics)
+
+    def leader(self, partition: PartitionKey) -> Endpoint | None:
+        return self._leaders.get(partition)
+
+    def route(self, key: Key) -> Endpoint | None:
+        return self._routes.get(key)
+
+    def processes(self, role: str) -> list[Endpoint]:
+        """Of the role, by address."""
+        return sorted(
+            Endpoint(node.endpoint.host, node.endpoint.port)
+            for node in self.nodes
+            if role in node.roles
+        )
+
+    def redirect(self, key: Key | PartitionKey, error: errors.OncelogError) -> bool:
+        """Believes a NOT_LEADER that names the leader. False: it names none; ask for metadata."""
+        host, port = error.metadata.get("leader_host"), error.metadata.get("leader_port", "")
+        if not host or not port.isdigit():
+            self.forget(key)
+            return False
+        endpoint = Endpoint(host, int(port))
+        if isinstance(key, PartitionKey):
+            changed = self._leaders.get(key) != endpoint
+            self._leaders[key] = endpoint
+        else:
+            changed = self._routes.get(key) != endpoint
+            self._routes[key] = endpoint
+        return changed
+
+    def forget(self, key: Key | PartitionKey) -> None:
+        if isinstance(key, PartitionKey):
+            self._leaders.pop(key, None)
+        else:
+            self._routes.pop(key, None)
+
+    def forget_topic(self, name: str) -> None:
+        topic = self._topics.pop(name, None)
+        if topic is not None:
+            self._names.pop(topic.topic_id, None)
+            for partition in topic.partitions:
+                self._leaders.pop(PartitionKey(topic.topic_id, partition.number), None)
+
+    def _learn_topic(self, topic: partition_leader_pb2.TopicDescription) -> None:
+        self.forget_topic(topic.name)
+        self._topics[topic.name] = topic
+        self._names[topic.topic_id] = topic.name
+        for partition in topic.partitions:
+            if partition.HasField("leader"):
+                endpoint = partition.leader.endpoint
+                key = PartitionKey(topic.topic_id, partition.number)
+                self._leaders[key] = Endpoint(endpoint.host, endpoint.port)
+
+    def _learn_routes(self, kind: Kind, routes: Iterable[cluster_pb2.Route]) -> None:
+        for route in routes:
+            name: str | int = route.partition.number if kind is Kind.JOURNAL else route.group
+            key = Key(kind, name)
+            self.forget(key)
+            if route.HasField("leader"):
+                endpoint = Endpoint(route.leader.endpoint.host, route.leader.endpoint.port)
+                self._routes[key] = endpoint
+                if kind is Kind.TRANSACTION_GROUP:
+                    # The group's journal partition has the same leader: saves a question.
+                    self._routes[Key(Kind.JOURNAL, route.partition.number)] = endpoint
+
+
+def metadata_request(
+    *, keys: Iterable[Key] = (), topics: Iterable[str] = (), topic_ids: Iterable[bytes] = ()
+) -> cluster_pb2.GetMetadataRequest:
+    """Asks for all of these at once."""
+    request = cluster_pb2.GetMetadataRequest()
+    request.topics.extend(sorted(set(topics)))
+    request.topic_ids.extend(sorted(set(topic_ids)))
+    for key in sorted(set(keys), key=lambda key: (key.kind.value, str(key.name))):
+        if key.kind is Kind.TRANSACTION_GROUP:
+            request.transaction_groups.append(str(key.name))
+        elif key.kind is Kind.CONSUMER_GROUP:
+            request.consumer_groups.append(str(key.name))
+        else:
+            request.journal_partitions.append(int(key.name))
+    return request
+
+
+def parse_bootstrap(bootstrap: str) -> list[Endpoint]:
+    """`host:port[,host:port]`, IPv6 as `[::1]:7400`. Raises InvalidArgument."""
+    endpoints = [_parse_endpoint(entry.strip()) for entry in bootstrap.split(",") if entry.strip()]
+    if not endpoints:
+        raise errors.InvalidArgument(
+            "the bootstrap list is empty; give host:port[,host:port]", field="bootstrap"
+        )
+    return endpoints
+
+
+def _parse_endpoint(entry: str) -> Endpoint:
+    host, separator, port = entry.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
+        raise errors.InvalidArgument(
+            f"{entry!r} in the bootstrap list is not host:port", field="bootstrap"
+        )
+    return Endpoint(host, int(port))

@@ -1,0 +1,245 @@
+"""The states of one transaction as its client sees them, and what the commit must say.
+
+    state        event     next         what the caller does on entering
+    ─────────────────────────────────────────────────────────────────────────────────────────────
+    BUFFERING    BEGIN     OPENING      BeginTransaction: it overflowed, or tx.flush() was called
+    BUFFERING    ADOPT     OPEN         nothing: the previous commit began it (begin_next)
+    BUFFERING    COMMIT    ONE_SHOT     Transact: everything in one message
+    BUFFERING    DROP      ABORTED      nothing: no server has heard of it
+    OPENING      OPENED    OPEN         sends what is buffered
+    OPEN         COMMIT    COMMITTING   drains, then CommitTransaction with the manifest
+    OPENING, OPEN, COMMITTING, ONE_SHOT
+                 SPOIL     SPOILED      AbortTransaction where a TxId is known; the error is kept
+    ONE_SHOT, COMMITTING
+                 DECIDE    COMMITTED    advances the consumer
+    ONE_SHOT, COMMITTING
+                 LOSE      IN_DOUBT     tells the user; positions are asked of the group again
+    OPENING, OPEN, SPOILED
+                 DROP      ABORTED      rewinds the consumer
+
+A small transaction opens lazily, i.e. never: it is buffered and goes as one `Transact` at its end
+(design §10). It needs Begin as soon as it holds more than the one-shot limits.
+
+Left out: records (`batching`), sequences (`sequencing`), positions (`positions`), the wire.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from typing import Final, NamedTuple
+
+from oncelog._core.batching import Sealed
+from oncelog._core.routing import PartitionKey
+from oncelogpb import errors
+from oncelogpb.v1 import types_pb2
+
+# Limits of Transact (design §7): all payloads together, and partitions.
+ONE_SHOT_BYTES_MAX: Final = 256 * 1024
+ONE_SHOT_PARTITIONS_MAX: Final = 64
+# An adopted transaction (begin_next) that is older than this part of its timeout is not trusted.
+ADOPT_WITHIN: Final = 0.5
+# Parts that a manifest may name (design §7).
+MANIFEST_PARTS_MAX: Final = 1_000_000
+
+
+class State(Enum):
+    BUFFERING = "buffering"
+    OPENING = "opening"
+    OPEN = "open"
+    ONE_SHOT = "one shot"
+    COMMITTING = "committing"
+    SPOILED = "spoiled"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    IN_DOUBT = "in doubt"
+
+
+class Event(Enum):
+    BEGIN = "begin"
+    ADOPT = "adopt"
+    OPENED = "opened"
+    COMMIT = "commit"
+    DECIDE = "decide"
+    SPOIL = "spoil"
+    LOSE = "lose"
+    DROP = "drop"
+
+
+TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
+    State.BUFFERING: {
+        Event.BEGIN: State.OPENING,
+        Event.ADOPT: State.OPEN,
+        Event.COMMIT: State.ONE_SHOT,
+        Event.SPOIL: State.SPOILED,
+        Event.DROP: State.ABORTED,
+    },
+    State.OPENING: {
+        Event.OPENED: State.OPEN,
+        Event.SPOIL: State.SPOILED,
+        Event.DROP: State.ABORTED,
+    },
+    State.OPEN: {
+        Event.COMMIT: State.COMMITTING,
+        Event.SPOIL: State.SPOILED,
+        Event.DROP: State.ABORTED,
+    },
+    State.ONE_SHOT: {
+        Event.DECIDE: State.COMMITTED,
+        Event.SPOIL: State.SPOILED,
+        Event.LOSE: State.IN_DOUBT,
+    },
+    State.COMMITTING: {
+        Event.DECIDE: State.COMMITTED,
+        Event.SPOIL: State.SPOILED,
+        Event.LOSE: State.IN_DOUBT,
+    },
+    State.SPOILED: {Event.SPOIL: State.SPOILED, Event.DROP: State.ABORTED},
+    State.COMMITTED: {},
+    State.ABORTED: {},
+    State.IN_DOUBT: {},
+}
+
+ENDED: Final = frozenset({State.COMMITTED, State.ABORTED, State.IN_DOUBT})
+# States in which users may still send.
+TAKES_RECORDS: Final = frozenset({State.BUFFERING, State.OPENING, State.OPEN})
+
+
+class WriterPart(NamedTuple):
+    """What one writer wrote to one partition."""
+
+    partition: PartitionKey
+    writer: int
+    record_count: int
+
+
+@dataclass(slots=True)
+class TransactionCore:
+    """One transaction. Invariant: `tx_id` is known from OPENED or ADOPT on, of a one-shot from its
+    reply on; `spoiled_by` is set exactly in SPOILED and after it."""
+
+    state: State = State.BUFFERING
+    tx_id: int = 0
+    spoiled_by: BaseException | None = None
+    # Partitions of `__consumer_offsets` that got offsets under this TxId.
+    offset_participants: set[PartitionKey] = field(default_factory=set)
+
+    def on(self, event: Event) -> State:
+        """Takes a step of the table; an impossible one raises AssertionError."""
+        following = TRANSITIONS[self.state].get(event)
+        assert following is not None, f"a {self.state.value} transaction cannot {event.value}"
+        self.state = following
+        return following
+
+    def opened(self, tx_id: int, event: Event) -> None:
+        """OPENED or ADOPT, with the TxId."""
+        assert event in (Event.OPENED, Event.ADOPT)
+        assert tx_id != 0, "TxId 0 means none"
+        self.on(event)
+        self.tx_id = tx_id
+
+    def spoil(self, error: BaseException) -> None:
+        """Keeps the first error: it is the cause of the others."""
+        self.on(Event.SPOIL)
+        if self.spoiled_by is None:
+            self.spoiled_by = error
+
+    def require_open(self) -> None:
+        """Raises what spoiled it, or InvalidArgument where it has ended."""
+        if self.state in TAKES_RECORDS:
+            return
+        if self.spoiled_by is not None:
+            raise self.spoiled_by
+        raise errors.InvalidArgument(
+            f"this transaction is {self.state.value}: begin another", field="transaction"
+        )
+
+
+def fits_one_shot(batches: Sequence[tuple[PartitionKey, Sealed]]) -> bool:
+    """May these go as one Transact? One batch per partition, within the limits."""
+    partitions = {partition for partition, _ in batches}
+    return (
+        len(partitions) == len(batches)
+        and len(partitions) <= ONE_SHOT_PARTITIONS_MAX
+        and sum(len(sealed.payload) for _, sealed in batches) <= ONE_SHOT_BYTES_MAX
+    )
+
+
+def manifest_of(
+    parts: Iterable[WriterPart], offset_participants: Iterable[PartitionKey] = ()
+) -> types_pb2.Manifest:
+    """All parts, packed by topic, in order of topic id, partition and writer; offset partitions
+    without writer and count. Raises ManifestMismatch where a part is named twice, LimitExceeded."""
+    rows = sorted([*parts, *(WriterPart(partition, 0, 0) for partition in offset_participants)])
+    if len(rows) > MANIFEST_PARTS_MAX:
+        raise errors.LimitExceeded(
+            f"a manifest of {len(rows)} parts is above manifest_parts_max = {MANIFEST_PARTS_MAX}",
+            limit="manifest_parts_max",
+        )
+    manifest = types_pb2.Manifest()
+    topic: types_pb2.Manifest.Topic | None = None
+    previous: WriterPart | None = None
+    for row in rows:
+        if previous is not None and row[:2] == previous[:2]:
+            raise errors.ManifestMismatch(f"partition {row.partition.number} is named twice")
+        if topic is None or topic.topic_id != row.partition.topic_id:
+            topic = manifest.topics.add(topic_id=row.partition.topic_id)
+        topic.partition.append(row.partition.number)
+        topic.writer.append(row.writer)
+        topic.record_count.append(row.record_count)
+        previous = row
+    return manifest
+
+
+@dataclass(slots=True)
+class ProducerCore:
+    """The numbers of one transactional producer within one generation.
+
+    Request ids (Begin, begin_next) grow; request numbers (Transact) are consecutive from 1. A
+    request that was refused before it was journaled did not use its number: the coordinator then
+    says which one it expects, and that one is taken.
+    """
+
+    producer_id: int
+    generation: int
+    next_request_id: int = 1
+    next_request_number: int = 1
+    default_timeout_ms: int = 60_000
+    # A transaction that begin_next opened, and the moment (ms, monotonic) at which.
+    adopted: tuple[int, int] | None = None
+
+    def wire(self) -> types_pb2.Producer:
+        return types_pb2.Producer(producer_id=self.producer_id, generation=self.generation)
+
+    def take_request_id(self) -> int:
+        taken = self.next_request_id
+        self.next_request_id += 1
+        return taken
+
+    def take_request_number(self) -> int:
+        taken = self.next_request_number
+        self.next_request_number += 1
+        return taken
+
+    def expect_request_number(self, error: errors.OutOfOrderSequence) -> bool:
+        """The coordinator expects a number below ours: an earlier request never got its number.
+        True: the same request may go under `take_request_number()`."""
+        expected = error.metadata.get("expected", "")
+        if not expected.isdigit() or int(expected) >= self.next_request_number - 1:
+            return False
+        self.next_request_number = int(expected)
+        return True
+
+    def keep_adopted(self, tx_id: int, now_ms: int) -> None:
+        assert tx_id != 0
+        self.adopted = (tx_id, now_ms)
+
+    def take_adopted(self, now_ms: int, timeout_ms: int) -> tuple[int, bool] | None:
+        """The transaction that is open already, and whether it may still be used; a stale one is to
+        be aborted. None: there is none."""
+        if self.adopted is None:
+            return None
+        tx_id, since_ms = self.adopted
+        self.adopted = None
+        return tx_id, now_ms - since_ms < timeout_ms * ADOPT_WITHIN

@@ -1,0 +1,106 @@
+"""One event loop in one background thread: what the plain face stands on.
+
+Usable from many threads. Does not survive fork: a child that uses its parent's connection is told
+so (Forked) instead of hanging on a thread that it does not have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from typing import Any, Final, TypeVar
+
+from oncelog.errors import Closed, Forked
+
+T = TypeVar("T")
+
+# How long the end of the loop may take, seconds; what then still runs is abandoned.
+CLOSE_SECONDS_MAX: Final = 10.0
+
+
+class LoopThread:
+    """Starts at once; `close` ends it."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._pid = os.getpid()
+        self._closed = False
+        self._lock = threading.Lock()
+        self.loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of a coroutine on the loop, waited for in this thread. The coroutine bounds
+        its own time. Raises what it raises; Closed, Forked."""
+        try:
+            self.require_usable()
+        except BaseException:
+            work.close()
+            raise
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        try:
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise Closed(f"{self._name} was closed meanwhile") from None
+        except BaseException:
+            # KeyboardInterrupt, too, ends the work that nobody waits for any more.
+            future.cancel()
+            raise
+
+    def post(self, callback: Callable[..., object], *arguments: Any) -> None:
+        """Has the loop call it soon. Raises Closed, Forked."""
+        self.require_usable()
+        self.loop.call_soon_threadsafe(callback, *arguments)
+
+    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
+        """An asynchronous iteration from this thread."""
+        while True:
+            try:
+                yield self.run(_next(items))
+            except StopAsyncIteration:
+                return
+
+    def require_usable(self) -> None:
+        """Raises Closed or Forked."""
+        if os.getpid() != self._pid:
+            raise Forked(
+                f"{self._name} was opened in process {self._pid} and does not survive fork: "
+                "connect again in the child"
+            )
+        if self._closed:
+            raise Closed(f"{self._name} is closed")
+        if threading.current_thread() is self._thread:
+            raise Closed("the plain API cannot be used on its own event loop: use oncelog.aio")
+
+    def close(self) -> None:
+        """Cancels what runs and ends the thread. Safe to repeat."""
+        with self._lock:
+            if self._closed or os.getpid() != self._pid:
+                self._closed = True
+                return
+            self._closed = True
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(CLOSE_SECONDS_MAX)
+
+    def _serve(self) -> None:
+        asyncio.set_event_loop(self.loop)
+        try:
+            self.loop.run_forever()
+        finally:
+            left = asyncio.all_tasks(self.loop)
+            for task in left:
+                task.cancel()
+            if left:
+                self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
+            asyncio.set_event_loop(None)
+            self.loop.close()
+
+
+async def _next(items: AsyncIterator[T]) -> T:
+    """A coroutine may not raise StopAsyncIteration out of a task of a thread: hand it over."""
+    return await anext(items)

@@ -1,0 +1,138 @@
+"""The only file of the client that knows grpc: one channel per process, one call stream per role on
+it, and the few calls beside the streams.
+
+`Transport` is what the rest of the client asks for; tests give another one. Errors are OncelogError
+and nothing else; a lost answer is UnknownOutcome (oncelogpb.calls says when).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Callable
+from pathlib import Path
+from typing import Any, Final, Protocol
+
+import grpc
+import grpc.aio
+
+from oncelog._core.routing import METHODS, Endpoint
+from oncelog.options import Tls
+from oncelogpb import calls, errors
+
+# How long a channel may take to close, seconds.
+CLOSE_SECONDS_MAX: Final = 2.0
+
+
+class Transport(Protocol):
+    """Calls to processes. Belongs to one event loop."""
+
+    def begin(
+        self, to: Endpoint, method: str, request: Any, timeout_ms: int
+    ) -> asyncio.Future[Any]:
+        """Puts a call of a role's stream in line, now: calls to one process keep this order."""
+        ...
+
+    async def call(self, to: Endpoint, method: str, request: Any, timeout_ms: int) -> Any:
+        """One call, on the role's stream where it travels there."""
+        ...
+
+    def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
+        """The replies of a server-streaming call. Close it (contextlib.aclosing)."""
+        ...
+
+    def on_end(
+        self, to: Endpoint, service: str, listener: Callable[[], None]
+    ) -> Callable[[], None]:
+        """Calls `listener` when the role's stream to that process breaks: a session ended with it.
+        Returns what takes the listener away."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class GrpcTransport:
+    """The real one."""
+
+    def __init__(self, tls: Tls | None = None) -> None:
+        self._tls = tls
+        self._credentials = None if tls is None else _read_credentials(tls)
+        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
+        self._streams: dict[tuple[Endpoint, str], calls.CallStream] = {}
+
+    def begin(
+        self, to: Endpoint, method: str, request: Any, timeout_ms: int
+    ) -> asyncio.Future[Any]:
+        service, _, name = method.partition(".")
+        return self._stream(to, service).begin(name, request, timeout_ms)
+
+    async def call(self, to: Endpoint, method: str, request: Any, timeout_ms: int) -> Any:
+        service, _, name = method.partition(".")
+        if METHODS[method].streamed:
+            return await self._stream(to, service).call(name, request, timeout_ms)
+        return await calls.unary(self._channel(to), service, name, request, timeout_ms)
+
+    async def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
+        service, _, name = method.partition(".")
+        replies = calls.server_stream(self._channel(to), service, name, request)
+        try:
+            async for reply in replies:
+                yield reply
+        finally:
+            close = getattr(replies, "aclose", None)
+            if close is not None:
+                await close()
+
+    def on_end(
+        self, to: Endpoint, service: str, listener: Callable[[], None]
+    ) -> Callable[[], None]:
+        return self._stream(to, service).on_end(listener)
+
+    async def close(self) -> None:
+        streams, self._streams = list(self._streams.values()), {}
+        channels, self._channels = list(self._channels.values()), {}
+        for stream in streams:
+            await stream.close()
+        for channel in channels:
+            # A peer that is stopped must not hold back our end.
+            with contextlib.suppress(asyncio.TimeoutError):
+                await asyncio.wait_for(channel.close(None), CLOSE_SECONDS_MAX)
+
+    def _stream(self, to: Endpoint, service: str) -> calls.CallStream:
+        stream = self._streams.get((to, service))
+        if stream is None:
+            stream = calls.CallStream(self._channel(to), service)
+            self._streams[(to, service)] = stream
+        return stream
+
+    def _channel(self, to: Endpoint) -> grpc.aio.Channel:
+        channel = self._channels.get(to)
+        if channel is not None:
+            return channel
+        options: list[tuple[str, Any]] = list(calls.CHANNEL_OPTIONS)
+        if self._credentials is None:
+            channel = grpc.aio.insecure_channel(str(to), options=options)
+        else:
+            assert self._tls is not None
+            if self._tls.server_name is not None:
+                options.append(("grpc.ssl_target_name_override", self._tls.server_name))
+            channel = grpc.aio.secure_channel(str(to), self._credentials, options=options)
+        self._channels[to] = channel
+        return channel
+
+
+def _read_credentials(tls: Tls) -> grpc.ChannelCredentials:
+    if (tls.certificate_file is None) != (tls.key_file is None):
+        raise errors.InvalidArgument("give certificate_file and key_file, or neither", field="tls")
+    try:
+        return grpc.ssl_channel_credentials(
+            root_certificates=_read(tls.ca_file),
+            private_key=_read(tls.key_file),
+            certificate_chain=_read(tls.certificate_file),
+        )
+    except OSError as error:
+        raise errors.InvalidArgument(f"a TLS file cannot be read: {error}", field="tls") from None
+
+
+def _read(path: str | Path | None) -> bytes | None:
+    return None if path is None else Path(path).read_bytes()

@@ -1,0 +1,139 @@
+"""What users may set: one frozen class per noun. Each field: meaning, unit, danger.
+
+`connect`, `producer`, `transactional_producer` and `consumer` take these names as keywords; an
+unknown one is refused with the nearest name.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+from oncelog._core import batching, partitioners
+from oncelogpb import errors, records
+
+# The longest that one call may be told to take.
+CALL_TIMEOUT_MS_MAX: Final = 10 * 60 * 1000
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """Transport security. Files in PEM form, read once at connect."""
+
+    # Certificate authority that signed the servers' certificates. None: the system's.
+    ca_file: str | Path | None = None
+    # This client's certificate and key, both or neither: identity comes from the certificate alone.
+    certificate_file: str | Path | None = None
+    key_file: str | Path | None = None
+    # The name that the servers' certificates carry, where it is not the host. Danger: trust that
+    # one name for every server.
+    server_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectOptions:
+    """Of `connect`."""
+
+    # How long one call may take, all retries and redirects included, milliseconds.
+    timeout_ms: int = 30_000
+    # Metadata older than this is asked for again before it is used for a new reader, milliseconds.
+    metadata_age_ms_max: int = 60_000
+    # None: no TLS; for loopback and for trusted networks only.
+    tls: Tls | None = None
+
+    def validate(self) -> None:
+        """Raises InvalidArgument naming the field."""
+        require("timeout_ms", self.timeout_ms, 1, CALL_TIMEOUT_MS_MAX)
+        require("metadata_age_ms_max", self.metadata_age_ms_max, 100, CALL_TIMEOUT_MS_MAX)
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerOptions:
+    """Of `producer` and `transactional_producer`."""
+
+    # How long a record may wait for company before its batch goes, milliseconds. 0: goes at once.
+    # A transaction does not linger: what is buffered goes at its end.
+    linger_ms: float = 5.0
+    # A batch is sealed at about this many bytes. Above 1 MiB nothing is gained.
+    batch_bytes: int = batching.BATCH_BYTES
+    # Bytes sent and not acknowledged, above which `send` waits.
+    buffer_bytes_max: int = 64 * 1024 * 1024
+    # Where keys go: crc32 (librdkafka) or murmur2 (Kafka's Java client). Danger: changing it moves
+    # keys to other partitions.
+    partitioner: str = "crc32"
+    # none, lz4 or zstd: of Arrow batches. Costs CPU on both sides, saves network and disk.
+    compression: str = "none"
+    # How long a batch may take, retries included, milliseconds. Danger: what fails after it has an
+    # unknown outcome.
+    delivery_timeout_ms: int = 120_000
+    # Idle time after which a transaction is aborted by the coordinator, milliseconds. 0: its
+    # default (60 s).
+    transaction_timeout_ms: int = 0
+
+    def validate(self) -> None:
+        """Raises InvalidArgument naming the field."""
+        require("linger_ms", self.linger_ms, 0, 60_000)
+        require("batch_bytes", self.batch_bytes, 1_024, 8 * 1024 * 1024)
+        require("buffer_bytes_max", self.buffer_bytes_max, self.batch_bytes, 1 << 40)
+        require("delivery_timeout_ms", self.delivery_timeout_ms, 1, CALL_TIMEOUT_MS_MAX)
+        require("transaction_timeout_ms", self.transaction_timeout_ms, 0, 24 * 3_600_000)
+        require_one("partitioner", self.partitioner, list(partitioners.PARTITIONERS))
+        require_one("compression", self.compression, [kind.value for kind in records.Compression])
+
+
+@dataclass(frozen=True, slots=True)
+class ConsumerOptions:
+    """Of `consumer`."""
+
+    # committed: what is committed, in commit order. uncommitted: the journal as it arrives, open
+    # and aborted transactions too; its positions are journal offsets.
+    isolation: str = "committed"
+    # Where a partition starts of which the group has committed nothing: earliest or latest.
+    start: str = "earliest"
+    # Records that one batch given to the user holds at most.
+    batch_records_max: int = 10_000
+    # Bytes that are read ahead at most; the transport holds back the rest.
+    prefetch_bytes_max: int = 16 * 1024 * 1024
+    # How long positions that a transaction in flight holds are waited for, milliseconds
+    # (PENDING_TRANSACTION is raised then).
+    pending_timeout_ms: int = 30_000
+
+    def validate(self) -> None:
+        """Raises InvalidArgument naming the field."""
+        require_one("isolation", self.isolation, ["committed", "uncommitted"])
+        require_one("start", self.start, ["earliest", "latest"])
+        require("batch_records_max", self.batch_records_max, 1, 10_000_000)
+        require("prefetch_bytes_max", self.prefetch_bytes_max, 1, 1 << 40)
+        require("pending_timeout_ms", self.pending_timeout_ms, 0, CALL_TIMEOUT_MS_MAX)
+
+
+def make_options(kind: type[T], given: Mapping[str, Any]) -> T:
+    """The options as users gave them, validated. Raises InvalidArgument."""
+    known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
+    for name in given:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
+            raise errors.InvalidArgument(f"no option {name!r}; {hint}", field=name)
+    options = kind(**given)
+    options.validate()  # type: ignore[attr-defined]
+    return options
+
+
+def require(name: str, value: float, least: float, most: float) -> None:
+    """Raises InvalidArgument where value is no number in [least, most]."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
+        raise errors.InvalidArgument(f"{name} is {value!r}, not in {least} to {most}", field=name)
+
+
+def require_one(name: str, value: str, allowed: list[str]) -> None:
+    """Raises InvalidArgument where value is none of `allowed`."""
+    if value not in allowed:
+        raise errors.InvalidArgument(
+            f"{name} is {value!r}; allowed: {', '.join(allowed)}", field=name
+        )
