@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -21,6 +21,11 @@ from services.core.ports import (
 )
 
 
+async def at_once(work: Callable[[], None]) -> None:
+    """The `offload` of a simulation, and of tests: on the loop."""
+    work()
+
+
 @dataclass(frozen=True, slots=True)
 class RoleEnv:
     """The outside, as handed to a role's service and outbox."""
@@ -34,6 +39,8 @@ class RoleEnv:
     reporter: Reporter
     # Bytes nobody can guess: `random_bytes(n)`. Seeded in the simulator.
     random_bytes: Callable[[int], bytes]
+    # Runs a blocking function off the loop: what decompresses or converts records (design §14).
+    offload: Callable[[Callable[[], None]], Awaitable[None]] = at_once
 
 
 class Role(Protocol):
