@@ -1,0 +1,370 @@
+"""EtcdTopics: creating, changing and deleting topics (the TopicStore port).
+
+A creation in steps, each by compare-and-set, so that dying between two of them leaves nothing that
+anybody can use:
+
+    1  creating/<name>              under this process's lease: the name is taken
+    2  partitions/<id>/<number>     in batches, each comparing that 1 still stands
+    3  topics/<name>                comparing 1 and removing it: now the topic exists
+
+A deletion removes topics/<name> first, then the partition keys. `sweep` removes partition keys that
+a process left behind which died in between: no topic has their id, and no creation under way.
+
+Also here: the control partitions, created by the first process of their role (design §5).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from typing import Final, TypeVar
+
+import msgspec
+
+from oncelogpb.errors import (
+    InvalidArgument,
+    LimitExceeded,
+    TopicExists,
+    Unavailable,
+    UnknownOutcome,
+    UnknownTopic,
+    Unsupported,
+)
+from services.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    CONTROL_PARTITIONS,
+    TRANSACTION_CONTROL_ID,
+    PartitionId,
+    TopicId,
+)
+from services.core.ports import (
+    Clock,
+    Compare,
+    Delete,
+    Etcd,
+    EtcdUnavailable,
+    KeyValue,
+    Put,
+    TopicInfo,
+    TxnResult,
+)
+from services.runtime.etcd import keys
+from services.runtime.etcd.directory import ClusterView
+from services.runtime.etcd.keys import (
+    TXN_KEYS_MAX,
+    CreatingValue,
+    PartitionState,
+    TopicValue,
+    encode,
+)
+
+TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+PARTITIONS_PER_TOPIC_MAX: Final = 10_000
+CONFIGS_MAX: Final = 100
+CONFIG_BYTES_MAX: Final = 4 << 10
+# A metadata change that etcd has not answered by then ends as UNKNOWN_OUTCOME.
+CHANGE_TIMEOUT_MS: Final = 15_000
+RETRY_MS: Final = 200
+# Two processes that change one topic at once; more often than this is a bug.
+CONFLICTS_MAX: Final = 20
+
+A = TypeVar("A")
+
+CONTROL_TOPIC_OF_ROLE: Final[Mapping[str, TopicId]] = {
+    keys.COORDINATOR: TRANSACTION_CONTROL_ID,
+    keys.OFFSET_MANAGER: CONSUMER_OFFSETS_ID,
+}
+
+
+class EtcdTopics:
+    """The TopicStore port. `lease` gives the process's lease (Membership.lease)."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        view: ClusterView,
+        *,
+        lease: Callable[[], int],
+        clock: Clock,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._etcd = etcd
+        self._view = view
+        self._lease = lease
+        self._clock = clock
+        self._random_bytes = random_bytes
+
+    # ---------------------------------------------------------------------------------- the port
+
+    async def create(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> TopicInfo:
+        """Raises InvalidArgument, Unsupported, TopicExists (also while another process creates
+        it), Unavailable, UnknownOutcome."""
+        require_topic(name, partitions, replication_factor, configs)
+        value = TopicValue(
+            topic_id=self._new_topic_id().hex(),
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=dict(configs),
+            created_ms=self._clock.now().wall_ms,
+        )
+        states = self._place(partitions)
+        try:
+            await self.sweep()
+            marker = await self._take_name(name, value)
+            await self._write_partitions(marker, value, states)
+        except EtcdUnavailable as error:
+            # Without step 3 nothing exists; the name is free again when the lease or the next
+            # creation of this process ends it.
+            raise Unavailable(f"topic {name!r} was not created: {error}") from error
+        await self._shown_at(await self._publish(name, marker, value))
+        return keys.decode_topic(name, encode(value))
+
+    async def alter(self, name: str, configs: Mapping[str, str]) -> TopicInfo:
+        """An empty value removes a setting. Raises UnknownTopic, InvalidArgument, Unavailable,
+        UnknownOutcome."""
+        if name.startswith("__"):
+            raise InvalidArgument(f"{name} is Oncelog's own and has no settings")
+        _require_configs(configs)
+        for _ in range(CONFLICTS_MAX):
+            found, topic = await self._find(name)
+            merged = {**topic.configs, **configs}
+            changed = msgspec.structs.replace(
+                topic, configs={key: value for key, value in merged.items() if value}
+            )
+            result = await self._change(
+                name, Compare(found.key, found.mod_revision), [Put(found.key, encode(changed))]
+            )
+            # After a lost answer the next turn finds, and writes, the same once more.
+            if result.succeeded:
+                await self._shown_at(result.revision)
+                return keys.decode_topic(name, encode(changed))
+        raise Unavailable(f"topic {name!r} is being changed by others; try again")
+
+    async def delete(self, name: str) -> TopicId:
+        """Raises UnknownTopic, InvalidArgument, Unavailable, UnknownOutcome."""
+        if name.startswith("__"):
+            raise InvalidArgument(f"{name} is Oncelog's own and cannot be deleted")
+        found, topic = await self._find(name)
+        topic_id = TopicId(bytes.fromhex(topic.topic_id))
+        for _ in range(CONFLICTS_MAX):
+            await self._change(name, Compare(found.key, found.mod_revision), [Delete(found.key)])
+            # Not the answer but what stands counts: an unanswered attempt may have done it.
+            standing = await self._read(name)
+            if standing is None or _decode(standing).topic_id != topic.topic_id:
+                await self._remove_partitions(topic_id, topic.partitions)
+                await self._shown(lambda view: view.topic_by_id(topic_id) is None)
+                return topic_id
+            found = standing
+        raise Unavailable(f"topic {name!r} is being changed by others; try again")
+
+    # -------------------------------------------------------------------------- beside the port
+
+    async def sweep(self) -> int:
+        """Removes orphaned partition keys; how many. Raises EtcdUnavailable."""
+        orphans = [
+            (keys.partition_key(partition), revision)
+            for partition, revision in self._view.orphans().items()
+        ]
+        for batch in _batches(orphans):
+            await self._etcd.txn(
+                [Compare(key, revision) for key, revision in batch],
+                [Delete(key) for key, _ in batch],
+            )
+        return len(orphans)
+
+    # ---------------------------------------------------------------------------- how it creates
+
+    async def _take_name(self, name: str, value: TopicValue) -> KeyValue:
+        creating, topic = keys.creating_key(name), keys.topic_key(name)
+        marker = encode(CreatingValue(value.topic_id))
+        result = await self._etcd.txn(
+            [Compare(topic, 0), Compare(creating, 0)], [Put(creating, marker, self._lease())]
+        )
+        if not result.succeeded:
+            found, _ = await self._etcd.get(topic)
+            state = "exists already" if found is not None else "is being created by another call"
+            raise TopicExists(f"topic {name!r} {state}")
+        return KeyValue(creating, marker, result.revision)
+
+    async def _write_partitions(
+        self, marker: KeyValue, value: TopicValue, states: Sequence[PartitionState]
+    ) -> None:
+        topic_id = TopicId(bytes.fromhex(value.topic_id))
+        puts = [
+            Put(keys.partition_key(PartitionId(topic_id, number)), encode(state))
+            for number, state in enumerate(states)
+        ]
+        try:
+            for batch in _batches(puts):
+                taken = Compare(marker.key, marker.mod_revision)
+                result = await self._etcd.txn([taken], batch)
+                if not result.succeeded:
+                    raise EtcdUnavailable("this process lost its lease meanwhile")
+        except EtcdUnavailable:
+            await self._give_name_back(marker)
+            raise
+
+    async def _publish(self, name: str, marker: KeyValue, value: TopicValue) -> int:
+        """Step 3; the revision at which the topic exists. Where a repetition finds the marker
+        gone, the topic's own key says how the lost attempt went."""
+        key = keys.topic_key(name)
+        result = await self._change(
+            name,
+            Compare(marker.key, marker.mod_revision),
+            [Put(key, encode(value)), Delete(marker.key)],
+        )
+        if result.succeeded:
+            return result.revision
+        found = await self._read(name)
+        if found is None or _decode(found).topic_id != value.topic_id:
+            raise Unavailable(f"topic {name!r} was not created: this process lost its lease")
+        return found.mod_revision
+
+    async def _give_name_back(self, marker: KeyValue) -> None:
+        try:
+            await self._etcd.txn([Compare(marker.key, marker.mod_revision)], [Delete(marker.key)])
+        except EtcdUnavailable:
+            # It ends with our lease.
+            return
+
+    def _place(self, partitions: int) -> list[PartitionState]:
+        """Round-robin over the nodes that lead topics, least loaded first."""
+        load = self._view.replica_counts()
+        nodes = sorted(
+            {node.node_id for node in self._view.nodes() if keys.PARTITION_LEADER in node.roles},
+            key=lambda node_id: (load.get(node_id, 0), node_id),
+        )
+        if not nodes:
+            raise Unavailable("no partition leader process is running that could hold the topic")
+        return [
+            PartitionState(replicas=(nodes[number % len(nodes)],)) for number in range(partitions)
+        ]
+
+    def _new_topic_id(self) -> TopicId:
+        raw = bytearray(self._random_bytes(16))
+        raw[6] = raw[6] & 0x0F | 0x40
+        raw[8] = raw[8] & 0x3F | 0x80
+        return TopicId(bytes(raw))
+
+    # ------------------------------------------------------------------------------ how it asks
+
+    async def _find(self, name: str) -> tuple[KeyValue, TopicValue]:
+        try:
+            found, _ = await self._etcd.get(keys.topic_key(name))
+        except EtcdUnavailable as error:
+            raise Unavailable(f"topic {name!r} was not changed: {error}") from error
+        if found is None:
+            raise UnknownTopic(f"there is no topic {name!r}", topic=name)
+        return found, _decode(found)
+
+    async def _change(self, name: str, compare: Compare, then: Sequence[Put | Delete]) -> TxnResult:
+        """One compare-and-set, repeated until etcd answers. It is applied once at most; but that
+        the last attempt failed does not say that an earlier, unanswered one did."""
+        return await self._answered(name, lambda: self._etcd.txn([compare], then))
+
+    async def _read(self, name: str) -> KeyValue | None:
+        found, _ = await self._answered(name, lambda: self._etcd.get(keys.topic_key(name)))
+        return found
+
+    async def _answered(self, name: str, ask: Callable[[], Awaitable[A]]) -> A:
+        try:
+            async with asyncio.timeout(CHANGE_TIMEOUT_MS / 1000):
+                while True:
+                    try:
+                        return await ask()
+                    except EtcdUnavailable:
+                        await asyncio.sleep(RETRY_MS / 1000)
+        except TimeoutError as error:
+            raise UnknownOutcome(
+                f"etcd did not say whether topic {name!r} was changed; describe it to see"
+            ) from error
+
+    async def _remove_partitions(self, topic_id: TopicId, partitions: int) -> None:
+        ops = [
+            Delete(keys.partition_key(PartitionId(topic_id, number)))
+            for number in range(partitions)
+        ]
+        try:
+            for batch in _batches(ops):
+                await self._etcd.txn([], batch)
+        except EtcdUnavailable:
+            # The topic is deleted; a sweep removes what is left.
+            return
+
+    async def _shown_at(self, revision: int) -> None:
+        """`revision` is that of a key of ours, so the view comes to it."""
+        await self._shown(lambda view: view.revision >= revision)
+
+    async def _shown(self, predicate: Callable[[ClusterView], bool]) -> None:
+        try:
+            await self._view.wait_for(predicate, timeout_ms=CHANGE_TIMEOUT_MS)
+        except TimeoutError as error:
+            raise UnknownOutcome("done in etcd, but this process does not see it yet") from error
+
+
+async def create_control_partitions(etcd: Etcd, view: ClusterView, role: str) -> bool:
+    """The control partitions of `role`, where nobody has created them yet: over the nodes that run
+    the role now. True where this call did it. Raises EtcdUnavailable. A role without a control
+    topic has nothing to create."""
+    topic_id = CONTROL_TOPIC_OF_ROLE.get(role)
+    if topic_id is None:
+        return False
+    nodes = sorted({node.node_id for node in view.nodes() if role in node.roles})
+    assert nodes, "call it once this process's own key stands and the view shows it"
+    puts = [
+        Put(
+            keys.partition_key(PartitionId(topic_id, number)),
+            encode(PartitionState(replicas=(nodes[number % len(nodes)],))),
+        )
+        for number in range(CONTROL_PARTITIONS)
+    ]
+    result = await etcd.txn([Compare(put.key, 0) for put in puts], puts)
+    return result.succeeded
+
+
+def require_topic(
+    name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+) -> None:
+    """Raises InvalidArgument, LimitExceeded, Unsupported: what is wrong, in this order."""
+    if not TOPIC_NAME.fullmatch(name) or name in (".", ".."):
+        raise InvalidArgument(
+            f"{name!r} is not a topic name: 1 to 249 of A-Z a-z 0-9 . _ -, and not . or .."
+        )
+    if name.startswith("__"):
+        raise InvalidArgument(f"{name!r}: names that begin with two underscores are Oncelog's own")
+    if partitions < 1:
+        raise InvalidArgument(f"a topic has at least one partition, not {partitions}")
+    if partitions > PARTITIONS_PER_TOPIC_MAX:
+        raise LimitExceeded(
+            f"{partitions} partitions are more than partitions_per_topic_max "
+            f"({PARTITIONS_PER_TOPIC_MAX})"
+        )
+    if replication_factor < 1:
+        raise InvalidArgument(f"the replication factor is at least 1, not {replication_factor}")
+    if replication_factor > 1:
+        raise Unsupported(
+            f"replication factor {replication_factor} comes in a later version; use 1"
+        )
+    _require_configs(configs)
+
+
+def _require_configs(configs: Mapping[str, str]) -> None:
+    if len(configs) > CONFIGS_MAX:
+        raise LimitExceeded(f"{len(configs)} settings are more than configs_max ({CONFIGS_MAX})")
+    for name in sorted(configs):
+        if len(name) + len(configs[name].encode()) > CONFIG_BYTES_MAX:
+            raise LimitExceeded(
+                f"the setting {name[:40]!r} is longer than config_bytes_max ({CONFIG_BYTES_MAX})"
+            )
+
+
+def _decode(found: KeyValue) -> TopicValue:
+    return msgspec.json.decode(found.value, type=TopicValue)
+
+
+def _batches(items: Sequence[A]) -> Iterator[Sequence[A]]:
+    for start in range(0, len(items), TXN_KEYS_MAX):
+        yield items[start : start + TXN_KEYS_MAX]
