@@ -116,7 +116,8 @@ class Method:
         """A call that failed for no reason that has a name."""
         trace = "".join(traceback.format_exception(error))
         self._reporter.event(
-            "internal_error",
+            "internal error",
+            level="error",
             service=self.service,
             method=self.name,
             error=repr(error),

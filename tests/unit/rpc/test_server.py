@@ -189,7 +189,7 @@ def test_a_fault_is_internal_logged_and_counted() -> None:
                 assert isinstance(packed, Internal)
                 assert alone.message == packed.message
                 assert "surprise" not in alone.message, "its log says it, not its caller"
-                assert [name for name, _ in seen.events] == ["internal_error"] * 2
+                assert [name for name, _ in seen.events] == ["internal error"] * 2
                 assert "Traceback" in str(seen.events[0][1]["traceback"])
                 assert ("rpc_errors", "INTERNAL") in [
                     (name, labels.get("reason")) for name, labels in seen.counts
@@ -366,7 +366,7 @@ def test_inflight_bytes_are_limited_except_for_markers() -> None:
 
         limits = RpcLimits(inflight_bytes_max=1_000)
         big = leader.ProduceRequest(batches=[{"payload": b"x" * 900}])
-        async with serving("PartitionLeader", limits=limits, produce=hold) as (server, channel):
+        async with serving("PartitionLeader", limits=limits, produce=hold) as (_, channel):
             first = asyncio.create_task(calls.unary(channel, "partition_leader", "produce", big))
             await entered.wait()
             stream = calls.CallStream(channel, "partition_leader")

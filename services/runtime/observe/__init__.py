@@ -1,0 +1,2 @@
+"""What people and machines see of a process: metrics (`catalogue`, `metrics`) and log lines
+(`logs`)."""

@@ -1,0 +1,147 @@
+"""Settings: what weighs more, what is refused, and what people are shown."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+
+import pytest
+
+from services.coordinator.config import CoordinatorConfig
+from services.offset_manager.config import OffsetManagerConfig
+from services.partition_leader.config import PartitionLeaderConfig
+from services.runtime.config import ConfigError, Source, help_of, load
+from services.runtime.node_config import NodeConfig, split_address
+
+
+@dataclass(frozen=True, slots=True)
+class SampleConfig:
+    """Each field: meaning, unit, danger."""
+
+    # How long, milliseconds.
+    # Danger: none.
+    wait_ms: int = 5
+    # Where, and where else.
+    places: tuple[str, ...] = ()
+    others: tuple[str, ...] = ("a", "b")
+    ratio: float = 0.5
+    on: bool = field(default=False, metadata={"help": "From the metadata."})
+
+    def validate(self) -> None:
+        if self.wait_ms < 0:
+            raise ValueError("sample.wait_ms must be 0 or more")
+
+
+KNOWN = {"sample": SampleConfig, "sample_long": SampleConfig}
+
+
+def write(tmp_path, text: str) -> str:
+    path = tmp_path / "oncelog.toml"
+    path.write_text(text)
+    return str(path)
+
+
+def test_the_command_line_beats_the_environment_beats_the_file(tmp_path) -> None:
+    file = write(tmp_path, "[sample]\nwait_ms = 1\nratio = 1\non = true\nplaces = ['x', 'y']\n")
+    settings = load(
+        {"sample": SampleConfig},
+        file=file,
+        environment={"ONCELOG_SAMPLE_WAIT_MS": "2", "ONCELOG_SAMPLE_RATIO": "2.5", "PATH": "/"},
+        pairs=["sample.wait_ms=3"],
+    )
+    expected = SampleConfig(wait_ms=3, ratio=2.5, on=True, places=("x", "y"))
+    assert settings.of(SampleConfig) == expected
+    shown = {v.name: (v.value, v.source) for v in settings.values}
+    assert shown == {
+        "sample.wait_ms": ("3", Source.COMMAND_LINE),
+        "sample.ratio": ("2.5", Source.ENVIRONMENT),
+        "sample.on": ("True", Source.FILE),
+        "sample.places": ("x,y", Source.FILE),
+        "sample.others": ("a,b", Source.DEFAULT),
+    }
+
+
+def test_a_list_is_written_with_commas_outside_of_a_file() -> None:
+    settings = load({"sample": SampleConfig}, pairs=["sample.places=a:1, b:2"])
+    assert settings.of(SampleConfig).places == ("a:1", "b:2")
+
+
+def test_the_longer_section_name_wins() -> None:
+    settings = load(KNOWN, environment={"ONCELOG_SAMPLE_LONG_WAIT_MS": "9"})
+    shown = {v.name: v.value for v in settings.values}
+    assert (shown["sample.wait_ms"], shown["sample_long.wait_ms"]) == ("5", "9")
+
+
+REFUSALS = [
+    ("[sample]\nwait_sm = 1", {}, [], r"wait_sm.*did you mean 'wait_ms'"),
+    ("[smaple]\nwait_ms = 1", {}, [], r"smaple.*did you mean 'sample'"),
+    ("sample = 1", {}, [], r"must be a section"),
+    ("[sample", {}, [], r"is not TOML"),
+    ("[sample]\nwait_ms = '1'", {}, [], r"\[sample\] wait_ms: Expected `int`"),
+    ("", {"ONCELOG_SAMPLE_WAIT": "1"}, [], r"ONCELOG_SAMPLE_WAIT.*did you mean 'wait_ms'"),
+    ("", {"ONCELOG_SAMPLE_WAIT_MS": "soon"}, [], r"ONCELOG_SAMPLE_WAIT_MS: Expected `int`"),
+    ("", {}, ["wait_ms=1"], r"write section\.key=value"),
+    ("", {}, ["sample.zzzzzz=1"], r"there are: on, others, places"),
+    ("", {}, ["sample.wait_ms=-1"], r"sample\.wait_ms must be 0 or more"),
+]
+
+
+@pytest.mark.parametrize(("text", "environment", "pairs", "message"), REFUSALS)
+def test_a_refusal_says_where_and_what_to_do(tmp_path, text, environment, pairs, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load(
+            {"sample": SampleConfig},
+            file=write(tmp_path, text),
+            environment=environment,
+            pairs=pairs,
+        )
+
+
+def test_a_missing_file_is_named(tmp_path) -> None:
+    with pytest.raises(ConfigError, match=r"absent\.toml"):
+        load({"sample": SampleConfig}, file=tmp_path / "absent.toml")
+
+
+def test_help_is_the_comment_above_or_the_metadata() -> None:
+    assert help_of(SampleConfig) == {
+        "wait_ms": "How long, milliseconds. Danger: none.",
+        "places": "Where, and where else.",
+        "others": "Where, and where else.",
+        "ratio": "Where, and where else.",
+        "on": "From the metadata.",
+    }
+
+
+@pytest.mark.parametrize(
+    "kind", [NodeConfig, CoordinatorConfig, PartitionLeaderConfig, OffsetManagerConfig]
+)
+def test_the_defaults_of_every_role_are_valid_and_every_field_says_what_it_is(kind) -> None:
+    settings = load({"section": kind})
+    assert settings.of(kind) == kind()
+    for setting in fields(kind):
+        assert len(help_of(kind)[setting.name]) > 15, f"{kind.__name__}.{setting.name}"
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("lease_ms=500", "lease_ms must be 1000 or more"),
+        ("tick_ms=4000", "at most a quarter"),
+        ("listen=nowhere", "node.listen: 'nowhere' is not host:port"),
+        ("tls_ca=ca.pem", "all three or none"),
+        ("etcd_tls_key=k.pem", "both or none"),
+        ("etcd_prefix=oncelog", "must start and end"),
+        ("log_level=loud", "Invalid enum value"),
+        ("segment_bytes=0", "segment_bytes must be above 0"),
+    ],
+)
+def test_a_node_setting_that_cannot_work_is_refused(pair, message) -> None:
+    with pytest.raises(ConfigError, match=message):
+        load({"node": NodeConfig}, pairs=[f"node.{pair}"])
+
+
+def test_addresses() -> None:
+    assert split_address("127.0.0.1:7400") == ("127.0.0.1", 7400)
+    assert split_address("[::1]:0") == ("::1", 0)
+    for wrong in ("host", ":1", "host:", "host:x", "host:70000"):
+        with pytest.raises(ValueError):
+            split_address(wrong)

@@ -1,0 +1,114 @@
+"""The catalogue is what is measured, what is documented, and what the code says."""
+
+from __future__ import annotations
+
+import ast
+import io
+import urllib.request
+from pathlib import Path
+
+import pytest
+from prometheus_client import generate_latest
+
+from services.runtime.observe import catalogue
+from services.runtime.observe.catalogue import Kind
+from services.runtime.observe.logs import Log
+from services.runtime.observe.metrics import Metrics, UndeclaredMetric
+
+ROOT = Path(__file__).parents[3]
+KINDS = {"count": Kind.COUNTER, "gauge": Kind.GAUGE, "observe": Kind.DURATION}
+
+
+def reporter_of(role: str):
+    metrics = Metrics()
+    return metrics, metrics.reporter(role, Log(stream=io.StringIO()))
+
+
+def test_metrics_md_is_the_catalogue() -> None:
+    written = (ROOT / "docs" / "metrics.md").read_text()
+    assert written == catalogue.as_markdown(), (
+        "run: python -m services.runtime.observe.catalogue > docs/metrics.md"
+    )
+
+
+@pytest.mark.parametrize("role", catalogue.ROLES)
+def test_every_declared_metric_can_be_reported_and_is_exposed(role) -> None:
+    metrics, reporter = reporter_of(role)
+    for metric in catalogue.metrics_of(role):
+        labels = dict.fromkeys(metric.labels, "x")
+        {
+            Kind.COUNTER: reporter.count,
+            Kind.GAUGE: reporter.gauge,
+            Kind.DURATION: reporter.observe,
+        }[metric.kind](metric.name, 3, **labels)
+    text = generate_latest(metrics.registry).decode()
+    for metric in catalogue.metrics_of(role):
+        assert f"# HELP {metric.full_name(role)} " in text
+    assert "_created" not in text
+
+
+@pytest.mark.parametrize(
+    "report",
+    [
+        lambda r: r.count("nobody_declared_this"),
+        lambda r: r.gauge("transactions_begun", 1),
+        lambda r: r.count("transactions_aborted"),
+        lambda r: r.count("transactions_begun", topic="t"),
+        lambda r: r.count("records_in"),
+    ],
+    ids=["unknown", "other kind", "label missing", "label too many", "of another role"],
+)
+def test_an_undeclared_metric_is_an_error_that_says_where_to_declare_it(report) -> None:
+    _, reporter = reporter_of("coordinator")
+    with pytest.raises(UndeclaredMetric, match=r"catalogue\.py"):
+        report(reporter)
+
+
+def test_durations_are_given_in_milliseconds_and_exposed_in_seconds() -> None:
+    metrics, reporter = reporter_of("coordinator")
+    reporter.observe("commit_prepare", 1_500)
+    text = generate_latest(metrics.registry).decode()
+    assert "oncelog_coordinator_commit_prepare_seconds_sum 1.5" in text
+
+
+def test_the_endpoint_serves_all_roles_of_the_process() -> None:
+    metrics = Metrics()
+    log = Log(stream=io.StringIO())
+    for role in ("coordinator", "partition_leader"):
+        metrics.reporter(role, log).count("elections_won")
+    port = metrics.serve("127.0.0.1", 0)
+    try:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as reply:
+            text = reply.read().decode()
+    finally:
+        metrics.close()
+    assert "oncelog_coordinator_elections_won_total 1.0" in text
+    assert "oncelog_partition_leader_elections_won_total 1.0" in text
+
+
+def reports_in(file: Path):
+    """(line, method, name, labels) of each report with a literal name in a source file."""
+    for node in ast.walk(ast.parse(file.read_text())):
+        if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
+            continue
+        receiver = ast.unparse(node.func.value)
+        if node.func.attr in KINDS and receiver.split(".")[-1].strip("_") == "reporter":
+            name = node.args[0]
+            labels = {k.arg for k in node.keywords if k.arg not in ("value", "value_ms")}
+            if isinstance(name, ast.Constant) and None not in labels:
+                yield node.lineno, node.func.attr, name.value, labels
+
+
+def test_the_code_reports_only_what_is_declared() -> None:
+    seen, wrong = 0, []
+    for file in sorted((ROOT / "services").rglob("*.py")):
+        relative = file.relative_to(ROOT / "services")
+        roles = [relative.parts[0]] if relative.parts[0] in catalogue.ROLES else ["node"]
+        declared = {m.name: m for role in roles for m in catalogue.metrics_of(role)}
+        for line, method, name, labels in reports_in(file):
+            seen += 1
+            metric = declared.get(name)
+            if metric is None or metric.kind is not KINDS[method] or set(metric.labels) != labels:
+                wrong.append(f"services/{relative}:{line} {method}({name!r}, {sorted(labels)})")
+    assert seen > 0
+    assert not wrong, "declare in services/runtime/observe/catalogue.py:\n" + "\n".join(wrong)
