@@ -39,6 +39,8 @@ from services.runtime.storage.journal import Journal
 
 # Frames that are replayed before the loop gets a turn.
 REPLAY_SLICE: Final = 2_000
+# What a frame adds to its payload, for deciding when a snapshot is due.
+FRAME_BYTES_GUESS: Final = 128
 # A control journal skips so many offsets after an unclean election, so that no TxId repeats (§5).
 UNCLEAN_SKIP: Final = 1 << 32
 
@@ -109,6 +111,9 @@ class Driver:
         self._snapshot: tuple[int, Snapshot] | None = None
         self._saving: asyncio.Task[None] | None = None
         self._snapshots_stopped = False
+        self._closing: asyncio.Task[None] | None = None
+        # When the oldest append that is not durable yet was made; 0 while all is durable.
+        self._oldest_append_ms = 0
 
     # ------------------------------------------------------------------------------ what it shows
 
@@ -151,6 +156,7 @@ class Driver:
 
         `skip` leaves a hole of journal offsets before EPOCH_START (after an unclean election).
         """
+        await self.closed()
         assert self.standing is Standing.STANDBY, f"lead() of a replica that is {self.standing}"
         assert epoch > self.journal.last_epoch, "an epoch is never continued"
         self.standing = Standing.LOADING
@@ -200,24 +206,36 @@ class Driver:
             return EpochStart()
         return self._role.codec.decode(stored.frame)
 
-    async def step_down(self, why: str) -> None:
-        """Leads no more: fails everything parked, ends the outbox, drops the machine."""
-        if self.standing in (Standing.STANDBY, Standing.FAILED):
-            return
-        self.standing = Standing.STANDBY
-        await self._drop_leadership(why)
+    def step_down(self, why: str) -> None:
+        """Leads no more, from this very turn: fails everything parked, ends the outbox, drops the
+        machine. `closed` waits for what still runs."""
+        if self.standing in (Standing.LOADING, Standing.READY):
+            self.standing = Standing.STANDBY
+            self._drop_leadership(why)
 
-    async def _drop_leadership(self, why: str) -> None:
+    def _drop_leadership(self, why: str) -> None:
+        self._around.reporter.count("step_downs", reason=why)
+        self._around.reporter.gauge("leading", 0, partition=str(self.partition))
         outbox, self._outbox = self._outbox, None
         self._fail_parked(why)
-        self.machine = self._projection = None
+        self._projection = None
         self._unprojected.clear()
         self._snapshot = None
         self._notify_advanced()
+        self._closing = asyncio.get_running_loop().create_task(self._close(outbox))
+
+    async def _close(self, outbox: Outbox | None) -> None:
         if outbox is not None:
             await outbox.stop()
         if self._saving is not None:
             await asyncio.wait([self._saving])
+
+    async def closed(self) -> None:
+        """Returns when nothing of the last leadership runs any more."""
+        if self._closing is not None:
+            await self._closing
+            self._closing = None
+            self.machine = None
 
     def _fail_parked(self, why: str) -> None:
         parked, self._parked = self._parked, deque()
@@ -270,7 +288,7 @@ class Driver:
             frame = codec.encode(record)
             at = journal.append(frame, epoch=self._epoch, time_ms=wall_ms)
             machine.apply(record, at)
-            self._bytes_since_snapshot += len(frame.payload) + 128
+            self._bytes_since_snapshot += len(frame.payload) + FRAME_BYTES_GUESS
             if self._projection is not None:
                 self._unprojected.append((record, at))
         self._hand_to_disk()
@@ -279,6 +297,8 @@ class Driver:
 
     def _hand_to_disk(self) -> None:
         epoch = self._epoch
+        if not self._oldest_append_ms:
+            self._oldest_append_ms = self._around.clock.now().monotonic_ms
         self._around.commit.wrote(
             self.journal,
             lambda end: self._synced(epoch, end),
@@ -292,18 +312,37 @@ class Driver:
             return
         if not self._hw.synced(Incarnation(self.journal.incarnation), end):
             return
+        self._measure_append()
         self._project()
         if self.standing is Standing.LOADING:
-            self.standing = Standing.READY
-            self._outbox = self._make_outbox(self)
-            self._around.reporter.event(
-                "leading", partition=str(self.partition), epoch=epoch, high_watermark=end
-            )
+            self._become_ready()
         self._release()
         self._notify_advanced()
         if self._outbox is not None:
             self._outbox.wake()
         self._save_snapshot()
+
+    def _become_ready(self) -> None:
+        self.standing = Standing.READY
+        self._outbox = self._make_outbox(self)
+        reporter, name = self._around.reporter, str(self.partition)
+        reporter.event("leading", partition=name, epoch=self._epoch, high_watermark=self._hw.value)
+        reporter.count("elections_won")
+        reporter.gauge("leading", 1, partition=name)
+        reporter.gauge("epoch", self._epoch, partition=name)
+
+    def _measure_append(self) -> None:
+        now_ms = self._around.clock.now().monotonic_ms
+        self._around.reporter.observe("append", now_ms - self._oldest_append_ms)
+        self._oldest_append_ms = now_ms if self._hw.value < self.journal.log_end else 0
+
+    def report(self) -> None:
+        """Gauges, about once a second."""
+        if self.standing is Standing.READY:
+            name, hw = str(self.partition), self._hw.value
+            self._around.reporter.gauge("high_watermark", hw, partition=name)
+            lag = self.journal.log_end - hw
+            self._around.reporter.gauge("high_watermark_lag", lag, partition=name)
 
     def _project(self) -> None:
         while self._unprojected and self._unprojected[0][1].offset < self._hw.value:
@@ -358,6 +397,7 @@ class Driver:
     async def _write(self, offset: int, snapshot: Snapshot) -> None:
         try:
             await self._around.offload(lambda: self.journal.save_snapshot(offset, snapshot))
+            self._around.reporter.count("snapshots")
         except OSError as error:
             # Table rows that this snapshot handed over are not handed over again, so no later one
             # of this machine would be whole. Replay from the older snapshot is only slower.
@@ -388,14 +428,15 @@ class Driver:
         self._around.reporter.event(
             "write failed, resigning", partition=str(self.partition), epoch=epoch, error=str(error)
         )
+        self._drop_leadership("a write failed")
         self._around.failed(self.partition, error)
 
     async def recover_from_failure(self) -> None:
         """Goes back to the last good sync, in a new file. Raises OSError where that cannot be
         written and synced either. Afterwards it may be elected into a later epoch."""
         assert self.standing is Standing.FAILED
-        await self._drop_leadership("a write failed")
-        self.journal.abandon_unsynced()
+        await self.closed()
+        await self._around.offload(self.journal.abandon_unsynced)
         self.standing = Standing.STANDBY
 
     async def read(self, from_offset: int, max_bytes: int, *, below: int) -> list[StoredFrame]:

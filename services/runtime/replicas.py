@@ -12,11 +12,11 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
-
-from services.core.ids import Incarnation, PartitionId, TopicId
+from services.core.ids import PartitionId, TopicId
 from services.core.ports import Directory, Disk, Outbox
 from services.core.role import Role
 from services.runtime.driver import UNCLEAN_SKIP, Driver, Standing, Surroundings
+from services.runtime.etcd.standing import Prepared
 from services.runtime.storage.journal import Journal
 
 PARTITIONS_DIRECTORY: Final = "partitions"
@@ -53,8 +53,6 @@ class RoleReplicas:
         self._make_outbox = make_outbox
         self._segment_bytes = segment_bytes
         self._drivers: dict[PartitionId, Driver] = {}
-        # Partitions whose next epoch follows an unclean election.
-        self._unclean: set[PartitionId] = set()
 
     # ------------------------------------------------------------------------- what services use
 
@@ -96,14 +94,15 @@ class RoleReplicas:
 
     # ---------------------------------------------------------------------- what elections drive
 
-    async def prepare(self, partition: PartitionId) -> Incarnation:
-        """Opens the replica. Its incarnation may stand in an election. Raises JournalDamaged, OSError."""
+    async def prepare(self, partition: PartitionId) -> Prepared:
+        """Opens the replica: its incarnation may stand in an election. Raises JournalDamaged,
+        OSError."""
         driver = self._drivers.get(partition)
         if driver is None:
             driver = await self._open(partition)
         if driver.standing is Standing.FAILED:
             await driver.recover_from_failure()
-        return Incarnation(driver.journal.incarnation)
+        return Prepared(driver.journal.incarnation, driver.journal.last_epoch)
 
     async def _open(self, partition: PartitionId) -> Driver:
         opened: list[Journal] = []
@@ -118,32 +117,33 @@ class RoleReplicas:
         self._drivers[partition] = driver
         return driver
 
-    async def elected(self, partition: PartitionId, epoch: int) -> None:
-        """etcd granted `epoch` to this process."""
+    async def lead_epoch(self, partition: PartitionId, epoch: int, *, unclean_epoch: int) -> None:
+        """etcd granted `epoch` to this process. `unclean_epoch` is that of the last unclean
+        election: a control journal that has not passed it yet skips offsets."""
         driver = self._drivers[partition]
-        if driver.standing is not Standing.STANDBY:
-            await driver.step_down("a later epoch was granted")
+        driver.step_down("a later epoch was granted")
+        behind = driver.journal.last_epoch < unclean_epoch
         is_control = self._role.control_topic is not None
-        skip = UNCLEAN_SKIP if is_control and partition in self._unclean else 0
-        self._unclean.discard(partition)
-        await driver.lead(epoch, skip=skip)
+        await driver.lead(epoch, skip=UNCLEAN_SKIP if is_control and behind else 0)
 
-    async def deposed(self, partition: PartitionId) -> None:
+    def deposed(self, partition: PartitionId) -> None:
+        """Leads no more, from this very turn."""
         driver = self._drivers.get(partition)
         if driver is not None:
-            await driver.step_down("this process leads no more")
-
-    def expect_unclean(self, partition: PartitionId) -> None:
-        """The next epoch of this partition may lack what was acknowledged."""
-        self._unclean.add(partition)
+            driver.step_down("deposed")
 
     async def deleted(self, partition: PartitionId) -> None:
         """etcd no longer knows it: put it aside."""
         driver = self._drivers.pop(partition, None)
         if driver is not None:
-            await driver.step_down("the topic was deleted")
+            driver.step_down("topic deleted")
+            await driver.closed()
             driver.journal.close()
         put_aside(self._disk, directory_of(partition))
+
+    def synced_end(self, partition: PartitionId) -> int:
+        """What an unclean election keeps."""
+        return self._drivers[partition].journal.synced_end
 
     # --------------------------------------------------------------------------------- the ticker
 
@@ -159,12 +159,22 @@ class RoleReplicas:
         """About every second: what others may count on (design: "Unfit replicas")."""
         for _, driver in sorted(self._drivers.items()):
             driver.journal.note_synced_end()
+            driver.report()
 
-    async def stop(self) -> None:
-        """Snapshots, then steps down and closes every replica."""
+    async def checkpoint(self) -> None:
+        """At a clean stop: snapshots, so that the next start replays little."""
         for _, driver in sorted(self._drivers.items()):
             await driver.checkpoint()
-            await driver.step_down("the process is stopping")
+
+    async def step_down(self) -> None:
+        """Leads nothing more. Afterwards nothing is appended."""
+        for _, driver in sorted(self._drivers.items()):
+            driver.step_down("stopping")
+        for _, driver in sorted(self._drivers.items()):
+            await driver.closed()
+
+    def close(self) -> None:
+        """Closes every journal. Nothing may be on its way to the disk."""
         for _, driver in sorted(self._drivers.items()):
             driver.journal.close()
         self._drivers.clear()
