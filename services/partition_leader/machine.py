@@ -119,6 +119,7 @@ class PartitionMachine:
             return markers.decide(
                 command,
                 open_=self.pending.open,
+                fencing=self.fencing,
                 order=self.order,
                 damage=self.damage,
                 end_offset=self.committed.end_offset,

@@ -1,10 +1,11 @@
 """What a partition makes of the markers that a coordinator brings. PURE.
 
 Rules, in order of precedence (each is a line of why.md):
-  1. an older coordinator epoch is refused, with all of its markers;
-  2. a marker out of PREPARE order, or of another journal partition, is refused, and stops the rest;
-  3. ABORTED drops what stands here of its TxId, and is OK where nothing does; it neither moves nor
-     obeys the PREPARE offset;
+  1. an older coordinator epoch is refused, with all of its markers; 2. a marker out of PREPARE
+  order, or of another journal partition, is refused, and stops the rest; 3. ABORTED drops what
+  stands here of its TxId; where nothing does, it is remembered all the same if
+     it is news, for it keeps out batches that come late (I20); it neither moves nor obeys the
+     PREPARE offset;
   4. COMMITTED at or below the last PREPARE offset is a repeat: OK, nothing happens;
   5. a one-shot becomes one frame, data and marker;
   6. COMMITTED exposes exactly the manifest's writers, in its order, where their counts are right,
@@ -30,6 +31,7 @@ from services.partition_leader.commands import (
     WriteMarkers,
 )
 from services.partition_leader.damage import Damage
+from services.partition_leader.fencing import Fencing
 from services.partition_leader.marker_order import MarkerOrder
 from services.partition_leader.pending import OpenTransaction
 from services.partition_leader.records import MarkerWritten, Record, one_shot
@@ -39,6 +41,7 @@ def decide(
     command: WriteMarkers,
     *,
     open_: Mapping[int, OpenTransaction],
+    fencing: Fencing,
     order: MarkerOrder,
     damage: Damage,
     end_offset: int,
@@ -56,7 +59,15 @@ def decide(
             break
         previous = marker.prepare_offset
         held = open_.get(marker.tx_id) if marker.tx_id not in ended else None
-        record = _record_of(marker, held, command, last_prepare)
+        is_news = marker.tx_id not in ended and marker.tx_id > fencing.highest_ended(
+            marker.producer_id, command.journal_partition
+        )
+        record: Record | None = None
+        if marker.outcome is Outcome.ABORTED:
+            if held is not None or is_news:
+                record = _marker(marker, ControlCode.ABORTED, command)
+        elif marker.prepare_offset > last_prepare:
+            record = _commit(marker, held, command)
         if record is None:
             results.append(_repeat(marker, order, damage))
             continue
@@ -83,14 +94,7 @@ def _misplaced(marker: Marker, command: WriteMarkers, previous: int) -> OncelogE
     return None
 
 
-def _record_of(
-    marker: Marker, held: OpenTransaction | None, command: WriteMarkers, last_prepare: int
-) -> Record | None:
-    """None: nothing to remember, it was applied before or has nothing to end here."""
-    if marker.outcome is Outcome.ABORTED:
-        return _marker(marker, ControlCode.ABORTED, command) if held is not None else None
-    if marker.prepare_offset <= last_prepare:
-        return None
+def _commit(marker: Marker, held: OpenTransaction | None, command: WriteMarkers) -> Record:
     if marker.batch is not None:
         return one_shot(
             marker.batch,

@@ -1,0 +1,160 @@
+"""The handler of Produce: judge each batch, submit per partition, answer per batch.
+
+A batch that is refused, or a partition that is led elsewhere, fails alone. Batches of one stream
+are submitted in the order in which they came (see `lanes`), those of one request in one loop turn,
+so one sync makes them durable together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, NamedTuple
+
+from oncelogpb import records
+from oncelogpb.errors import OncelogError
+from oncelogpb.v1 import partition_leader_pb2 as pb
+from oncelogpb.v1 import types_pb2
+from services.core.frame import Frame
+from services.core.ids import PartitionId
+from services.core.ports import Call
+from services.core.role import RoleEnv
+from services.partition_leader import wire
+from services.partition_leader.commands import Placed, Produce
+from services.partition_leader.config import PartitionLeaderConfig
+from services.partition_leader.lanes import Lanes
+from services.partition_leader.topic_configs import max_batch_bytes
+
+
+class _Judged(NamedTuple):
+    """A batch that is sound, and its place in the request."""
+
+    place: int
+    frame: Frame
+
+
+class _Submitted(NamedTuple):
+    partition: PartitionId
+    judged: Sequence[_Judged]
+    # The reply is a tuple of Placed | OncelogError, one per batch.
+    reply: Awaitable[Any]
+
+
+class Producing:
+    """See the module."""
+
+    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+        self._env = env
+        self._config = config
+        self._lanes = Lanes()
+        self._limits: dict[int, records.BatchLimits] = {}
+
+    async def produce(self, request: pb.ProduceRequest, call: Call) -> pb.ProduceReply:
+        wire.require_producer(request)
+        verdicts: list[Placed | OncelogError | None] = [None] * len(request.batches)
+        async with self._lanes.turn(call.stream_id) as turn:
+            by_partition = await self._judge_all(request, verdicts)
+            await turn.come()
+            submitted = [
+                entry
+                for partition, judged in by_partition.items()
+                if (entry := self._submit(partition, judged, verdicts)) is not None
+            ]
+        for entry in submitted:
+            await self._settle(entry, verdicts)
+        results = []
+        for batch, verdict in zip(request.batches, verdicts, strict=True):
+            assert verdict is not None, "each batch was judged or submitted"
+            if isinstance(verdict, OncelogError):
+                self._env.reporter.count("writes_refused", reason=verdict.reason)
+            results.append(wire.batch_result(batch.partition, verdict))
+        return pb.ProduceReply(results=results)
+
+    # -------------------------------------------------------------------------------------- judge
+
+    async def _judge_all(
+        self, request: pb.ProduceRequest, verdicts: list[Placed | OncelogError | None]
+    ) -> dict[PartitionId, list[_Judged]]:
+        by_partition: dict[PartitionId, list[_Judged]] = {}
+        for place, batch in enumerate(request.batches):
+            try:
+                partition = wire.partition_id(batch.partition)
+                # Before the work of judging: a wrong leader is the most frequent refusal.
+                self._env.replicas.lead(partition).require_room()
+                payload = batch.payload
+                await self._judge(partition, batch, payload)
+            except OncelogError as refusal:
+                verdicts[place] = refusal
+            else:
+                frame = wire.data_frame(request, batch, payload)
+                by_partition.setdefault(partition, []).append(_Judged(place, frame))
+        return by_partition
+
+    async def _judge(self, partition: PartitionId, batch: types_pb2.Batch, payload: bytes) -> None:
+        """Raises InvalidArgument, TooLarge, CorruptBatch."""
+        limits = self._limits_of(partition)
+
+        def validate() -> None:
+            records.validate(
+                batch.encoding,
+                payload,
+                batch.record_count,
+                batch.crc32c,
+                limits,
+                max_timestamp_us=batch.max_timestamp_us,
+            )
+
+        if records.needs_offload(batch.encoding, payload):
+            await self._env.offload(validate)
+        else:
+            validate()
+
+    def _limits_of(self, partition: PartitionId) -> records.BatchLimits:
+        topic = self._env.directory.topic_by_id(partition.topic_id)
+        most = self._config.max_batch_bytes
+        if topic is not None:
+            most = min(most, max_batch_bytes(topic.configs))
+        limits = self._limits.get(most)
+        if limits is None:
+            limits = records.BatchLimits(most, self._config.decompressed_bytes_max)
+            self._limits[most] = limits
+        return limits
+
+    # ------------------------------------------------------------------------------------- submit
+
+    def _submit(
+        self,
+        partition: PartitionId,
+        judged: Sequence[_Judged],
+        verdicts: list[Placed | OncelogError | None],
+    ) -> _Submitted | None:
+        try:
+            replica = self._env.replicas.lead(partition)
+            replica.require_room()
+            reply = replica.submit(Produce(tuple(item.frame for item in judged)))
+        except OncelogError as refusal:
+            for item in judged:
+                verdicts[item.place] = refusal
+            return None
+        return _Submitted(partition, judged, reply)
+
+    async def _settle(
+        self, entry: _Submitted, verdicts: list[Placed | OncelogError | None]
+    ) -> None:
+        try:
+            replies: Sequence[Placed | OncelogError] = await entry.reply
+        except OncelogError as lost:
+            replies = (lost,) * len(entry.judged)
+        record_count = payload_bytes = 0
+        for item, verdict in zip(entry.judged, replies, strict=True):
+            verdicts[item.place] = verdict
+            if isinstance(verdict, Placed) and not verdict.duplicate:
+                record_count += item.frame.record_count
+                payload_bytes += len(item.frame.payload)
+        if record_count:
+            self._count_in(entry.partition, record_count, payload_bytes)
+
+    def _count_in(self, partition: PartitionId, record_count: int, payload_bytes: int) -> None:
+        topic = self._env.directory.topic_by_id(partition.topic_id)
+        name = topic.name if topic is not None else partition.topic_id.hex()
+        self._env.reporter.count("records_in", record_count, topic=name)
+        self._env.reporter.count("bytes_in", payload_bytes, topic=name)

@@ -1,0 +1,45 @@
+"""What the composition plugs in: the partition leader as a Role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from services.core.ids import PartitionId, TopicId
+from services.core.machine import Codec, Machine
+from services.core.ports import Outbox, Replica, Slots
+from services.core.role import RoleEnv
+from services.partition_leader.commands import Command, Question
+from services.partition_leader.config import PartitionLeaderConfig
+from services.partition_leader.machine import PartitionMachine
+from services.partition_leader.outbox import PartitionOutbox
+from services.partition_leader.participant import ParticipantHandler
+from services.partition_leader.records import PartitionCodec, Record
+from services.partition_leader.service import PartitionLeaderService
+
+
+class PartitionLeaderRole:
+    """See services/core/role.py."""
+
+    name = "partition_leader"
+    # It leads the partitions of users' topics.
+    control_topic: TopicId | None = None
+
+    def __init__(self, config: PartitionLeaderConfig) -> None:
+        config.validate()
+        self._config = config
+        self.codec: Codec[Record] = PartitionCodec()
+
+    def machine(self, partition: PartitionId) -> Machine[Command, Record, Question]:
+        return PartitionMachine(self._config)
+
+    def projection(self, partition: PartitionId, slots: Callable[[str, int], Slots]) -> None:
+        """Nothing beside the machine."""
+
+    def outbox(self, replica: Replica, env: RoleEnv) -> Outbox:
+        return PartitionOutbox(replica, env)
+
+    def services(self, env: RoleEnv) -> Mapping[str, object]:
+        return {
+            "PartitionLeader": PartitionLeaderService(env, self._config),
+            "Participant": ParticipantHandler(env),
+        }

@@ -1,0 +1,105 @@
+"""Settings of a topic: one declared table. PURE.
+
+What a later version will build is named here and refused, so that nobody believes it is in force.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Mapping
+from typing import Final, NamedTuple
+
+from oncelogpb.errors import InvalidArgument, OncelogError, Unsupported
+
+MAX_BATCH_BYTES: Final = "max.batch.bytes"
+MATERIALIZATION: Final = "materialization"
+BATCH_BYTES_LEAST: Final = 1024
+BATCH_BYTES_MOST: Final = 16 * 1024 * 1024
+
+
+class TopicConfig(NamedTuple):
+    """One setting."""
+
+    default: str
+    # Meaning and unit.
+    meaning: str
+    # Raises OncelogError for a value that it does not take.
+    require: Callable[[str], None]
+
+
+def _require_batch_bytes(value: str) -> None:
+    if not (value.isdecimal() and BATCH_BYTES_LEAST <= int(value) <= BATCH_BYTES_MOST):
+        raise InvalidArgument(
+            f"{MAX_BATCH_BYTES}={value!r} must be a number of bytes from {BATCH_BYTES_LEAST} to "
+            f"{BATCH_BYTES_MOST}",
+            field=MAX_BATCH_BYTES,
+        )
+
+
+def _require_materialization(value: str) -> None:
+    if value == "copy":
+        raise Unsupported("materialization=copy comes in a later version; use `reference`")
+    if value != "reference":
+        raise InvalidArgument(
+            f"{MATERIALIZATION}={value!r} must be `reference`", field=MATERIALIZATION
+        )
+
+
+CONFIGS: Final[Mapping[str, TopicConfig]] = {
+    MATERIALIZATION: TopicConfig(
+        "reference",
+        "how the committed log holds its records: `reference` points into the journal",
+        _require_materialization,
+    ),
+    MAX_BATCH_BYTES: TopicConfig(
+        str(BATCH_BYTES_MOST), "largest payload of a batch, bytes", _require_batch_bytes
+    ),
+}
+
+# Settings that users of Kafka look for. They come with retention, compaction and replication.
+LATER: Final = frozenset(
+    {
+        "cleanup.policy",
+        "delete.retention.ms",
+        "min.compaction.lag.ms",
+        "min.insync.replicas",
+        "retention.bytes",
+        "retention.ms",
+        "segment.bytes",
+        "segment.ms",
+    }
+)
+
+
+def require_configs(configs: Mapping[str, str]) -> None:
+    """Raises InvalidArgument (unknown: names the nearest; or a bad value), Unsupported. An empty
+    value asks for the default and is always taken."""
+    for name, value in sorted(configs.items()):
+        config = CONFIGS.get(name)
+        if config is None:
+            raise _unknown(name)
+        if value:
+            config.require(value)
+
+
+def max_batch_bytes(configs: Mapping[str, str]) -> int:
+    return int(configs.get(MAX_BATCH_BYTES) or BATCH_BYTES_MOST)
+
+
+def effective(configs: Mapping[str, str]) -> dict[str, str]:
+    """Every setting with its value in force."""
+    return {name: configs.get(name) or config.default for name, config in CONFIGS.items()}
+
+
+def _unknown(name: str) -> OncelogError:
+    if name in LATER:
+        return Unsupported(
+            f"topic setting {name!r} comes in a later version; leave it out: everything is kept"
+        )
+    nearest = difflib.get_close_matches(name, sorted(CONFIGS), n=1, cutoff=0.0)[0]
+    return InvalidArgument(
+        f"no topic setting {name!r}; did you mean {nearest!r}? There are: "
+        f"{', '.join(sorted(CONFIGS))}",
+        field=name,
+        nearest=nearest,
+    )
