@@ -1,0 +1,138 @@
+"""Group commit: everything that was appended in one loop turn, or while a sync was under way, of
+all journals of the node, goes to disk in the next single write and sync (design §4, §14).
+
+Invariants:
+  * `on_synced(end)` is called after the disk's commit of everything below `end` returned (I5, I25);
+  * a failed commit fails exactly the journals that had bytes in it: their bytes are in doubt. They
+    are written no more until their owner abandons what is not synced; the others go on;
+  * one commit at a time, so the bytes of a journal reach the disk in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from errno import EIO
+from typing import NamedTuple, TypeVar
+
+from services.core.ports import Disk, Write
+from services.runtime.storage.journal import Journal
+
+_T = TypeVar("_T")
+
+
+class CommitStats(NamedTuple):
+    """What one commit did, for metrics."""
+
+    journals: int
+    written_bytes: int
+    # Handing over, writing and syncing.
+    took_ms: float
+    failed: bool
+
+
+class _Waiting(NamedTuple):
+    journal: Journal
+    on_synced: Callable[[int], None]
+    on_failed: Callable[[OSError], None]
+
+
+class GroupCommit:
+    """One per node. Belongs to one event loop."""
+
+    def __init__(
+        self, disk: Disk, *, on_commit: Callable[[CommitStats], None] | None = None
+    ) -> None:
+        self._disk = disk
+        self._on_commit = on_commit
+        # By identity of the journal, in the order in which they were written.
+        self._waiting: dict[int, _Waiting] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def wrote(
+        self,
+        journal: Journal,
+        on_synced: Callable[[int], None],
+        on_failed: Callable[[OSError], None],
+    ) -> None:
+        """The journal has something for the disk. The callbacks run on the loop, once per commit
+        that takes part of it; those of the latest call count."""
+        assert not self._stopped, "no append after GroupCommit.stop()"
+        self._waiting[id(journal)] = _Waiting(journal, on_synced, on_failed)
+        if self._running is None:
+            # The task's first step comes after this loop turn: the turn's appends go together.
+            self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def flush(self) -> None:
+        """Returns when nothing is on its way to the disk."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
+
+    async def stop(self) -> None:
+        """Flushes, then takes no more."""
+        await self.flush()
+        self._stopped = True
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._commit_once()
+        finally:
+            self._running = None
+
+    async def _commit_once(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        taken: list[tuple[_Waiting, int]] = []
+        writes: list[Write] = []
+        for item in waiting.values():
+            try:
+                of_journal, end = item.journal.take_writes()
+            except OSError as no_file:
+                self._fail(item, no_file)
+                continue
+            if of_journal:
+                writes += of_journal
+                taken.append((item, end))
+            elif end <= item.journal.synced_end:
+                # An earlier commit took it all: whoever asked is still told.
+                self._call(item.on_synced, end)
+        if not writes:
+            return
+        error = await self._commit(writes, len(taken))
+        for item, end in taken:
+            if error is not None:
+                self._fail(item, error)
+            else:
+                item.journal.mark_synced(end)
+                self._call(item.on_synced, end)
+
+    async def _commit(self, writes: Sequence[Write], journals: int) -> OSError | None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        failure: OSError | None = None
+        try:
+            await self._disk.commit(writes)
+        except OSError as error:
+            failure = error
+        except Exception as error:
+            # Whatever it was, the bytes are in doubt.
+            failure = OSError(EIO, f"commit failed: {error!r}")
+        if self._on_commit is not None:
+            written = sum(len(chunk) for write in writes for chunk in write.chunks)
+            took_ms = (loop.time() - started) * 1000
+            stats = CommitStats(journals, written, took_ms, failure is not None)
+            self._on_commit(stats)
+        return failure
+
+    def _fail(self, item: _Waiting, error: OSError) -> None:
+        item.journal.mark_failed()
+        self._call(item.on_failed, error)
+
+    def _call(self, callback: Callable[[_T], None], argument: _T) -> None:
+        """A callback that raises is its owner's bug; the other journals are told all the same."""
+        try:
+            callback(argument)
+        except Exception as error:
+            context = {"message": "a group commit callback failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)
