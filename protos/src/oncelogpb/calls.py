@@ -37,6 +37,7 @@ from oncelogpb.errors import (
     InvalidArgument,
     OncelogError,
     Throttled,
+    TooLarge,
     Unavailable,
     UnknownOutcome,
     from_status,
@@ -64,6 +65,7 @@ PACK_BYTES: Final = 2 * 1024 * 1024
 # Limits of one stream; above them a call is Throttled, and nothing has happened.
 OPEN_CALLS_MAX: Final = 16_384
 WAITING_BYTES_MAX: Final = 64 * 1024 * 1024
+RETRY_AFTER_MS: Final = 10
 # How long a caller waits who does not say.
 DEFAULT_TIMEOUT_MS: Final = 30_000
 STATUS_KEY: Final = "grpc-status-details-bin"
@@ -118,8 +120,8 @@ class CallStream:
         self, method: str, request: Message | Encoded, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> asyncio.Future[Any]:
         """Puts a call in line, now, and gives the future of its reply: the way to keep several in
-        flight in order. Raises InvalidArgument, Throttled or Unavailable at once; the future ends
-        with the reply or an OncelogError. Cancelling it abandons the answer."""
+        flight in order. Raises InvalidArgument, TooLarge, Throttled or Unavailable at once; the
+        future ends with the reply or an OncelogError. Cancelling it abandons the answer."""
         if self._closed:
             raise Unavailable(f"the stream to {self.service} is closed")
         number = self._fields.get(method)
@@ -231,12 +233,16 @@ class CallStream:
     # ---------------------------------------------------------------------------- the open calls
 
     def _require_room(self, size: int) -> None:
-        if size > MESSAGE_BYTES_MAX - 64:
-            raise InvalidArgument(f"a call of {size} bytes is above {MESSAGE_BYTES_MAX=}")
+        if size > MESSAGE_BYTES_MAX:
+            raise TooLarge(
+                f"a call of {size} bytes is above message_bytes_max = {MESSAGE_BYTES_MAX}",
+                limit="message_bytes_max",
+                maximum=MESSAGE_BYTES_MAX,
+            )
         if len(self._open) >= OPEN_CALLS_MAX:
-            raise Throttled("open_calls_max", limit="open_calls_max", retry_after_ms=10)
+            raise _throttled("open_calls_max", OPEN_CALLS_MAX)
         if self._waiting_bytes + size > WAITING_BYTES_MAX:
-            raise Throttled("waiting_bytes_max", limit="waiting_bytes_max", retry_after_ms=10)
+            raise _throttled("waiting_bytes_max", WAITING_BYTES_MAX)
 
     def _forget(self, call: _Open) -> None:
         """The call has ended, in whatever way. One that waits stays in line; `_take` drops it."""
@@ -318,6 +324,15 @@ async def server_stream(
         raise Unavailable(f"the channel to {descriptor.name} is closed: {failure}") from None
     finally:
         call.cancel()
+
+
+def _throttled(limit: str, maximum: int) -> Throttled:
+    return Throttled(
+        f"{limit} = {maximum} of one stream is reached: wait for answers first",
+        limit=limit,
+        maximum=maximum,
+        retry_after_ms=RETRY_AFTER_MS,
+    )
 
 
 def from_rpc_error(failure: grpc.aio.AioRpcError) -> OncelogError:
