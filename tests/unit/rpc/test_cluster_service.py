@@ -1,0 +1,161 @@
+"""Who leads what, as one process sees it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from oncelogpb.errors import InvalidArgument, TooLarge, UnknownPartition, UnknownTopic
+from oncelogpb.v1 import cluster_pb2 as pb
+from services.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    TRANSACTION_CONTROL_ID,
+    BootId,
+    PartitionId,
+    TopicId,
+    partition_of_name,
+)
+from services.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
+from services.runtime.config import Source, Value
+from services.runtime.rpc.cluster_service import METADATA_NAMES_MAX, ClusterService
+from services.runtime.rpc.handling import CallContext
+
+FLIGHTS = TopicInfo("flights", TopicId(b"f" * 16), 2, 1, {"materialization": "reference"}, 5)
+LEADER = Address("n1", BootId(b"b" * 16), "10.0.0.1", 7401, 3)
+CALL = CallContext(1_000, "")
+
+
+class OneNode:
+    """A Directory in which n1 leads everything but partition 1 of flights."""
+
+    cluster_id = b"c" * 16
+
+    def leader_of(self, partition):
+        return None if partition == PartitionId(FLIGHTS.topic_id, 1) else LEADER
+
+    def topic(self, name):
+        return FLIGHTS if name == "flights" else None
+
+    def topic_by_id(self, topic_id):
+        return FLIGHTS if topic_id == FLIGHTS.topic_id else None
+
+    def topics(self):
+        return [FLIGHTS]
+
+    def partition(self, partition):
+        if partition == PartitionId(FLIGHTS.topic_id, 1):
+            return None
+        return PartitionInfo(partition, ["n1"], ["n1"], LEADER, 3)
+
+    def nodes(self):
+        return [NodeInfo("n1", LEADER.boot_id, "10.0.0.1", 7401, ["coordinator"], "0.1")]
+
+    async def is_gone(self, topic_id):
+        return False
+
+    def etcd_status(self):
+        return 42, True
+
+
+def service(elect=None) -> ClusterService:
+    values = [Value("node.tick_ms", "100", Source.DEFAULT, "How often.")]
+    return ClusterService(OneNode(), lambda: values, elect)
+
+
+def ask(coroutine):
+    return asyncio.run(coroutine)
+
+
+def test_metadata_routes_groups_by_the_hash_of_their_name() -> None:
+    request = pb.GetMetadataRequest(
+        transaction_groups=["payments", "zürich"],
+        consumer_groups=["enricher"],
+        journal_partitions=[7],
+    )
+    reply = ask(service().get_metadata(request, CALL))
+    assert [
+        (r.group, r.partition.topic_id, r.partition.number)
+        for r in (*reply.transaction_groups, *reply.consumer_groups, *reply.journal_partitions)
+    ] == [
+        ("payments", TRANSACTION_CONTROL_ID, partition_of_name("payments")),
+        ("zürich", TRANSACTION_CONTROL_ID, partition_of_name("zürich")),
+        ("enricher", CONSUMER_OFFSETS_ID, partition_of_name("enricher")),
+        ("", TRANSACTION_CONTROL_ID, 7),
+    ]
+    leader = reply.transaction_groups[0].leader
+    assert (leader.node_id, leader.endpoint.host, leader.endpoint.port) == ("n1", "10.0.0.1", 7401)
+    assert (leader.boot_id, leader.epoch) == (LEADER.boot_id, 3)
+
+
+def test_metadata_describes_topics_and_leaves_out_the_unknown() -> None:
+    request = pb.GetMetadataRequest(
+        topics=["flights", "nothing"], topic_ids=[FLIGHTS.topic_id, b"x" * 16]
+    )
+    reply = ask(service().get_metadata(request, CALL))
+    assert [t.name for t in reply.topics] == ["flights", "flights"]
+    led, orphaned = reply.topics[0].partitions
+    assert led.leader.node_id == "n1"
+    assert (orphaned.number, orphaned.HasField("leader")) == (1, False)
+    assert reply.topics[0].configs == {"materialization": "reference"}
+
+
+def test_metadata_names_the_cluster_its_nodes_and_its_view_of_etcd() -> None:
+    reply = ask(service().get_metadata(pb.GetMetadataRequest(), CALL))
+    assert reply.cluster_id == b"c" * 16
+    assert (reply.etcd_revision, reply.etcd_reachable) == (42, True)
+    assert [(n.node_id, n.endpoint.port, list(n.roles)) for n in reply.nodes] == [
+        ("n1", 7401, ["coordinator"])
+    ]
+
+
+def test_metadata_is_bounded() -> None:
+    request = pb.GetMetadataRequest(topics=["t"] * (METADATA_NAMES_MAX + 1))
+    with pytest.raises(TooLarge, match="metadata_names_max"):
+        ask(service().get_metadata(request, CALL))
+    with pytest.raises(UnknownPartition):
+        ask(service().get_metadata(pb.GetMetadataRequest(journal_partitions=[16]), CALL))
+
+
+def test_config_says_value_source_and_meaning() -> None:
+    (value,) = ask(service().get_config(pb.GetConfigRequest(), CALL)).values
+    assert (value.name, value.value, value.source) == ("node.tick_ms", "100", "default")
+    assert value.help == "How often."
+
+
+UNCLEAN = {"topic": "flights", "number": 1, "node_id": "n1", "accept_loss": True}
+
+
+@pytest.mark.parametrize(
+    ("change", "kind"),
+    [
+        ({"accept_loss": False}, InvalidArgument),
+        ({"node_id": ""}, InvalidArgument),
+        ({"topic": "nothing"}, UnknownTopic),
+        ({"number": 2}, UnknownPartition),
+        ({"topic": "__consumer_offsets", "number": 16}, UnknownPartition),
+    ],
+)
+def test_an_unclean_election_that_is_refused_elects_nobody(change, kind) -> None:
+    async def elect(election):
+        raise AssertionError("nobody was to be elected")
+
+    with pytest.raises(kind):
+        ask(service(elect).unclean_elect(pb.UncleanElectRequest(**{**UNCLEAN, **change}), CALL))
+
+
+@pytest.mark.parametrize(
+    ("topic", "topic_id"),
+    [("flights", FLIGHTS.topic_id), ("__transaction_control", TRANSACTION_CONTROL_ID)],
+)
+def test_an_unclean_election_says_what_is_kept(topic, topic_id) -> None:
+    asked = []
+
+    async def elect(election):
+        asked.append(election)
+        return 9, 1_234
+
+    request = pb.UncleanElectRequest(**{**UNCLEAN, "topic": topic})
+    reply = ask(service(elect).unclean_elect(request, CALL))
+    assert (reply.epoch, reply.kept_end) == (9, 1_234)
+    assert asked == [(PartitionId(topic_id, 1), "n1")]

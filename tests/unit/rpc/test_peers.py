@@ -1,0 +1,228 @@
+"""Calls to other processes: streams and unary behind one method, one connection each, TLS."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import ipaddress
+from pathlib import Path
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from oncelogpb import calls
+from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable
+from oncelogpb.v1 import cluster_pb2 as cluster
+from oncelogpb.v1 import participant_pb2 as participant
+from services.core.ids import BootId
+from services.core.ports import Address
+from services.runtime.rpc.peers import GrpcPeers
+from services.runtime.rpc.tls import TlsFiles, identity_of
+from tests.unit.rpc.harness import outcome_of, run, serving
+
+
+def address(port: int) -> Address:
+    return Address("node", BootId(b"b" * 16), "127.0.0.1", port, 1)
+
+
+def test_a_peer_is_called_over_one_stream_whoever_asks() -> None:
+    streams: set[int] = set()
+
+    async def mark(request, call):
+        streams.add(call.stream_id)
+        return participant.WriteMarkersReply(groups=[{}] * len(request.groups))
+
+    async def story() -> None:
+        async with serving("Participant", write_markers=mark) as (server, _):
+            peers = GrpcPeers()
+            request = participant.WriteMarkersRequest(groups=[{}, {}])
+            replies = await asyncio.gather(
+                *(
+                    peers.call(
+                        address(server.port), "participant.write_markers", request, timeout_ms=9_000
+                    )
+                    for _ in range(10)
+                )
+            )
+            assert all(len(reply.groups) == 2 for reply in replies)
+            assert len(streams) == 1
+            assert 0 not in streams
+            await peers.close()
+
+    run(story())
+
+
+def test_what_is_not_on_a_stream_goes_as_a_unary_call() -> None:
+    async def get_metadata(request, call):
+        assert call.stream_id == 0
+        return cluster.GetMetadataReply(etcd_revision=7)
+
+    async def story() -> None:
+        async with serving("Cluster", get_metadata=get_metadata) as (server, _):
+            peers = GrpcPeers()
+            reply = await peers.call(
+                address(server.port),
+                "cluster.get_metadata",
+                cluster.GetMetadataRequest(),
+                timeout_ms=9_000,
+            )
+            assert reply.etcd_revision == 7
+            await peers.close()
+
+    run(story())
+
+
+def test_an_idle_peer_is_hung_up_on_and_called_again() -> None:
+    async def story() -> None:
+        streams: list[int] = []
+        ended = asyncio.Event()
+
+        async def mark(request, call):
+            streams.append(call.stream_id)
+            call.on_stream_end(ended.set)
+            return participant.WriteMarkersReply()
+
+        async with serving("Participant", write_markers=mark) as (server, _):
+            peers = GrpcPeers(idle_ms=1)
+            for _ in range(2):
+                ended.clear()
+                await peers.call(
+                    address(server.port),
+                    "participant.write_markers",
+                    participant.WriteMarkersRequest(),
+                    timeout_ms=9_000,
+                )
+                await ended.wait()
+            assert len(set(streams)) == 2
+            await peers.close()
+
+    run(story())
+
+
+def test_wrong_and_late_calls_are_refused() -> None:
+    async def story() -> None:
+        peers = GrpcPeers()
+        request = participant.WriteMarkersRequest()
+
+        async def call(method: str):
+            return await outcome_of(peers.call(address(1), method, request, timeout_ms=2_000))
+
+        assert isinstance(await call("write_markers"), InvalidArgument)
+        assert isinstance(await call("nobody.write_markers"), InvalidArgument)
+        assert isinstance(await call("participant.dance"), InvalidArgument)
+        assert isinstance(await call("participant.write_markers"), Unavailable)
+        await peers.close()
+        assert isinstance(await call("participant.write_markers"), Unavailable)
+
+    run(story())
+
+
+# ----------------------------------------------------------------------------------------- TLS
+
+
+class Authority:
+    """Signs certificates into files."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        directory.mkdir(exist_ok=True)
+        self.key = ec.generate_private_key(ec.SECP256R1())
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        authority = x509.BasicConstraints(ca=True, path_length=None)
+        self.certificate = self._sign(self.name, self.key.public_key(), (authority, True))
+        self._write("ca.pem", self.certificate.public_bytes(serialization.Encoding.PEM))
+
+    def issue(self, who: str) -> TlsFiles:
+        key = ec.generate_private_key(ec.SECP256R1())
+        names = x509.SubjectAlternativeName(
+            [x509.DNSName("localhost"), x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]
+        )
+        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, who)])
+        certificate = self._sign(subject, key.public_key(), (names, False))
+        pem = serialization.Encoding.PEM
+        return TlsFiles(
+            ca=str(self.directory / "ca.pem"),
+            certificate=self._write(f"{who}.pem", certificate.public_bytes(pem)),
+            key=self._write(
+                f"{who}.key",
+                key.private_bytes(
+                    pem, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+                ),
+            ),
+        )
+
+    def _sign(self, subject, public_key, extension):
+        now = datetime.datetime.now(datetime.UTC)
+        return (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self.name)
+            .public_key(public_key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
+            .add_extension(extension[0], critical=extension[1])
+            .sign(self.key, hashes.SHA256())
+        )
+
+    def _write(self, name: str, data: bytes) -> str:
+        (self.directory / name).write_bytes(data)
+        return str(self.directory / name)
+
+
+def test_with_tls_the_identity_is_the_certificates_and_strangers_stay_out(tmp_path) -> None:
+    async def who_are_you(request, call):
+        return cluster.GetMetadataReply(cluster_id=call.identity.encode())
+
+    async def mark(request, call):
+        return participant.WriteMarkersReply(
+            groups=[{"error": {"message": call.identity}}] * (call.stream_id > 0)
+        )
+
+    async def story() -> None:
+        ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+        request = cluster.GetMetadataRequest()
+        tls = ours.issue("server")
+        async with serving("Cluster", tls=tls, get_metadata=who_are_you) as (server, plain):
+            to = address(server.port)
+            friend = GrpcPeers(ours.issue("alice"))
+            reply = await friend.call(to, "cluster.get_metadata", request, timeout_ms=9_000)
+            assert reply.cluster_id == b"alice"
+            # Signed by another authority; and without any certificate.
+            stranger = GrpcPeers(theirs.issue("mallory"))
+            for attempt in (
+                stranger.call(to, "cluster.get_metadata", request, timeout_ms=9_000),
+                calls.unary(plain, "cluster", "get_metadata", request, 9_000),
+            ):
+                assert isinstance(await outcome_of(attempt), OncelogError)
+            await friend.close()
+            await stranger.close()
+        async with serving("Participant", tls=tls, write_markers=mark) as (server, _):
+            friend = GrpcPeers(ours.issue("bob"))
+            reply = await friend.call(
+                address(server.port),
+                "participant.write_markers",
+                participant.WriteMarkersRequest(),
+                timeout_ms=9_000,
+            )
+            assert reply.groups[0].error.message == "bob"
+            await friend.close()
+
+    run(story())
+
+
+def test_a_tls_file_that_is_not_there_is_named(tmp_path) -> None:
+    with pytest.raises(OSError, match=r"cannot read the TLS file.*absent\.pem"):
+        GrpcPeers(TlsFiles(*[str(tmp_path / "absent.pem")] * 3))
+
+
+def test_the_identity_is_the_most_exact_name_of_a_certificate() -> None:
+    common = {"x509_common_name": [b"cn"], "peer_dns": [b"dns"]}
+    assert identity_of(common) == "cn"
+    assert identity_of({**common, "peer_spiffe_id": [b"spiffe://a/b"]}) == "spiffe://a/b"
+    assert identity_of({"peer_dns": [b"dns"]}) == "dns"
+    assert identity_of({"transport_security_type": [b"ssl"]}) == ""
+    assert identity_of(None) == ""
