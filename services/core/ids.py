@@ -45,6 +45,11 @@ assert len(TRANSACTION_CONTROL_ID) == 16
 assert len(CONSUMER_OFFSETS_ID) == 16
 assert CONTROL_PARTITIONS <= 1 << (63 - OFFSET_BITS), "the top bit marks plain producers"
 
+_CONTROL_NAMES: Final = {
+    TRANSACTION_CONTROL_ID: TRANSACTION_CONTROL,
+    CONSUMER_OFFSETS_ID: CONSUMER_OFFSETS,
+}
+
 
 class PartitionId(NamedTuple):
     """One partition of one topic."""
@@ -53,7 +58,8 @@ class PartitionId(NamedTuple):
     number: int
 
     def __str__(self) -> str:
-        return f"{self.topic_id.hex()[:8]}/{self.number}"
+        name = _CONTROL_NAMES.get(self.topic_id) or self.topic_id.hex()
+        return f"{name}/{self.number}"
 
 
 def compose_tx_id(journal_partition: int, offset: int) -> TxId:

@@ -217,6 +217,14 @@ class Node:
         assert self._failure is not None, "started"
         await asyncio.shield(self._failure)
 
+    def leads_all(self) -> bool:
+        """Every partition that has a replica here is led by this process and answers."""
+        assert self._view is not None, "started"
+        return all(
+            self._of(partition).is_ready(partition)
+            for partition in self._view.replicas_on(self.node_id)
+        )
+
     def _fail(self, error: BaseException) -> None:
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)

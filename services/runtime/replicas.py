@@ -71,6 +71,10 @@ class RoleReplicas:
             if driver.standing is Standing.READY
         ]
 
+    def is_ready(self, partition: PartitionId) -> bool:
+        driver = self._drivers.get(partition)
+        return driver is not None and driver.standing is Standing.READY
+
     def _elsewhere(self, partition: PartitionId) -> Exception:
         known = self._directory.partition(partition)
         if known is None:

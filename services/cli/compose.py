@@ -1,0 +1,328 @@
+"""The composition of roles: which real parts a process is made of.
+
+`serve` is one process of a real cluster. `InProcessCluster` is a whole cluster on one event loop,
+over an etcd in memory, for `oncelog.testing`; its journals, drivers and gRPC are the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from oncelogpb.errors import Unavailable
+from services.cli.settings import ROLES, ServeSettings
+from services.coordinator.config import CoordinatorConfig
+from services.coordinator.role import CoordinatorRole
+from services.core.ports import EtcdUnavailable, Reporter
+from services.core.role import Role
+from services.offset_manager.config import OffsetManagerConfig
+from services.offset_manager.role import OffsetManagerRole
+from services.partition_leader.config import PartitionLeaderConfig
+from services.partition_leader.role import PartitionLeaderRole
+from services.runtime.clock import RealClock
+from services.runtime.config import Settings, Value
+from services.runtime.etcd.client import EtcdClient
+from services.runtime.etcd.directory import ClusterView
+from services.runtime.etcd.endpoints import EtcdTls
+from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from services.runtime.node import ClusterHandler, Node, NodeLimits, Outside
+from services.runtime.node_config import MIB, PORTS, NodeConfig, split_address
+from services.runtime.observe.logs import Log
+from services.runtime.observe.metrics import Metrics
+from services.runtime.rpc.cluster_service import ClusterService, ElectUncleanly
+from services.runtime.rpc.limits import RpcLimits
+from services.runtime.rpc.peers import GrpcPeers
+from services.runtime.rpc.server import RpcServer
+from services.runtime.rpc.tls import TlsFiles
+from services.runtime.storage.disk import RealDisk
+
+# An in-process cluster keeps its journals small: it lives for one test.
+TESTING_SEGMENT_BYTES: Final = 4 * MIB
+READY_TIMEOUT_SECONDS: Final = 30.0
+READY_POLL_SECONDS: Final = 0.01
+
+_ROLE_CLASSES: Final[Mapping[str, Callable[[Settings], Role]]] = {
+    "coordinator": lambda settings: CoordinatorRole(settings.of(CoordinatorConfig)),
+    "partition_leader": lambda settings: PartitionLeaderRole(settings.of(PartitionLeaderConfig)),
+    "offset_manager": lambda settings: OffsetManagerRole(settings.of(OffsetManagerConfig)),
+}
+assert set(_ROLE_CLASSES) == set(ROLES)
+
+
+class GrpcListener:
+    """The node's Listener over gRPC."""
+
+    def __init__(
+        self,
+        listen: str,
+        reporter: Reporter,
+        *,
+        advertise: str = "",
+        tls: TlsFiles | None = None,
+        limits: RpcLimits | None = None,
+    ) -> None:
+        self._listen = listen
+        self._advertise = advertise
+        self._reporter = reporter
+        self._tls = tls
+        self._limits = limits
+        self._server: RpcServer | None = None
+
+    async def start(self, handlers: Mapping[str, object]) -> tuple[str, int]:
+        self._server = RpcServer(
+            handlers,
+            listen=self._listen,
+            reporter=self._reporter,
+            tls=self._tls,
+            limits=self._limits,
+        )
+        port = await self._server.start()
+        if self._advertise:
+            return split_address(self._advertise)
+        return split_address(self._listen)[0], port
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+
+
+def make_roles(names: Iterable[str], settings: Settings) -> list[Role]:
+    """The roles of a process, by name."""
+    return [_ROLE_CLASSES[name](settings) for name in names]
+
+
+async def offload(work: Callable[[], None]) -> None:
+    """Off the loop, in the default thread pool."""
+    await asyncio.to_thread(work)
+
+
+# ----------------------------------------------------------------------------------- a real process
+
+
+async def serve(settings: ServeSettings) -> None:
+    """Runs one process until SIGTERM or SIGINT. Raises OSError (disk, port), Unavailable (etcd)."""
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stopped.set)
+    config = settings.node
+    log = Log(level=config.log_level, form=config.log_format)
+    log.adopt_libraries()
+    metrics = Metrics()
+    etcd = _etcd(config)
+    peers = GrpcPeers(_tls(config))
+    node = _real_node(settings, log, metrics, etcd, peers)
+    try:
+        await _run(node, stopped, config, metrics, log)
+    except EtcdUnavailable as error:
+        raise Unavailable(f"etcd: {error}") from error
+    finally:
+        await node.stop()
+        await peers.close()
+        await etcd.close()
+        metrics.close()
+        log.line("stopped")
+
+
+async def _run(
+    node: Node, stopped: asyncio.Event, config: NodeConfig, metrics: Metrics, log: Log
+) -> None:
+    if not config.tls and not _is_loopback(_listen_address(config, ())):
+        log.line("no TLS: everybody who reaches this address may do everything", level="warning")
+    if config.metrics_listen:
+        host, port = split_address(config.metrics_listen)
+        log.line("metrics", address=f"http://{host}:{metrics.serve(host, port)}/metrics")
+    waiting = asyncio.create_task(stopped.wait())
+    starting = asyncio.create_task(node.start())
+    await asyncio.wait([waiting, starting], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return
+    await starting
+    failing = asyncio.create_task(node.failed())
+    await asyncio.wait([waiting, failing], return_when=asyncio.FIRST_COMPLETED)
+    waiting.cancel()
+    if failing.done():
+        await failing
+    failing.cancel()
+    log.line("stopping")
+
+
+def _real_node(
+    settings: ServeSettings, log: Log, metrics: Metrics, etcd: EtcdClient, peers: GrpcPeers
+) -> Node:
+    config = settings.node
+    reporter = metrics.reporter("node", log)
+    listener = GrpcListener(
+        _listen_address(config, settings.roles),
+        reporter,
+        advertise=config.advertise,
+        tls=_tls(config),
+        limits=RpcLimits(
+            inflight_bytes_max=config.inflight_bytes_max, streams_max=config.streams_max
+        ),
+    )
+    outside = Outside(
+        disk=RealDisk(config.data_dir),
+        etcd=etcd,
+        clock=RealClock(),
+        peers=peers,
+        listener=listener,
+        reporter=reporter,
+        role_reporter=lambda role: metrics.reporter(role, log),
+        random_bytes=os.urandom,
+        offload=offload,
+        renewals=etcd.renewals,
+    )
+    return Node(
+        make_roles(settings.roles, settings.loaded),
+        outside,
+        limits_of(config),
+        cluster_handler(settings.loaded.values),
+    )
+
+
+def limits_of(config: NodeConfig) -> NodeLimits:
+    """What the node needs of its configuration."""
+    return NodeLimits(
+        lease_ms=config.lease_ms,
+        disk_free_floor_bytes=config.disk_free_floor_bytes,
+        segment_bytes=config.segment_bytes,
+        snapshot_every_bytes=config.snapshot_every_bytes,
+        tick_ms=config.tick_ms,
+    )
+
+
+def cluster_handler(values: Sequence[Value]) -> ClusterHandler:
+    """Makes the Cluster service of a process with these settings."""
+
+    def make(view: ClusterView, elect_uncleanly: ElectUncleanly) -> object:
+        return ClusterService(view, lambda: values, elect_uncleanly)
+
+    return make
+
+
+def _listen_address(config: NodeConfig, roles: Sequence[str]) -> str:
+    port = PORTS[roles[0]] if roles else 0
+    return config.listen or f"127.0.0.1:{port}"
+
+
+def _is_loopback(address: str) -> bool:
+    host, _ = split_address(address)
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+def _tls(config: NodeConfig) -> TlsFiles | None:
+    if not config.tls:
+        return None
+    return TlsFiles(config.tls_ca, config.tls_certificate, config.tls_key)
+
+
+def _etcd(config: NodeConfig) -> EtcdClient:
+    if not config.etcd_endpoints:
+        raise Unavailable(
+            "no etcd: give --etcd HOST:PORT (repeatable), or start all of it with `oncelog up`"
+        )
+    tls = None
+    if config.etcd_tls_ca:
+        tls = EtcdTls.from_files(
+            ca=config.etcd_tls_ca,
+            cert=config.etcd_tls_certificate or None,
+            key=config.etcd_tls_key or None,
+        )
+    return EtcdClient(config.etcd_endpoints, prefix=config.etcd_prefix, tls=tls)
+
+
+# ---------------------------------------------------------------------------- a cluster for tests
+
+
+class InProcessCluster:
+    """Three nodes, one per role, on the running loop. Loopback only, no TLS, free ports."""
+
+    def __init__(self, data_dir: Path, settings: ServeSettings, log: Log) -> None:
+        self._data_dir = data_dir
+        self._settings = settings
+        self._log = log
+        self._server = MemoryEtcdServer()
+        self._nodes: dict[str, Node] = {}
+        self._peers: dict[str, GrpcPeers] = {}
+        self._ports = dict.fromkeys(ROLES, 0)
+
+    @classmethod
+    async def start(cls, data_dir: Path | str, *, pairs: Sequence[str] = ()) -> InProcessCluster:
+        """Ready when it returns. `pairs` are settings, section.key=value."""
+        defaults = (
+            f"node.segment_bytes={TESTING_SEGMENT_BYTES}",
+            "node.disk_free_floor_bytes=0",
+            "node.log_level=error",
+        )
+        settings = ServeSettings.make(ROLES, pairs=[*defaults, *pairs])
+        log = Log(level=settings.node.log_level, form=settings.node.log_format)
+        cluster = cls(Path(data_dir), settings, log)
+        try:
+            await asyncio.gather(*(cluster._start(role) for role in ROLES))
+            await cluster._ready()
+        except BaseException:
+            await cluster.stop()
+            raise
+        return cluster
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port of every process, joined by commas."""
+        return ",".join(f"127.0.0.1:{self._ports[role]}" for role in ROLES)
+
+    async def restart(self, role: str) -> None:
+        """Stops and starts the process of a role, on the same port and data."""
+        await self._stop(role)
+        await self._start(role)
+        await self._ready()
+
+    async def stop(self) -> None:
+        for role in reversed(ROLES):
+            await self._stop(role)
+        self._server.close()
+
+    async def _start(self, role: str) -> None:
+        metrics = Metrics()
+        reporter = metrics.reporter("node", self._log)
+        peers = self._peers[role] = GrpcPeers()
+        listener = GrpcListener(f"127.0.0.1:{self._ports[role]}", reporter)
+        outside = Outside(
+            disk=RealDisk(self._data_dir / role),
+            etcd=MemoryEtcd(self._server),
+            clock=RealClock(),
+            peers=peers,
+            listener=listener,
+            reporter=reporter,
+            role_reporter=lambda name: metrics.reporter(name, self._log),
+            random_bytes=os.urandom,
+            offload=offload,
+        )
+        node = Node(
+            make_roles([role], self._settings.loaded),
+            outside,
+            limits_of(self._settings.node),
+            cluster_handler(self._settings.loaded.values),
+        )
+        self._nodes[role] = node
+        await node.start()
+        self._ports[role] = node.port
+
+    async def _stop(self, role: str) -> None:
+        node, peers = self._nodes.pop(role, None), self._peers.pop(role, None)
+        if node is not None:
+            await node.stop()
+        if peers is not None:
+            await peers.close()
+
+    async def _ready(self) -> None:
+        """Every control partition has a leader that answers."""
+        async with asyncio.timeout(READY_TIMEOUT_SECONDS):
+            while not all(node.leads_all() for node in self._nodes.values()):  # noqa: ASYNC110
+                await asyncio.sleep(READY_POLL_SECONDS)
