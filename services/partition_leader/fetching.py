@@ -70,6 +70,7 @@ class Fetching:
         self._reader = Reader(env, config)
         # Where the next request begins to read, so that its first partitions do not always win.
         self._rotation = 0
+        self._subscriptions = 0
 
     async def fetch(self, request: pb.FetchRequest, call: Call) -> bulk.Encoded:
         cursors = self._cursors(request.partitions)
@@ -103,6 +104,7 @@ class Fetching:
         budget = min(
             request.max_bytes or self._config.subscribe_bytes, self._config.fetch_bytes_max
         )
+        self._subscribed(1)
         try:
             stale: Sequence[Cursor] = following
             while following:
@@ -117,6 +119,7 @@ class Fetching:
                 # After news there may be more behind what was sent, also where the budget ended.
                 stale = following if news else await _wait_for_any(following, None)
         finally:
+            self._subscribed(-1)
             for cursor in following:
                 cursor.forget()
 
@@ -173,14 +176,16 @@ class Fetching:
             cursor.error = error
             cursor.found = None
 
-    def _count_out(self, cursors: Iterable[Cursor]) -> None:
-        for cursor in cursors:
-            if cursor.found is None or not cursor.found.batches:
-                continue
-            topic = self._env.directory.topic_by_id(cursor.partition.topic_id)
-            name = topic.name if topic is not None else cursor.partition.topic_id.hex()
-            self._env.reporter.count("records_out", cursor.found.record_count, topic=name)
-            self._env.reporter.count("bytes_out", cursor.payload_bytes, topic=name)
+    def _subscribed(self, change: int) -> None:
+        self._subscriptions += change
+        self._env.reporter.gauge("subscriptions", self._subscriptions)
+
+    def _count_out(self, cursors: Sequence[Cursor]) -> None:
+        found = [cursor.found for cursor in cursors if cursor.found is not None]
+        records_out = sum(one.record_count for one in found)
+        if records_out:
+            self._env.reporter.count("records_out", records_out)
+            self._env.reporter.count("bytes_out", sum(one.payload_bytes for one in found))
 
 
 def _size(cursors: Iterable[Cursor]) -> int:

@@ -254,7 +254,7 @@ class PartitionMachine:
 
     def _apply_pending(self, frame: Frame, at: At) -> None:
         self.fencing.saw(frame.producer_id, frame.generation, at.time_ms)
-        if self.pending.append(frame, at.offset):
+        if self.pending.append(frame, at):
             self._questions.opened(frame.tx_id)
 
     def _apply_one_shot(self, frame: Frame, at: At) -> None:

@@ -100,7 +100,7 @@ class PartitionOutbox:
         partition = self._replica.partition
         request = wire.ask_request(partition, journal_partition, questions)
         reporter = self._env.reporter
-        reporter.count("questions", len(questions))
+        reporter.count("questions_asked", len(questions))
         try:
             reply = await self._env.peers.call(
                 leader, "coordinator.ask_transactions", request, timeout_ms=QUESTION_TIMEOUT_MS
@@ -115,7 +115,8 @@ class PartitionOutbox:
                         verdict=verdict.value,
                     )
             if any(verdict in FINAL_VERDICTS for _, verdict in verdicts):
-                await self._replica.submit(HearVerdicts(verdicts))
+                dropped: int = await self._replica.submit(HearVerdicts(verdicts))
+                reporter.count("transactions_dropped", dropped)
         except OncelogError as error:
             # Asked again when the machine says so.
             reporter.count("questions_unanswered", len(questions), reason=error.reason)
@@ -124,21 +125,16 @@ class PartitionOutbox:
         return self._env.directory.leader_of(PartitionId(TRANSACTION_CONTROL_ID, journal_partition))
 
     def _gauge(self) -> None:
-        machine, partition = self._replica.machine, self._replica.partition
-        topic = self._env.directory.topic_by_id(partition.topic_id)
-        labels = {
-            "topic": topic.name if topic is not None else partition.topic_id.hex(),
-            "partition": str(partition.number),
-        }
-        reporter = self._env.reporter
-        reporter.gauge("open_transactions", len(machine.pending.open), **labels)
-        reporter.gauge("damaged_transactions", len(machine.damage.parts), **labels)
+        machine, reporter = self._replica.machine, self._env.reporter
+        label = str(self._replica.partition)
+        oldest = next(iter(machine.pending.open.values()), None)
+        age_ms = self._env.clock.now().wall_ms - oldest.began_ms if oldest is not None else 0
         first = machine.first_open_position()
-        reporter.gauge(
-            "first_open_position", self._replica.log_end if first is None else first, **labels
-        )
-        reporter.gauge("committed_end_offset", machine.committed.end_offset, **labels)
-        reporter.gauge("high_watermark", self._replica.high_watermark, **labels)
+        position = first if first is not None else self._replica.log_end
+        reporter.gauge("open_transactions", len(machine.pending.open), partition=label)
+        reporter.gauge("oldest_open_transaction_age_ms", max(age_ms, 0), partition=label)
+        reporter.gauge("first_open_position", position, partition=label)
+        reporter.gauge("committed_end_offset", machine.committed.end_offset, partition=label)
 
 
 def _run(leader: Address) -> Run:

@@ -91,10 +91,12 @@ class ParticipantHandler:
 
     def _count(self, group: pb.MarkerGroup, written: MarkersWritten) -> None:
         reporter = self._env.reporter
-        reporter.count("markers", len(written.results))
-        for result in written.results:
-            if result.status is MarkerStatus.DAMAGED:
-                reporter.count("damaged_parts")
+        for marker, result in zip(group.markers, written.results, strict=False):
+            if result.status is MarkerStatus.APPLIED:
+                committed = marker.kind == pb.MARKER_KIND_COMMITTED
+                reporter.count("transactions_exposed" if committed else "transactions_dropped")
+            else:
+                reporter.count("transactions_damaged")
                 reporter.event(
                     "damaged part",
                     tx_id=f"{result.tx_id:x}",

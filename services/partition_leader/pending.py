@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import msgspec
 
 from oncelogpb.errors import OncelogError, ProducerMismatch
-from services.core.frame import Frame
+from services.core.frame import At, Frame
 from services.core.ids import show_generation
 from services.partition_leader.sequences import Seen
 
@@ -63,6 +63,7 @@ class OpenTransaction:
     """What one transaction has written here so far."""
 
     __slots__ = (
+        "began_ms",
         "bytes_received",
         "first_position",
         "generation",
@@ -71,12 +72,14 @@ class OpenTransaction:
         "writers",
     )
 
-    def __init__(self, tx_id: int, producer_id: int, generation: int, first_position: int) -> None:
+    def __init__(self, tx_id: int, producer_id: int, generation: int, began: At) -> None:
         self.tx_id = tx_id
         self.producer_id = producer_id
         self.generation = generation
         # Journal offset of its first batch.
-        self.first_position = first_position
+        self.first_position = began.offset
+        # Time of its first frame here.
+        self.began_ms = began.time_ms
         self.writers: dict[int, WriterColumns] = {}
         self.bytes_received = 0
 
@@ -110,7 +113,7 @@ class DumpedTransaction(msgspec.Struct, frozen=True, array_like=True):
     tx_id: int
     producer_id: int
     generation: int
-    first_position: int
+    began: At
     bytes_received: int
     # Writer, records, and the four columns as bytes.
     writers: tuple[tuple[int, int, bytes, bytes, bytes, bytes], ...]
@@ -122,18 +125,18 @@ class Pending:
     def __init__(self) -> None:
         self.open: dict[int, OpenTransaction] = {}
 
-    def append(self, frame: Frame, journal_offset: int) -> bool:
+    def append(self, frame: Frame, at: At) -> bool:
         """True: it opened the transaction."""
         transaction = self.open.get(frame.tx_id)
         opened = transaction is None
         if transaction is None:
             transaction = self.open[frame.tx_id] = OpenTransaction(
-                frame.tx_id, frame.producer_id, frame.generation, journal_offset
+                frame.tx_id, frame.producer_id, frame.generation, at
             )
         columns = transaction.writers.get(frame.writer)
         if columns is None:
             columns = transaction.writers[frame.writer] = WriterColumns()
-        columns.append(frame, journal_offset)
+        columns.append(frame, at.offset)
         transaction.bytes_received += len(frame.payload)
         return opened
 
@@ -174,7 +177,7 @@ def dump(transaction: OpenTransaction) -> DumpedTransaction:
         transaction.tx_id,
         transaction.producer_id,
         transaction.generation,
-        transaction.first_position,
+        At(transaction.first_position, 0, transaction.began_ms),
         transaction.bytes_received,
         tuple(
             (
@@ -191,9 +194,7 @@ def dump(transaction: OpenTransaction) -> DumpedTransaction:
 
 
 def load(dumped: DumpedTransaction) -> OpenTransaction:
-    transaction = OpenTransaction(
-        dumped.tx_id, dumped.producer_id, dumped.generation, dumped.first_position
-    )
+    transaction = OpenTransaction(dumped.tx_id, dumped.producer_id, dumped.generation, dumped.began)
     transaction.bytes_received = dumped.bytes_received
     for writer, records, journal, sequence, payload_bytes, running_max_us in dumped.writers:
         columns = transaction.writers[writer] = WriterColumns()

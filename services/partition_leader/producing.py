@@ -33,7 +33,6 @@ class _Judged(NamedTuple):
 
 
 class _Submitted(NamedTuple):
-    partition: PartitionId
     judged: Sequence[_Judged]
     # The reply is a tuple of Placed | OncelogError, one per batch.
     reply: Awaitable[Any]
@@ -65,7 +64,7 @@ class Producing:
         for batch, verdict in zip(request.batches, verdicts, strict=True):
             assert verdict is not None, "each batch was judged or submitted"
             if isinstance(verdict, OncelogError):
-                self._env.reporter.count("writes_refused", reason=verdict.reason)
+                self._env.reporter.count("refused_writes", reason=verdict.reason)
             results.append(wire.batch_result(batch.partition, verdict))
         return pb.ProduceReply(results=results)
 
@@ -135,7 +134,7 @@ class Producing:
             for item in judged:
                 verdicts[item.place] = refusal
             return None
-        return _Submitted(partition, judged, reply)
+        return _Submitted(judged, reply)
 
     async def _settle(
         self, entry: _Submitted, verdicts: list[Placed | OncelogError | None]
@@ -144,17 +143,19 @@ class Producing:
             replies: Sequence[Placed | OncelogError] = await entry.reply
         except OncelogError as lost:
             replies = (lost,) * len(entry.judged)
-        record_count = payload_bytes = 0
+        appended: list[Frame] = []
         for item, verdict in zip(entry.judged, replies, strict=True):
             verdicts[item.place] = verdict
-            if isinstance(verdict, Placed) and not verdict.duplicate:
-                record_count += item.frame.record_count
-                payload_bytes += len(item.frame.payload)
-        if record_count:
-            self._count_in(entry.partition, record_count, payload_bytes)
+            if isinstance(verdict, Placed):
+                if verdict.duplicate:
+                    self._env.reporter.count("duplicate_batches")
+                else:
+                    appended.append(item.frame)
+        if appended:
+            self._count_in(appended)
 
-    def _count_in(self, partition: PartitionId, record_count: int, payload_bytes: int) -> None:
-        topic = self._env.directory.topic_by_id(partition.topic_id)
-        name = topic.name if topic is not None else partition.topic_id.hex()
-        self._env.reporter.count("records_in", record_count, topic=name)
-        self._env.reporter.count("bytes_in", payload_bytes, topic=name)
+    def _count_in(self, appended: Sequence[Frame]) -> None:
+        reporter = self._env.reporter
+        reporter.count("batches_in", len(appended))
+        reporter.count("records_in", sum(frame.record_count for frame in appended))
+        reporter.count("bytes_in", sum(len(frame.payload) for frame in appended))
