@@ -1,0 +1,1 @@
+"""The `oncelog` command, and the composition of roles into processes."""

@@ -1,0 +1,53 @@
+"""The command `oncelog` and what it consists of. Each command is a file of its own."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Final
+
+import click
+
+from services.cli.examples import examples
+
+# Command -> (module, function). Imported when it is run: `oncelog topic list` needs no server.
+COMMANDS: Final = {
+    "up": ("services.cli.up", "up"),
+    "serve": ("services.cli.serve", "serve"),
+    "topic": ("services.cli.topics", "topic"),
+    "produce": ("services.cli.produce", "produce"),
+    "consume": ("services.cli.consume", "consume"),
+    "tx": ("services.cli.transactions", "tx"),
+    "offsets": ("services.cli.offsets", "offsets"),
+    "cluster": ("services.cli.cluster", "cluster"),
+}
+
+
+class LazyGroup(click.Group):
+    """Finds the commands of COMMANDS, in that order."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name not in COMMANDS:
+            return None
+        module, function = COMMANDS[cmd_name]
+        command = getattr(importlib.import_module(module), function)
+        assert isinstance(command, click.Command), f"{module}.{function} is no command"
+        return command
+
+
+@click.group(
+    cls=LazyGroup,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+    epilog=examples(
+        "oncelog up",
+        "oncelog topic create payments --partitions 3",
+        "echo alice:10 | oncelog produce payments --key-separator : --transactional",
+        "oncelog consume payments",
+    )
+    + "\n\n\b\nExit codes: 0 done, 1 refused, 2 wrong usage, 3 nobody answers.",
+)
+@click.version_option(package_name="oncelog-server", prog_name="oncelog")
+def oncelog() -> None:
+    """Oncelog, a transactional log."""

@@ -1,0 +1,109 @@
+"""What commands print: tables for people, JSON for scripts, and the words for ids and times.
+
+With `--json` a command prints one JSON value, or one per line where it streams. Ids are strings,
+for JSON numbers end at 2^53. Times are RFC 3339 in UTC.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import click
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+# Width of tables that go into a pipe: wide enough never to fold a cell.
+PIPE_WIDTH: Final = 400
+TX_ID_DIGITS: Final = 16
+
+
+def console() -> Console:
+    """Where people read. Made per use, so that a redirected stdout is found."""
+    return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
+
+
+def error_console() -> Console:
+    """Where people read what went wrong, and progress."""
+    return Console(stderr=True, soft_wrap=True, highlight=False)
+
+
+def print_json(value: Any) -> None:
+    """One JSON value on a line of its own."""
+    click.echo(json.dumps(value))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
+    """A table, or what `empty` says. Numbers stand right."""
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    shown = [list(row) for row in rows]
+    for index, name in enumerate(columns):
+        numeric = bool(shown) and all(isinstance(row[index], int) for row in shown)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in shown:
+        table.add_row(*(escape("-" if cell is None else str(cell)) for cell in row))
+    if shown:
+        console().print(table)
+    else:
+        console().print(empty)
+
+
+def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
+    """`name: value` lines, aligned."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    table.add_column(style="bold")
+    table.add_column(overflow="fold")
+    for name, value in fields:
+        table.add_row(name, escape("-" if value in (None, "") else str(value)))
+    console().print(table)
+
+
+def show_tx_id(tx_id: int) -> str:
+    """16 hex digits, as logs and tools write it."""
+    return f"{tx_id:0{TX_ID_DIGITS}x}"
+
+
+def show_generation(generation: int) -> str:
+    """epoch.counter."""
+    return f"{generation >> 32}.{generation & 0xFFFFFFFF}"
+
+
+def show_time(time_ms: int) -> str | None:
+    """RFC 3339 in UTC; None for 0, which means unknown or not yet."""
+    if not time_ms:
+        return None
+    moment = datetime.fromtimestamp(time_ms / 1000, UTC)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def show_age(ms: int) -> str:
+    """The two largest units."""
+    seconds = max(0, ms) // 1000
+    for size, unit, smaller, small in ((86_400, "d", 3_600, "h"), (3_600, "h", 60, "m")):
+        if seconds >= size:
+            return f"{seconds // size}{unit}{seconds % size // smaller}{small}"
+    return f"{seconds // 60}m{seconds % 60}s" if seconds >= 60 else f"{seconds}s"
+
+
+class TxIdType(click.ParamType[int]):
+    """A TxId as this command prints it: hexadecimal."""
+
+    name = "TXID"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            tx_id = int(value, 16)
+        except ValueError:
+            self.fail(f"{value!r} is not a TxId: 16 hex digits, as `oncelog tx list` shows.")
+        if not 0 < tx_id < 1 << 64:
+            self.fail(f"{value!r} is not a TxId: it has more than 64 bits.")
+        return tx_id
+
+
+TX_ID: Final = TxIdType()

@@ -1,0 +1,124 @@
+"""`oncelog produce`: lines of text become records."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import IO, Any, Final, Protocol
+
+import click
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
+from services.cli.examples import examples
+from services.cli.output import error_console, print_json
+from services.cli.session import Session, connected
+
+# Lines between two looks at the progress bar.
+PROGRESS_EVERY_LINES: Final = 1_000
+
+
+class Sender(Protocol):
+    """A producer, or an open transaction of one."""
+
+    def send(self, topic: str, value: bytes | None = ..., key: bytes | None = ...) -> None: ...
+
+
+@click.command(
+    epilog=examples(
+        "printf 'alice:10\\nbob:20\\n' | oncelog produce payments --key-separator :",
+        "oncelog produce payments --file payments.txt --transactional",
+        "oncelog produce payments --file day.txt --transactional --name loader",
+    )
+)
+@click.argument("topic")
+@click.option("--file", "source", type=click.File("rb"), default="-", help="Default: stdin.")
+@click.option("--key-separator", metavar="TEXT", help="What stands between key and value.")
+@click.option("--transactional", is_flag=True, help="All lines in one transaction, or none.")
+@click.option("--name", help="The producer's name: a second one of that name fences the first.")
+@connected
+def produce(
+    session: Session,
+    topic: str,
+    source: IO[bytes],
+    key_separator: str | None,
+    transactional: bool,
+    name: str | None,
+) -> None:
+    """Append each line as a record.
+
+    A line without the key separator is refused. With --transactional readers see all lines or none:
+    nothing of it, when it fails or is interrupted.
+    """
+    if name and not transactional:
+        raise click.UsageError("--name is for --transactional: plain producers have no name.")
+    separator = key_separator.encode() if key_separator else None
+    # So that a missing topic is told before the first line is read.
+    session.topic(topic)
+    with session.connect() as log, _progress(source) as advance:
+        if transactional:
+            with log.transactional_producer(name) as producer, producer.transaction() as tx:
+                count = _send_all(tx, topic, source, separator, advance)
+        else:
+            with log.producer() as producer:
+                count = _send_all(producer, topic, source, separator, advance)
+    if session.as_json:
+        print_json({"topic": topic, "records": count, "transactional": transactional})
+    else:
+        click.echo(f"{count} records to {topic}{' in one transaction' if transactional else ''}")
+
+
+def _send_all(
+    sender: Sender, topic: str, source: IO[bytes], separator: bytes | None, advance: Any
+) -> int:
+    count = size = 0
+    for line in source:
+        key, value = split_line(line, separator, number=count + 1)
+        sender.send(topic, value=value, key=key)
+        count += 1
+        size += len(line)
+        if count % PROGRESS_EVERY_LINES == 0:
+            advance(size)
+            size = 0
+    advance(size)
+    return count
+
+
+def split_line(line: bytes, separator: bytes | None, *, number: int) -> tuple[bytes | None, bytes]:
+    """Key and value, without the line's end. Raises UsageError where there is no separator."""
+    text = line.removesuffix(b"\n").removesuffix(b"\r")
+    if separator is None:
+        return None, text
+    key, found, value = text.partition(separator)
+    if not found:
+        raise click.UsageError(
+            f"line {number} has no key: {separator.decode()!r} does not stand in it"
+        )
+    return key, value
+
+
+@contextmanager
+def _progress(source: IO[bytes]) -> Iterator[Any]:
+    """A bar on long input, where people look; gives what to call with bytes done."""
+    console = error_console()
+    bar = Progress(
+        TextColumn("producing"),
+        BarColumn(),
+        DownloadColumn(),
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    )
+    with bar:
+        task = bar.add_task("producing", total=_size(source))
+        yield lambda size: bar.advance(task, size)
+
+
+def _size(source: IO[bytes]) -> int | None:
+    """None for what is no file."""
+    try:
+        status = os.fstat(source.fileno())
+    except OSError:
+        return None
+    return status.st_size or None
