@@ -157,11 +157,11 @@ class Elections:
         if seat is None or not seat.led_epoch:
             return
         epoch = seat.leave()
-        seat.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
+        # Should this call be cancelled, the round finishes it: etcd names us in an epoch we left.
+        self._wake.set()
         while True:
             try:
                 await self._try_resign(partition, epoch)
-                self._wake.set()
                 return
             except EtcdUnavailable:
                 await asyncio.sleep(ROUND_RETRY_MS / 1000)
@@ -169,6 +169,8 @@ class Elections:
     async def _try_resign(self, partition: PartitionId, epoch: int) -> None:
         """Empties `leader` where etcd names this boot in `epoch`. Raises EtcdUnavailable."""
         key = partition_key(partition)
+        if (seat := self._seats.get(partition)) is not None:
+            seat.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
         found, _ = await self._etcd.get(key)
         if found is None:
             return

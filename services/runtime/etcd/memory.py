@@ -213,6 +213,8 @@ class MemoryEtcd:
         self._dropped_replies = 0
         self._held_txns: list[tuple[list[Compare | Exists], list[Put | Delete]]] = []
         self._hold_next_txn = False
+        self._hold_next_reply = False
+        self._held_replies = asyncio.Event()
 
     # ------------------------------------------------------------------------------------ faults
 
@@ -234,6 +236,14 @@ class MemoryEtcd:
         """The next transaction's caller sees EtcdUnavailable at once; it is applied only at
         `release_held_txns`: a message that the network delays."""
         self._hold_next_txn = True
+
+    def hold_next_txn_reply(self) -> None:
+        """The next transaction is applied; its caller hears of it at `release_held_replies`."""
+        self._hold_next_reply = True
+        self._held_replies.clear()
+
+    def release_held_replies(self) -> None:
+        self._held_replies.set()
 
     def release_held_txns(self) -> None:
         held, self._held_txns = self._held_txns, []
@@ -267,6 +277,9 @@ class MemoryEtcd:
         if self._dropped_replies:
             self._dropped_replies -= 1
             raise EtcdUnavailable("the answer to a transaction was lost")
+        if self._hold_next_reply:
+            self._hold_next_reply = False
+            await self._held_replies.wait()
         await self._travel()
         return result
 

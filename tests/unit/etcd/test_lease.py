@@ -1,0 +1,211 @@
+"""Leases lie: a process stops answering before etcd gives its key away (design §5)."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from services.core.ids import BootId
+from services.core.ports import Delete, EtcdUnavailable
+from services.runtime.etcd.keys import BootValue, boot_key
+from services.runtime.etcd.lease import Membership
+from tests.unit.etcd.world import LEASE_MS, Log, Node, World, loop_ms
+
+
+def key_of(node: Node) -> str:
+    return boot_key(node.membership.boot_id)
+
+
+def test_i18_valid_ends_before_etcd_gives_the_key_away(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        await asyncio.sleep(20)
+        assert node.membership.valid()
+        node.etcd.unavailable = True
+        await World.until(lambda: not node.membership.valid())
+        assert world.server.get(key_of(node)) is not None, "the key outlives our own deadline"
+        await World.until(lambda: world.server.get(key_of(node)) is None)
+        assert node.log.names() == ["lease not renewed in time"]
+
+    world.run(story)
+
+
+def test_the_deadline_counts_from_the_sending_of_the_keep_alive(world: World) -> None:
+    async def story() -> None:
+        node = world.node("n1")
+        node.etcd.latency_ms = 400
+        await node.start(elections=False)
+        await asyncio.sleep(9.9)
+        node.etcd.unavailable = True
+        # Each renewal is granted 400 ms after it was sent; etcd counts from there.
+        await World.until(lambda: not node.membership.valid())
+        ended_ms = loop_ms()
+        await World.until(lambda: world.server.get(key_of(node)) is None)
+        assert loop_ms() - ended_ms >= 400
+
+    world.run(story)
+
+
+def test_the_same_lease_renewed_late_makes_valid_again(world: World) -> None:
+    """etcd extends leases over its own restart: the key stood all the time, so nobody else led."""
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        lease = node.membership.lease
+        world.server._leases[lease].deadline_s += 60
+        world.server._leases[lease].timer.cancel()
+        node.etcd.unavailable = True
+        await World.until(lambda: not node.membership.valid())
+        node.etcd.unavailable = False
+        await World.until(node.membership.valid)
+        assert (node.membership.lost, node.membership.lease) == (0, lease)
+
+    world.run(story)
+
+
+def test_a_new_lease_is_valid_only_when_leadership_was_compared(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        gate, seen = asyncio.Event(), []
+
+        async def confirm() -> None:
+            seen.append(("confirming", node.membership.valid()))
+            if len(seen) < 3:
+                raise EtcdUnavailable("asked again")
+            await gate.wait()
+
+        node.membership.on_lost(lambda: seen.append(("lost", node.membership.valid())))
+        node.membership.on_regained(confirm)
+        world.server.expire(node.membership.lease)
+        await asyncio.sleep(10)
+        assert seen == [("lost", False), ("confirming", False), ("confirming", False)]
+        assert world.server.get(key_of(node)) is not None, "the new key stands before it is asked"
+        assert not node.membership.valid()
+        gate.set()
+        await World.until(node.membership.valid)
+        assert node.membership.lost == 1
+
+    world.run(story)
+
+
+def test_a_lease_lost_while_confirming_starts_over(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        rounds = []
+
+        async def confirm() -> None:
+            rounds.append(node.membership.lease)
+            if len(rounds) == 1:
+                world.server.expire(node.membership.lease)
+                await asyncio.sleep(1)
+
+        node.membership.on_regained(confirm)
+        world.server.expire(node.membership.lease)
+        await World.until(lambda: node.membership.lost == 2 and node.membership.valid())
+        assert len(set(rounds)) == 2
+
+    world.run(story)
+
+
+def test_a_removed_key_is_a_lost_lease(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        world.server.txn([], [Delete(key_of(node))])
+        await World.until(lambda: node.membership.lost == 1)
+        await World.until(node.membership.valid)
+        assert world.server.get(key_of(node)) is not None
+
+    world.run(story)
+
+
+def test_a_delayed_write_of_the_old_lease_does_not_replace_the_new_key(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        node.etcd.hold_next_txn()
+        world.server.expire(node.membership.lease)
+        await World.until(lambda: node.membership.lost == 1 and node.membership.valid())
+        before = world.server.get(key_of(node))
+        node.etcd.release_held_txns()
+        await asyncio.sleep(LEASE_MS / 1000 * 3)
+        assert world.server.get(key_of(node)) == before
+        assert (node.membership.lost, node.membership.valid()) == (1, True)
+
+    world.run(story)
+
+
+def test_a_clean_stop_gives_the_key_back_at_once(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        await node.membership.stop()
+        assert not node.membership.valid()
+        assert world.server.get(key_of(node)) is None
+
+    world.run(story)
+
+
+@pytest.mark.parametrize(("node_id", "buried"), [("n1", True), ("n2", False)])
+def test_a_restart_removes_the_dead_boots_key_of_its_own_node_only(
+    world: World, node_id: str, buried: bool
+) -> None:
+    async def story() -> None:
+        dead = await world.node("n1").start(elections=False)
+        await dead.crash()
+        assert world.server.get(key_of(dead)) is not None
+        again = world.node(node_id)
+        await again.start(previous=dead.membership.boot_id, elections=False)
+        assert (world.server.get(key_of(dead)) is None) is buried
+        assert again.log.names() == ([] if buried else ["previous boot kept"])
+
+    world.run(story)
+
+
+class Renewals:
+    """Keep-alives of a lease thread, counted."""
+
+    def __init__(self) -> None:
+        self.sent = 0
+        self.arrived = threading.Event()
+        self.closed = threading.Event()
+
+    def keep_alive(self, lease: int, timeout_ms: int) -> int:
+        self.sent += 1
+        self.arrived.set()
+        return LEASE_MS
+
+    def close(self) -> None:
+        self.closed.set()
+
+
+def test_the_lease_thread_renews_only_while_the_loop_ticks() -> None:
+    world, renewals = World(), Renewals()
+    now_ms = 0
+
+    async def story() -> None:
+        nonlocal now_ms
+        member = Membership(
+            Node(world.server, "n1", "b").etcd,
+            boot_id=BootId(b"b" * 16),
+            node=BootValue("n1", "localhost", 1, (), "0"),
+            lease_ms=500,
+            reporter=Log(),
+            renewals=lambda: renewals,
+            now_ms=lambda: now_ms,
+        )
+        await member.start()
+        assert await asyncio.to_thread(renewals.arrived.wait, 10)
+        # The loop hangs for longer than half a lease: this call does not return to it.
+        now_ms += 10_000
+        sent = renewals.sent
+        assert not threading.Event().wait(0.3)
+        assert renewals.sent <= sent + 1, "one may have been under way"
+        assert not member.valid()
+        # It lives again.
+        renewals.arrived.clear()
+        assert await asyncio.to_thread(renewals.arrived.wait, 10)
+        await member.stop()
+        assert renewals.closed.is_set()
+        world.server.close()
+
+    asyncio.run(story())

@@ -1,0 +1,177 @@
+"""Several nodes over one in-memory etcd, on a loop whose time is a variable."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any, TypeVar
+
+from services.core.ids import BootId, PartitionId
+from services.core.machine import Instant
+from services.runtime.etcd.directory import ClusterView
+from services.runtime.etcd.election import Elections
+from services.runtime.etcd.keys import BootValue
+from services.runtime.etcd.lease import Membership
+from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from services.runtime.etcd.refusal import EtcdRefused
+from services.runtime.etcd.standing import Prepared
+from services.runtime.etcd.topics import EtcdTopics
+from tests.simulation.virtual_time import VirtualTimeLoop, run
+
+LEASE_MS = 5_000
+T = TypeVar("T")
+
+
+def loop_ms() -> int:
+    return int(asyncio.get_running_loop().time() * 1000)
+
+
+class LoopClock:
+    def now(self) -> Instant:
+        return Instant(loop_ms(), loop_ms())
+
+
+class Log:
+    """The Reporter port: events as (name, fields)."""
+
+    def __init__(self) -> None:
+        self.events: list[tuple[str, dict[str, object]]] = []
+
+    def count(self, name: str, value: float = 1, **labels: str) -> None: ...
+
+    def gauge(self, name: str, value: float, **labels: str) -> None: ...
+
+    def observe(self, name: str, value_ms: float, **labels: str) -> None: ...
+
+    def event(self, event: str, **fields: object) -> None:
+        self.events.append((event, fields))
+
+    def names(self) -> list[str]:
+        return [name for name, _ in self.events]
+
+
+class Host:
+    """What Elections tells, in order. `replicas` may be edited by a test."""
+
+    def __init__(self, node_id: str) -> None:
+        self.told: list[tuple[str, PartitionId, int]] = []
+        self.default = Prepared(node_id.encode().ljust(16, b"."), 0)
+        self.replicas: dict[PartitionId, Prepared | Exception] = {}
+        self.prepared = 0
+
+    async def prepare(self, partition: PartitionId) -> Prepared:
+        self.prepared += 1
+        replica = self.replicas.get(partition, self.default)
+        if isinstance(replica, Exception):
+            raise replica
+        return replica
+
+    def on_elected(self, partition: PartitionId, epoch: int) -> None:
+        self.told.append(("elected", partition, epoch))
+
+    def on_deposed(self, partition: PartitionId) -> None:
+        self.told.append(("deposed", partition, 0))
+
+    def on_deleted(self, partition: PartitionId) -> None:
+        self.told.append(("deleted", partition, 0))
+
+
+class Node:
+    """One process: everything that it has of etcd."""
+
+    def __init__(self, server: MemoryEtcdServer, node_id: str, boot: str, *roles: str) -> None:
+        self.etcd = MemoryEtcd(server)
+        self.log = Log()
+        self.host = Host(node_id)
+        self.refused: list[EtcdRefused] = []
+        self.view = ClusterView(self.etcd, cluster_id=b"c" * 16, on_refused=self.refused.append)
+        self.membership = Membership(
+            self.etcd,
+            boot_id=BootId(boot.encode().ljust(16, b".")),
+            node=BootValue(node_id, "localhost", 7401, roles or ("partition_leader",), "0.1"),
+            lease_ms=LEASE_MS,
+            reporter=self.log,
+            now_ms=loop_ms,
+        )
+        self.elections = Elections(
+            self.etcd,
+            self.view,
+            self.membership,
+            host=self.host,
+            reporter=self.log,
+            on_refused=self.refused.append,
+        )
+        self._drawn = 0
+        self.topics = EtcdTopics(
+            self.etcd,
+            self.view,
+            lease=lambda: self.membership.lease,
+            clock=LoopClock(),
+            random_bytes=self._draw,
+        )
+
+    async def start(self, *, previous: BootId | None = None, elections: bool = True) -> Node:
+        await self.view.start()
+        await self.membership.start(previous_boot_id=previous)
+        boot_id = self.membership.boot_id
+        await self.view.wait_for(
+            lambda view: any(node.boot_id == boot_id for node in view.nodes()), timeout_ms=1_000
+        )
+        if elections:
+            await self.elections.start()
+        return self
+
+    async def crash(self) -> None:
+        """kill -9: nothing is said to etcd."""
+        self.etcd.unavailable = True
+        await self.elections.stop()
+        await self.membership.stop()
+        await self.view.stop()
+
+    async def stop(self) -> None:
+        self.elections.withdraw()
+        await self.elections.stop()
+        await self.membership.stop()
+        await self.view.stop()
+
+    def leads(self, partition: PartitionId) -> int:
+        """The epoch, 0 for none."""
+        state = self.elections.granted(partition)
+        return 0 if state is None else state.epoch
+
+    def _draw(self, size: int) -> bytes:
+        self._drawn += 1
+        return f"{self.membership.node.node_id}-{self._drawn}".encode().ljust(size, b"r")
+
+
+class World:
+    """One store and its nodes; `run` stops what a test left running."""
+
+    def __init__(self) -> None:
+        self.server = MemoryEtcdServer()
+        self.nodes: list[Node] = []
+
+    def node(self, node_id: str, *roles: str, boot: str = "") -> Node:
+        node = Node(self.server, node_id, boot or f"{node_id}-{len(self.nodes)}", *roles)
+        self.nodes.append(node)
+        return node
+
+    def run(self, story: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        async def with_end() -> T:
+            try:
+                async with asyncio.timeout(3_600):
+                    return await story()
+            finally:
+                for node in self.nodes:
+                    await node.crash()
+                self.server.close()
+
+        return run(with_end(), VirtualTimeLoop())
+
+    @staticmethod
+    async def until(predicate: Callable[[], object], *, within_ms: int = 30_000) -> None:
+        """Lets time pass until the predicate holds."""
+        end = loop_ms() + within_ms
+        while not predicate():
+            assert loop_ms() < end, "it did not come about"
+            await asyncio.sleep(0.01)
