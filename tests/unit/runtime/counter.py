@@ -1,0 +1,150 @@
+"""The smallest role there is: a counter. For tests of what runs any machine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from oncelogpb.errors import InvalidArgument
+from services.core.frame import At, Frame, Kind
+from services.core.ids import PartitionId, TopicId
+from services.core.machine import (
+    Codec,
+    Decision,
+    EpochStart,
+    Instant,
+    Snapshot,
+    Table,
+    Tick,
+    refuse,
+)
+from services.core.ports import Replica, Slots
+from services.core.role import RoleEnv
+
+
+class Add(msgspec.Struct, frozen=True):
+    number: int
+
+
+class Added(msgspec.Struct, frozen=True):
+    number: int
+
+
+class CounterMachine:
+    """Adds; refuses negative numbers; remembers every sum in a table."""
+
+    def __init__(self) -> None:
+        self.next_offset = 0
+        self.total = 0
+        self.epoch = 0
+        self.sums: list[int] = []
+        self._saved = 0
+
+    def decide(self, command: Add | Tick, now: Instant) -> Decision[Added]:
+        match command:
+            case Tick():
+                return Decision()
+            case Add(number=number) if number < 0:
+                return refuse(InvalidArgument("only upwards", total=self.total))
+            case Add(number=0):
+                return Decision((), self.total)
+            case Add(number=number):
+                return Decision((Added(number),), self.total + number)
+
+    def apply(self, record: Added | EpochStart, at: At) -> None:
+        self.next_offset = at.offset + 1
+        match record:
+            case EpochStart():
+                self.epoch = at.epoch
+            case Added(number=number):
+                self.total += number
+                self.sums.append(self.total)
+
+    def seen(self, signal: object, now: Instant) -> None:
+        """No volatile state."""
+
+    def owed(self, below: int) -> Sequence[Any]:
+        return ()
+
+    def check(self) -> None:
+        assert self.total == (self.sums[-1] if self.sums else 0)
+
+    def snapshot(self) -> Snapshot:
+        rows = b"".join(value.to_bytes(8, "big") for value in self.sums[self._saved :])
+        table = Table(row_bytes=8, first_row=self._saved, rows=rows)
+        self._saved = len(self.sums)
+        state = msgspec.msgpack.encode((self.next_offset, self.total, self.epoch))
+        return Snapshot(state, {"sums": table})
+
+    def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
+        self.next_offset, self.total, self.epoch = msgspec.msgpack.decode(state)
+        rows = tables["sums"]
+        self.sums = [int.from_bytes(rows[i : i + 8], "big") for i in range(0, len(rows), 8)]
+        self._saved = len(self.sums)
+
+
+class CounterCodec:
+    def encode(self, record: Added) -> Frame:
+        return Frame(Kind.RECORD, msgspec.msgpack.encode(record))
+
+    def decode(self, frame: Frame) -> Added:
+        return msgspec.msgpack.decode(frame.payload, type=Added)
+
+
+class Quiet:
+    """The Outbox port, owing nothing."""
+
+    def __init__(self) -> None:
+        self.wakes = 0
+        self.stopped = False
+
+    def wake(self) -> None:
+        self.wakes += 1
+
+    async def stop(self) -> None:
+        self.stopped = True
+
+
+class CounterRole:
+    name = "coordinator"
+    control_topic: TopicId | None = TopicId(b"c" * 16)
+
+    def __init__(self) -> None:
+        self.codec: Codec[Any] = CounterCodec()
+        self.projected: list[tuple[int, int]] = []
+
+    def machine(self, partition: PartitionId) -> CounterMachine:
+        return CounterMachine()
+
+    def projection(self, partition: PartitionId, slots: Callable[[str, int], Slots]) -> CounterRole:
+        return self
+
+    def project(self, record: Added, at: At) -> None:
+        self.projected.append((at.offset, record.number))
+
+    def outbox(self, replica: Replica, env: RoleEnv) -> Quiet:
+        return Quiet()
+
+    def services(self, env: RoleEnv) -> Mapping[str, object]:
+        return {}
+
+
+class Silent:
+    """The Reporter port."""
+
+    def __init__(self) -> None:
+        self.events: list[str] = []
+
+    def count(self, name: str, value: float = 1, **labels: str) -> None:
+        """Not looked at."""
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Not looked at."""
+
+    def observe(self, name: str, value_ms: float, **labels: str) -> None:
+        """Not looked at."""
+
+    def event(self, event: str, **fields: object) -> None:
+        self.events.append(event)

@@ -1,0 +1,311 @@
+"""One replica: durable before visible, one epoch per leadership, failures that end an epoch."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from oncelogpb.errors import DiskFull, InvalidArgument, Loading, NotLeader, UnknownOutcome
+from services.core.ids import PartitionId, TopicId
+from services.core.role import at_once
+from services.runtime.driver import UNCLEAN_SKIP, Driver, Standing, Surroundings
+from services.runtime.storage.commit import GroupCommit
+from services.runtime.storage.journal import Journal
+from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.virtual_time import VirtualTimeLoop, run
+from tests.unit.runtime.counter import Add, CounterRole, Quiet, Silent
+
+PARTITION = PartitionId(TopicId(b"c" * 16), 0)
+
+
+class Bench:
+    """A driver over a fake disk, with switches for what surrounds it."""
+
+    def __init__(self, loop: VirtualTimeLoop, disk: FakeDisk | None = None) -> None:
+        self.loop = loop
+        self.disk = disk or FakeDisk(seed=1)
+        self.role = CounterRole()
+        self.outboxes: list[Quiet] = []
+        self.failures: list[OSError] = []
+        self.lease_valid = True
+        self.has_room = True
+        self.snapshot_every_bytes = 1 << 30
+        self.commits = 0
+        self.driver = self._open()
+
+    def _open(self) -> Driver:
+        def commit_done(stats: object) -> None:
+            self.commits += 1
+
+        around = Surroundings(
+            clock=self.loop,
+            commit=GroupCommit(self.disk, on_commit=commit_done),
+            reporter=Silent(),
+            lease_valid=lambda: self.lease_valid,
+            has_room=lambda: self.has_room,
+            offload=at_once,
+            snapshot_every_bytes=self.snapshot_every_bytes,
+            failed=lambda partition, error: self.failures.append(error),
+        )
+        journal = Journal.open(self.disk, "partitions/p", segment_bytes=1 << 16)
+        return Driver(PARTITION, self.role, journal, around, self._make_outbox)
+
+    def _make_outbox(self, driver: Driver) -> Quiet:
+        self.outboxes.append(Quiet())
+        return self.outboxes[-1]
+
+    async def lead(self, epoch: int = 1, *, skip: int = 0) -> None:
+        await self.driver.lead(epoch, skip=skip)
+        while self.driver.standing is Standing.LOADING:
+            await asyncio.sleep(0.001)
+
+    def lose_power(self, tear: Tear = Tear.NOTHING) -> Bench:
+        """What the next process finds."""
+        self.disk.crash(tear)
+        return Bench(self.loop, self.disk.reopen())
+
+
+def story(tell: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    loop = VirtualTimeLoop()
+
+    async def main() -> None:
+        await tell(Bench(loop))
+
+    run(main(), loop)
+
+
+def test_i5_a_reply_waits_for_the_sync() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        reply = bench.driver.submit(Add(3))
+        await asyncio.sleep(0)
+        assert not reply.done()
+        assert bench.driver.high_watermark == 1
+        assert await reply == 3
+        assert bench.driver.high_watermark == 2
+
+    story(tell)
+
+
+def test_refusals_and_reads_wait_for_what_they_were_decided_on() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        added = bench.driver.submit(Add(3))
+        read = bench.driver.submit(Add(0))
+        refused = bench.driver.submit(Add(-1))
+        await asyncio.sleep(0)
+        assert not read.done()
+        assert not refused.done()
+        assert await read == 3
+        assert added.done()
+        with pytest.raises(InvalidArgument) as caught:
+            await refused
+        assert caught.value.metadata == {"total": "3"}
+
+    story(tell)
+
+
+def test_all_of_a_loop_turn_goes_down_in_one_sync() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        before = bench.commits
+        await asyncio.gather(*(bench.driver.submit(Add(1)) for _ in range(100)))
+        assert bench.commits == before + 1
+
+    story(tell)
+
+
+def test_nothing_is_answered_before_epoch_start_is_durable() -> None:
+    async def tell(bench: Bench) -> None:
+        with pytest.raises(NotLeader):
+            bench.driver.submit(Add(1))
+        await bench.driver.lead(1)
+        with pytest.raises(Loading):
+            bench.driver.submit(Add(1))
+        assert not bench.outboxes, "nothing is owed while loading"
+        await asyncio.sleep(1)
+        assert await bench.driver.submit(Add(1)) == 1
+
+    story(tell)
+
+
+def test_who_steps_down_says_that_the_outcome_is_unknown() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        recorded = bench.driver.submit(Add(1))
+        read = bench.driver.submit(Add(0))
+        bench.driver.step_down("deposed")
+        with pytest.raises(UnknownOutcome):
+            await recorded
+        with pytest.raises(NotLeader):
+            await read
+        with pytest.raises(NotLeader):
+            bench.driver.submit(Add(1))
+        await bench.driver.closed()
+        assert bench.outboxes[0].stopped
+
+    story(tell)
+
+
+def test_a_cancelled_call_abandons_its_reply_never_its_records() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        bench.driver.submit(Add(5)).cancel()
+        assert await bench.driver.submit(Add(0)) == 5
+
+    story(tell)
+
+
+def test_i18_nothing_is_acknowledged_past_the_lease() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        reply = bench.driver.submit(Add(1))
+        bench.lease_valid = False
+        with pytest.raises(UnknownOutcome):
+            await reply
+        with pytest.raises(NotLeader):
+            await bench.driver.submit(Add(0))
+        with pytest.raises(NotLeader):
+            bench.driver.require_lease()
+
+    story(tell)
+
+
+@pytest.mark.parametrize("tear", list(Tear))
+def test_i25_i35_what_was_acknowledged_survives_power_loss(tear: Tear) -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        for number in range(1, 20):
+            await bench.driver.submit(Add(number))
+        total = bench.driver.machine.total
+        lost = bench.driver.submit(Add(1000))
+        after = bench.lose_power(tear)
+        await after.lead(2)
+        assert after.driver.machine.total in (total, total + 1000)
+        assert after.driver.machine.epoch == 2
+        after.driver.machine.check()
+        lost.cancel()
+
+    story(tell)
+
+
+def test_an_epoch_is_never_continued() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(4)
+        after = bench.lose_power()
+        with pytest.raises(AssertionError, match="never continued"):
+            await after.driver.lead(4)
+
+    story(tell)
+
+
+def test_a_failed_sync_ends_the_epoch_and_its_bytes_are_gone() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        await bench.driver.submit(Add(1))
+        bench.disk.fail_next()
+        doubtful = bench.driver.submit(Add(10))
+        with pytest.raises(UnknownOutcome):
+            await doubtful
+        assert bench.driver.standing is Standing.FAILED
+        assert len(bench.failures) == 1
+        with pytest.raises(NotLeader):
+            bench.driver.submit(Add(1))
+        await bench.driver.recover_from_failure()
+        await bench.lead(2)
+        assert await bench.driver.submit(Add(0)) == 1
+
+    story(tell)
+
+
+def test_snapshots_hold_only_what_is_durable() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        for number in range(1, 50):
+            await bench.driver.submit(Add(number))
+        bench.driver._capture_snapshot()
+        durable = bench.driver.machine.total
+        bench.driver.submit(Add(7)).add_done_callback(lambda done: done.exception())
+        bench.driver._capture_snapshot()
+        after = bench.lose_power()
+        saved = after.driver.journal.load_snapshot()
+        assert saved is None or saved[0] <= after.driver.journal.log_end
+        await after.lead(2)
+        assert after.driver.machine.total == durable
+
+    story(tell)
+
+
+def test_i35_a_restart_from_a_snapshot_gives_the_live_state() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        for number in range(1, 30):
+            await bench.driver.submit(Add(number))
+        await bench.driver.checkpoint()
+        for number in range(30, 40):
+            await bench.driver.submit(Add(number))
+        sums = bench.driver.machine.sums
+        after = bench.lose_power()
+        saved = after.driver.journal.load_snapshot()
+        assert saved is not None
+        assert saved[0] == 30, "EPOCH_START and 29 records"
+        await after.lead(2)
+        assert after.driver.machine.sums == sums
+        # The projection is shown again only what the snapshot does not cover.
+        assert [number for _, number in after.role.projected] == list(range(30, 40))
+
+    story(tell)
+
+
+def test_projections_see_durable_records_in_order() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        replies = [bench.driver.submit(Add(number)) for number in (4, 5, 6)]
+        await asyncio.sleep(0)
+        assert bench.role.projected == []
+        await asyncio.gather(*replies)
+        assert bench.role.projected == [(1, 4), (2, 5), (3, 6)]
+
+    story(tell)
+
+
+def test_a_control_journal_skips_offsets_after_an_unclean_election() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        await bench.driver.submit(Add(1))
+        bench.driver.step_down("deposed")
+        await bench.lead(2, skip=UNCLEAN_SKIP)
+        assert bench.driver.log_end == 2 + UNCLEAN_SKIP + 1
+        assert await bench.driver.submit(Add(1)) == 2
+        after = bench.lose_power()
+        await after.lead(3)
+        assert after.driver.machine.total == 2
+
+    story(tell)
+
+
+def test_i28_data_is_refused_by_name_where_the_disk_is_full() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        bench.has_room = False
+        with pytest.raises(DiskFull):
+            bench.driver.require_room()
+        assert await bench.driver.submit(Add(0)) == 0
+
+    story(tell)
+
+
+def test_waiting_for_the_next_advance_survives_a_cancelled_waiter() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        impatient = asyncio.ensure_future(bench.driver.advanced())
+        patient = asyncio.ensure_future(bench.driver.advanced())
+        impatient.cancel()
+        await bench.driver.submit(Add(1))
+        await patient
+        assert impatient.cancelled()
+
+    story(tell)
