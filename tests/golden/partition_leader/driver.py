@@ -13,7 +13,7 @@
     state                     ends and open transactions
     since TIME                offset from which a committed read by time starts
 
-Records are stamped time=MS (default 0); 2 options `time=` and `bytes=` (payload) shape a batch.
+Options of a batch: time=MICROSECONDS of its latest record (0), bytes=SIZE of its payload (10).
 """
 
 from __future__ import annotations
@@ -49,6 +49,12 @@ CONFIG = PartitionLeaderConfig(open_transactions_max=3, batches_per_part_max=4, 
 class PartitionDriver(HostDriver):
     """See the module."""
 
+    @property
+    def machine(self) -> PartitionMachine:
+        machine = self.host.machine
+        assert isinstance(machine, PartitionMachine)
+        return machine
+
     def run(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:
         line = " ".join([verb, *words, *(f"{k}={v}" for k, v in options.items())])
         match verb:
@@ -75,7 +81,7 @@ class PartitionDriver(HostDriver):
                 self.host.signal(c.LeaderMoved(frozenset(int(word) for word in words)))
                 return ""
             case "questions":
-                owed = self.host.machine.owed(self.host.high_watermark)
+                owed = self.machine.owed(self.host.high_watermark)
                 shown = [f"{show_tx(q.tx_id)} {_who(q)} +{q.bytes_received} bytes" for q in owed]
                 return "\n".join(shown) or "no questions"
             case "read":
@@ -83,8 +89,8 @@ class PartitionDriver(HostDriver):
                 start, limit = int(options.get("from", 0)), int(options.get("bytes", 1_000_000))
                 return self._read(view, start, limit)
             case "since":
-                end = self.host.machine.committed.readable_end(self.host.high_watermark)
-                return str(self.host.machine.committed.since(int(words[0]), below=end))
+                end = self.machine.committed.readable_end(self.host.high_watermark)
+                return str(self.machine.committed.since(int(words[0]), below=end))
             case "state":
                 return self._state()
         raise ValueError(f"no verb {verb!r}")
@@ -136,7 +142,7 @@ class PartitionDriver(HostDriver):
         return "\n".join(lines) or "nothing"
 
     def _read_committed(self, start: int, max_bytes: int) -> str:
-        log = self.host.machine.committed
+        log = self.machine.committed
         end = log.readable_end(self.host.high_watermark)
         stretches = log.stretches(start, below=end, max_bytes=max_bytes, max_entries=100)
         lines = [f"end {end}"]
@@ -153,12 +159,12 @@ class PartitionDriver(HostDriver):
         return [s for s in self.host.frames if s.end > journal_offset and s.at.offset < end]
 
     def _state(self) -> str:
-        machine = self.host.machine
+        machine = self.machine
         open_ = " ".join(show_tx(tx_id) for tx_id in machine.pending.open) or "none"
         damaged = " ".join(show_tx(tx_id) for tx_id in machine.damage.parts) or "none"
         end = machine.committed.readable_end(self.host.high_watermark)
         return (
-            f"readable {end} committed {machine.committed.end_offset} open {open_} damaged {damaged} "
+            f"readable {end} of {machine.committed.end_offset}, open: {open_}, damaged: {damaged}, "
             f"first open position {machine.first_open_position()}"
         )
 
