@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -305,7 +305,7 @@ async def unary(
 
 async def server_stream(
     channel: grpc.aio.Channel, service: str, method: str, request: Message
-) -> AsyncIterator[Any]:
+) -> AsyncGenerator[Any, None]:
     """The replies of a server-streaming call, until the server ends it or the caller stops
     iterating (use contextlib.aclosing). Raises OncelogError."""
     descriptor = rpcs.find(service)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import pytest
 
@@ -34,13 +35,13 @@ class SampleConfig:
 KNOWN = {"sample": SampleConfig, "sample_long": SampleConfig}
 
 
-def write(tmp_path, text: str) -> str:
+def write(tmp_path: Any, text: str) -> str:
     path = tmp_path / "oncelog.toml"
     path.write_text(text)
     return str(path)
 
 
-def test_the_command_line_beats_the_environment_beats_the_file(tmp_path) -> None:
+def test_the_command_line_beats_the_environment_beats_the_file(tmp_path: Any) -> None:
     file = write(tmp_path, "[sample]\nwait_ms = 1\nratio = 1\non = true\nplaces = ['x', 'y']\n")
     settings = load(
         {"sample": SampleConfig},
@@ -86,7 +87,9 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("text", "environment", "pairs", "message"), REFUSALS)
-def test_a_refusal_says_where_and_what_to_do(tmp_path, text, environment, pairs, message) -> None:
+def test_a_refusal_says_where_and_what_to_do(
+    tmp_path: Any, text: Any, environment: Any, pairs: Any, message: Any
+) -> None:
     with pytest.raises(ConfigError, match=message):
         load(
             {"sample": SampleConfig},
@@ -96,7 +99,7 @@ def test_a_refusal_says_where_and_what_to_do(tmp_path, text, environment, pairs,
         )
 
 
-def test_a_missing_file_is_named(tmp_path) -> None:
+def test_a_missing_file_is_named(tmp_path: Any) -> None:
     with pytest.raises(ConfigError, match=r"absent\.toml"):
         load({"sample": SampleConfig}, file=tmp_path / "absent.toml")
 
@@ -114,7 +117,7 @@ def test_help_is_the_comment_above_or_the_metadata() -> None:
 @pytest.mark.parametrize(
     "kind", [NodeConfig, CoordinatorConfig, PartitionLeaderConfig, OffsetManagerConfig]
 )
-def test_the_defaults_of_every_role_are_valid_and_every_field_says_what_it_is(kind) -> None:
+def test_the_defaults_of_every_role_are_valid_and_every_field_says_what_it_is(kind: Any) -> None:
     settings = load({"section": kind})
     assert settings.of(kind) == kind()
     for setting in fields(kind):
@@ -134,7 +137,7 @@ def test_the_defaults_of_every_role_are_valid_and_every_field_says_what_it_is(ki
         ("segment_bytes=0", "segment_bytes must be above 0"),
     ],
 )
-def test_a_node_setting_that_cannot_work_is_refused(pair, message) -> None:
+def test_a_node_setting_that_cannot_work_is_refused(pair: Any, message: Any) -> None:
     with pytest.raises(ConfigError, match=message):
         load({"node": NodeConfig}, pairs=[f"node.{pair}"])
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import logging
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ TX_ID = 3 << 48 | 77
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_one_event_is_one_line_and_a_tx_id_is_hex(form) -> None:
+def test_one_event_is_one_line_and_a_tx_id_is_hex(form: Any) -> None:
     out = io.StringIO()
     log = Log(form=form, stream=out)
     log.line("exposed", tx_id=TX_ID, last_tx_id=TX_ID, boot_id=b"\x01\x02", traceback="a\nb\n")
@@ -42,7 +43,7 @@ def test_lines_below_the_level_are_not_written() -> None:
 
 
 @pytest.mark.parametrize("form", ["json", "console"])
-def test_what_libraries_log_is_one_line_too(form) -> None:
+def test_what_libraries_log_is_one_line_too(form: Any) -> None:
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     out = io.StringIO()

@@ -6,6 +6,7 @@ import ast
 import io
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 from prometheus_client import generate_latest
@@ -19,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 KINDS = {"count": Kind.COUNTER, "gauge": Kind.GAUGE, "observe": Kind.DURATION}
 
 
-def reporter_of(role: str):
+def reporter_of(role: str) -> Any:
     metrics = Metrics()
     return metrics, metrics.reporter(role, Log(stream=io.StringIO()))
 
@@ -32,7 +33,7 @@ def test_metrics_md_is_the_catalogue() -> None:
 
 
 @pytest.mark.parametrize("role", catalogue.ROLES)
-def test_every_declared_metric_can_be_reported_and_is_exposed(role) -> None:
+def test_every_declared_metric_can_be_reported_and_is_exposed(role: Any) -> None:
     metrics, reporter = reporter_of(role)
     for metric in catalogue.metrics_of(role):
         labels = dict.fromkeys(metric.labels, "x")
@@ -58,7 +59,7 @@ def test_every_declared_metric_can_be_reported_and_is_exposed(role) -> None:
     ],
     ids=["unknown", "other kind", "label missing", "label too many", "of another role"],
 )
-def test_an_undeclared_metric_is_an_error_that_says_where_to_declare_it(report) -> None:
+def test_an_undeclared_metric_is_an_error_that_says_where_to_declare_it(report: Any) -> None:
     _, reporter = reporter_of("coordinator")
     with pytest.raises(UndeclaredMetric, match=r"catalogue\.py"):
         report(reporter)
@@ -86,17 +87,22 @@ def test_the_endpoint_serves_all_roles_of_the_process() -> None:
     assert "oncelog_partition_leader_elections_won_total 1.0" in text
 
 
-def reports_in(file: Path):
-    """(line, method, name, labels) of each report with a literal name in a source file."""
+def reports_in(file: Path) -> Any:
+    """(line, method, name, labels) of each report in a source file whose name is literal."""
     for node in ast.walk(ast.parse(file.read_text())):
         if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute):
             continue
         receiver = ast.unparse(node.func.value)
         if node.func.attr in KINDS and receiver.split(".")[-1].strip("_") == "reporter":
-            name = node.args[0]
             labels = {k.arg for k in node.keywords if k.arg not in ("value", "value_ms")}
-            if isinstance(name, ast.Constant) and None not in labels:
-                yield node.lineno, node.func.attr, name.value, labels
+            for name in names_in(node.args[0]) if None not in labels else []:
+                yield node.lineno, node.func.attr, name, labels
+
+
+def names_in(expression: ast.expr) -> list[str]:
+    if isinstance(expression, ast.IfExp):
+        return [*names_in(expression.body), *names_in(expression.orelse)]
+    return [str(expression.value)] if isinstance(expression, ast.Constant) else []
 
 
 def test_the_code_reports_only_what_is_declared() -> None:

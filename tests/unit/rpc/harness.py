@@ -52,7 +52,7 @@ async def serving(
     reporter: Recorder | None = None,
     tls: TlsFiles | None = None,
     **methods: Callable[..., Any],
-) -> AsyncIterator[tuple[RpcServer, grpc.aio.Channel]]:
+) -> AsyncIterator[tuple[RpcServer, Any]]:
     server = RpcServer(
         {service: Handlers(**methods)},
         listen="127.0.0.1:0",
@@ -61,7 +61,7 @@ async def serving(
         tls=tls,
     )
     port = await server.start()
-    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=calls.CHANNEL_OPTIONS)
+    channel: Any = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=calls.CHANNEL_OPTIONS)
     try:
         yield server, channel
     finally:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -31,39 +32,39 @@ class OneNode:
 
     cluster_id = b"c" * 16
 
-    def leader_of(self, partition):
+    def leader_of(self, partition: Any) -> Any:
         return None if partition == PartitionId(FLIGHTS.topic_id, 1) else LEADER
 
-    def topic(self, name):
+    def topic(self, name: Any) -> Any:
         return FLIGHTS if name == "flights" else None
 
-    def topic_by_id(self, topic_id):
+    def topic_by_id(self, topic_id: Any) -> Any:
         return FLIGHTS if topic_id == FLIGHTS.topic_id else None
 
-    def topics(self):
+    def topics(self) -> Any:
         return [FLIGHTS]
 
-    def partition(self, partition):
+    def partition(self, partition: Any) -> Any:
         if partition == PartitionId(FLIGHTS.topic_id, 1):
             return None
         return PartitionInfo(partition, ["n1"], ["n1"], LEADER, 3)
 
-    def nodes(self):
+    def nodes(self) -> Any:
         return [NodeInfo("n1", LEADER.boot_id, "10.0.0.1", 7401, ["coordinator"], "0.1")]
 
-    async def is_gone(self, topic_id):
+    async def is_gone(self, topic_id: Any) -> Any:
         return False
 
-    def etcd_status(self):
+    def etcd_status(self) -> Any:
         return 42, True
 
 
-def service(elect=None) -> ClusterService:
+def service(elect: Any = None) -> ClusterService:
     values = [Value("node.tick_ms", "100", Source.DEFAULT, "How often.")]
     return ClusterService(OneNode(), lambda: values, elect)
 
 
-def ask(coroutine):
+def ask(coroutine: Any) -> Any:
     return asyncio.run(coroutine)
 
 
@@ -136,8 +137,8 @@ UNCLEAN = {"topic": "flights", "number": 1, "node_id": "n1", "accept_loss": True
         ({"topic": "__consumer_offsets", "number": 16}, UnknownPartition),
     ],
 )
-def test_an_unclean_election_that_is_refused_elects_nobody(change, kind) -> None:
-    async def elect(election):
+def test_an_unclean_election_that_is_refused_elects_nobody(change: Any, kind: Any) -> None:
+    async def elect(election: Any) -> None:
         raise AssertionError("nobody was to be elected")
 
     with pytest.raises(kind):
@@ -148,10 +149,10 @@ def test_an_unclean_election_that_is_refused_elects_nobody(change, kind) -> None
     ("topic", "topic_id"),
     [("flights", FLIGHTS.topic_id), ("__transaction_control", TRANSACTION_CONTROL_ID)],
 )
-def test_an_unclean_election_says_what_is_kept(topic, topic_id) -> None:
+def test_an_unclean_election_says_what_is_kept(topic: Any, topic_id: Any) -> None:
     asked = []
 
-    async def elect(election):
+    async def elect(election: Any) -> Any:
         asked.append(election)
         return 9, 1_234
 

@@ -6,12 +6,14 @@ import asyncio
 import datetime
 import ipaddress
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
+from google.rpc import status_pb2
 
 from oncelogpb import calls
 from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable
@@ -31,14 +33,16 @@ def address(port: int) -> Address:
 def test_a_peer_is_called_over_one_stream_whoever_asks() -> None:
     streams: set[int] = set()
 
-    async def mark(request, call):
+    async def mark(request: Any, call: Any) -> Any:
         streams.add(call.stream_id)
-        return participant.WriteMarkersReply(groups=[{}] * len(request.groups))
+        return participant.WriteMarkersReply(
+            groups=[participant.MarkerGroupResult()] * len(request.groups)
+        )
 
     async def story() -> None:
         async with serving("Participant", write_markers=mark) as (server, _):
             peers = GrpcPeers()
-            request = participant.WriteMarkersRequest(groups=[{}, {}])
+            request = participant.WriteMarkersRequest(groups=[participant.MarkerGroup()] * 2)
             replies = await asyncio.gather(
                 *(
                     peers.call(
@@ -56,7 +60,7 @@ def test_a_peer_is_called_over_one_stream_whoever_asks() -> None:
 
 
 def test_what_is_not_on_a_stream_goes_as_a_unary_call() -> None:
-    async def get_metadata(request, call):
+    async def get_metadata(request: Any, call: Any) -> Any:
         assert call.stream_id == 0
         return cluster.GetMetadataReply(etcd_revision=7)
 
@@ -80,7 +84,7 @@ def test_an_idle_peer_is_hung_up_on_and_called_again() -> None:
         streams: list[int] = []
         ended = asyncio.Event()
 
-        async def mark(request, call):
+        async def mark(request: Any, call: Any) -> Any:
             streams.append(call.stream_id)
             call.on_stream_end(ended.set)
             return participant.WriteMarkersReply()
@@ -107,7 +111,7 @@ def test_wrong_and_late_calls_are_refused() -> None:
         peers = GrpcPeers()
         request = participant.WriteMarkersRequest()
 
-        async def call(method: str):
+        async def call(method: str) -> Any:
             return await outcome_of(peers.call(address(1), method, request, timeout_ms=2_000))
 
         assert isinstance(await call("write_markers"), InvalidArgument)
@@ -154,7 +158,7 @@ class Authority:
             ),
         )
 
-    def _sign(self, subject, public_key, extension):
+    def _sign(self, subject: Any, public_key: Any, extension: Any) -> Any:
         now = datetime.datetime.now(datetime.UTC)
         return (
             x509.CertificateBuilder()
@@ -173,13 +177,13 @@ class Authority:
         return str(self.directory / name)
 
 
-def test_with_tls_the_identity_is_the_certificates_and_strangers_stay_out(tmp_path) -> None:
-    async def who_are_you(request, call):
+def test_with_tls_the_identity_is_the_certificates_and_strangers_stay_out(tmp_path: Any) -> None:
+    async def who_are_you(request: Any, call: Any) -> Any:
         return cluster.GetMetadataReply(cluster_id=call.identity.encode())
 
-    async def mark(request, call):
+    async def mark(request: Any, call: Any) -> Any:
         return participant.WriteMarkersReply(
-            groups=[{"error": {"message": call.identity}}] * (call.stream_id > 0)
+            groups=[participant.MarkerGroupResult(error=status_pb2.Status(message=call.identity))]
         )
 
     async def story() -> None:
@@ -214,7 +218,7 @@ def test_with_tls_the_identity_is_the_certificates_and_strangers_stay_out(tmp_pa
     run(story())
 
 
-def test_a_tls_file_that_is_not_there_is_named(tmp_path) -> None:
+def test_a_tls_file_that_is_not_there_is_named(tmp_path: Any) -> None:
     with pytest.raises(OSError, match=r"cannot read the TLS file.*absent\.pem"):
         GrpcPeers(TlsFiles(*[str(tmp_path / "absent.pem")] * 3))
 

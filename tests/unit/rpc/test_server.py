@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -24,11 +25,12 @@ from oncelogpb.errors import (
 from oncelogpb.v1 import coordinator_pb2 as coordinator
 from oncelogpb.v1 import participant_pb2 as participant
 from oncelogpb.v1 import partition_leader_pb2 as leader
+from oncelogpb.v1 import types_pb2 as types
 from services.runtime.rpc.limits import RpcLimits
 from tests.unit.rpc.harness import Recorder, outcome_of, run, serving
 
 
-async def echo(request, call):
+async def echo(request: Any, call: Any) -> Any:
     return coordinator.InitProducerReply(max_timeout_ms=len(request.name))
 
 
@@ -46,7 +48,7 @@ def test_unary_and_stream_give_the_same_reply() -> None:
 
 
 def test_a_reply_in_pieces_is_the_same_reply() -> None:
-    async def pieces(request, call):
+    async def pieces(request: Any, call: Any) -> Any:
         return encode(await echo(request, call))
 
     async def story() -> None:
@@ -64,7 +66,7 @@ def test_a_reply_in_pieces_is_the_same_reply() -> None:
 def test_calls_of_one_stream_start_in_the_order_they_were_made() -> None:
     started: list[int] = []
 
-    async def produce(request, call):
+    async def produce(request: Any, call: Any) -> Any:
         started.append(request.tx_id)
         await asyncio.sleep(0)
         return leader.ProduceReply()
@@ -87,7 +89,7 @@ def test_a_slow_call_holds_back_no_other() -> None:
     async def story() -> None:
         gate = asyncio.Event()
 
-        async def produce(request, call):
+        async def produce(request: Any, call: Any) -> Any:
             if request.tx_id == 1:
                 await gate.wait()
             return leader.ProduceReply()
@@ -108,7 +110,7 @@ def test_answers_that_are_ready_together_travel_in_one_message() -> None:
     async def story() -> None:
         gate = asyncio.Event()
 
-        async def produce(request, call):
+        async def produce(request: Any, call: Any) -> Any:
             await gate.wait()
             return leader.ProduceReply()
 
@@ -136,7 +138,7 @@ def test_answers_that_are_ready_together_travel_in_one_message() -> None:
 
 
 def test_i31_a_handler_that_hangs_ends_as_unknown_outcome() -> None:
-    async def hang(request, call):
+    async def hang(request: Any, call: Any) -> None:
         assert call.timeout_ms == 50
         await asyncio.Event().wait()
 
@@ -158,7 +160,7 @@ def test_i31_a_handler_that_hangs_ends_as_unknown_outcome() -> None:
 
 
 def test_a_timeout_inside_a_handler_is_not_the_callers_deadline() -> None:
-    async def confused(request, call):
+    async def confused(request: Any, call: Any) -> None:
         raise TimeoutError("of something else")
 
     async def story() -> None:
@@ -171,10 +173,10 @@ def test_a_timeout_inside_a_handler_is_not_the_callers_deadline() -> None:
 
 
 def test_a_fault_is_internal_logged_and_counted() -> None:
-    async def broken(request, call):
+    async def broken(request: Any, call: Any) -> None:
         raise KeyError("surprise")
 
-    async def nothing(request, call):
+    async def nothing(request: Any, call: Any) -> Any:
         return None
 
     async def story() -> None:
@@ -227,7 +229,7 @@ def test_bytes_that_are_no_request_are_an_invalid_argument() -> None:
     run(story())
 
 
-def raw_stream(channel):
+def raw_stream(channel: Any) -> Any:
     return channel.stream_stream(
         "/oncelogpb.v1.Coordinator/Stream",
         response_deserializer=coordinator.CoordinatorAnswers.FromString,
@@ -294,7 +296,7 @@ def test_a_session_hears_once_that_its_stream_ended() -> None:
             seen.append(1)
             ended.set()
 
-        async def hold(request, call):
+        async def hold(request: Any, call: Any) -> Any:
             assert call.stream_id > 0
             call.on_stream_end(end)
             return coordinator.InitProducerReply()
@@ -311,7 +313,7 @@ def test_a_session_hears_once_that_its_stream_ended() -> None:
 
 
 def test_subscribe_yields_and_maps_its_error() -> None:
-    async def subscribe(request, call):
+    async def subscribe(request: Any, call: Any) -> Any:
         for number in range(3):
             yield leader.FetchReply(partitions=[leader.FetchedPartition(end_offset=number)])
         raise StalePosition("moved on", committed=7)
@@ -334,7 +336,7 @@ def test_subscribe_ends_when_the_reader_stops() -> None:
     async def story() -> None:
         ended = asyncio.Event()
 
-        async def subscribe(request, call):
+        async def subscribe(request: Any, call: Any) -> Any:
             try:
                 while True:
                     yield leader.FetchReply()
@@ -356,16 +358,16 @@ def test_inflight_bytes_are_limited_except_for_markers() -> None:
     async def story() -> None:
         gate, entered = asyncio.Event(), asyncio.Event()
 
-        async def hold(request, call):
+        async def hold(request: Any, call: Any) -> Any:
             entered.set()
             await gate.wait()
             return leader.ProduceReply()
 
-        async def mark(request, call):
+        async def mark(request: Any, call: Any) -> Any:
             return participant.WriteMarkersReply()
 
         limits = RpcLimits(inflight_bytes_max=1_000)
-        big = leader.ProduceRequest(batches=[{"payload": b"x" * 900}])
+        big = leader.ProduceRequest(batches=[types.Batch(payload=b"x" * 900)])
         async with serving("PartitionLeader", limits=limits, produce=hold) as (_, channel):
             first = asyncio.create_task(calls.unary(channel, "partition_leader", "produce", big))
             await entered.wait()
@@ -384,7 +386,9 @@ def test_inflight_bytes_are_limited_except_for_markers() -> None:
             await stream.close()
         async with serving("Participant", limits=limits, write_markers=mark) as (_, channel):
             stream = calls.CallStream(channel, "participant")
-            request = participant.WriteMarkersRequest(groups=[{"leader_boot_id": b"x" * 5_000}] * 2)
+            request = participant.WriteMarkersRequest(
+                groups=[participant.MarkerGroup(leader_boot_id=b"x" * 5_000)] * 2
+            )
             await asyncio.gather(*(stream.begin("write_markers", request) for _ in range(20)))
             await stream.close()
 
@@ -395,7 +399,7 @@ def test_open_calls_of_a_stream_are_limited() -> None:
     async def story() -> None:
         gate = asyncio.Event()
 
-        async def hold(request, call):
+        async def hold(request: Any, call: Any) -> Any:
             await gate.wait()
             return leader.ProduceReply()
 
@@ -434,7 +438,7 @@ def test_stopping_answers_what_runs_and_refuses_what_comes() -> None:
     async def story() -> None:
         gate, entered = asyncio.Event(), asyncio.Event()
 
-        async def hold(request, call):
+        async def hold(request: Any, call: Any) -> Any:
             entered.set()
             await gate.wait()
             return coordinator.InitProducerReply(max_timeout_ms=1)
@@ -477,7 +481,7 @@ def test_health_answers_per_service() -> None:
 
             async def status(service: str) -> int:
                 reply = await stub.Check(health_pb2.HealthCheckRequest(service=service))
-                return reply.status
+                return int(reply.status)
 
             up, down = (health_pb2.HealthCheckResponse.SERVING, 2)
             assert await status("") == up

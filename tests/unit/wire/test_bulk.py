@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,14 +19,14 @@ PAYLOADS = st.lists(st.binary(max_size=300), max_size=4)
 
 
 @given(U64)
-def test_a_number(value) -> None:
+def test_a_number(value: Any) -> None:
     # Field 2 of BeginNext's sibling would do as well: any uint64 field, 0 is not written.
     written = coordinator.CoordinatorCall(number=value).SerializeToString()
     assert written == (b"\x08" + bulk.varint(value) if value else b"")
 
 
 @given(st.integers(1, 2**64 - 1), U32, st.text(max_size=300))
-def test_a_call_and_its_answers(number, timeout_ms, name) -> None:
+def test_a_call_and_its_answers(number: Any, timeout_ms: Any, name: Any) -> None:
     request = coordinator.InitProducerRequest(name=name)
     field = rpcs.stream_fields(rpcs.find("coordinator"))["init_producer"]
     chunks, size = bulk.frame_call(number, timeout_ms, field, request)
@@ -50,7 +52,7 @@ def test_a_call_and_its_answers(number, timeout_ms, name) -> None:
 
 
 @given(U64, U64, PAYLOADS)
-def test_a_produce_request(tx_id, sequence, payloads) -> None:
+def test_a_produce_request(tx_id: Any, sequence: Any, payloads: Any) -> None:
     head = leader.ProduceRequest(tx_id=tx_id, writer=sequence)
     batches = [
         types.Batch(base_sequence=sequence, record_count=n, crc32c=7) for n in range(len(payloads))
@@ -72,7 +74,7 @@ def test_a_produce_request(tx_id, sequence, payloads) -> None:
 
 
 @given(U64, PAYLOADS)
-def test_a_fetch_reply(offset, payloads) -> None:
+def test_a_fetch_reply(offset: Any, payloads: Any) -> None:
     parts, expected = [], leader.FetchReply()
     for number in range(3):
         head = leader.FetchedPartition(
@@ -107,6 +109,6 @@ def test_batches_must_come_beside_the_head() -> None:
 
 
 @pytest.mark.parametrize("kind", [types.Batch, leader.FetchedBatch])
-def test_payload_is_the_last_field(kind) -> None:
+def test_payload_is_the_last_field(kind: Any) -> None:
     fields = [f.number for f in kind.DESCRIPTOR.fields]
     assert max(fields) == kind.PAYLOAD_FIELD_NUMBER

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import asynccontextmanager
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -19,6 +20,7 @@ from oncelogpb.errors import (
 )
 from oncelogpb.v1 import coordinator_pb2 as coordinator
 from oncelogpb.v1 import partition_leader_pb2 as leader
+from oncelogpb.v1 import types_pb2 as types
 from tests.unit.rpc.harness import outcome_of, run
 
 REQUEST = coordinator.InitProducerRequest(name="n")
@@ -36,10 +38,10 @@ def answers_to(message: coordinator.CoordinatorCalls) -> bytes:
 
 
 @asynccontextmanager
-async def scripted(stream_method, service: str = "Coordinator"):
+async def scripted(stream_method: Any, service: str = "Coordinator") -> Any:
     """A server whose Stream is this function of the server's context."""
 
-    async def handler(_, context):
+    async def handler(_: Any, context: Any) -> None:
         await stream_method(context)
 
     server = grpc.aio.server()
@@ -53,7 +55,7 @@ async def scripted(stream_method, service: str = "Coordinator"):
     )
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
-    channel = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=calls.CHANNEL_OPTIONS)
+    channel: Any = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=calls.CHANNEL_OPTIONS)
     stream = calls.CallStream(channel, service)
     try:
         yield server, stream
@@ -63,7 +65,7 @@ async def scripted(stream_method, service: str = "Coordinator"):
         await server.stop(0)
 
 
-async def received(context) -> coordinator.CoordinatorCalls:
+async def received(context: Any) -> coordinator.CoordinatorCalls:
     return coordinator.CoordinatorCalls.FromString(await context.read())
 
 
@@ -71,7 +73,7 @@ def test_calls_that_wait_together_travel_in_one_message_in_order() -> None:
     async def story() -> None:
         seen: list[list[int]] = []
 
-        async def serve(context):
+        async def serve(context: Any) -> None:
             await context.send_initial_metadata(())
             while True:
                 message = await received(context)
@@ -91,7 +93,7 @@ def test_large_calls_are_not_packed_beyond_the_message_that_is_worth_it() -> Non
     async def story() -> None:
         sizes: list[int] = []
 
-        async def serve(context):
+        async def serve(context: Any) -> None:
             await context.send_initial_metadata(())
             while True:
                 data = await context.read()
@@ -109,7 +111,7 @@ def test_large_calls_are_not_packed_beyond_the_message_that_is_worth_it() -> Non
                 )
 
         async with scripted(serve, "PartitionLeader") as (_, stream):
-            request = leader.ProduceRequest(batches=[{"payload": b"x" * 900_000}])
+            request = leader.ProduceRequest(batches=[types.Batch(payload=b"x" * 900_000)])
             await asyncio.gather(*(stream.begin("produce", request) for _ in range(6)))
             assert len(sizes) == 3
             assert max(sizes) <= calls.PACK_BYTES
@@ -119,7 +121,7 @@ def test_large_calls_are_not_packed_beyond_the_message_that_is_worth_it() -> Non
 
 def test_a_call_that_was_sent_and_not_answered_is_an_unknown_outcome() -> None:
     async def story() -> None:
-        async def serve(context):
+        async def serve(context: Any) -> None:
             await context.send_initial_metadata(())
             await received(context)
             await context.abort(grpc.StatusCode.UNAVAILABLE, "killed")
@@ -147,7 +149,7 @@ def test_a_call_that_was_never_sent_promises_that_nothing_happened() -> None:
 
 def test_a_stream_that_is_not_accepted_in_time_sent_nothing() -> None:
     async def story() -> None:
-        async def silent(context):
+        async def silent(context: Any) -> None:
             await asyncio.Event().wait()
 
         async with scripted(silent) as (_, stream):
@@ -160,7 +162,7 @@ def test_a_stream_that_is_not_accepted_in_time_sent_nothing() -> None:
 
 def test_a_stream_that_is_refused_says_why() -> None:
     async def story() -> None:
-        async def refuse(context):
+        async def refuse(context: Any) -> None:
             await context.abort(grpc.StatusCode.PERMISSION_DENIED, "who are you")
 
         async with scripted(refuse) as (_, stream):
@@ -174,7 +176,7 @@ def test_i31_a_call_without_an_answer_ends_at_its_deadline() -> None:
     async def story() -> None:
         late = asyncio.Event()
 
-        async def serve(context):
+        async def serve(context: Any) -> None:
             await context.send_initial_metadata(())
             first = await received(context)
             await late.wait()
@@ -193,7 +195,7 @@ def test_i31_a_call_without_an_answer_ends_at_its_deadline() -> None:
 
 def test_the_next_call_after_a_break_connects_again_and_listeners_heard_it() -> None:
     async def story() -> None:
-        async def one_answer_each(context):
+        async def one_answer_each(context: Any) -> None:
             await context.send_initial_metadata(())
             await context.write(answers_to(await received(context)))
 
@@ -216,7 +218,7 @@ def test_a_call_that_was_cancelled_while_it_waited_is_never_sent() -> None:
         accept = asyncio.Event()
         seen: list[int] = []
 
-        async def serve(context):
+        async def serve(context: Any) -> None:
             await accept.wait()
             await context.send_initial_metadata(())
             while True:
@@ -239,7 +241,7 @@ def test_closing_ends_what_is_open_and_what_comes() -> None:
     async def story() -> None:
         got = asyncio.Event()
 
-        async def serve(context):
+        async def serve(context: Any) -> None:
             await context.send_initial_metadata(())
             await received(context)
             got.set()
@@ -255,9 +257,9 @@ def test_closing_ends_what_is_open_and_what_comes() -> None:
     run(story())
 
 
-def test_limits_refuse_before_anything_is_sent(monkeypatch) -> None:
+def test_limits_refuse_before_anything_is_sent(monkeypatch: Any) -> None:
     async def story() -> None:
-        async def silent(context):
+        async def silent(context: Any) -> None:
             await asyncio.Event().wait()
 
         async with scripted(silent) as (_, stream):

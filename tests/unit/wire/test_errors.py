@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from typing import Any
 
 import grpc
 import pytest
@@ -73,7 +74,7 @@ def test_the_table_is_complete_against_the_proto() -> None:
 
 
 @pytest.mark.parametrize("reason", TABLE)
-def test_what_a_reason_means(reason) -> None:
+def test_what_a_reason_means(reason: Any) -> None:
     family, code, retriable, may_have_applied = TABLE[reason]
     error = BY_REASON[reason]("why")
     assert error.reason == reason
@@ -90,7 +91,7 @@ def test_every_class_stands_in_one_family() -> None:
 
 
 @pytest.mark.parametrize("reason", TABLE)
-def test_an_error_survives_its_status_and_a_pickle(reason) -> None:
+def test_an_error_survives_its_status_and_a_pickle(reason: Any) -> None:
     error = BY_REASON[reason]("why", expected=7, limit="x")
     for copy in (errors.from_status(errors.to_status(error)), pickle.loads(pickle.dumps(error))):
         assert type(copy) is type(error)
@@ -100,7 +101,7 @@ def test_an_error_survives_its_status_and_a_pickle(reason) -> None:
 def test_every_reason_crosses_the_wire_both_ways() -> None:
     """What a handler raises, the caller raises again: unary, stream, and the bare gRPC code."""
 
-    async def refuse(request, call):
+    async def refuse(request: Any, call: Any) -> None:
         raise BY_REASON[request.name]("why", expected=7)
 
     async def story() -> None:
@@ -140,7 +141,7 @@ def test_every_reason_crosses_the_wire_both_ways() -> None:
         (grpc.StatusCode.UNIMPLEMENTED, errors.Unsupported),
     ],
 )
-def test_a_status_without_our_details_promises_nothing(code, kind) -> None:
+def test_a_status_without_our_details_promises_nothing(code: Any, kind: Any) -> None:
     error = errors.from_status(status_pb2.Status(code=code.value[0], message="transport"))
     assert type(error) is kind
     assert error.metadata["grpc_code"] == str(code.value[0])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import struct
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -21,7 +22,7 @@ TIMES = st.integers(-(2**62), 2**62)
 RECORDS = st.lists(st.tuples(BYTES, BYTES, TIMES, HEADERS), min_size=1, max_size=30)
 
 
-def batch_of(content: list[tuple[bytes | None, bytes | None, int, list]]) -> pa.RecordBatch:
+def batch_of(content: list[tuple[bytes | None, bytes | None, int, Any]]) -> pa.RecordBatch:
     keys, values, times, headers = zip(*content, strict=True)
     return records.make_batch(keys, values, times, [h or None for h in headers])
 
@@ -43,7 +44,7 @@ def check(
 
 @given(RECORDS, st.sampled_from(list(Compression)))
 @settings(max_examples=150, deadline=None)
-def test_an_arrow_batch_survives_its_encoding(content, compression) -> None:
+def test_an_arrow_batch_survives_its_encoding(content: Any, compression: Any) -> None:
     batch = batch_of(content)
     payload = records.encode_arrow(batch, compression).to_pybytes()
     records.validate(
@@ -59,7 +60,7 @@ def test_an_arrow_batch_survives_its_encoding(content, compression) -> None:
 
 @given(RECORDS)
 @settings(max_examples=150, deadline=None)
-def test_rows_and_arrow_hold_the_same_records(content) -> None:
+def test_rows_and_arrow_hold_the_same_records(content: Any) -> None:
     batch = batch_of(content)
     rows = records.arrow_to_rows(batch)
     payload = rows.SerializeToString()
@@ -73,7 +74,7 @@ def test_rows_and_arrow_hold_the_same_records(content) -> None:
 
 @given(st.integers(1, 40), st.integers(0, 200), st.integers(1, 60))
 @settings(max_examples=60, deadline=None)
-def test_a_slice_is_encoded_as_its_own_records(count, start, length) -> None:
+def test_a_slice_is_encoded_as_its_own_records(count: Any, start: Any, length: Any) -> None:
     part = sample(300).slice(start, min(length, count))
     payload = records.encode_arrow(part).to_pybytes()
     check(ARROW_V1, payload, part.num_rows)
@@ -81,7 +82,7 @@ def test_a_slice_is_encoded_as_its_own_records(count, start, length) -> None:
 
 
 @pytest.mark.parametrize("compression", list(Compression))
-def test_i26_a_flipped_bit_is_named_or_changes_nothing_structural(compression) -> None:
+def test_i26_a_flipped_bit_is_named_or_changes_nothing_structural(compression: Any) -> None:
     """Without the CRC in the way: whatever validate lets through must decode to the right count."""
     original = records.encode_arrow(sample(), compression).to_pybytes()
     chance = random.Random(26)
@@ -136,7 +137,7 @@ REFUSALS = [
 
 
 @pytest.mark.parametrize(("story", "kind", "change", "names"), REFUSALS, ids=lambda v: str(v))
-def test_a_refusal_names_what_is_wrong(story, kind, change, names) -> None:
+def test_a_refusal_names_what_is_wrong(story: Any, kind: Any, change: Any, names: Any) -> None:
     payload = records.encode_arrow(sample()).to_pybytes()
     arguments = {
         "encoding": ARROW_V1,
@@ -185,7 +186,7 @@ def test_a_bomb_that_lies_about_its_size_is_refused() -> None:
 
 
 @pytest.mark.parametrize("inner", [b"", b"\x22\x00" * 500_000], ids=["rows", "headers"])
-def test_rows_that_would_fill_the_memory_are_refused_unparsed(inner) -> None:
+def test_rows_that_would_fill_the_memory_are_refused_unparsed(inner: Any) -> None:
     row = pb.Row.FromString(inner).SerializeToString()
     one = pb.Rows(rows=[pb.Row.FromString(row)]).SerializeToString()
     payload = one * (1 if inner else 1_000_000)
@@ -218,7 +219,7 @@ def test_conform_casts_fills_and_names_the_column() -> None:
 
 
 @pytest.mark.parametrize("count", [1, 15, 16, 40])
-def test_few_records_are_sealed_as_rows(count) -> None:
+def test_few_records_are_sealed_as_rows(count: Any) -> None:
     batch = records.seal(sample(count))
     assert batch.encoding == (ROWS if count < 16 else ARROW_V1)
     assert batch.record_count == count
