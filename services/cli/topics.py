@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import click
 
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from services.cli.examples import examples
-from services.cli.output import print_fields, print_json, print_table, show_time
+from services.cli.output import print_fields, print_json, print_table, show_time, show_tx_id
 from services.cli.session import Session, connected
 
 
@@ -89,8 +89,14 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
     """Show a topic's partitions, their leaders, replicas and journals."""
     request = pb.DescribeTopicsRequest(names=names)
     reply: pb.DescribeTopicsReply = session.call("partition_leader.describe_topics", request)
+    journals = _journals(session, reply.topics)
     if session.as_json:
-        print_json([_json(topic) for topic in reply.topics])
+        print_json(
+            [
+                _json(topic) | {"journals": [_journal(j) for j in journals[topic.topic_id]]}
+                for topic in reply.topics
+            ]
+        )
         return
     for described in reply.topics:
         print_fields(
@@ -106,6 +112,11 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
             ["PARTITION", "LEADER", "NODE", "EPOCH", "REPLICAS", "IN SYNC"],
             [_partition_row(partition) for partition in described.partitions],
             empty="no partitions",
+        )
+        print_table(
+            ["PARTITION", "COMMITTED END", "JOURNAL", "HIGH WATERMARK", "OPEN TX", "DAMAGED"],
+            [_journal_row(journal) for journal in journals[described.topic_id]],
+            empty="no journal is led now",
         )
 
 
@@ -157,6 +168,45 @@ def parse_configs(pairs: Sequence[str]) -> dict[str, str]:
             raise click.UsageError(f"{pair!r} is not KEY=VALUE.")
         configs[key] = value
     return configs
+
+
+def _journals(
+    session: Session, topics: Iterable[pb.TopicDescription]
+) -> dict[bytes, list[pb.JournalDescription]]:
+    """By topic id, of the partitions that have a leader: each process tells what it leads."""
+    journals: dict[bytes, list[pb.JournalDescription]] = {topic.topic_id: [] for topic in topics}
+    reply: pb.DescribeJournalsReply = session.call(
+        "partition_leader.describe_journals", pb.DescribeJournalsRequest()
+    )
+    for journal in reply.journals:
+        journals.get(journal.partition.topic_id, []).append(journal)
+    return journals
+
+
+def _journal(journal: pb.JournalDescription) -> dict[str, Any]:
+    first_open = journal.HasField("first_open_position")
+    return {
+        "number": journal.partition.number,
+        "epoch": journal.epoch,
+        "committed_end": journal.committed_end_offset,
+        "log_start": journal.log_start_offset,
+        "log_end": journal.log_end_offset,
+        "high_watermark": journal.high_watermark,
+        "open_transactions": journal.open_transactions,
+        "first_open_position": journal.first_open_position if first_open else None,
+        "damaged": [show_tx_id(tx_id) for tx_id in journal.damaged],
+    }
+
+
+def _journal_row(journal: pb.JournalDescription) -> list[Any]:
+    return [
+        journal.partition.number,
+        journal.committed_end_offset,
+        f"{journal.log_start_offset} to {journal.log_end_offset}",
+        journal.high_watermark,
+        journal.open_transactions,
+        " ".join(show_tx_id(tx_id) for tx_id in journal.damaged) or None,
+    ]
 
 
 def _json(topic: pb.TopicDescription) -> dict[str, Any]:

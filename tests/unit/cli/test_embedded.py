@@ -1,0 +1,127 @@
+"""What `oncelog up` stands on: the folder, the ports, the child processes, the settings."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from services.cli import up
+from services.cli.failures import CommandFailed
+from services.cli.folder import HOST, ONE_PROCESS, Folder, Layout, Ports, is_free, running_bootstrap
+from services.cli.processes import Service, show_exit
+from services.cli.settings import ROLES, ServeSettings
+from services.core.ids import partition_of_name
+from services.runtime.config import ConfigError
+
+
+def test_a_folder_has_one_holder(tmp_path: Path) -> None:
+    held = Folder.take(tmp_path / "new")
+    held.announce("a:1,b:2")
+    assert running_bootstrap(tmp_path / "new") == "a:1,b:2"
+    with pytest.raises(CommandFailed, match="in use by another"):
+        Folder.take(tmp_path / "new")
+    held.close()
+    assert running_bootstrap(tmp_path / "new") is None
+    Folder.take(tmp_path / "new").close()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandFailed, match="file"):
+        Folder.take(tmp_path / "file")
+
+
+def _layout(path: Path, ports_from: int | None = None, **options: bool) -> Layout:
+    given = {"free_ports": False, "one_process": False} | options
+    folder = Folder.take(path)
+    try:
+        return up._layout(folder, ports_from, **given)
+    finally:
+        folder.close()
+
+
+def test_ports_stay_over_restarts(tmp_path: Path) -> None:
+    first = _layout(tmp_path, free_ports=True)
+    assert len({first.ports.of(role) for role in ROLES}) == 3
+    assert _layout(tmp_path) == first
+    assert _layout(tmp_path, free_ports=True) == first
+
+
+def test_ports_can_be_moved(tmp_path: Path) -> None:
+    _layout(tmp_path, free_ports=True)
+    base = Ports.free().coordinator
+    if all(is_free(base + step) for step in range(3)):
+        moved = _layout(tmp_path, base)
+        assert moved.ports == Ports(base, base + 1, base + 2)
+        assert _layout(tmp_path) == moved
+
+
+def test_a_busy_port_is_named(tmp_path: Path) -> None:
+    with socket.socket() as busy:
+        busy.bind((HOST, 0))
+        busy.listen()
+        port = busy.getsockname()[1]
+        with pytest.raises(CommandFailed, match=f"port {port} is in use"):
+            _layout(tmp_path, port)
+
+
+def test_data_of_three_processes_is_not_run_as_one(tmp_path: Path) -> None:
+    _layout(tmp_path, free_ports=True)
+    with pytest.raises(CommandFailed, match="without --one-process"):
+        _layout(tmp_path, one_process=True)
+    other = tmp_path / "one"
+    layout = _layout(other, free_ports=True, one_process=True)
+    assert layout.processes == (ONE_PROCESS,)
+    with pytest.raises(CommandFailed, match="with --one-process"):
+        _layout(other)
+
+
+def test_a_broken_layout_is_not_overwritten(tmp_path: Path) -> None:
+    (tmp_path / "cluster.json").write_text("{")
+    with pytest.raises(CommandFailed, match=r"cluster\.json"):
+        _layout(tmp_path)
+    assert (tmp_path / "cluster.json").read_text() == "{"
+
+
+def test_a_child_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
+    service = Service("coordinator", ["no-such-command"], address="h:1", log=tmp_path / "c.log")
+    assert service.exit_code is None
+    service.start()
+    assert service._process is not None
+    service._process.wait(60)
+    with pytest.raises(CommandFailed, match="no-such-command") as failure:
+        up._require_alive([service], etcd=None)  # type: ignore[arg-type]
+    assert "exit code 2" in str(failure.value)
+    assert service.stop()
+
+
+@pytest.mark.parametrize(("code", "shown"), [(0, "exit code 0"), (-9, "SIGKILL"), (-99, "99")])
+def test_how_a_process_ended(code: int, shown: str) -> None:
+    assert shown in show_exit(code)
+
+
+def test_readiness_asks_for_every_partition_of_offsets() -> None:
+    assert len(set(map(partition_of_name, up._group_per_partition()))) == 16
+
+
+def test_settings_by_weight(tmp_path: Path) -> None:
+    """Default, file, environment, command line."""
+    file = tmp_path / "oncelog.toml"
+    file.write_text("[node]\nlease_ms = 6000\ntick_ms = 50\nstreams_max = 7\n")
+    settings = ServeSettings.make(
+        ["offset_manager", "coordinator"],
+        file=file,
+        environment={"ONCELOG_NODE_LEASE_MS": "7000", "ONCELOG_NODE_TICK_MS": "60"},
+        pairs=["node.lease_ms=8000", "offset_manager.groups_max=5"],
+    )
+    assert settings.roles == ("coordinator", "offset_manager")
+    node = settings.node
+    assert (node.lease_ms, node.tick_ms, node.streams_max) == (8000, 60, 7)
+    assert settings.role_settings == {"coordinator": {}, "offset_manager": {"groups_max": "5"}}
+
+
+def test_a_misspelt_setting_is_refused_with_the_nearest() -> None:
+    with pytest.raises(ConfigError, match="groups_max"):
+        ServeSettings.make(["coordinator"], pairs=["offset_manager.group_max=5"])

@@ -1,0 +1,76 @@
+"""Every reason has an exit code and words about what to do."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+from click.testing import Result
+
+from oncelogpb import errors
+from services.cli import failures
+from tests.unit.cli.scripted import Cluster
+
+REASONS = sorted(errors.BY_REASON)
+UNREACHABLE = {"UNAVAILABLE", "NOT_LEADER", "LOADING", "UNKNOWN_OUTCOME"}
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_refusal_says_reason_message_and_what_to_do(
+    reason: str, run: Callable[..., Result]
+) -> None:
+    error = errors.BY_REASON[reason]("these words", limit="A_LIMIT")
+    result = run(Cluster(partition_leader__list_topics=error), "topic list")
+    assert result.exit_code == (3 if reason in UNREACHABLE else 1)
+    assert result.stdout == ""
+    assert reason in result.stderr
+    assert "these words" in result.stderr
+    assert "limit: A_LIMIT" in result.stderr
+    assert failures.advice(error) in result.stderr
+
+
+@pytest.mark.parametrize("reason", REASONS)
+def test_a_refusal_as_json(reason: str, run: Callable[..., Result]) -> None:
+    error = errors.BY_REASON[reason]("[bold]words[/]", tx_id=255)
+    result = run(Cluster(partition_leader__list_topics=error), "topic list --json")
+    told = json.loads(result.stderr)["error"]
+    assert (told["reason"], told["message"]) == (reason, "[bold]words[/]")
+    assert told["may_have_applied"] is error.may_have_applied
+    assert told["metadata"] == {"tx_id": "00000000000000ff"}
+
+
+def test_markup_in_a_message_is_shown_as_it_is(run: Callable[..., Result]) -> None:
+    error = errors.InvalidArgument("no [red] here")
+    result = run(Cluster(partition_leader__list_topics=error), "topic list")
+    assert "no [red] here" in result.stderr
+
+
+def test_all_advice_is_about_reasons_that_exist() -> None:
+    assert set(failures.ADVICE) <= set(REASONS)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "topic alter payments",
+        "topic create payments --config broken",
+        "tx describe xyz",
+        "tx resolve 5 payments/0",
+        "offsets set g payments=soon",
+        "offsets set g payments/7=1",
+        "consume payments --from yesterday",
+        "consume payments --partition 9",
+        "consume payments --isolation raw --group g",
+        "produce payments --name n",
+        "cluster unclean-elect payments/0",
+        "cluster unclean-elect payments --accept-loss",
+        "topic list --tls-cert /dev/null",
+        "up --ports-from 7400 --free-ports",
+        "serve nobody",
+        "serve coordinator --set node.lease_millis=1",
+    ],
+)
+def test_wrong_usage_is_exit_code_2(line: str, run: Callable[..., Result]) -> None:
+    result = run(Cluster(), line)
+    assert (result.exit_code, result.stdout) == (2, ""), result.output
