@@ -19,8 +19,8 @@ from collections.abc import Mapping, Sequence
 from typing import Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
-from oncelogpb.errors import OncelogError
 
+from oncelogpb.errors import OncelogError
 from services.core.frame import At, Frame
 
 C = TypeVar("C")
@@ -83,8 +83,10 @@ class Snapshot(NamedTuple):
 class Machine(Protocol[C_contra, R, O_co]):
     """See the module."""
 
-    # Journal offset that the next record will get: apply keeps it (at.offset + span).
-    next_offset: int
+    @property
+    def next_offset(self) -> int:
+        """Journal offset that the next record will get: apply keeps it (at.offset + span)."""
+        ...
 
     def decide(self, command: C_contra, now: Instant) -> Decision[R]: ...
 
