@@ -1,0 +1,1 @@
+"""The coordinator: producers and transactions. README.md says what it decides."""

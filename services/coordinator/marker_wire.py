@@ -1,0 +1,60 @@
+"""Markers as protobuf, and the participants' answers back."""
+
+from __future__ import annotations
+
+from oncelogpb.v1 import participant_pb2 as pb
+from services.coordinator import wire
+from services.coordinator.commands import (
+    Exposure,
+    MarkerResult,
+    MarkerStatus,
+    OwedMarker,
+    OweMarkers,
+)
+from services.core.ids import PartitionId, TopicId, TxId
+from services.core.ports import Address
+
+
+def group_message(
+    group: OweMarkers, journal_partition: int, epoch: int, leader: Address
+) -> pb.MarkerGroup:
+    return pb.MarkerGroup(
+        journal_partition=journal_partition,
+        coordinator_epoch=epoch,
+        partition=wire.partition_message(group.participant),
+        leader_boot_id=leader.boot_id,
+        markers=[_marker(marker) for marker in group.markers],
+    )
+
+
+def results_of(answer: pb.MarkerGroupResult) -> list[MarkerResult]:
+    return [
+        MarkerResult(
+            TxId(result.tx_id),
+            MarkerStatus(result.status),
+            tuple(
+                Exposure(
+                    PartitionId(TopicId(part.partition.topic_id), part.partition.number),
+                    part.writer,
+                    part.first_offset,
+                    part.record_count,
+                    part.damaged,
+                )
+                for part in result.exposed
+            ),
+        )
+        for result in answer.results
+    ]
+
+
+def _marker(marker: OwedMarker) -> pb.Marker:
+    return pb.Marker(
+        tx_id=marker.tx_id,
+        prepare_offset=marker.prepare_offset,
+        kind=pb.MARKER_KIND_COMMITTED if marker.committed else pb.MARKER_KIND_ABORTED,
+        producer=wire.producer_message(marker.producer),
+        parts=[pb.WriterPart(writer=writer, record_count=count) for writer, count in marker.parts]
+        if marker.committed and marker.batch is None
+        else [],
+        batch=None if marker.batch is None else wire.batch_message(marker.batch),
+    )

@@ -1,0 +1,345 @@
+"""Handlers of the Coordinator service: authorize, decode, submit, encode.
+
+Who may call at all is decided before a handler runs (`runtime/rpc`); which producer may do what is
+decided by the machine. InitProducer is led by the group's journal partition, everything after it by
+the one in the top 16 bits of the producer id or TxId.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from oncelogpb import records
+from oncelogpb.errors import (
+    Damaged,
+    InvalidArgument,
+    TooLarge,
+    UnknownOutcome,
+    UnknownPartition,
+    UnknownTopic,
+)
+from oncelogpb.v1 import coordinator_pb2 as pb
+from oncelogpb.v1 import types_pb2 as types
+from services.coordinator import describe, wire
+from services.coordinator.commands import (
+    BeginAnswer,
+    BeginResult,
+    CommitAnswer,
+    CommitTransaction,
+    Exposure,
+    PartitionAsked,
+    ProducerGranted,
+    SessionEnded,
+    SessionOpened,
+    Transact,
+    TransactAnswer,
+)
+from services.coordinator.config import CoordinatorConfig
+from services.coordinator.decide_end import Elsewhere
+from services.coordinator.endings import Endings, state_of
+from services.coordinator.questions import Verdict, verdict, verdict_of
+from services.coordinator.transactions import DECIDED
+from services.coordinator.values import OneShotBatch
+from services.coordinator.waiting import Waiting
+from services.core.ids import (
+    CONTROL_PARTITIONS,
+    TRANSACTION_CONTROL_ID,
+    PartitionId,
+    TxId,
+    control_partition,
+    journal_offset_of,
+    journal_partition_of,
+)
+from services.core.ports import Call, Replica
+from services.core.role import RoleEnv
+
+QUESTIONS_MAX: Final = 1_000
+LISTED_DEFAULT: Final = 1_000
+
+
+class CoordinatorService:
+    """One per process."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        env: RoleEnv,
+        waiting: Waiting,
+        endings: Callable[[Replica, RoleEnv], Endings],
+    ) -> None:
+        self._config = config
+        self._env = env
+        self._waiting = waiting
+        self._endings_of = endings
+        self._batch_limits = records.BatchLimits(
+            max_batch_bytes=config.one_shot_bytes_max,
+            decompressed_bytes_max=config.one_shot_decompressed_bytes_max,
+        )
+
+    # ----------------------------------------------------------------------------------- producers
+
+    async def init_producer(
+        self, request: pb.InitProducerRequest, call: Call
+    ) -> pb.InitProducerReply:
+        command = wire.init_producer(request)
+        if request.session and not call.stream_id:
+            raise InvalidArgument("a session needs a stream to be held on", field="session")
+        replica = self._env.replicas.lead(control_partition(TRANSACTION_CONTROL_ID, command.group))
+        granted: ProducerGranted = await replica.submit(command)
+        if request.session:
+            self._hold_session(replica, granted, call)
+        self._env.reporter.count("producers_initialized")
+        return wire.granted(granted, self._config)
+
+    def _hold_session(self, replica: Replica, granted: ProducerGranted, call: Call) -> None:
+        session = SessionOpened(granted.producer, call.stream_id)
+        replica.signal(session)
+        call.on_stream_end(lambda: replica.signal(SessionEnded(*session)))
+
+    # -------------------------------------------------------------------------------- transactions
+
+    async def begin_transaction(
+        self, request: pb.BeginTransactionRequest, call: Call
+    ) -> pb.BeginTransactionReply:
+        command = wire.begin_transaction(request, self._config)
+        replica = self._lead(command.producer.producer_id, "producer")
+        before = replica.log_end
+        answer: BeginAnswer = await replica.submit(command)
+        self._count_begun(answer, before)
+        return wire.begun(answer)
+
+    async def commit_transaction(
+        self, request: pb.CommitTransactionRequest, call: Call
+    ) -> pb.CommitTransactionReply:
+        command = wire.commit_transaction(request, self._config)
+        replica = self._lead(command.tx_id, "tx_id")
+        arrived_ms = self._env.clock.now().monotonic_ms
+        before = replica.log_end
+        try:
+            answer: CommitAnswer = await replica.submit(command)
+        except Elsewhere:
+            answer = await self._repeat_commit(replica, command)
+        self._observe("commit_prepare", arrived_ms)
+        if answer.next is not None:
+            self._count_begun(answer.next, before)
+        visible = answer.visible
+        exposed: Sequence[Exposure] = ()
+        if answer.already_committed:
+            self._env.reporter.count("already_committed")
+        elif request.wait == types.WAIT_VISIBLE:
+            exposed = await self._visible(replica, command.tx_id, call)
+            visible = True
+            self._observe("commit_visible", arrived_ms)
+        return wire.committed(answer, visible=visible, exposed=exposed)
+
+    async def _repeat_commit(self, replica: Replica, command: CommitTransaction) -> CommitAnswer:
+        answer = await self._endings(replica).repeat_commit(command)
+        if command.begin_next is not None:
+            # Idempotent by its own request id.
+            answer = answer._replace(next=await replica.submit(command.begin_next))
+        return answer
+
+    async def abort_transaction(
+        self, request: pb.AbortTransactionRequest, call: Call
+    ) -> pb.AbortTransactionReply:
+        command = wire.abort_transaction(request, self._config)
+        replica = self._lead(command.tx_id, "tx_id")
+        try:
+            await replica.submit(command)
+        except Elsewhere:
+            self._endings(replica).repeat_abort(command)
+        return pb.AbortTransactionReply(state=types.TRANSACTION_STATE_ABORTED)
+
+    async def transact(self, request: pb.TransactRequest, call: Call) -> pb.TransactReply:
+        command = wire.transact(request, self._config)
+        replica = self._lead(command.producer.producer_id, "producer")
+        for batch in command.batches:
+            self._require_sound(batch)
+        replica.require_room()
+        arrived_ms = self._env.clock.now().monotonic_ms
+        answer = await self._decided(replica, command, call)
+        self._observe("commit_prepare", arrived_ms)
+        self._env.reporter.count("already_committed" if answer.already_committed else "one_shots")
+        visible = answer.visible
+        exposed: Sequence[Exposure] = ()
+        if request.wait == types.WAIT_VISIBLE and not answer.already_committed:
+            exposed = await self._visible(replica, answer.tx_id, call)
+            visible = True
+            self._observe("commit_visible", arrived_ms)
+        return pb.TransactReply(
+            tx_id=answer.tx_id,
+            already_committed=answer.already_committed,
+            visible=visible,
+            exposed=[wire.exposed_message(part) for part in exposed],
+        )
+
+    def _require_sound(self, batch: OneShotBatch) -> None:
+        """What a leader could refuse is refused before the append (design §7)."""
+        topic = self._env.directory.topic_by_id(batch.partition.topic_id)
+        if topic is None:
+            raise UnknownTopic(
+                f"no topic with id {batch.partition.topic_id.hex()}",
+                topic_id=batch.partition.topic_id.hex(),
+            )
+        if batch.partition.number >= topic.partitions:
+            raise UnknownPartition(
+                f"topic {topic.name} has {topic.partitions} partitions",
+                partition=batch.partition.number,
+            )
+        records.validate(
+            batch.encoding,
+            batch.payload,
+            batch.record_count,
+            batch.crc32c,
+            self._batch_limits,
+            max_timestamp_us=batch.max_timestamp_us,
+        )
+
+    async def _decided(self, replica: Replica, command: Transact, call: Call) -> TransactAnswer:
+        """A staged one-shot is answered once the offset manager has spoken. Asking again is
+        idempotent by its request number, and gives the durable answer."""
+        while True:
+            answer: TransactAnswer = await replica.submit(command)
+            if not answer.staged:
+                return answer
+            staged = state_of(replica).transactions.get(answer.tx_id)
+            if staged is not None and staged.state not in DECIDED:
+                await self._waiting.wait(answer.tx_id, call.timeout_ms)
+
+    async def _visible(self, replica: Replica, tx_id: TxId, call: Call) -> Sequence[Exposure]:
+        """Until every participant has acknowledged it. Raises Damaged."""
+        state = state_of(replica)
+        if tx_id in state.transactions and not state.deliveries.is_visible(tx_id):
+            await self._waiting.wait(tx_id, call.timeout_ms)
+        if replica.machine is None:
+            raise UnknownOutcome("the coordinator changed; repeat the call to wait on")
+        state = replica.machine.state
+        delivered = state.deliveries.delivered(tx_id)
+        damaged = state.damaged.get(tx_id) or (delivered.damaged if delivered is not None else ())
+        if damaged:
+            raise Damaged(
+                "committed, but a part did not match the manifest: nothing of it is exposed there; "
+                "see `oncelog tx describe`",
+                tx_id=tx_id,
+                partitions=",".join(str(partition) for partition in damaged),
+            )
+        return () if delivered is None else delivered.exposed
+
+    # --------------------------------------------------------------------------------------- reads
+
+    async def get_transaction(
+        self, request: pb.GetTransactionRequest, call: Call
+    ) -> pb.GetTransactionReply:
+        tx_id = wire.tx_id(request.tx_id)
+        replica = self._lead(tx_id, "tx_id")
+        replica.require_lease()
+        state = state_of(replica)
+        below = replica.high_watermark
+        transaction = state.transactions.get(tx_id)
+        if transaction is not None and journal_offset_of(tx_id) < below:
+            return pb.GetTransactionReply(
+                transaction=describe.kept(state, transaction, below=below)
+            )
+        endings = self._endings(replica)
+        outcome = endings.known_outcome(tx_id)
+        found = [] if outcome.expired else await endings.records(tx_id, outcome)
+        return pb.GetTransactionReply(transaction=describe.over(state, tx_id, outcome, found))
+
+    async def list_transactions(
+        self, request: pb.ListTransactionsRequest, call: Call
+    ) -> pb.ListTransactionsReply:
+        limit = request.limit or LISTED_DEFAULT
+        found = [
+            description
+            for replica in self._listed(request)
+            for description in self._descriptions(replica)
+            if self._matches(description, request)
+        ]
+        found.sort(key=lambda description: description.tx_id)
+        return pb.ListTransactionsReply(transactions=found[:limit], more=len(found) > limit)
+
+    def _listed(self, request: pb.ListTransactionsRequest) -> Sequence[Replica]:
+        if not request.journal_partitions:
+            return self._env.replicas.led()
+        return [
+            self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, number))
+            for number in sorted(set(request.journal_partitions))
+        ]
+
+    def _descriptions(self, replica: Replica) -> list[pb.TransactionDescription]:
+        replica.require_lease()
+        state = state_of(replica)
+        below = replica.high_watermark
+        return [
+            describe.kept(state, transaction, below=below)
+            for transaction in state.transactions
+            if journal_offset_of(transaction.tx_id) < below
+        ]
+
+    def _matches(self, of: pb.TransactionDescription, request: pb.ListTransactionsRequest) -> bool:
+        age_ms = self._env.clock.now().wall_ms - of.begin_time_ms
+        return (
+            (not request.states or of.state in request.states)
+            and age_ms >= request.min_age_ms
+            and request.name in ("", of.name)
+            and request.group in ("", of.group)
+        )
+
+    async def ask_transactions(
+        self, request: pb.AskTransactionsRequest, call: Call
+    ) -> pb.AskTransactionsReply:
+        if len(request.questions) > QUESTIONS_MAX:
+            raise TooLarge(
+                f"{len(request.questions)} questions are above questions_max ({QUESTIONS_MAX})",
+                limit="questions_max",
+            )
+        replica = self._env.replicas.lead(
+            PartitionId(TRANSACTION_CONTROL_ID, request.journal_partition)
+        )
+        replica.require_lease()
+        return pb.AskTransactionsReply(
+            answers=[self._answer(replica, question) for question in request.questions]
+        )
+
+    def _answer(self, replica: Replica, question: pb.Question) -> pb.Answer:
+        tx_id = wire.tx_id(question.tx_id)
+        if journal_partition_of(tx_id) != replica.partition.number:
+            raise InvalidArgument("the question is for another journal partition", field="tx_id")
+        producer = wire.identity(question.producer)
+        partition = wire.partition(question.partition, "questions.partition")
+        state = state_of(replica)
+        found = verdict(state, tx_id, producer, partition, below=replica.high_watermark)
+        if found is None:
+            found = verdict_of(self._endings(replica).outcome(tx_id), producer)
+        if found is Verdict.ONGOING:
+            replica.signal(PartitionAsked(tx_id, producer, partition, question.bytes_received))
+        self._env.reporter.count("questions_answered", verdict=found.name.lower())
+        return pb.Answer(
+            tx_id=tx_id,
+            partition=question.partition,
+            verdict=pb.Answer.Verdict.ValueType(found),
+        )
+
+    # --------------------------------------------------------------------------------------- parts
+
+    def _lead(self, identity: int, field: str) -> Replica:
+        number = journal_partition_of(identity)
+        if number >= CONTROL_PARTITIONS:
+            raise InvalidArgument(
+                f"{field} was not granted by a coordinator; call InitProducer first", field=field
+            )
+        return self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, number))
+
+    def _endings(self, replica: Replica) -> Endings:
+        return self._endings_of(replica, self._env)
+
+    def _count_begun(self, answer: BeginAnswer, before: int) -> None:
+        """A repeated request id begins nothing: its TxId is older than the call."""
+        if answer.result is BeginResult.OPEN and journal_offset_of(answer.tx_id) >= before:
+            self._env.reporter.count("transactions_begun")
+        if answer.result is BeginResult.ALREADY_COMMITTED:
+            self._env.reporter.count("already_committed")
+
+    def _observe(self, name: str, since_ms: int) -> None:
+        self._env.reporter.observe(name, self._env.clock.now().monotonic_ms - since_ms)

@@ -1,0 +1,64 @@
+"""Deadlines on the monotonic clock, by key. Volatile: a new leader starts them again. PURE.
+
+A heap, not scans: a tick costs what is due. Moving a deadline later is free: the entry in the heap
+is looked at when its time comes, and goes back with the later one.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator
+from itertools import islice
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=int)
+
+
+class Timers(Generic[K]):
+    """Invariant: each key has one entry in the heap, at or before its deadline, or is due."""
+
+    def __init__(self) -> None:
+        self._deadline_ms: dict[K, int] = {}
+        self._heap: list[tuple[int, K]] = []
+        self._due: dict[K, None] = {}
+
+    def __contains__(self, key: K) -> bool:
+        return key in self._deadline_ms
+
+    def set(self, key: K, deadline_ms: int) -> None:
+        """Starts a timer, or moves it."""
+        self._due.pop(key, None)
+        earlier = self._deadline_ms.get(key)
+        self._deadline_ms[key] = deadline_ms
+        if earlier is None or deadline_ms < earlier:
+            heapq.heappush(self._heap, (deadline_ms, key))
+
+    def cancel(self, key: K) -> None:
+        """No error where there is none."""
+        self._deadline_ms.pop(key, None)
+        self._due.pop(key, None)
+
+    def turn(self, now_ms: int) -> None:
+        """Finds what is due by now. Turning twice is turning once."""
+        while self._heap and self._heap[0][0] <= now_ms:
+            _, key = heapq.heappop(self._heap)
+            deadline_ms = self._deadline_ms.get(key)
+            if deadline_ms is None or key in self._due:
+                continue
+            if deadline_ms > now_ms:
+                heapq.heappush(self._heap, (deadline_ms, key))
+            else:
+                self._due[key] = None
+
+    def due(self, count_max: int) -> Iterator[K]:
+        """Stays due until it is cancelled or set again."""
+        return islice(self._due, count_max)
+
+    def check(self) -> None:
+        in_heap = {key for _, key in self._heap}
+        for key, deadline_ms in self._deadline_ms.items():
+            assert key in in_heap or key in self._due, "a timer that nobody looks at"
+            if key not in self._due:
+                earliest = min(at for at, of in self._heap if of == key)
+                assert earliest <= deadline_ms
+        assert all(key in self._deadline_ms for key in self._due)
