@@ -12,6 +12,9 @@ from collections.abc import Iterable
 from enum import StrEnum
 from typing import Final, NamedTuple
 
+# Stands for a role in what belongs to the process.
+PROCESS: Final = "node"
+
 
 class Kind(StrEnum):
     """How a metric is read."""
@@ -50,22 +53,13 @@ def _duration(name: str, text: str, *labels: str) -> Metric:
 
 # Of every role.
 COMMON: Final = (
-    _counter("rpc_calls", "Calls whose handler was started.", "service", "method"),
-    _counter("rpc_errors", "Calls answered with an error.", "service", "method", "reason"),
-    _counter("refused_writes", "Writes refused, by reason of errors.proto.", "reason"),
     _counter("elections_won", "Partitions whose leadership this process won."),
     _counter("step_downs", "Partitions whose leadership this process lost or gave up.", "reason"),
     _gauge("leading", "1 while this process leads the partition and answers.", "partition"),
     _gauge("epoch", "Leader epoch of the partition here.", "partition"),
     _gauge("high_watermark", "Journal offset below which all is durable.", "partition"),
     _gauge("high_watermark_lag", "Journal offsets appended and not durable yet.", "partition"),
-    _gauge("etcd_reachable", "1 while etcd answers this process."),
-    _gauge("lease_remaining_ms", "Milliseconds until this process stops answering by itself."),
-    _gauge("disk_free_bytes", "Free space of the data directory's volume."),
-    _gauge("disk_full", "1 while data is refused because of disk_free_floor_bytes."),
     _duration("append", "From an append to its records being durable."),
-    _duration("sync", "One write and sync of the group commit."),
-    _counter("journal_bytes", "Bytes appended to journals."),
     _counter("snapshots", "Snapshots of machines written."),
 )
 
@@ -91,6 +85,7 @@ COORDINATOR: Final = (
 )
 
 PARTITION_LEADER: Final = (
+    _counter("refused_writes", "Writes refused, by reason of errors.proto.", "reason"),
     _counter("bytes_in", "Payload bytes appended."),
     _counter("records_in", "Records appended."),
     _counter("batches_in", "Batches appended."),
@@ -112,28 +107,33 @@ PARTITION_LEADER: Final = (
 OFFSET_MANAGER: Final = (
     _counter("offsets_committed", "Offsets committed outside of a transaction."),
     _counter("offsets_pending", "Offsets that became pending under a transaction."),
-    _counter("offsets_fetched", "Committed offsets told."),
-    _counter("transactions_exposed", "COMMITTED markers applied."),
     _counter("transactions_dropped", "ABORTED markers and local aborts applied."),
-    _counter("questions_asked", "Questions about transactions that stay open."),
     _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
     _gauge("open_transactions", "Transactions with pending offsets.", "partition"),
-    _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
-    _gauge("groups", "Groups that have offsets.", "partition"),
+)
+
+# Of the process, whatever roles it runs.
+NODE: Final = (
+    _counter("rpc_calls", "Calls whose handler was started.", "service", "method"),
+    _counter("rpc_errors", "Calls answered with an error.", "service", "method", "reason"),
+    _gauge("etcd_reachable", "1 while etcd answers this process."),
+    _gauge("disk_free_bytes", "Free space of the data directory's volume."),
+    _gauge("disk_full", "1 while data is refused because of disk_free_floor_bytes."),
+    _duration("sync", "One write and sync of the group commit."),
+    _counter("journal_bytes", "Bytes appended to journals."),
 )
 
 ROLES: Final[dict[str, tuple[Metric, ...]]] = {
     "coordinator": COORDINATOR,
     "partition_leader": PARTITION_LEADER,
     "offset_manager": OFFSET_MANAGER,
-    # What belongs to the process and not to one of its roles.
-    "node": (),
+    PROCESS: NODE,
 }
 
 
 def metrics_of(role: str) -> tuple[Metric, ...]:
-    """All metrics of a role."""
-    return (*COMMON, *ROLES[role])
+    """All metrics of a role, or of the process."""
+    return NODE if role == PROCESS else (*COMMON, *ROLES[role])
 
 
 def as_markdown() -> str:
@@ -146,14 +146,12 @@ def as_markdown() -> str:
         "",
         "## Of every role",
         "",
-        "`<role>` is coordinator, partition_leader, offset_manager, or node for what belongs to",
-        "the process.",
+        "`<role>` is coordinator, partition_leader or offset_manager.",
         "",
         *_table("<role>", COMMON),
     ]
     for role, metrics in ROLES.items():
-        if metrics:
-            lines += ["", f"## {role}", "", *_table(role, metrics)]
+        lines += ["", f"## {role}", "", *_table(role, metrics)]
     return "\n".join(lines) + "\n"
 
 
