@@ -94,6 +94,8 @@ class EtcdTopics:
         self._lease = lease
         self._clock = clock
         self._random_bytes = random_bytes
+        # Topic ids of creations that failed here and whose `creating/` key may still stand.
+        self._abandoned: set[str] = set()
 
     # ---------------------------------------------------------------------------------- the port
 
@@ -116,8 +118,8 @@ class EtcdTopics:
             marker = await self._take_name(name, value)
             await self._write_partitions(marker, value, states)
         except EtcdUnavailable as error:
-            # Without step 3 nothing exists; the name is free again when the lease or the next
-            # creation of this process ends it.
+            # Without step 3 nothing exists.
+            self._abandoned.add(value.topic_id)
             raise Unavailable(f"topic {name!r} was not created: {error}") from error
         await self._shown_at(await self._publish(name, marker, value))
         return keys.decode_topic(name, encode(value))
@@ -180,14 +182,28 @@ class EtcdTopics:
     async def _take_name(self, name: str, value: TopicValue) -> KeyValue:
         creating, topic = keys.creating_key(name), keys.topic_key(name)
         marker = encode(CreatingValue(value.topic_id))
-        result = await self._etcd.txn(
-            [Compare(topic, 0), Compare(creating, 0)], [Put(creating, marker, self._lease())]
-        )
-        if not result.succeeded:
+        for _ in range(CONFLICTS_MAX):
+            result = await self._etcd.txn(
+                [Compare(topic, 0), Compare(creating, 0)], [Put(creating, marker, self._lease())]
+            )
+            if result.succeeded:
+                return KeyValue(creating, marker, result.revision)
             found, _ = await self._etcd.get(topic)
-            state = "exists already" if found is not None else "is being created by another call"
-            raise TopicExists(f"topic {name!r} {state}")
-        return KeyValue(creating, marker, result.revision)
+            if found is not None:
+                raise TopicExists(f"topic {name!r} exists already")
+            other, _ = await self._etcd.get(creating)
+            if other is not None and not await self._remove_abandoned(other):
+                break
+        raise TopicExists(f"topic {name!r} is being created by another call")
+
+    async def _remove_abandoned(self, marker: KeyValue) -> bool:
+        """Frees a name whose creation failed here. False: it is somebody else's."""
+        topic_id = keys.decode_creating(marker.value).hex()
+        if topic_id not in self._abandoned:
+            return False
+        await self._etcd.txn([Compare(marker.key, marker.mod_revision)], [Delete(marker.key)])
+        self._abandoned.discard(topic_id)
+        return True
 
     async def _write_partitions(
         self, marker: KeyValue, value: TopicValue, states: Sequence[PartitionState]
@@ -197,15 +213,10 @@ class EtcdTopics:
             Put(keys.partition_key(PartitionId(topic_id, number)), encode(state))
             for number, state in enumerate(states)
         ]
-        try:
-            for batch in _batches(puts):
-                taken = Compare(marker.key, marker.mod_revision)
-                result = await self._etcd.txn([taken], batch)
-                if not result.succeeded:
-                    raise EtcdUnavailable("this process lost its lease meanwhile")
-        except EtcdUnavailable:
-            await self._give_name_back(marker)
-            raise
+        for batch in _batches(puts):
+            result = await self._etcd.txn([Compare(marker.key, marker.mod_revision)], batch)
+            if not result.succeeded:
+                raise EtcdUnavailable("this process lost its lease meanwhile")
 
     async def _publish(self, name: str, marker: KeyValue, value: TopicValue) -> int:
         """Step 3; the revision at which the topic exists. Where a repetition finds the marker
@@ -222,13 +233,6 @@ class EtcdTopics:
         if found is None or _decode(found).topic_id != value.topic_id:
             raise Unavailable(f"topic {name!r} was not created: this process lost its lease")
         return found.mod_revision
-
-    async def _give_name_back(self, marker: KeyValue) -> None:
-        try:
-            await self._etcd.txn([Compare(marker.key, marker.mod_revision)], [Delete(marker.key)])
-        except EtcdUnavailable:
-            # It ends with our lease.
-            return
 
     def _place(self, partitions: int) -> list[PartitionState]:
         """Round-robin over the nodes that lead topics, least loaded first."""

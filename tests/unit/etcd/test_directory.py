@@ -1,0 +1,157 @@
+"""The view: a picture of one revision, never behind a re-list, never showing half a topic."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from services.core.ids import (
+    CONSUMER_OFFSETS,
+    TRANSACTION_CONTROL,
+    TRANSACTION_CONTROL_ID,
+    PartitionId,
+    TopicId,
+)
+from services.core.ports import Delete, Put
+from services.runtime.etcd import keys
+from services.runtime.etcd.directory import PROBE_MS
+from services.runtime.etcd.keys import LeaderValue, PartitionState, TopicValue
+from tests.unit.etcd.world import World
+
+TOPIC = TopicId(b"t" * 16)
+P0 = PartitionId(TOPIC, 0)
+
+
+def topic_put(name: str = "t") -> Put:
+    return Put(keys.topic_key(name), keys.encode(TopicValue(TOPIC.hex(), 1, 1, {"a": "b"}, 7)))
+
+
+def state_put(state: PartitionState) -> Put:
+    return Put(keys.partition_key(P0), keys.encode(state))
+
+
+def test_a_topic_is_shown_only_when_all_of_it_stands(world: World) -> None:
+    async def story() -> None:
+        view = (await world.node("n1").start(elections=False)).view
+        world.server.txn([], [state_put(PartitionState(("n1",)))])
+        await asyncio.sleep(1)
+        assert view.partition(P0) is None
+        assert view.replicas_on("n1") == []
+        assert list(view.orphans()) == [P0]
+        world.server.txn([], [topic_put()])
+        await view.wait_for(lambda view: view.topic("t") is not None, timeout_ms=1_000)
+        info = view.partition(P0)
+        assert info is not None
+        assert (info.epoch, info.replicas, view.orphans()) == (0, ("n1",), {})
+        assert view.topic_by_id(TOPIC) == view.topic("t")
+        assert [topic.name for topic in view.topics()] == ["t"]
+
+    world.run(story)
+
+
+def test_a_leader_is_shown_while_its_process_lives(world: World) -> None:
+    async def story() -> None:
+        node, watcher = world.node("n1"), world.node("n2")
+        await node.start(elections=False)
+        view = (await watcher.start(elections=False)).view
+        leader = LeaderValue("n1", node.membership.boot_id.hex(), "host", 9)
+        world.server.txn(
+            [], [state_put(PartitionState(("n1",), leader=leader, epoch=3)), topic_put()]
+        )
+        await asyncio.sleep(1)
+        address = view.leader_of(P0)
+        assert address is not None
+        assert (address.host, address.port, address.epoch) == ("host", 9, 3)
+        await node.crash()
+        await World.until(lambda: view.leader_of(P0) is None)
+        info = view.partition(P0)
+        assert info is not None
+        assert info.leader is not None, "as etcd names it"
+
+    world.run(story)
+
+
+def test_the_control_topics_are_known_but_not_listed(world: World) -> None:
+    async def story() -> None:
+        view = (await world.node("n1").start(elections=False)).view
+        control = view.topic(TRANSACTION_CONTROL)
+        assert control is not None
+        assert control.topic_id == TRANSACTION_CONTROL_ID
+        assert view.topic_by_id(TRANSACTION_CONTROL_ID) == control
+        assert view.topic(CONSUMER_OFFSETS) is not None
+        assert view.topics() == []
+        assert not await view.is_gone(TRANSACTION_CONTROL_ID)
+
+    world.run(story)
+
+
+def test_after_compaction_it_lists_again_and_tells_what_vanished(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        world.server.txn([], [topic_put("a"), Put("other", b"1")])
+        await asyncio.sleep(1)
+        told: list[frozenset[str]] = []
+        node.view.on_change(told.append)
+        node.etcd.unavailable = True
+        world.server.txn([], [Delete(keys.topic_key("a"))])
+        world.server.txn([], [Put(keys.topic_key("b"), topic_put().value)])
+        world.server.compact(world.server.revision)
+        node.etcd.unavailable = False
+        await World.until(lambda: node.view.topic("b"))
+        assert node.view.topic("a") is None
+        assert told == [frozenset({keys.topic_key("a"), keys.topic_key("b")})]
+        assert node.view.revision == world.server.revision
+
+    world.run(story)
+
+
+def test_each_revision_is_told_by_itself(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        told: list[frozenset[str]] = []
+        node.view.on_change(told.append)
+        world.server.txn([], [Put("x", b"1"), Put("y", b"1")])
+        world.server.txn([], [Put("x", b"2")])
+        await asyncio.sleep(1)
+        assert told == [frozenset({"x", "y"}), frozenset({"x"})]
+
+    world.run(story)
+
+
+def test_it_says_whether_etcd_is_reachable(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        assert node.view.etcd_status() == (world.server.revision, True)
+        node.etcd.unavailable = True
+        await asyncio.sleep(PROBE_MS / 1000 + 0.1)
+        assert node.view.etcd_status()[1] is False
+        node.etcd.unavailable = False
+        await World.until(lambda: node.view.reachable)
+
+    world.run(story)
+
+
+def test_waiting_for_what_does_not_come_ends(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        with pytest.raises(TimeoutError):
+            await node.view.wait_for(lambda view: False, timeout_ms=500)
+
+    world.run(story)
+
+
+def test_gone_is_said_only_by_a_linearizable_read(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        world.server.txn([], [topic_put()])
+        # Not in the view yet, but in etcd.
+        assert node.view.topic("t") is None
+        assert not await node.view.is_gone(TOPIC)
+        await node.view.wait_for(lambda view: view.topic("t") is not None, timeout_ms=1_000)
+        world.server.txn([], [Delete(keys.topic_key("t"))])
+        # In the view still, but not in etcd.
+        assert node.view.topic("t") is not None
+        assert await node.view.is_gone(TOPIC)
+
+    world.run(story)

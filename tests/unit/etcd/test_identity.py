@@ -1,0 +1,184 @@
+"""Whose etcd this is: what a data directory remembers, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from services.core.ids import BootId
+from services.core.ports import Compare, Delete, Put
+from services.runtime.etcd.identity import FILE, REMEMBER_EVERY_MS, ClusterSettings, Identity
+from services.runtime.etcd.keys import CLUSTER, ClusterValue, encode
+from services.runtime.etcd.memory import MemoryEtcd
+from services.runtime.etcd.refusal import EtcdRefused
+from services.runtime.storage.disk import RealDisk
+from tests.unit.etcd.world import World, loop_ms
+
+
+class CountedDisk(RealDisk):
+    """How often the file is written."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.replaced = 0
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        self.replaced += 1
+        super().replace_file(path, data)
+
+
+async def at_once(work: Callable[[], None]) -> None:
+    work()
+
+
+def identity(disk: RealDisk, etcd: MemoryEtcd, seed: bytes = b"1") -> Identity:
+    return Identity(
+        disk,
+        etcd,
+        random_bytes=lambda size: seed * size,
+        offload=at_once,
+        now_ms=loop_ms,
+    )
+
+
+def test_the_first_process_founds_the_cluster_and_later_ones_find_it(
+    world: World, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        first = await identity(RealDisk(tmp_path / "1"), etcd, b"1").join(
+            ClusterSettings(lease_ms=7_000)
+        )
+        second = await identity(RealDisk(tmp_path / "2"), etcd, b"2").join(ClusterSettings())
+        assert first == second
+        assert (second.lease_ms, len(second.cluster_id)) == (7_000, 16)
+
+    world.run(story)
+
+
+def test_a_founder_whose_answer_was_lost_founds_on_the_next_try(
+    world: World, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        one = identity(RealDisk(tmp_path), etcd)
+        etcd.drop_next_txn_reply()
+        with pytest.raises(Exception, match="lost"):
+            await one.join(ClusterSettings())
+        assert (await one.join(ClusterSettings())).cluster_id
+
+    world.run(story)
+
+
+Change = Callable[[World], None]
+
+
+def other_cluster(world: World) -> None:
+    value = ClusterValue("ab" * 16, 16, 16, 1, 5_000)
+    world.server.txn([], [Put(CLUSTER, encode(value))])
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda world: setattr(world.server, "cluster_id", 99), "this data directory belongs to"),
+        (lambda world: world.server.wipe(), "revision"),
+        (lambda world: world.server.wipe(cluster_id=99), "this data directory belongs to"),
+        (lambda world: world.server.txn([], [Delete(CLUSTER)]), "no cluster record"),
+        (other_cluster, "etcd belongs to cluster abab"),
+    ],
+)
+def test_another_etcd_is_refused_and_the_way_out_is_named(
+    world: World, tmp_path: Path, change: Change, says: str
+) -> None:
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        await identity(RealDisk(tmp_path), etcd).join(ClusterSettings())
+        change(world)
+        with pytest.raises(EtcdRefused, match=says) as refused:
+            await identity(RealDisk(tmp_path), etcd).join(ClusterSettings())
+        assert "`oncelog cluster recover`, which comes in a later version" in str(refused.value)
+
+    world.run(story)
+
+
+def test_a_restored_etcd_is_refused_by_its_lower_revision(world: World, tmp_path: Path) -> None:
+    async def story() -> None:
+        etcd, disk = MemoryEtcd(world.server), RealDisk(tmp_path)
+        own = identity(disk, etcd)
+        await own.join(ClusterSettings())
+        backup, _ = await etcd.get(CLUSTER)
+        assert backup is not None
+        for number in range(10):
+            await etcd.txn([], [Put("x", b"%d" % number)])
+        own.observe(*await etcd.get(CLUSTER))
+        await own.stop()
+        world.server.wipe()
+        world.server.txn([Compare(CLUSTER, 0)], [Put(CLUSTER, backup.value)])
+        with pytest.raises(EtcdRefused, match="has seen 12"):
+            own.observe(*await etcd.get(CLUSTER))
+        with pytest.raises(EtcdRefused, match="has seen 12"):
+            await identity(disk, etcd).join(ClusterSettings())
+
+    world.run(story)
+
+
+def test_revisions_are_written_at_most_once_a_second_and_at_the_end(
+    world: World, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        etcd, disk = MemoryEtcd(world.server), CountedDisk(tmp_path)
+        own = identity(disk, etcd)
+        await own.join(ClusterSettings())
+        before, started_ms = disk.replaced, loop_ms()
+        for revision in range(100, 300):
+            own.saw(revision)
+            await asyncio.sleep(0.05)
+        seconds = (loop_ms() - started_ms) // REMEMBER_EVERY_MS
+        assert 1 <= disk.replaced - before <= seconds + 1
+        await own.stop()
+        assert json.loads((tmp_path / FILE).read_text())["revision"] == 299
+        written = disk.replaced
+        own.saw(299)
+        await own.stop()
+        assert disk.replaced == written, "nothing new, nothing written"
+
+    world.run(story)
+
+
+def test_the_previous_boot_is_remembered(world: World, tmp_path: Path) -> None:
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        first = identity(RealDisk(tmp_path), etcd)
+        assert first.previous_boot_id is None
+        await first.join(ClusterSettings())
+        await first.remember_boot(BootId(b"b" * 16))
+        assert identity(RealDisk(tmp_path), etcd).previous_boot_id == b"b" * 16
+
+    world.run(story)
+
+
+def test_a_damaged_memory_is_named(world: World, tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text("{")
+    with pytest.raises(ValueError, match=FILE):
+        identity(RealDisk(tmp_path), MemoryEtcd(world.server))
+
+
+def test_a_cluster_of_another_layout_is_refused(world: World, tmp_path: Path) -> None:
+    async def story() -> None:
+        value = ClusterValue("ab" * 16, 32, 16, 1, 5_000)
+        world.server.txn([], [Put(CLUSTER, encode(value))])
+        with pytest.raises(EtcdRefused, match="control partitions"):
+            await identity(RealDisk(tmp_path), MemoryEtcd(world.server)).join(ClusterSettings())
+
+    world.run(story)
+
+
+@pytest.mark.parametrize(("lease_ms", "isr"), [(1_999, 1), (60_001, 1), (5_000, 0)])
+def test_settings_out_of_range_are_refused(lease_ms: int, isr: int) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        ClusterSettings(min_insync_replicas=isr, lease_ms=lease_ms).validate()

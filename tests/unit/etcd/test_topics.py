@@ -1,0 +1,265 @@
+"""Creating, altering and deleting topics, by processes that may die in between."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from oncelogpb.errors import (
+    InvalidArgument,
+    LimitExceeded,
+    OncelogError,
+    TopicExists,
+    Unavailable,
+    UnknownOutcome,
+    UnknownTopic,
+    Unsupported,
+)
+from services.core.ids import PartitionId
+from services.runtime.etcd import keys
+from services.runtime.etcd.topics import CHANGE_TIMEOUT_MS
+from tests.unit.etcd.world import LEASE_MS, Node, World
+
+
+def partition_keys(world: World) -> list[str]:
+    return [kv.key for kv in world.server.range(keys.PARTITIONS)]
+
+
+@pytest.mark.parametrize(
+    ("name", "partitions", "factor", "configs", "error", "says"),
+    [
+        ("", 1, 1, {}, InvalidArgument, "not a topic name"),
+        ("a/b", 0, 9, {}, InvalidArgument, "not a topic name"),
+        ("..", 1, 1, {}, InvalidArgument, "not a topic name"),
+        ("a" * 250, 1, 1, {}, InvalidArgument, "not a topic name"),
+        ("line\n", 1, 1, {}, InvalidArgument, "not a topic name"),
+        ("__mine", 0, 1, {}, InvalidArgument, "two underscores"),
+        ("t", 0, 9, {}, InvalidArgument, "at least one partition"),
+        ("t", 10_001, 9, {}, LimitExceeded, "partitions_per_topic_max"),
+        ("t", 1, 0, {}, InvalidArgument, "replication factor"),
+        ("t", 1, 2, {"a": "x" * 9_999}, Unsupported, "later version"),
+        ("t", 1, 1, {str(n): "" for n in range(101)}, LimitExceeded, "configs_max"),
+        ("t", 1, 1, {"a": "x" * 5_000}, LimitExceeded, "config_bytes_max"),
+    ],
+)
+def test_what_is_wrong_is_named_in_order_of_precedence(
+    world: World,
+    name: str,
+    partitions: int,
+    factor: int,
+    configs: dict[str, str],
+    error: type[OncelogError],
+    says: str,
+) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        before = world.server.revision
+        with pytest.raises(error, match=says):
+            await node.topics.create(name, partitions, factor, configs)
+        assert world.server.revision == before
+
+    world.run(story)
+
+
+def test_a_created_topic_is_shown_and_led(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start()
+        info = await node.topics.create("orders", 150, 1, {"retention": "1d"})
+        assert node.view.topic("orders") == info
+        assert (info.partitions, info.configs) == (150, {"retention": "1d"})
+        await World.until(lambda: len(node.elections.led()) == 150)
+        assert world.server.range(keys.CREATING) == []
+        with pytest.raises(TopicExists, match="exists already"):
+            await node.topics.create("orders", 1, 1, {})
+
+    world.run(story)
+
+
+def test_partitions_go_round_robin_to_the_least_loaded_first(world: World) -> None:
+    async def story() -> None:
+        one = await world.node("n1").start(elections=False)
+        await world.node("n0", "coordinator").start(elections=False)
+        await one.topics.create("first", 3, 1, {})
+        await world.node("n2").start(elections=False)
+        await one.view.wait_for(lambda view: len(view.nodes()) == 3, timeout_ms=1_000)
+        info = await one.topics.create("second", 5, 1, {})
+        placed = [one.view.partition(PartitionId(info.topic_id, n)) for n in range(5)]
+        assert [p.replicas[0] for p in placed if p] == ["n2", "n1", "n2", "n1", "n2"]
+
+    world.run(story)
+
+
+def test_without_a_partition_leader_nothing_is_created(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1", "coordinator").start(elections=False)
+        with pytest.raises(Unavailable, match="no partition leader"):
+            await node.topics.create("orders", 1, 1, {})
+
+    world.run(story)
+
+
+def test_of_two_creators_one_wins(world: World) -> None:
+    async def story() -> None:
+        nodes = [world.node("n1"), world.node("n2")]
+        for node in nodes:
+            await node.start(elections=False)
+        results = await asyncio.gather(
+            *(node.topics.create("orders", 2, 1, {}) for node in nodes), return_exceptions=True
+        )
+        assert sorted(type(result).__name__ for result in results) == ["TopicExists", "TopicInfo"]
+        assert len(partition_keys(world)) == 2
+
+    world.run(story)
+
+
+async def die_after_txns(node: Node, txns: int) -> None:
+    """Creates a topic of 150 partitions and dies after so many of its transactions."""
+    real, left = node.etcd.txn, txns
+
+    async def limited(compares, then):  # type: ignore[no-untyped-def]
+        nonlocal left
+        if left == 0:
+            node.etcd.unavailable = True
+        left -= 1
+        return await real(compares, then)
+
+    node.etcd.txn = limited  # type: ignore[method-assign]
+    with pytest.raises((Unavailable, UnknownOutcome)):
+        await node.topics.create("orders", 150, 1, {})
+    await node.crash()
+
+
+@pytest.mark.parametrize("txns", [1, 2, 3])
+def test_a_creator_that_dies_leaves_a_name_that_is_free_again(world: World, txns: int) -> None:
+    async def story() -> None:
+        dying = await world.node("n1").start(elections=False)
+        other = await world.node("n2").start()
+        await die_after_txns(dying, txns)
+        assert other.view.topic("orders") is None
+        await asyncio.sleep(LEASE_MS / 1000 + 1)
+        info = await other.topics.create("orders", 2, 1, {})
+        # What the dead creator left was swept.
+        assert partition_keys(world) == [
+            keys.partition_key(PartitionId(info.topic_id, number)) for number in range(2)
+        ]
+
+    world.run(story)
+
+
+def test_a_creation_under_way_is_not_swept_and_keeps_its_name(world: World) -> None:
+    async def story() -> None:
+        slow, other = world.node("n1"), world.node("n2")
+        await slow.start(elections=False)
+        await other.start(elections=False)
+        slow.etcd.hold_next_txn_reply()
+        creating = asyncio.create_task(slow.topics.create("orders", 2, 1, {}))
+        await asyncio.sleep(1)
+        with pytest.raises(TopicExists, match="being created"):
+            await other.topics.create("orders", 1, 1, {})
+        slow.etcd.release_held_replies()
+        slow.etcd.hold_next_txn_reply()
+        await asyncio.sleep(1)
+        assert len(partition_keys(world)) == 2
+        assert await other.topics.sweep() == 0
+        slow.etcd.release_held_replies()
+        assert (await creating).partitions == 2
+
+    world.run(story)
+
+
+def test_a_creator_that_lost_its_lease_meanwhile_creates_nothing(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        node.etcd.hold_next_txn_reply()
+        creating = asyncio.create_task(node.topics.create("orders", 2, 1, {}))
+        await asyncio.sleep(1)
+        world.server.expire(node.membership.lease)
+        node.etcd.release_held_replies()
+        with pytest.raises(Unavailable, match="lost its lease"):
+            await creating
+        assert world.server.range(keys.TOPICS) == []
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("lost", [1, 2, 3])
+def test_a_lost_answer_never_makes_a_lie(world: World, lost: int) -> None:
+    """Whichever of the three steps' answers is lost: what is said is what stands."""
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        real, seen = node.etcd.txn, 0
+
+        async def losing(compares, then):  # type: ignore[no-untyped-def]
+            nonlocal seen
+            seen += 1
+            if seen == lost:
+                node.etcd.drop_next_txn_reply()
+            return await real(compares, then)
+
+        node.etcd.txn = losing  # type: ignore[method-assign]
+        try:
+            info = await node.topics.create("orders", 2, 1, {})
+        except Unavailable:
+            assert world.server.get(keys.topic_key("orders")) is None
+            # The same process may try again at once.
+            await World.until(lambda: world.server.revision == node.view.revision)
+            await node.topics.create("orders", 3, 1, {})
+            assert len(partition_keys(world)) == 3 + (2 if lost == 2 else 0)
+            assert await node.topics.sweep() == (2 if lost == 2 else 0)
+            assert len(partition_keys(world)) == 3
+        else:
+            assert node.view.topic("orders") == info
+            assert lost == 3
+
+    world.run(story)
+
+
+def test_alter_merges_and_an_empty_value_removes(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        await node.topics.create("orders", 1, 1, {"a": "1", "b": "2"})
+        node.etcd.drop_next_txn_reply()
+        info = await node.topics.alter("orders", {"a": "", "c": "3"})
+        assert info.configs == {"b": "2", "c": "3"}
+        assert node.view.topic("orders") == info
+        with pytest.raises(UnknownTopic):
+            await node.topics.alter("nothing", {})
+
+    world.run(story)
+
+
+def test_delete_removes_the_topic_then_its_partitions(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        info = await node.topics.create("orders", 3, 1, {})
+        node.etcd.drop_next_txn_reply()
+        assert await node.topics.delete("orders") == info.topic_id
+        assert node.view.topic("orders") is None
+        assert partition_keys(world) == []
+        assert await node.view.is_gone(info.topic_id)
+        with pytest.raises(UnknownTopic):
+            await node.topics.delete("orders")
+        for own in ("__consumer_offsets", "__transaction_control"):
+            with pytest.raises(InvalidArgument, match="Oncelog's own"):
+                await node.topics.delete(own)
+
+    world.run(story)
+
+
+def test_i31_a_change_that_etcd_never_answers_ends_as_unknown(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        await node.topics.create("orders", 1, 1, {})
+        node.etcd.hold_next_txn()
+        deleting = asyncio.create_task(node.topics.delete("orders"))
+        await asyncio.sleep(0.1)
+        node.etcd.unavailable = True
+        await asyncio.sleep(CHANGE_TIMEOUT_MS / 1000 + 1)
+        with pytest.raises(UnknownOutcome):
+            await deleting
+        with pytest.raises(Unavailable, match="was not changed"):
+            await node.topics.delete("orders")
+
+    world.run(story)
