@@ -1,0 +1,72 @@
+"""The Python client of Oncelog, the transactional log.
+
+    import oncelog
+
+    with oncelog.connect("localhost:7400") as log:
+        producer = log.transactional_producer()
+        consumer = log.consumer(["payments"], group="enricher")
+        for batch in consumer:
+            with producer.transaction(consumer) as tx:
+                for record in batch:
+                    tx.send("enriched", value=record.value, key=record.key)
+
+`oncelog.aio` has the same names for asyncio, `oncelog.errors` what may be raised, `oncelog.testing`
+a cluster for tests, `oncelog.protocol` the calls themselves.
+
+Not promised: consumers of one group do not share partitions yet; each reads what it is given.
+"""
+
+from __future__ import annotations
+
+from oncelog import aio, errors
+from oncelog.aio.admin import (
+    GroupInfo,
+    GroupOffset,
+    NodeInfo,
+    PartitionInfo,
+    TopicInfo,
+    TransactionInfo,
+)
+from oncelog.aio.consumer import GroupMetadata
+from oncelog.aio.transactions import CommitSeq, ExposedPart
+from oncelog.batch import Batch, Record, TopicPartition
+from oncelog.errors import OncelogError
+from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, Tls
+from oncelog.plain import (
+    Admin,
+    Consumer,
+    Log,
+    Producer,
+    Transaction,
+    TransactionalProducer,
+    connect,
+)
+
+__all__ = [
+    "Admin",
+    "Batch",
+    "CommitSeq",
+    "ConnectOptions",
+    "Consumer",
+    "ConsumerOptions",
+    "ExposedPart",
+    "GroupInfo",
+    "GroupMetadata",
+    "GroupOffset",
+    "Log",
+    "NodeInfo",
+    "OncelogError",
+    "PartitionInfo",
+    "Producer",
+    "ProducerOptions",
+    "Record",
+    "Tls",
+    "TopicInfo",
+    "TopicPartition",
+    "Transaction",
+    "TransactionInfo",
+    "TransactionalProducer",
+    "aio",
+    "connect",
+    "errors",
+]

@@ -9,13 +9,17 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import os
+import queue
 import threading
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
 from oncelog.errors import Closed, Forked
 
 T = TypeVar("T")
+R = TypeVar("R")
+# Runs a plain function in the thread that waits: see run_serving.
+Serve = Callable[..., Coroutine[Any, Any, Any]]
 
 # How long the end of the loop may take, seconds; what then still runs is abandoned.
 CLOSE_SECONDS_MAX: Final = 10.0
@@ -56,13 +60,40 @@ class LoopThread:
         self.require_usable()
         self.loop.call_soon_threadsafe(callback, *arguments)
 
-    def iterate(self, items: AsyncIterator[T]) -> Iterator[T]:
-        """An asynchronous iteration from this thread."""
-        while True:
-            try:
-                yield self.run(_next(items))
-            except StopAsyncIteration:
-                return
+    def run_serving(self, start: Callable[[Serve], Coroutine[Any, Any, T]]) -> T:
+        """As `run`, for work that calls back: `start` gets a function that runs a plain function in
+        *this* thread, and waits for it on the loop. So users' code never runs on the loop, nor in a
+        thread that they do not know."""
+        calls: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+
+        async def serve(function: Callable[..., R], *arguments: Any) -> R:
+            done: asyncio.Future[R] = self.loop.create_future()
+
+            def called() -> None:
+                try:
+                    result = function(*arguments)
+                except BaseException as error:
+                    self.loop.call_soon_threadsafe(_fail, done, error)
+                    if not isinstance(error, Exception):
+                        raise
+                else:
+                    self.loop.call_soon_threadsafe(_succeed, done, result)
+
+            calls.put(called)
+            return await done
+
+        self.require_usable()
+        future = asyncio.run_coroutine_threadsafe(start(serve), self.loop)
+        future.add_done_callback(lambda _: calls.put(None))
+        try:
+            while (call := calls.get()) is not None:
+                call()
+            return future.result()
+        except concurrent.futures.CancelledError:
+            raise Closed(f"{self._name} was closed meanwhile") from None
+        except BaseException:
+            future.cancel()
+            raise
 
     def require_usable(self) -> None:
         """Raises Closed or Forked."""
@@ -101,6 +132,14 @@ class LoopThread:
             self.loop.close()
 
 
-async def _next(items: AsyncIterator[T]) -> T:
-    """A coroutine may not raise StopAsyncIteration out of a task of a thread: hand it over."""
-    return await anext(items)
+def _succeed(future: asyncio.Future[R], result: R) -> None:
+    if not future.done():
+        future.set_result(result)
+
+
+def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
+    """A StopIteration cannot be put into a future; nobody raises one on purpose here."""
+    if not future.done():
+        future.set_exception(
+            RuntimeError("StopIteration") if isinstance(error, StopIteration) else error
+        )

@@ -16,6 +16,7 @@ from typing import Any, Final, Protocol
 import grpc
 import grpc.aio
 
+from oncelog._core.messages import Produce
 from oncelog._core.routing import METHODS, Endpoint
 from oncelog.options import Tls
 from oncelogpb import calls, errors
@@ -64,6 +65,8 @@ class GrpcTransport:
         self, to: Endpoint, method: str, request: Any, timeout_ms: int
     ) -> asyncio.Future[Any]:
         service, _, name = method.partition(".")
+        if isinstance(request, Produce):
+            request = request.encoded()
         return self._stream(to, service).begin(name, request, timeout_ms)
 
     async def call(self, to: Endpoint, method: str, request: Any, timeout_ms: int) -> Any:

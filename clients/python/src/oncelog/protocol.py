@@ -58,7 +58,8 @@ class AsyncProtocol:
         self.directory = routing.Directory()
         self.transport: Transport = transport or GrpcTransport(self.options.tls)
         self._bootstrap = routing.parse_bootstrap(bootstrap)
-        self._chance = chance
+        # A number in [0, 1), for back-off and for choices that should differ.
+        self.chance = chance
         self._turn = 0
         self._closed = False
         self._wanted_keys: set[Key] = set()
@@ -133,7 +134,7 @@ class AsyncProtocol:
 
     async def back_off(self, attempt: int, error: errors.OncelogError | None = None) -> None:
         """Waits as the policy says before the next attempt."""
-        chance = self._chance()
+        chance = self.chance()
         wait = (
             retries.backoff_ms(attempt, chance)
             if error is None
@@ -305,7 +306,7 @@ class AsyncProtocol:
         in_doubt: bool,
     ) -> None:
         """Waits, or raises how the call ended where the deadline leaves no time."""
-        wait = retries.wait_ms(error, attempt, self._chance())
+        wait = retries.wait_ms(error, attempt, self.chance())
         if self.now_ms() + wait >= deadline:
             if in_doubt and not error.may_have_applied:
                 raise errors.UnknownOutcome(
@@ -372,7 +373,7 @@ class AsyncProtocol:
                 results[index] = _refusal(method, partitions[index], error)
             if not again:
                 break
-            wait = max(retries.wait_ms(failed[index], attempt, self._chance()) for index in again)
+            wait = max(retries.wait_ms(failed[index], attempt, self.chance()) for index in again)
             if self.now_ms() + wait >= deadline:
                 break
             await asyncio.sleep(wait / 1000)

@@ -7,6 +7,7 @@
     BUFFERING    COMMIT    ONE_SHOT     Transact: everything in one message
     BUFFERING    DROP      ABORTED      nothing: no server has heard of it
     OPENING      OPENED    OPEN         sends what is buffered
+    OPENING      KNOWN     COMMITTED    drops all: an earlier run committed this commit_seq
     OPEN         COMMIT    COMMITTING   drains, then CommitTransaction with the manifest
     OPENING, OPEN, COMMITTING, ONE_SHOT
                  SPOIL     SPOILED      AbortTransaction where a TxId is known; the error is kept
@@ -40,6 +41,8 @@ ONE_SHOT_BYTES_MAX: Final = 256 * 1024
 ONE_SHOT_PARTITIONS_MAX: Final = 64
 # An adopted transaction (begin_next) that is older than this part of its timeout is not trusted.
 ADOPT_WITHIN: Final = 0.5
+# Idle timeout of a transaction where the coordinator does not say, milliseconds (design §13).
+DEFAULT_TIMEOUT_MS: Final = 60_000
 # Parts that a manifest may name (design §7).
 MANIFEST_PARTS_MAX: Final = 1_000_000
 
@@ -60,6 +63,7 @@ class Event(Enum):
     BEGIN = "begin"
     ADOPT = "adopt"
     OPENED = "opened"
+    KNOWN = "know"
     COMMIT = "commit"
     DECIDE = "decide"
     SPOIL = "spoil"
@@ -77,6 +81,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
     },
     State.OPENING: {
         Event.OPENED: State.OPEN,
+        Event.KNOWN: State.COMMITTED,
         Event.SPOIL: State.SPOILED,
         Event.DROP: State.ABORTED,
     },
@@ -205,7 +210,7 @@ class ProducerCore:
     generation: int
     next_request_id: int = 1
     next_request_number: int = 1
-    default_timeout_ms: int = 60_000
+    default_timeout_ms: int = DEFAULT_TIMEOUT_MS
     # A transaction that begin_next opened, and the moment (ms, monotonic) at which.
     adopted: tuple[int, int] | None = None
 

@@ -1,0 +1,414 @@
+"""Topics, transactions and groups, as operators and tools see them.
+
+Answers are frozen dataclasses, not messages: what a field means stands at the field.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from oncelog._core.routing import Endpoint, PartitionKey
+from oncelog.batch import TopicPartition
+from oncelog.protocol import AsyncProtocol
+from oncelogpb import errors
+from oncelogpb.v1 import (
+    coordinator_pb2,
+    offset_manager_pb2,
+    partition_leader_pb2,
+    types_pb2,
+)
+
+STATES = {
+    "ongoing": types_pb2.TRANSACTION_STATE_ONGOING,
+    "committed": types_pb2.TRANSACTION_STATE_COMMITTED,
+    "aborted": types_pb2.TRANSACTION_STATE_ABORTED,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionInfo:
+    """One partition of a topic."""
+
+    number: int
+    # host:port of its leader; None where nobody leads it now.
+    leader: str | None
+    epoch: int
+    # Node ids.
+    replicas: tuple[str, ...]
+    isr: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicInfo:
+    """A topic. `topic_id` in hexadecimal; times in milliseconds since 1970."""
+
+    name: str
+    topic_id: str
+    partitions: tuple[PartitionInfo, ...]
+    replication_factor: int
+    configs: Mapping[str, str]
+    created_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class TransactionInfo:
+    """A transaction. Times in milliseconds since 1970, 0 where unknown or not yet."""
+
+    tx_id: int
+    # ongoing, committed, aborted or expired.
+    state: str
+    # Every participant knows the outcome.
+    visible: bool
+    # Why it was aborted: producer, timeout, fenced, session, operator, offsets; "" otherwise.
+    cause: str
+    producer_id: int
+    # Shown as epoch.counter.
+    generation: str
+    group: str
+    name: str
+    begin_time_ms: int
+    end_time_ms: int
+    timeout_ms: int
+    commit_seq: tuple[str, int] | None
+    # (partition, writer, records) of the manifest; before the commit, those known to take part.
+    parts: tuple[tuple[TopicPartition, int, int], ...]
+    unacknowledged: tuple[TopicPartition, ...]
+    # Partitions whose part did not match the manifest: `resolve_transaction`.
+    damaged: tuple[TopicPartition, ...]
+    # A one-shot that waits for the offset manager.
+    staged: bool
+
+
+@dataclass(frozen=True, slots=True)
+class GroupInfo:
+    """A consumer group."""
+
+    group: str
+    committed_partitions: int
+    pending_partitions: int
+    last_commit_time_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class GroupOffset:
+    """What a group has committed in one partition. `offset` None: nothing."""
+
+    topic: str
+    partition: int
+    offset: int | None
+    metadata: str
+    commit_time_ms: int
+    # The transaction that holds a pending offset here; 0: none.
+    pending_tx_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeInfo:
+    """A process of the cluster."""
+
+    node_id: str
+    address: str
+    roles: tuple[str, ...]
+    version: str
+
+
+class Admin:
+    """Made as `log.admin`."""
+
+    def __init__(self, protocol: AsyncProtocol) -> None:
+        self._protocol = protocol
+
+    # ------------------------------------------------------------------------------------- topics
+
+    async def create_topic(
+        self,
+        name: str,
+        partitions: int = 0,
+        *,
+        replication_factor: int = 0,
+        configs: Mapping[str, str] | None = None,
+        validate_only: bool = False,
+    ) -> TopicInfo:
+        """0: the cluster's default. Returns when a leader of each partition can be named, or after
+        the deadline. Raises TopicExists, InvalidArgument, UnknownOutcome (look whether it is
+        there)."""
+        request = partition_leader_pb2.CreateTopicRequest(
+            name=name,
+            partitions=partitions,
+            replication_factor=replication_factor,
+            configs=configs or {},
+            validate_only=validate_only,
+        )
+        reply = await self._protocol.call("partition_leader.create_topic", request)
+        if validate_only:
+            return topic_info(reply.topic)
+        return topic_info(await self._led_topic(name, reply.topic))
+
+    async def topics(self, *, internal: bool = False) -> list[TopicInfo]:
+        """By name. `internal`: the control topics as well."""
+        request = partition_leader_pb2.ListTopicsRequest(internal=internal)
+        reply = await self._protocol.call("partition_leader.list_topics", request)
+        return [topic_info(topic) for topic in reply.topics]
+
+    async def describe_topic(self, name: str) -> TopicInfo:
+        """Raises UnknownTopic."""
+        request = partition_leader_pb2.DescribeTopicsRequest(names=[name])
+        reply = await self._protocol.call("partition_leader.describe_topics", request)
+        return topic_info(reply.topics[0])
+
+    async def alter_topic(self, name: str, configs: Mapping[str, str]) -> TopicInfo:
+        """Changes these settings; an empty value restores the default. Raises UnknownTopic,
+        InvalidArgument."""
+        request = partition_leader_pb2.AlterTopicRequest(name=name, configs=configs)
+        reply = await self._protocol.call("partition_leader.alter_topic", request)
+        return topic_info(reply.topic)
+
+    async def delete_topic(self, name: str) -> None:
+        """Raises UnknownTopic, UnknownOutcome (look whether it exists)."""
+        request = partition_leader_pb2.DeleteTopicRequest(name=name)
+        await self._protocol.call("partition_leader.delete_topic", request)
+        self._protocol.directory.forget_topic(name)
+
+    async def offsets(
+        self, topic: str, at: str | int = "latest", *, isolation: str = "committed"
+    ) -> list[int]:
+        """By partition: "earliest", "latest", or of the first record at or after a time in
+        microseconds since 1970. Raises UnknownTopic, InvalidArgument."""
+        description = await self._protocol.topic(topic)
+        request = partition_leader_pb2.ListOffsetsRequest(isolation=_isolation(isolation))
+        for partition in description.partitions:
+            key = PartitionKey(description.topic_id, partition.number)
+            query = request.queries.add(partition=key.wire())
+            if at == "earliest":
+                query.earliest = True
+            elif at == "latest":
+                query.latest = True
+            elif isinstance(at, int):
+                query.timestamp_us = at
+            else:
+                raise errors.InvalidArgument(
+                    f"at is {at!r}; allowed: earliest, latest, a time in microseconds", field="at"
+                )
+        reply = await self._protocol.call("partition_leader.list_offsets", request)
+        for listed in reply.offsets:
+            if listed.HasField("error"):
+                raise errors.from_status(listed.error)
+        return [listed.offset for listed in reply.offsets]
+
+    # ------------------------------------------------------------------------------- transactions
+
+    async def transactions(
+        self,
+        *,
+        states: Sequence[str] = (),
+        min_age_ms: int = 0,
+        name: str = "",
+        group: str = "",
+        limit: int = 0,
+    ) -> list[TransactionInfo]:
+        """Those that are open or whose markers are on their way, by TxId. `states`: ongoing,
+        committed, aborted."""
+        for state in states:
+            if state not in STATES:
+                raise errors.InvalidArgument(
+                    f"state is {state!r}; allowed: {', '.join(STATES)}", field="states"
+                )
+        request = coordinator_pb2.ListTransactionsRequest(
+            states=[STATES[state] for state in states],
+            min_age_ms=min_age_ms,
+            name=name,
+            group=group,
+            limit=limit,
+        )
+        reply = await self._protocol.call("coordinator.list_transactions", request)
+        return [await self._transaction_info(item) for item in reply.transactions]
+
+    async def describe_transaction(self, tx_id: int) -> TransactionInfo:
+        """What became of it. Never a guess. Raises UnknownTransaction."""
+        request = coordinator_pb2.GetTransactionRequest(tx_id=tx_id)
+        reply = await self._protocol.call("coordinator.get_transaction", request)
+        return await self._transaction_info(reply.transaction)
+
+    async def abort_transaction(self, tx_id: int) -> None:
+        """Ends somebody's open transaction. Raises TransactionEnded where it was committed."""
+        request = coordinator_pb2.AbortTransactionRequest(tx_id=tx_id, operator=True)
+        await self._protocol.call("coordinator.abort_transaction", request)
+
+    async def resolve_transaction(self, tx_id: int, topic: str, partition: int, action: str) -> int:
+        """Ends a damaged part: "drop" or "expose". Returns how many records that were."""
+        actions = {
+            "drop": partition_leader_pb2.ResolveTransactionRequest.ACTION_DROP,
+            "expose": partition_leader_pb2.ResolveTransactionRequest.ACTION_EXPOSE,
+        }
+        if action not in actions:
+            raise errors.InvalidArgument(
+                f"action is {action!r}; allowed: drop, expose", field="action"
+            )
+        description = await self._protocol.topic(topic)
+        request = partition_leader_pb2.ResolveTransactionRequest(
+            tx_id=tx_id,
+            partition=PartitionKey(description.topic_id, partition).wire(),
+            action=actions[action],
+        )
+        reply = await self._protocol.call("partition_leader.resolve_transaction", request)
+        return int(reply.record_count)
+
+    # ------------------------------------------------------------------------------------- groups
+
+    async def groups(self, prefix: str = "") -> list[GroupInfo]:
+        """By name."""
+        request = offset_manager_pb2.ListGroupsRequest(prefix=prefix)
+        reply = await self._protocol.call("offset_manager.list_groups", request)
+        return [
+            GroupInfo(
+                item.group,
+                item.committed_partitions,
+                item.pending_partitions,
+                item.last_commit_time_ms,
+            )
+            for item in reply.groups
+        ]
+
+    async def group_offsets(self, group: str) -> list[GroupOffset]:
+        """All offsets that the group has committed; pending ones are named, not waited for."""
+        request = offset_manager_pb2.FetchOffsetsRequest(group=group)
+        reply = await self._protocol.call("offset_manager.fetch_offsets", request)
+        return [
+            GroupOffset(
+                (await self._place(item.partition)).topic,
+                item.partition.number,
+                item.offset if item.HasField("offset") else None,
+                item.metadata,
+                item.commit_time_ms,
+                item.pending_tx_id,
+            )
+            for item in reply.offsets
+        ]
+
+    async def delete_group(self, group: str) -> None:
+        """Forgets its offsets. Raises PendingTransaction, NotFound."""
+        request = offset_manager_pb2.DeleteGroupRequest(group=group)
+        await self._protocol.call("offset_manager.delete_group", request)
+
+    # -------------------------------------------------------------------------------------- nodes
+
+    async def nodes(self) -> list[NodeInfo]:
+        """The processes that are alive, by id."""
+        await self._protocol.refresh()
+        nodes = self._protocol.directory.nodes
+        return sorted(
+            (
+                NodeInfo(
+                    node.node_id,
+                    str(Endpoint(node.endpoint.host, node.endpoint.port)),
+                    tuple(node.roles),
+                    node.version,
+                )
+                for node in nodes
+            ),
+            key=lambda node: node.node_id,
+        )
+
+    async def _led_topic(
+        self, name: str, created: partition_leader_pb2.TopicDescription
+    ) -> partition_leader_pb2.TopicDescription:
+        """Elections follow a creation: who sends at once should not have to wait for them."""
+        deadline = self._protocol.deadline()
+        attempt = 0
+        topic: partition_leader_pb2.TopicDescription | None = created
+        while topic is None or not all(part.HasField("leader") for part in topic.partitions):
+            if self._protocol.now_ms() >= deadline:
+                return created
+            await self._protocol.back_off(min(attempt, 3))
+            await self._protocol.refresh(topics=[name], deadline=deadline)
+            topic = self._protocol.directory.topic(name)
+            attempt += 1
+        return topic
+
+    async def _place(self, partition: types_pb2.Partition) -> TopicPartition:
+        """By name; a topic that is gone, by its id."""
+        topic = self._protocol.directory.topic_by_id(partition.topic_id)
+        if topic is None:
+            await self._protocol.refresh(topic_ids=[partition.topic_id])
+            topic = self._protocol.directory.topic_by_id(partition.topic_id)
+        name = partition.topic_id.hex() if topic is None else topic.name
+        return TopicPartition(name, partition.number)
+
+    async def _transaction_info(self, item: Any) -> TransactionInfo:
+        parts = [
+            (
+                await self._place(types_pb2.Partition(topic_id=topic.topic_id, number=number)),
+                writer,
+                count,
+            )
+            for topic in item.parts.topics
+            for number, writer, count in zip(
+                topic.partition, topic.writer, topic.record_count, strict=True
+            )
+        ]
+        generation = item.producer.generation
+        return TransactionInfo(
+            tx_id=item.tx_id,
+            state=_word(types_pb2.TransactionState.Name(item.state), "TRANSACTION_STATE_"),
+            visible=item.visible,
+            cause=_word(types_pb2.AbortCause.Name(item.cause), "ABORT_CAUSE_"),
+            producer_id=item.producer.producer_id,
+            generation=f"{generation >> 32}.{generation & 0xFFFFFFFF}",
+            group=item.group,
+            name=item.name,
+            begin_time_ms=item.begin_time_ms,
+            end_time_ms=item.end_time_ms,
+            timeout_ms=item.timeout_ms,
+            commit_seq=(
+                (item.commit_seq.scope, item.commit_seq.number)
+                if item.HasField("commit_seq")
+                else None
+            ),
+            parts=tuple(parts),
+            unacknowledged=tuple([await self._place(place) for place in item.unacknowledged]),
+            damaged=tuple([await self._place(part.partition) for part in item.damaged]),
+            staged=item.staged,
+        )
+
+
+def topic_info(topic: partition_leader_pb2.TopicDescription) -> TopicInfo:
+    """The description as users see it."""
+    return TopicInfo(
+        name=topic.name,
+        topic_id=topic.topic_id.hex(),
+        partitions=tuple(
+            PartitionInfo(
+                part.number,
+                str(Endpoint(part.leader.endpoint.host, part.leader.endpoint.port))
+                if part.HasField("leader")
+                else None,
+                part.epoch,
+                tuple(part.replicas),
+                tuple(part.isr),
+            )
+            for part in topic.partitions
+        ),
+        replication_factor=topic.replication_factor,
+        configs=dict(topic.configs),
+        created_ms=topic.created_ms,
+    )
+
+
+def _isolation(isolation: str) -> partition_leader_pb2.Isolation.ValueType:
+    choices: dict[str, partition_leader_pb2.Isolation.ValueType] = {
+        "committed": partition_leader_pb2.ISOLATION_COMMITTED,
+        "uncommitted": partition_leader_pb2.ISOLATION_UNCOMMITTED,
+    }
+    if isolation not in choices:
+        raise errors.InvalidArgument(
+            f"isolation is {isolation!r}; allowed: {', '.join(choices)}", field="isolation"
+        )
+    return choices[isolation]
+
+
+def _word(name: str, prefix: str) -> str:
+    """TRANSACTION_STATE_ONGOING as ongoing; the unspecified as nothing."""
+    word = name.removeprefix(prefix).lower()
+    return "" if word == "unspecified" else word

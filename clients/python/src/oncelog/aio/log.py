@@ -1,0 +1,182 @@
+"""The connection: `oncelog.aio.connect` gives a Log, a Log gives producers, consumers and admin."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, TypeVar
+
+from oncelog._core import retries
+from oncelog._core.retries import Action
+from oncelog._core.routing import PartitionKey
+from oncelog._transport import Transport
+from oncelog.aio.admin import Admin
+from oncelog.aio.consumer import Consumer
+from oncelog.aio.producer import Producer
+from oncelog.aio.transactional_producer import TransactionalProducer
+from oncelog.aio.transactions import Transaction
+from oncelog.batch import Batch, TopicPartition
+from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, make_options
+from oncelog.protocol import AsyncProtocol
+from oncelogpb import errors
+
+Made = TypeVar("Made", Producer, TransactionalProducer, Consumer)
+# What `run` does with a batch: writes to the transaction. An exception aborts.
+Step = Callable[[Batch, Transaction], Awaitable[object]]
+
+
+def connect(bootstrap: str, **options: Any) -> Log:
+    """A connection, for `async with`. `bootstrap`: host:port[,host:port] of any processes of the
+    cluster. Options: see ConnectOptions. Call it on the event loop that will use it. Raises
+    InvalidArgument."""
+    return Log(bootstrap, make_options(ConnectOptions, options))
+
+
+class Log:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(
+        self, bootstrap: str, options: ConnectOptions, *, transport: Transport | None = None
+    ) -> None:
+        self.protocol = AsyncProtocol(bootstrap, options, transport=transport)
+        self.admin = Admin(self.protocol)
+        self._made: list[Producer | TransactionalProducer | Consumer] = []
+
+    async def start(self) -> None:
+        """Finds the cluster. Raises Unavailable where no process of the bootstrap list answers."""
+        deadline = self.protocol.deadline()
+        attempt = 0
+        while True:
+            try:
+                await self.protocol.refresh(deadline=deadline)
+                return
+            except errors.TryAgain as error:
+                if self.protocol.now_ms() + retries.BACKOFF_MS_MAX >= deadline:
+                    raise
+                await self.protocol.back_off(attempt, error)
+                attempt += 1
+
+    async def producer(self, **options: Any) -> Producer:
+        """A plain producer. Options: see ProducerOptions."""
+        return self._keep(Producer(self.protocol, make_options(ProducerOptions, options)))
+
+    async def transactional_producer(
+        self, name: str | None = None, group: str | None = None, **options: Any
+    ) -> TransactionalProducer:
+        """A producer of transactions. With a `name`, one at a time: the newest fences the others.
+        Producers of one `group` (default: the name) commit in one order. Options: see
+        ProducerOptions. Registers at once. Raises Unavailable."""
+        settings = make_options(ProducerOptions, options)
+        producer = TransactionalProducer(self.protocol, settings, name=name, group=group)
+        await producer.start()
+        return self._keep(producer)
+
+    async def consumer(
+        self,
+        topics: Sequence[str],
+        group: str | None = None,
+        *,
+        partitions: Sequence[TopicPartition | tuple[str, int]] | None = None,
+        **options: Any,
+    ) -> Consumer:
+        """Reads all partitions of `topics`, or only `partitions` of them. `group`: whose offsets it
+        continues and commits. Options: see ConsumerOptions. Raises UnknownTopic,
+        UnknownPartition."""
+        settings = make_options(ConsumerOptions, options)
+        if isinstance(topics, str):
+            raise errors.InvalidArgument("topics is a list of names", field="topics")
+        assigned: dict[PartitionKey, TopicPartition] = {}
+        for name in topics:
+            topic = await self.protocol.topic(name)
+            for partition in topic.partitions:
+                key = PartitionKey(topic.topic_id, partition.number)
+                assigned[key] = TopicPartition(name, partition.number)
+        if partitions is not None:
+            assigned = _only(assigned, partitions)
+        if not assigned:
+            raise errors.InvalidArgument("a consumer needs a topic", field="topics")
+        return self._keep(Consumer(self.protocol, settings, assigned, group))
+
+    async def run(
+        self,
+        consumer: Consumer,
+        step: Step,
+        producer: TransactionalProducer,
+        *,
+        idle_timeout_s: float | None = None,
+    ) -> int:
+        """Consumes, calls `step(batch, tx)`, commits both as one; and again, until the consumer is
+        closed, `step` raises, or nothing came for `idle_timeout_s`. What passes by itself (aborted
+        by a timeout, a leader away, an outcome in doubt) is repeated from where the group stands.
+        Returns the number of transactions. Raises ProducerFenced: another instance took over."""
+        count = attempt = 0
+        while True:
+            try:
+                batch = await self._next(consumer, idle_timeout_s)
+                if batch is None:
+                    return count
+                async with producer.transaction(consumer) as tx:
+                    await step(batch, tx)
+            except errors.OncelogError as error:
+                if not passes_by_itself(error):
+                    raise
+                await self.protocol.back_off(attempt, error)
+                attempt += 1
+            else:
+                count += 1
+                attempt = 0
+
+    async def close(self) -> None:
+        """Closes what it made, newest first, then the connection. Safe to repeat. Raises what a
+        producer could not deliver."""
+        failure: errors.OncelogError | None = None
+        while self._made:
+            try:
+                await self._made.pop().close()
+            except errors.OncelogError as error:
+                failure = failure or error
+        await self.protocol.close()
+        if failure is not None:
+            raise failure
+
+    async def __aenter__(self) -> Log:
+        try:
+            await self.start()
+        except BaseException:
+            await self.protocol.close()
+            raise
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        await self.close()
+
+    async def _next(self, consumer: Consumer, idle_timeout_s: float | None) -> Batch | None:
+        if idle_timeout_s is not None:
+            return await consumer.poll(idle_timeout_s)
+        return await anext(consumer, None)
+
+    def _keep(self, made: Made) -> Made:
+        self._made.append(made)
+        return made
+
+
+def passes_by_itself(error: errors.OncelogError) -> bool:
+    """May the loop of consume, transform, produce go on after this error? The transaction was
+    aborted and the consumer rewound, or the group will be asked where it stands."""
+    return retries.action_for(error) is not Action.FATAL
+
+
+def _only(
+    assigned: dict[PartitionKey, TopicPartition],
+    partitions: Sequence[TopicPartition | tuple[str, int]],
+) -> dict[PartitionKey, TopicPartition]:
+    keys = {name: key for key, name in assigned.items()}
+    chosen: dict[PartitionKey, TopicPartition] = {}
+    for place in partitions:
+        name = TopicPartition(*place)
+        if name not in keys:
+            raise errors.UnknownPartition(
+                f"{name.topic!r} has no partition {name.partition}, or is not among the topics",
+                topic=name.topic,
+            )
+        chosen[keys[name]] = name
+    return chosen

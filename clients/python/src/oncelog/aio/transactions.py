@@ -1,0 +1,554 @@
+"""The transactional producer, and one transaction of it.
+
+    async with producer.transaction(consumer) as tx:
+        await tx.send("enriched", value)
+
+At the end of the block the records and the consumer's progress are committed as one; on an
+exception the transaction is aborted and the consumer goes back to where it began (I21). Small
+transactions are one `Transact`, larger ones Begin, produce, offsets and commit:
+`_core.transaction` draws the states.
+
+A commit whose answer is lost is asked again (it is idempotent) and looked up, until the deadline;
+only then UnknownOutcome reaches the user, with the consumer's positions forgotten and asked of the
+group again: a stable fetch waits for the outcome.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+import pyarrow as pa
+
+from oncelog._core import transaction as core
+from oncelog._core.batching import HeadersLike, Sealed
+from oncelog._core.messages import Identity, batch_head
+from oncelog._core.positions import After, Origin, Progress
+from oncelog._core.routing import PartitionKey
+from oncelog._core.transaction import Event, State, TransactionCore
+from oncelog.aio.recorder import Recorder
+from oncelog.aio.sender import Sender
+from oncelog.batch import TopicPartition
+from oncelogpb import errors
+from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2, types_pb2
+
+if TYPE_CHECKING:
+    from oncelog.aio.consumer import Consumer, GroupMetadata
+    from oncelog.aio.transactional_producer import TransactionalProducer
+
+Begun = coordinator_pb2.BeginTransactionReply
+# How long a lookup of an outcome may take beside the call that lost it, milliseconds.
+LOOKUP_MS: Final = 5_000
+
+
+class CommitSeq(NamedTuple):
+    """A number of the application's own that only grows, and its scope: what was committed under it
+    is not committed again."""
+
+    scope: str
+    number: int
+
+    def wire(self) -> types_pb2.CommitSeq:
+        return types_pb2.CommitSeq(scope=self.scope, number=self.number)
+
+
+class ExposedPart(NamedTuple):
+    """Where the records of one partition became readable; only with wait="visible"."""
+
+    topic: str
+    partition: int
+    first_offset: int
+    record_count: int
+
+
+class Transaction:
+    """Made by `TransactionalProducer.transaction`. One use: entered, filled, left."""
+
+    def __init__(
+        self,
+        producer: TransactionalProducer,
+        consumer: Consumer | None,
+        *,
+        commit_seq: CommitSeq | None,
+        wait: types_pb2.Wait.ValueType,
+        timeout_ms: int,
+    ) -> None:
+        self._producer = producer
+        self._protocol = producer.protocol
+        self._consumer = consumer
+        self._commit_seq = commit_seq
+        self._wait = wait
+        self._timeout_ms = timeout_ms
+        self._core = TransactionCore()
+        self._identity: core.ProducerCore | None = None
+        self._sender: Sender | None = None
+        # Sealed while BUFFERING: for the one-shot, or for the sender once the transaction is open.
+        self._held: list[tuple[PartitionKey, Sealed]] = []
+        self._opening: asyncio.Task[None] | None = None
+        self._ending = False
+        # True where it was too large for a one-shot: then the next one will be, too (begin_next).
+        self._overflowed = False
+        # Offsets of other consumers (send_offsets), by group.
+        self._offsets: dict[str, offset_manager_pb2.GroupOffsets] = {}
+        # True where commit_seq was committed by an earlier run: this transaction changed nothing.
+        self.already_committed = False
+        # True where every participant had exposed it when the commit was answered.
+        self.visible = False
+        # Where the records became readable; only with wait="visible".
+        self.exposed: list[ExposedPart] = []
+        self._recorder: Recorder = producer.recorder(self._deliver, self._spoil)
+
+    @property
+    def tx_id(self) -> int:
+        """0 until a server has given one; of a small transaction, until it is committed."""
+        return self._core.tx_id
+
+    @property
+    def state(self) -> str:
+        """buffering, opening, open, one shot, committing, spoiled, committed, aborted, in doubt."""
+        return self._core.state.value
+
+    # ------------------------------------------------------------------------------------ filling
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        timestamp_us: int | None = None,
+    ) -> None:
+        """Takes in a record. Raises InvalidArgument, TooLarge, or what spoiled the transaction."""
+        if self.put(topic, value, key, headers, partition, timestamp_us):
+            await self.room()
+
+    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> None:
+        """Takes in a table with the columns value and any of key, timestamp, headers, partition,
+        behind what was sent to the topic before. As `send`."""
+        if self.put_arrow(topic, table):
+            await self.room()
+
+    async def send_offsets(
+        self, offsets: Mapping[TopicPartition, int], group: GroupMetadata
+    ) -> None:
+        """Commits, with this transaction, the next offsets to read of a consumer that was not given
+        to `transaction`. `group` is its `group_metadata()`, taken before the records were read: it
+        says where it started, which the group checks. Raises UnknownTopic."""
+        self._core.require_open()
+        message = self._offsets.setdefault(
+            group.group, offset_manager_pb2.GroupOffsets(group=group.group)
+        )
+        for place, to in sorted(offsets.items()):
+            topic = await self._protocol.topic(place.topic)
+            commit = message.offsets.add(to_offset=to, view=group.view)
+            commit.partition.CopyFrom(PartitionKey(topic.topic_id, place.partition).wire())
+            since = group.since.get(place, Origin.ANY)
+            if since is Origin.NONE:
+                commit.from_none = True
+            elif since is Origin.ANY:
+                commit.from_any = True
+            else:
+                commit.from_offset = since
+
+    async def flush(self) -> None:
+        """Begins now and waits until all that was sent is durable, and pending until the commit.
+        For long transactions, whose errors should show early."""
+        self._core.require_open()
+        await self._recorder.seal_all()
+        await self._open()
+        if self._sender is not None:
+            await self._sender.drain()
+        self._core.require_open()
+
+    # ------------------------------------------------------------------------------------- ending
+
+    async def commit(self) -> None:
+        """Decides. At return it is committed for ever, visible shortly after (or already, with
+        wait="visible"). Raises what spoiled it (then `abort`), TransactionEnded, StalePosition,
+        ProducerFenced, or UnknownOutcome where nobody could say until the deadline."""
+        self._core.require_open()
+        self._ending = True
+        try:
+            await self._recorder.seal_all()
+            self._core.require_open()
+            progress = [] if self._consumer is None else self._consumer.progress()
+            if self._is_one_shot(progress):
+                await self._commit_at_once(progress)
+            else:
+                await self._commit_opened(progress)
+        except errors.OncelogError as error:
+            if self._core.state not in core.ENDED:
+                self._spoil(error)
+            raise
+        finally:
+            self._release()
+
+    async def abort(self) -> None:
+        """Drops all records, and sends the consumer back to where the transaction began. Safe to
+        repeat. A coordinator that cannot be reached aborts by itself, at the timeout."""
+        if self._core.state in core.ENDED:
+            return
+        self._ending = True
+        if self._opening is not None:
+            await asyncio.gather(self._opening, return_exceptions=True)
+        opened = self._core.tx_id
+        if self._core.state in (State.ONE_SHOT, State.COMMITTING):
+            # Interrupted in the middle of its commit: only the group knows.
+            self._lose()
+            return
+        self._core.on(Event.DROP)
+        self._release()
+        if self._consumer is not None:
+            self._consumer.rewind(self._core.spoiled_by)
+        if opened:
+            await self._producer.abort_open(opened, self._partitions())
+
+    async def __aenter__(self) -> Transaction:
+        await self._producer.start()
+        self.enter()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self.leave(error)
+
+    # --------------------------------------------------- what the plain face shares with this
+
+    @property
+    def can_enter_at_once(self) -> bool:
+        """True where `enter` does: nobody has to be asked."""
+        return self._producer.started
+
+    def enter(self) -> None:
+        """Takes its place as the producer's one transaction. Raises InvalidArgument."""
+        self._producer.occupy(self)
+
+    async def leave(self, error: BaseException | None) -> None:
+        """Commits, or aborts where the block raised; a failing abort does not hide the cause."""
+        try:
+            if self._core.state in core.ENDED:
+                return
+            if error is None:
+                try:
+                    await self.commit()
+                except BaseException:
+                    if self._core.state not in core.ENDED:
+                        await self.abort()
+                    raise
+            else:
+                await self.abort()
+        finally:
+            self._producer.vacate(self)
+
+    def put(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        timestamp_us: int | None = None,
+    ) -> bool:
+        """`send` without waiting, from any thread. True: wait for `room` before the next."""
+        if self._core.state not in core.TAKES_RECORDS or self._ending:
+            self._refuse()
+        return self._recorder.put(topic, value, key, headers, partition, timestamp_us)
+
+    def put_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> bool:
+        """`send_arrow` without waiting, from any thread."""
+        if self._core.state not in core.TAKES_RECORDS or self._ending:
+            self._refuse()
+        return self._recorder.put_arrow(topic, table)
+
+    async def room(self) -> None:
+        """Waits until less than `buffer_bytes_max` is outstanding."""
+        await self._recorder.room()
+
+    def _refuse(self) -> None:
+        self._core.require_open()
+        raise errors.InvalidArgument("this transaction is ending: begin another")
+
+    # ------------------------------------------------------------------------------------ opening
+
+    def _deliver(self, batches: list[tuple[PartitionKey, Sealed]], size: int) -> None:
+        self._recorder.recount(size, sum(len(sealed.payload) for _, sealed in batches))
+        if self._sender is not None:
+            for partition, sealed in batches:
+                self._sender.add(partition, sealed)
+            return
+        if self._core.state not in core.TAKES_RECORDS or self.already_committed:
+            self._recorder.settled(sum(len(sealed.payload) for _, sealed in batches))
+            return
+        self._held.extend(batches)
+        if not self._ending and self._opening is None and not core.fits_one_shot(self._held):
+            self._overflowed = True
+            self._opening = asyncio.get_running_loop().create_task(self._begin())
+
+    async def _open(self) -> None:
+        """Begins, unless somebody did."""
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_task(self._begin())
+        await asyncio.shield(self._opening)
+        self._core.require_open()
+
+    async def _begin(self) -> None:
+        """Opens the transaction at the coordinator, or takes the one that is open already. Never
+        raises: an error spoils the transaction."""
+        try:
+            identity = await self._producer.identity()
+            adopted = await self._producer.adopt(self._timeout_ms, self._commit_seq)
+            if adopted:
+                self._core.opened(adopted, Event.ADOPT)
+            else:
+                self._core.on(Event.BEGIN)
+                reply = await self._protocol.call(
+                    "coordinator.begin_transaction", self._begin_request(identity)
+                )
+                if reply.result == Begun.RESULT_ALREADY_COMMITTED:
+                    self.already_committed = True
+                    self._drop_held()
+                    return
+                if reply.result != Begun.RESULT_OPEN:
+                    raise errors.TransactionEnded(
+                        f"transaction {reply.tx_id:#x} ended before it was used",
+                        tx_id=reply.tx_id,
+                    )
+                self._core.opened(reply.tx_id, Event.OPENED)
+        except errors.OncelogError as error:
+            if self._core.state is State.OPENING and error.may_have_applied:
+                # Something may be open that we know no TxId of: a later start decides it.
+                self._producer.doubt(0)
+            self._spoil(error)
+            return
+        self._sender = self._producer.sender(
+            Identity(self._core.tx_id, identity.producer_id, identity.generation),
+            on_settled=self._recorder.settled,
+            on_failed=self._spoil,
+        )
+        self._recorder.widen(self._producer.batch_bytes)
+        held, self._held = self._held, []
+        for partition, sealed in held:
+            self._sender.add(partition, sealed)
+
+    def _drop_held(self) -> None:
+        held, self._held = self._held, []
+        self._recorder.settled(sum(len(sealed.payload) for _, sealed in held))
+
+    def _begin_request(
+        self, identity: core.ProducerCore
+    ) -> coordinator_pb2.BeginTransactionRequest:
+        return coordinator_pb2.BeginTransactionRequest(
+            producer=identity.wire(),
+            request_id=identity.take_request_id(),
+            timeout_ms=self._timeout_ms,
+            commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
+        )
+
+    def _spoil(self, error: BaseException) -> None:
+        """Keeps the error for whoever sends or commits next; nothing more goes out."""
+        if self._core.state in core.ENDED:
+            return
+        self._core.spoil(error)
+        if isinstance(error, errors.ProducerFenced):
+            self._producer.fence(error)
+        self._release()
+
+    # --------------------------------------------------------------------------------- committing
+
+    def _is_one_shot(self, progress: list[Progress]) -> bool:
+        """Nothing is open, and all fits into one message with the offsets of one group."""
+        groups = set(self._offsets)
+        if progress and self._consumer is not None and self._consumer.group is not None:
+            groups.add(self._consumer.group)
+        return (
+            self._opening is None
+            and not self._producer.has_adopted
+            and len(groups) <= 1
+            and core.fits_one_shot(self._held)
+        )
+
+    async def _commit_at_once(self, progress: list[Progress]) -> None:
+        self._core.on(Event.COMMIT)
+        if not self._held and not progress and not self._offsets and self._commit_seq is None:
+            self._core.on(Event.DECIDE)
+            return
+        identity = await self._producer.identity()
+        offsets = self._group_offsets(progress, identity.producer_id)
+        request = coordinator_pb2.TransactRequest(
+            producer=identity.wire(),
+            request_number=identity.take_request_number(),
+            batches=[_whole_batch(partition, sealed) for partition, sealed in self._held],
+            offsets=next(iter(offsets.values()), None),
+            commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
+            wait=self._wait,
+        )
+        try:
+            reply = await self._transact(identity, request)
+        except errors.InDoubt:
+            self._lose()
+            raise
+        self._core.tx_id = reply.tx_id
+        self._decided(reply, progress, identity)
+
+    async def _transact(
+        self, identity: core.ProducerCore, request: coordinator_pb2.TransactRequest
+    ) -> Any:
+        """A number that was never used is asked for again: nothing happened under ours."""
+        try:
+            return await self._protocol.call("coordinator.transact", request)
+        except errors.OutOfOrderSequence as error:
+            if not identity.expect_request_number(error):
+                raise
+        request.request_number = identity.take_request_number()
+        return await self._protocol.call("coordinator.transact", request)
+
+    async def _commit_opened(self, progress: list[Progress]) -> None:
+        await self._open()
+        identity = await self._producer.identity()
+        if self.already_committed:
+            self._core.on(Event.KNOWN)
+            self._forget_progress()
+            return
+        assert self._sender is not None
+        await asyncio.gather(self._sender.drain(), self._commit_offsets(progress, identity))
+        self._core.require_open()
+        manifest = core.manifest_of(self._sender.parts(), self._core.offset_participants)
+        request = coordinator_pb2.CommitTransactionRequest(
+            tx_id=self._core.tx_id,
+            producer=identity.wire(),
+            manifest=manifest,
+            commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
+            wait=self._wait,
+        )
+        if self._overflowed and self._commit_seq is None:
+            request.begin_next.request_id = identity.take_request_id()
+            request.begin_next.timeout_ms = self._timeout_ms
+        self._core.on(Event.COMMIT)
+        reply = await self._ask_until_decided(request)
+        if reply.HasField("next") and reply.next.result == Begun.RESULT_OPEN:
+            identity.keep_adopted(reply.next.tx_id, int(self._protocol.now_ms()))
+        self._decided(reply, progress, identity)
+
+    async def _ask_until_decided(self, request: coordinator_pb2.CommitTransactionRequest) -> Any:
+        """The commit's reply. Repeats are inside `call`; what is still in doubt is looked up."""
+        try:
+            return await self._protocol.call("coordinator.commit_transaction", request)
+        except (errors.InDoubt, errors.TransactionEnded, errors.UnknownTransaction) as error:
+            outcome = await self._look_up(request.tx_id)
+            if outcome is not None and outcome.state == types_pb2.TRANSACTION_STATE_COMMITTED:
+                return coordinator_pb2.CommitTransactionReply(visible=outcome.visible)
+            if outcome is not None and outcome.state == types_pb2.TRANSACTION_STATE_ABORTED:
+                raise errors.TransactionEnded(
+                    f"transaction {request.tx_id:#x} was aborted: "
+                    f"{types_pb2.AbortCause.Name(outcome.cause)}",
+                    tx_id=request.tx_id,
+                    outcome="ABORTED",
+                ) from error
+            if isinstance(error, errors.TransactionEnded | errors.Damaged):
+                raise
+            self._lose()
+            raise errors.UnknownOutcome(
+                f"nobody could say what became of transaction {request.tx_id:#x}; ask "
+                "admin.describe_transaction later",
+                tx_id=request.tx_id,
+            ) from error
+
+    async def _look_up(self, tx_id: int) -> Any:
+        try:
+            reply = await self._protocol.call(
+                "coordinator.get_transaction",
+                coordinator_pb2.GetTransactionRequest(tx_id=tx_id),
+                LOOKUP_MS,
+            )
+        except errors.OncelogError:
+            return None
+        return reply.transaction
+
+    def _decided(self, reply: Any, progress: list[Progress], identity: core.ProducerCore) -> None:
+        """The commit is durable: the consumer goes on from here."""
+        self.already_committed = reply.already_committed
+        self.visible = reply.visible
+        names = self._protocol.directory
+        for part in reply.exposed:
+            topic = names.topic_by_id(part.partition.topic_id)
+            name = part.partition.topic_id.hex() if topic is None else topic.name
+            self.exposed.append(
+                ExposedPart(name, part.partition.number, part.first_offset, part.record_count)
+            )
+        self._core.on(Event.DECIDE)
+        if self.already_committed:
+            self._forget_progress()
+        elif self._consumer is not None:
+            after = None if self.visible else After(identity.producer_id, self._core.tx_id)
+            self._consumer.committed_in(progress, after)
+
+    def _lose(self) -> None:
+        """Nobody could say: the group knows where to go on, the producer starts anew."""
+        self._core.on(Event.LOSE)
+        self._producer.doubt(self._core.tx_id)
+        self._forget_progress()
+
+    def _forget_progress(self) -> None:
+        if self._consumer is not None:
+            self._consumer.forget()
+
+    async def _commit_offsets(self, progress: list[Progress], identity: core.ProducerCore) -> None:
+        """Makes the offsets pending under this TxId."""
+        for message in self._group_offsets(progress, identity.producer_id).values():
+            reply = await self._protocol.call(
+                "offset_manager.commit_transaction_offsets",
+                offset_manager_pb2.CommitTransactionOffsetsRequest(
+                    tx_id=self._core.tx_id,
+                    producer=identity.wire(),
+                    offsets=message,
+                    timeout_ms=self._timeout_ms,
+                ),
+            )
+            self._core.offset_participants.add(PartitionKey.of(reply.participant))
+
+    def _group_offsets(
+        self, progress: list[Progress], producer_id: int
+    ) -> dict[str, offset_manager_pb2.GroupOffsets]:
+        offsets = dict(self._offsets)
+        if progress and self._consumer is not None and self._consumer.group is not None:
+            group = self._consumer.group
+            message = offset_manager_pb2.GroupOffsets(group=group)
+            if group in offsets:
+                message.CopyFrom(offsets[group])
+            message.offsets.extend(self._consumer.offset_commits(progress, producer_id))
+            offsets[group] = message
+        return offsets
+
+    def _partitions(self) -> list[PartitionKey]:
+        written = [] if self._sender is None else self._sender.partitions()
+        return [*written, *sorted(self._core.offset_participants)]
+
+    def _release(self) -> None:
+        self._recorder.stop()
+        if self._sender is not None:
+            self._sender.stop()
+
+
+def _whole_batch(partition: PartitionKey, sealed: Sealed) -> types_pb2.Batch:
+    batch = batch_head(partition, sealed, 0)
+    batch.payload = sealed.payload
+    return batch
+
+
+def wait_of(wait: str) -> types_pb2.Wait.ValueType:
+    """prepared: the decision is durable. visible: all partitions show it, too. Raises
+    InvalidArgument."""
+    choices: dict[str, types_pb2.Wait.ValueType] = {
+        "prepared": types_pb2.WAIT_PREPARED,
+        "visible": types_pb2.WAIT_VISIBLE,
+    }
+    if wait not in choices:
+        raise errors.InvalidArgument(f"wait is {wait!r}; allowed: prepared, visible", field="wait")
+    return choices[wait]
