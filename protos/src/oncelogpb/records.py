@@ -36,7 +36,7 @@ import pyarrow.compute as pc
 from crc32c import crc32c
 from google.protobuf.message import DecodeError
 
-from oncelogpb import arrow_message
+from oncelogpb import arrow_message, rows_message
 from oncelogpb.arrow_message import Malformed
 from oncelogpb.errors import CorruptBatch, InvalidArgument, TooLarge
 from oncelogpb.v1 import types_pb2 as pb
@@ -75,6 +75,8 @@ ROWS_SCAN_BYTES: Final = 64 * 1024
 ARROW_OFFLOAD_BYTES: Final = 4 * 1024 * 1024
 # What a parsed row or header takes in memory beside its bytes.
 PARSED_ENTRY_BYTES: Final = 64
+
+_NO_HEADER_ITEMS: Final = pa.array([], HEADERS.value_type)
 
 # One record's headers: names may repeat, order is kept.
 Headers = Sequence[tuple[str, bytes | None]]
@@ -189,7 +191,7 @@ def _require_layout(head: arrow_message.Head) -> None:
 def _validate_rows(payload: bytes | memoryview, record_count: int, limits: BatchLimits) -> int:
     if len(payload) > ROWS_SCAN_BYTES:
         budget = (limits.decompressed_bytes_max - len(payload)) // PARSED_ENTRY_BYTES
-        entries = _count_entries(memoryview(payload), budget)
+        entries = rows_message.count_entries(memoryview(payload), budget)
         if entries > budget:
             loaded = len(payload) + entries * PARSED_ENTRY_BYTES
             raise _too_large("decompressed_bytes_max", loaded, limits.decompressed_bytes_max)
@@ -197,55 +199,6 @@ def _validate_rows(payload: bytes | memoryview, record_count: int, limits: Batch
     if len(rows.rows) != record_count:
         raise _count_mismatch(record_count, len(rows.rows))
     return max(row.timestamp_us for row in rows.rows)
-
-
-def _count_entries(view: memoryview, stop_above: int) -> int:
-    """Rows and headers in serialized Rows, counted without parsing, up to `stop_above` + 1."""
-    entries = 0
-    for row_start, row_end in _nested(view, 0, len(view), 1):
-        entries += 1
-        for _ in _nested(view, row_start, row_end, 4):
-            entries += 1
-            if entries > stop_above:
-                return entries
-        if entries > stop_above:
-            return entries
-    return entries
-
-
-def _nested(view: memoryview, start: int, end: int, field: int) -> Iterable[tuple[int, int]]:
-    """Ranges of the length-delimited fields of that number between start and end."""
-    position = start
-    while position < end:
-        tag, position = _varint(view, position, end)
-        kind = tag & 7
-        if kind == 0:
-            _, position = _varint(view, position, end)
-        elif kind == 1:
-            position += 8
-        elif kind == 5:
-            position += 4
-        elif kind == 2:
-            length, position = _varint(view, position, end)
-            if position + length > end:
-                raise CorruptBatch("not a Rows message: a field runs past its end")
-            if tag >> 3 == field:
-                yield position, position + length
-            position += length
-        else:
-            raise CorruptBatch(f"not a Rows message: wire type {kind}")
-
-
-def _varint(view: memoryview, position: int, end: int) -> tuple[int, int]:
-    value = shift = 0
-    while position < end and shift < 70:
-        byte = view[position]
-        position += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, position
-        shift += 7
-    raise CorruptBatch("not a Rows message: a number runs past its end")
 
 
 def _too_large(limit: str, size: int, maximum: int) -> TooLarge:
@@ -279,7 +232,7 @@ def make_batch(
         pa.array(keys, pa.binary()),
         pa.array(values, pa.binary()),
         times,
-        pa.nulls(count, HEADERS) if headers is None else pa.array(headers, HEADERS),
+        _no_headers(count) if headers is None else pa.array(headers, HEADERS),
     ]
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_V1)
 
@@ -297,6 +250,8 @@ def conform(batch: pa.RecordBatch, *, default_timestamp_us: int) -> pa.RecordBat
             columns.append(_cast(batch.column(field.name), field, default_timestamp_us))
         elif field.name == "timestamp":
             columns.append(pa.repeat(pa.scalar(default_timestamp_us, TIMESTAMP), batch.num_rows))
+        elif field.name == "headers":
+            columns.append(_no_headers(batch.num_rows))
         else:
             columns.append(pa.nulls(batch.num_rows, field.type))
     return pa.RecordBatch.from_arrays(columns, schema=SCHEMA_V1)
@@ -318,6 +273,10 @@ def _cast(column: pa.Array, field: pa.Field, default_timestamp_us: int) -> pa.Ar
 def encode_arrow(batch: pa.RecordBatch, compression: Compression = Compression.NONE) -> pa.Buffer:
     """The message, without schema. `.to_pybytes()` where bytes are wanted; `memoryview` is free."""
     assert batch.schema.equals(SCHEMA_V1), "make_batch or conform first"
+    if batch.column(3).null_count == batch.num_rows:
+        # A slice, or pa.nulls, would send the offsets of children that are not there: 8 bytes for
+        # each record that the batch once had.
+        batch = batch.set_column(3, SCHEMA_V1.field("headers"), _no_headers(batch.num_rows))
     if compression is Compression.NONE:
         return batch.serialize()
     sink = pa.BufferOutputStream()
@@ -327,6 +286,18 @@ def encode_arrow(batch: pa.RecordBatch, compression: Compression = Compression.N
         message_end = sink.tell()
     # The writer puts a Schema message before and an end-of-stream mark behind: neither is sent.
     return sink.getvalue().slice(SCHEMA_MESSAGE_BYTES, message_end - SCHEMA_MESSAGE_BYTES)
+
+
+def _no_headers(count: int) -> pa.Array:
+    """A headers column of nulls, in the fewest bytes."""
+    return pa.Array.from_buffers(
+        HEADERS,
+        count,
+        [pa.py_buffer(bytes((count + 7) // 8)), pa.py_buffer(bytes(4 * (count + 1)))],
+        count,
+        0,
+        [_NO_HEADER_ITEMS],
+    )
 
 
 def decode_arrow(payload: bytes | memoryview | pa.Buffer) -> pa.RecordBatch:

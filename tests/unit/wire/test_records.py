@@ -81,6 +81,17 @@ def test_a_slice_is_encoded_as_its_own_records(count: Any, start: Any, length: A
     assert records.decode_arrow(payload).equals(part)
 
 
+def test_a_small_slice_without_headers_is_a_small_message() -> None:
+    whole = records.make_batch([b"key"] * 10_000, [b"value"] * 10_000, 1)
+    nulls = whole.set_column(3, "headers", pa.nulls(10_000, records.HEADERS))
+    assert nulls.equals(whole)
+    for batch in (whole.slice(10, 20), nulls.slice(10, 20)):
+        payload = records.encode_arrow(batch).to_pybytes()
+        check(ARROW_V1, payload, 20)
+        assert records.decode_arrow(payload).equals(batch)
+        assert len(payload) < 2_000
+
+
 @pytest.mark.parametrize("compression", list(Compression))
 def test_i26_a_flipped_bit_is_named_or_changes_nothing_structural(compression: Any) -> None:
     """Without the CRC in the way: whatever validate lets through must decode to the right count."""
