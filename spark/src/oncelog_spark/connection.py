@@ -1,7 +1,7 @@
 """One connection to a cluster per process and address.
 
 Spark forks its workers and reuses them over tasks, batches and queries; gRPC must not cross a fork.
-So connections are kept by process id, and a forked child starts with none.
+So connections are kept by process id, and a forked child makes its own.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ def connection(bootstrap: str) -> Protocol:
         return _open[key]
 
 
-def _forget() -> None:
-    """In a forked child: the parent's lock may be held, and its connections are not ours."""
+def _unlock() -> None:
+    """In a forked child: the parent's lock may be held. Its connections stay where they are, under
+    its process id: to end them here would call into gRPC."""
     global _lock
     _lock = threading.Lock()
-    _open.clear()
 
 
-os.register_at_fork(after_in_child=_forget)
+os.register_at_fork(after_in_child=_unlock)
