@@ -195,11 +195,15 @@ class CallStream:
                 listener()
 
     async def _write(self, stream: Any) -> None:
-        while True:
-            await self._wake.wait()
-            self._wake.clear()
-            while self._waiting:
-                await stream.write(self._take())
+        try:
+            while True:
+                await self._wake.wait()
+                self._wake.clear()
+                while self._waiting:
+                    await stream.write(self._take())
+        finally:
+            # A stream that cannot be written to has ended, whatever its reader still waits for.
+            stream.cancel()
 
     def _take(self) -> bytes:
         """All calls that wait, up to PACK_BYTES, as one message."""

@@ -5,14 +5,14 @@ Invariants:
   what they submit before their first wait is submitted in that order;
 - every call that was read is answered once, unless the stream ends first;
 - the writer takes all answers that are ready and writes one message (design §14);
-- when the stream ends its handlers are cancelled, then `on_stream_end` callbacks run, once.
+- when the stream ends its handlers are cancelled, then `on_stream_end` callbacks run, once each.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any, Final
 
 import grpc.aio
@@ -21,7 +21,7 @@ from google.protobuf.message import DecodeError
 from oncelogpb import bulk
 from oncelogpb.calls import PACK_BYTES
 from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable, to_status
-from services.runtime.rpc.handling import CallContext, Method
+from services.runtime.rpc.handling import CallContext, Method, StreamEnd
 from services.runtime.rpc.limits import Inflight, RpcLimits, throttled, undecodable
 
 _AIO: Final[Any] = grpc.aio
@@ -53,7 +53,7 @@ class CallStream:
         self._stream_id = stream_id
         self._limits = limits
         self._inflight = inflight
-        self._ends: list[Callable[[], None]] = []
+        self._end = StreamEnd()
         self._running: dict[int, asyncio.Task[None]] = {}
         self._ready: deque[tuple[Chunks, int]] = deque()
         self._answer_ready = asyncio.Event()
@@ -84,9 +84,10 @@ class CallStream:
             tasks = [reader, writer, dry, *self._running.values()]
             for task in tasks:
                 task.cancel()
-            for callback in self._ends:
-                callback()
-            await asyncio.gather(*tasks, return_exceptions=True)
+            try:
+                await asyncio.gather(*tasks, return_exceptions=True)
+            finally:
+                self._end.over()
 
     def drain(self) -> None:
         """Refuses further calls and ends the stream once every call is answered."""
@@ -145,7 +146,7 @@ class CallStream:
 
     async def _serve(self, method: Method, number: int, request: Any, timeout_ms: int) -> None:
         context = CallContext(
-            self._limits.timeout_ms(timeout_ms), self._identity, self._stream_id, self._ends
+            self._limits.timeout_ms(timeout_ms), self._identity, self._stream_id, self._end
         )
         answer = await method.answer(request, context)
         try:

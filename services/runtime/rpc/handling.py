@@ -29,26 +29,45 @@ from services.runtime.rpc.limits import undecodable
 TRACEBACK_CHARACTERS_MAX: Final = 8_000
 
 
+class StreamEnd:
+    """Who wants to know that a stream has ended. Each is told once, also who asks too late, in a
+    turn of the loop of its own, so that the failure of one keeps no other from knowing."""
+
+    __slots__ = ("_callbacks", "_over")
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], None]] = []
+        self._over = False
+
+    def tell(self, callback: Callable[[], None]) -> None:
+        if self._over:
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            self._callbacks.append(callback)
+
+    def over(self) -> None:
+        self._over = True
+        for callback in self._callbacks:
+            asyncio.get_running_loop().call_soon(callback)
+        self._callbacks.clear()
+
+
 class CallContext:
     """What a handler knows of its caller (services.core.ports.Call)."""
 
-    __slots__ = ("_ends", "identity", "stream_id", "timeout_ms")
+    __slots__ = ("_end", "identity", "stream_id", "timeout_ms")
 
     def __init__(
-        self,
-        timeout_ms: int,
-        identity: str,
-        stream_id: int = 0,
-        ends: list[Callable[[], None]] | None = None,
+        self, timeout_ms: int, identity: str, stream_id: int = 0, end: StreamEnd | None = None
     ) -> None:
         self.timeout_ms = timeout_ms
         self.identity = identity
         self.stream_id = stream_id
-        self._ends = ends
+        self._end = end
 
     def on_stream_end(self, callback: Callable[[], None]) -> None:
-        assert self._ends is not None, "a unary call has no stream"
-        self._ends.append(callback)
+        assert self._end is not None, "a unary call has no stream"
+        self._end.tell(callback)
 
 
 class Method:

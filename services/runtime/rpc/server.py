@@ -30,7 +30,7 @@ from oncelogpb.errors import OncelogError, Unavailable, to_status
 from services.core.ports import Reporter
 from services.runtime.rpc import tls as tls_files
 from services.runtime.rpc.call_stream import CallStream
-from services.runtime.rpc.handling import CallContext, Method
+from services.runtime.rpc.handling import CallContext, Method, StreamEnd
 from services.runtime.rpc.limits import (
     EXEMPT_FROM_INFLIGHT,
     Inflight,
@@ -179,20 +179,19 @@ class RpcServer:
 
     def _server_stream(self, method: Method) -> Callable[..., Any]:
         async def server_stream(data: bytes, context: Any) -> None:
-            ends: list[Callable[[], None]] = []
+            end = StreamEnd()
             call = CallContext(
                 self._limits.timeout_ms_max,
                 tls_files.identity_of(context.auth_context()),
                 next(self._stream_ids),
-                ends,
+                end,
             )
             self._stream_count += 1
             try:
                 error = await self._pump(method, data, call, context)
             finally:
                 self._stream_count -= 1
-                for callback in ends:
-                    callback()
+                end.over()
             if error is not None:
                 await _abort(context, error)
 

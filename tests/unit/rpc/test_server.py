@@ -26,6 +26,7 @@ from oncelogpb.v1 import coordinator_pb2 as coordinator
 from oncelogpb.v1 import participant_pb2 as participant
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as types
+from services.runtime.rpc.handling import StreamEnd
 from services.runtime.rpc.limits import RpcLimits
 from tests.unit.rpc.harness import Recorder, outcome_of, run, serving
 
@@ -308,6 +309,28 @@ def test_a_session_hears_once_that_its_stream_ended() -> None:
             await stream.close()
             await ended.wait()
             assert seen == [1]
+
+    run(story())
+
+
+def test_who_asks_after_the_stream_has_ended_is_told_as_well() -> None:
+    async def story() -> None:
+        told: asyncio.Queue[str] = asyncio.Queue()
+
+        def broken() -> None:
+            raise RuntimeError("a listener's own fault")
+
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _, what: told.put_nowait(str(what["exception"])))
+        end = StreamEnd()
+        end.tell(broken)
+        end.tell(lambda: told.put_nowait("in time"))
+        end.over()
+        end.tell(lambda: told.put_nowait("too late"))
+        end.over()
+        heard = [await told.get() for _ in range(3)]
+        assert heard == ["a listener's own fault", "in time", "too late"]
+        assert told.empty()
 
     run(story())
 
