@@ -19,6 +19,7 @@ from oncelogpb.errors import (
     NotLeader,
     OncelogError,
     PendingTransaction,
+    TransactionEnded,
     TryAgain,
     UnknownTopic,
     from_status,
@@ -41,7 +42,7 @@ from services.coordinator.config import CoordinatorConfig
 from services.coordinator.decide_one_shot import refusal_of
 from services.coordinator.marker_wire import group_message, results_of
 from services.coordinator.tally import Tally
-from services.coordinator.values import Refusal, hex_id
+from services.coordinator.values import AbortCause, Refusal, hex_id
 from services.coordinator.waiting import Waiting
 from services.core.ids import PartitionId, TxId
 from services.core.ports import Address, EtcdUnavailable, Replica
@@ -240,7 +241,7 @@ class CoordinatorOutbox:
                 now_ms = self._env.clock.now().monotonic_ms
                 pending_since_ms = now_ms if pending_since_ms is None else pending_since_ms
                 if now_ms - pending_since_ms >= self._config.staged_pending_ms_max:
-                    return refusal_of(error)
+                    return _held_by_another(error)
             except (TryAgain, InDoubt):
                 pending_since_ms = None
             except OncelogError as error:
@@ -292,6 +293,16 @@ def _requests(
         packed[-1][0].append(group)
         packed[-1][1].groups.append(message)
     return packed
+
+
+def _held_by_another(error: PendingTransaction) -> Refusal:
+    """The no that the client hears: final, for a repeat of its request number gets it again."""
+    holder = error.metadata.get("tx_id", "")
+    return Refusal(
+        TransactionEnded.reason,
+        "aborted: another transaction holds the offsets (staged_pending_ms_max); rewind, try anew",
+        {"outcome": "aborted", "cause": AbortCause.OFFSETS.name, "held_by": holder},
+    )
 
 
 def _offsets_request(owed: OweOffsets) -> offsets_pb.CommitTransactionOffsetsRequest:
