@@ -1,0 +1,212 @@
+"""Group commit: one write and one sync for a turn, and nobody told too early (I5, I25)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from errno import EIO, ENOSPC
+
+import pytest
+
+from services.core.ports import Write
+from services.runtime.storage.commit import CommitStats, GroupCommit
+from services.runtime.storage.journal import Journal
+from tests.simulation.disk import FakeDisk
+from tests.simulation.virtual_time import VirtualTimeLoop, run
+from tests.unit.storage.journals import EPOCH_START, append, record, replayed
+
+
+class Scene:
+    """Journals of one disk under one group commit, and what they were told."""
+
+    def __init__(self, disk: FakeDisk, count: int = 1) -> None:
+        self.disk = disk
+        self.stats: list[CommitStats] = []
+        self.commit = GroupCommit(disk, on_commit=self.stats.append)
+        self.journals = [Journal.open(disk, f"p{number}") for number in range(count)]
+        self.told: list[tuple[int, int | OSError]] = []
+
+    def write(self, number: int, *texts: str, epoch: int = 1) -> None:
+        journal = self.journals[number]
+        if journal.last_epoch < epoch:
+            append(journal, EPOCH_START, epoch=epoch)
+        append(journal, *map(record, texts), epoch=epoch)
+        self.commit.wrote(
+            journal,
+            lambda end: self.told.append((number, end)),
+            lambda error: self.told.append((number, error)),
+        )
+
+
+def play(story: object) -> None:
+    run(story, VirtualTimeLoop())  # type: ignore[arg-type]
+
+
+def test_the_appends_of_one_turn_share_one_sync() -> None:
+    async def story() -> None:
+        scene = Scene(FakeDisk(), count=3)
+        for number in range(3):
+            for text in "abc":
+                scene.write(number, text)
+        await scene.commit.flush()
+        assert scene.disk.commits == 1
+        assert scene.told == [(0, 4), (1, 4), (2, 4)]
+        assert [stats.journals for stats in scene.stats] == [3]
+        assert all(replayed(journal) == ["a", "b", "c"] for journal in scene.journals)
+
+    play(story())
+
+
+def test_what_is_appended_during_a_sync_goes_down_in_the_next_one() -> None:
+    async def story() -> None:
+        scene = Scene(FakeDisk(delay_ms=(10, 10)))
+        scene.write(0, "a")
+        await asyncio.sleep(0.005)
+        for text in "bcdef":
+            scene.write(0, text)
+            await asyncio.sleep(0)
+        assert scene.told == []
+        await scene.commit.flush()
+        assert scene.disk.commits == 2
+        assert scene.told == [(0, 2), (0, 7)]
+
+    play(story())
+
+
+def test_i25_nobody_is_told_before_the_disk_has_synced() -> None:
+    class Watched(FakeDisk):
+        returned = False
+
+        async def commit(self, writes: Sequence[Write]) -> None:
+            self.returned = False
+            await super().commit(writes)
+            self.returned = True
+
+    async def story() -> None:
+        disk = Watched()
+        scene = Scene(disk)
+        for number in range(30):
+            end = scene.journals[0].log_end + 1 + (number == 0)
+
+            def synced(told: int, end: int = end) -> None:
+                assert disk.returned
+                assert told >= end
+                assert scene.journals[0].synced_end >= end
+
+            scene.write(0, str(number))
+            scene.commit.wrote(scene.journals[0], synced, scene.told.append)  # type: ignore[arg-type]
+            await asyncio.sleep(0.0003)
+        await scene.commit.flush()
+        assert scene.told == []
+        disk.crash()
+        again = Journal.open(disk.reopen(), "p0")
+        assert replayed(again) == [str(number) for number in range(30)]
+
+    play(story())
+
+
+@pytest.mark.parametrize("errno", [EIO, ENOSPC])
+def test_a_failed_commit_fails_those_who_had_bytes_in_it_and_nobody_else(errno: int) -> None:
+    async def story() -> None:
+        scene = Scene(FakeDisk(delay_ms=(10, 10)), count=3)
+        scene.write(0, "a")
+        scene.write(1, "a")
+        scene.disk.fail_next(errno)
+        await asyncio.sleep(0.005)
+        # Appended while the failing sync is under way: 0 goes down with it, 2 goes on.
+        scene.write(0, "b")
+        scene.write(2, "b")
+        await scene.commit.flush()
+        assert [number for number, _ in scene.told] == [0, 1, 2]
+        first, second, third = (said for _, said in scene.told)
+        assert isinstance(first, OSError)
+        assert first.errno == errno
+        assert first is second
+        assert third == 2
+        assert scene.journals[0].synced_end == 0
+        assert [stats.failed for stats in scene.stats] == [True, False]
+
+    play(story())
+
+
+def test_a_failed_journal_writes_nothing_until_it_has_abandoned_what_is_in_doubt() -> None:
+    async def story() -> None:
+        disk = FakeDisk()
+        scene = Scene(disk)
+        scene.write(0, "a")
+        await scene.commit.flush()
+        scene.write(0, "x")
+        disk.short_write_next()
+        await scene.commit.flush()
+        with pytest.raises(OSError):
+            scene.write(0, "y")
+        scene.journals[0].abandon_unsynced()
+        scene.write(0, "b", epoch=2)
+        await scene.commit.flush()
+        assert [said for _, said in scene.told if isinstance(said, int)] == [2, 4]
+        disk.crash()
+        assert replayed(Journal.open(disk.reopen(), "p0")) == ["a", "b"]
+
+    play(story())
+
+
+def test_a_file_that_cannot_be_made_fails_only_its_journal() -> None:
+    class Picky(FakeDisk):
+        refuse = ""
+
+        def open(self, path: str, *, create: bool = False, grows_to: int = 0):  # type: ignore[no-untyped-def]
+            if self.refuse and path.startswith(self.refuse):
+                raise OSError(ENOSPC, "no inode left", path)
+            return super().open(path, create=create, grows_to=grows_to)
+
+    async def story() -> None:
+        disk = Picky()
+        scene = Scene(disk, count=2)
+        disk.refuse = "p0"
+        scene.write(0, "a")
+        scene.write(1, "a")
+        await scene.commit.flush()
+        assert scene.told[1] == (1, 2)
+        assert isinstance(scene.told[0][1], OSError)
+
+    play(story())
+
+
+def test_a_callback_that_raises_does_not_keep_the_others_from_being_told() -> None:
+    async def story() -> None:
+        seen: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+        scene = Scene(FakeDisk(), count=2)
+        append(scene.journals[0], EPOCH_START)
+        scene.commit.wrote(scene.journals[0], lambda end: 1 // 0, lambda error: None)  # type: ignore[arg-type]
+        scene.write(1, "a")
+        await scene.commit.flush()
+        assert scene.told == [(1, 2)]
+        assert isinstance(seen[0]["exception"], ZeroDivisionError)
+
+    play(story())
+
+
+def test_stop_flushes_and_takes_no_more() -> None:
+    async def story() -> None:
+        scene = Scene(FakeDisk())
+        scene.write(0, "a")
+        await scene.commit.stop()
+        assert scene.told == [(0, 2)]
+        with pytest.raises(AssertionError, match="after GroupCommit"):
+            scene.write(0, "b")
+
+    play(story())
+
+
+def test_a_wrote_without_bytes_is_told_what_is_synced_already() -> None:
+    async def story() -> None:
+        scene = Scene(FakeDisk())
+        scene.write(0, "a")
+        await scene.commit.flush()
+        scene.write(0)
+        await scene.commit.flush()
+        assert scene.told == [(0, 2), (0, 2)]
+        assert scene.disk.commits == 1
+
+    play(story())
