@@ -261,6 +261,7 @@ class Node:
                 around,
                 functools.partial(self._make_outbox, role),
                 self._limits.segment_bytes,
+                outside.random_bytes,
             )
             self._replicas[role.name] = replicas
             self._envs[role.name] = RoleEnv(

@@ -45,6 +45,7 @@ class RoleReplicas:
         around: Surroundings,
         make_outbox: Callable[[Driver], Outbox],
         segment_bytes: int,
+        random_bytes: Callable[[int], bytes],
     ) -> None:
         self._role = role
         self._disk = disk
@@ -52,6 +53,7 @@ class RoleReplicas:
         self._around = around
         self._make_outbox = make_outbox
         self._segment_bytes = segment_bytes
+        self._random_bytes = random_bytes
         self._drivers: dict[PartitionId, Driver] = {}
 
     # ------------------------------------------------------------------------- what services use

@@ -19,7 +19,9 @@ that failed for good carries its error in the reply, and does not fail the other
 from __future__ import annotations
 
 import asyncio
+import os
 import random
+import time
 from collections import defaultdict
 from collections.abc import Awaitable, Callable, Iterable, Sequence
 from typing import Any, Final
@@ -43,7 +45,8 @@ POLL_MARGIN_MS: Final = 5_000
 
 
 class AsyncProtocol:
-    """For one event loop; make it there. `transport` and `chance` are for tests."""
+    """For one event loop; make it there. `transport`, `chance`, `entropy` and `wall_ns` are its
+    ports to the outside: tests and the simulator give others."""
 
     def __init__(
         self,
@@ -52,6 +55,8 @@ class AsyncProtocol:
         *,
         transport: Transport | None = None,
         chance: Callable[[], float] = random.random,
+        entropy: Callable[[int], bytes] = os.urandom,
+        wall_ns: Callable[[], int] = time.time_ns,
     ) -> None:
         self.options = options or ConnectOptions()
         self.options.validate()
@@ -60,6 +65,10 @@ class AsyncProtocol:
         self._bootstrap = routing.parse_bootstrap(bootstrap)
         # A number in [0, 1), for back-off and for choices that should differ.
         self.chance = chance
+        # Bytes nobody can guess: ids of producers and of their runs.
+        self.entropy = entropy
+        # Nanoseconds since the Unix epoch, for the timestamps of records.
+        self.wall_ns = wall_ns
         self._turn = 0
         self._closed = False
         self._wanted_keys: set[Key] = set()

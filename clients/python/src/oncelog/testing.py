@@ -37,8 +37,8 @@ class Cluster:
         return str(self._inner.bootstrap)
 
     def restart(self, role: str) -> None:
-        """Stops one service and starts it again over the same data: coordinator, partition_leader or
-        offset_manager. Returns when it leads again. Raises ValueError for another name."""
+        """Stops one service and starts it again over the same data: coordinator, partition_leader
+        or offset_manager. Returns when it leads again. Raises ValueError for another name."""
         if role not in ROLES:
             raise ValueError(f"no role {role!r}; there are {', '.join(ROLES)}")
         self._loop.run(self._inner.restart(role))
@@ -46,8 +46,8 @@ class Cluster:
 
 @contextmanager
 def cluster(data_dir: str | Path | None = None, **settings: object) -> Iterator[Cluster]:
-    """Starts a cluster and stops it at the end. `data_dir` None: a temporary directory, removed with
-    everything in it. `settings` are those of the services, with __ for the dot:
+    """Starts a cluster and stops it at the end. `data_dir` None: a temporary directory, removed
+    with everything in it. `settings` are those of the services, with __ for the dot:
     `coordinator__session_grace_ms=500`. Raises ImportError without oncelog[testing]."""
     start = _in_process_cluster()
     pairs = [f"{name.replace('__', '.', 1)}={value}" for name, value in settings.items()]

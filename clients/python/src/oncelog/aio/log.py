@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 from oncelog._core import retries
 from oncelog._core.retries import Action
 from oncelog._core.routing import PartitionKey
-from oncelog._transport import Transport
 from oncelog.aio.admin import Admin
 from oncelog.aio.consumer import Consumer
 from oncelog.aio.producer import Producer
@@ -35,9 +34,9 @@ class Log:
     """See the module. Belongs to one event loop."""
 
     def __init__(
-        self, bootstrap: str, options: ConnectOptions, *, transport: Transport | None = None
+        self, bootstrap: str, options: ConnectOptions, *, protocol: AsyncProtocol | None = None
     ) -> None:
-        self.protocol = AsyncProtocol(bootstrap, options, transport=transport)
+        self.protocol = protocol or AsyncProtocol(bootstrap, options)
         self.admin = Admin(self.protocol)
         self._made: list[Producer | TransactionalProducer | Consumer] = []
 

@@ -8,7 +8,7 @@ raised by the next `flush`, `send` or `close`.
 from __future__ import annotations
 
 import asyncio
-import os
+from collections.abc import Callable
 from typing import Final
 
 import pyarrow as pa
@@ -45,11 +45,11 @@ class Producer:
         )
         self._sender = Sender(
             protocol,
-            draw_identity(),
+            draw_identity(protocol.entropy),
             delivery_timeout_ms=options.delivery_timeout_ms,
             on_settled=self._recorder.settled,
             on_failed=self._failed,
-            renew=draw_identity,
+            renew=lambda: draw_identity(protocol.entropy),
         )
 
     async def send(
@@ -141,7 +141,7 @@ class Producer:
             raise failure
 
 
-def draw_identity() -> Identity:
+def draw_identity(entropy: Callable[[int], bytes]) -> Identity:
     """A name that nobody else has: 63 random bits below the top bit."""
-    drawn = int.from_bytes(os.urandom(8), "big")
+    drawn = int.from_bytes(entropy(8), "big")
     return Identity(tx_id=0, producer_id=drawn | PLAIN_PRODUCER_BIT, generation=0)

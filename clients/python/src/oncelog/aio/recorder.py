@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol, TypeAlias
@@ -286,7 +285,7 @@ class Recorder:
             partitions=len(topic.partitions),
             sticky=self._sticky.take(topic.name, len(topic.partitions)),
             key_hash=PARTITIONERS[self._options.partitioner],
-            now_us=time.time_ns() // 1000,
+            now_us=self._protocol.wall_ns() // 1000,
             batch_bytes=self._options.batch_bytes,
             compression=records.Compression(self._options.compression),
         )

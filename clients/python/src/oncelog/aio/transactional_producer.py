@@ -12,7 +12,6 @@ instance takes its session over on the next one.
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final
 
@@ -51,11 +50,11 @@ class TransactionalProducer:
         self.protocol = protocol
         self.name = name
         # Producers of one transaction group share a coordinator and one order.
-        self.group = group or name or f"unnamed-{uuid.uuid4().hex}"
+        self.group = group or name or f"unnamed-{protocol.entropy(16).hex()}"
         self._options = options
         self._loop = asyncio.get_running_loop()
         self._sticky = Sticky(protocol.chance)
-        self._instance_id = uuid.uuid4().bytes
+        self._instance_id = protocol.entropy(16)
         self._identity: ProducerCore | None = None
         self._starting: asyncio.Lock = asyncio.Lock()
         self._fenced: errors.ProducerFenced | None = None
@@ -212,7 +211,7 @@ class TransactionalProducer:
         if self._identity is not None and tx_id:
             self._doubtful.append((self._identity, tx_id))
         self._identity = None
-        self._instance_id = uuid.uuid4().bytes
+        self._instance_id = self.protocol.entropy(16)
 
     def fence(self, error: errors.ProducerFenced) -> None:
         """A later instance took over: nothing may be begun any more."""
