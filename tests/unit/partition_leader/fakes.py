@@ -1,0 +1,302 @@
+"""One process of partition leaders in memory: the ports that its handlers and outboxes are given.
+
+A FakeReplica runs the real machine over a list of frames; its high watermark follows at once, or
+stays while `hold` is set, and moves by `sync`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from oncelogpb.errors import (
+    DiskFull,
+    NotLeader,
+    OncelogError,
+    TopicExists,
+    UnknownPartition,
+    UnknownTopic,
+)
+from services.core.frame import At, Frame, Kind, StoredFrame
+from services.core.ids import TRANSACTION_CONTROL_ID, BootId, PartitionId, TopicId
+from services.core.machine import EpochStart, Instant
+from services.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
+from services.core.role import RoleEnv
+from services.partition_leader.config import PartitionLeaderConfig
+from services.partition_leader.machine import PartitionMachine
+from services.partition_leader.records import PartitionCodec
+
+TOPIC = TopicInfo("payments", TopicId(b"t" * 16), 2, 1, {}, 0)
+FIRST = PartitionId(TOPIC.topic_id, 0)
+SECOND = PartitionId(TOPIC.topic_id, 1)
+BOOT = BootId(b"b" * 16)
+LEADER = Address("node", BOOT, "127.0.0.1", 7401, 1)
+WALL_MS = 1_767_225_600_000
+
+
+class ManualClock:
+    """The Clock port; moved by tests."""
+
+    def __init__(self) -> None:
+        self.monotonic_ms = 0
+
+    def now(self) -> Instant:
+        return Instant(self.monotonic_ms, WALL_MS + self.monotonic_ms)
+
+
+class FakeReplica:
+    """The Replica port."""
+
+    def __init__(self, partition: PartitionId, config: PartitionLeaderConfig, clock: ManualClock):
+        self.partition = partition
+        self.machine = PartitionMachine(config)
+        self.epoch = 1
+        self.high_watermark = 0
+        self.log_start = 0
+        self.hold = False
+        self.full = False
+        self.lease_valid = True
+        self.frames: list[StoredFrame] = []
+        self.reads = 0
+        self._clock = clock
+        self._codec = PartitionCodec()
+        self._parked: list[tuple[int, asyncio.Future[Any], object]] = []
+        self._advanced: asyncio.Future[None] | None = None
+        self._append(Frame(Kind.EPOCH_START), EpochStart())
+        self.high_watermark = self.log_end
+
+    @property
+    def log_end(self) -> int:
+        return self.frames[-1].end if self.frames else 0
+
+    def submit(self, command: Any) -> asyncio.Future[Any]:
+        decision = self.machine.decide(command, self._clock.now())
+        for record in decision.records:
+            self._append(self._codec.encode(record), record)
+        self.machine.check()
+        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
+        self._parked.append((self.log_end, future, decision.reply))
+        if not self.hold:
+            asyncio.get_running_loop().call_soon(self.sync)
+        return future
+
+    def _append(self, frame: Frame, record: Any) -> None:
+        at = At(self.log_end, self.epoch, self._clock.now().wall_ms)
+        self.frames.append(StoredFrame(frame, at))
+        self.machine.apply(record, at)
+
+    def sync(self, to: int | None = None) -> None:
+        self.high_watermark = self.log_end if to is None else to
+        parked, self._parked = self._parked, []
+        for item in parked:
+            end, future, reply = item
+            if end > self.high_watermark:
+                self._parked.append(item)
+            elif not future.done():
+                if isinstance(reply, OncelogError):
+                    future.set_exception(reply)
+                else:
+                    future.set_result(reply)
+        waiting, self._advanced = self._advanced, None
+        if waiting is not None:
+            waiting.set_result(None)
+
+    def signal(self, signal: object) -> None:
+        self.machine.seen(signal, self._clock.now())
+
+    def require_room(self) -> None:
+        if self.full:
+            raise DiskFull("full")
+
+    def require_lease(self) -> None:
+        if not self.lease_valid:
+            raise NotLeader("lease")
+
+    async def read(self, from_offset: int, max_bytes: int, *, below: int) -> Sequence[StoredFrame]:
+        self.reads += 1
+        await asyncio.sleep(0)
+        assert below <= self.high_watermark
+        found: list[StoredFrame] = []
+        for stored in self.frames:
+            if stored.end <= from_offset or stored.at.offset >= below:
+                continue
+            if found and sum(len(one.frame.payload) + 100 for one in found) >= max_bytes:
+                break
+            found.append(stored)
+        return found
+
+    async def read_frames(self, offsets: Sequence[int]) -> Sequence[StoredFrame]:
+        await asyncio.sleep(0)
+        assert all(offset < self.high_watermark for offset in offsets)
+        by_offset = {stored.at.offset: stored for stored in self.frames}
+        return [by_offset[offset] for offset in offsets]
+
+    def advanced(self) -> asyncio.Future[None]:
+        if self._advanced is None:
+            self._advanced = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._advanced)
+
+
+class FakeReplicas:
+    """The Replicas port."""
+
+    def __init__(self, replicas: Mapping[PartitionId, FakeReplica]) -> None:
+        self.replicas = dict(replicas)
+
+    def lead(self, partition: PartitionId) -> FakeReplica:
+        if partition.topic_id != TOPIC.topic_id:
+            raise UnknownTopic("no such topic")
+        if partition.number >= TOPIC.partitions:
+            raise UnknownPartition("no such partition")
+        if partition not in self.replicas:
+            raise NotLeader("elsewhere", leader_host="10.0.0.9", leader_port=7401)
+        return self.replicas[partition]
+
+    def led(self) -> Sequence[FakeReplica]:
+        return [replica for _, replica in sorted(self.replicas.items())]
+
+
+@dataclass
+class FakeDirectory:
+    """The Directory port."""
+
+    cluster_id: bytes = b"c" * 16
+    by_name: dict[str, TopicInfo] = field(default_factory=lambda: {TOPIC.name: TOPIC})
+    coordinators: dict[int, Address] = field(default_factory=dict)
+    gone: set[bytes] = field(default_factory=set)
+
+    def leader_of(self, partition: PartitionId) -> Address | None:
+        if partition.topic_id == TRANSACTION_CONTROL_ID:
+            return self.coordinators.get(partition.number)
+        return LEADER
+
+    def topic(self, name: str) -> TopicInfo | None:
+        return self.by_name.get(name)
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
+        return next((t for t in self.by_name.values() if t.topic_id == topic_id), None)
+
+    def topics(self) -> Sequence[TopicInfo]:
+        return [self.by_name[name] for name in sorted(self.by_name) if not name.startswith("__")]
+
+    def partition(self, partition: PartitionId) -> PartitionInfo | None:
+        return PartitionInfo(partition, ["node"], ["ab"], LEADER, 1)
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        return []
+
+    async def is_gone(self, topic_id: TopicId) -> bool:
+        return topic_id in self.gone
+
+    def etcd_status(self) -> tuple[int, bool]:
+        return 1, True
+
+
+class FakeTopics:
+    """The TopicStore port."""
+
+    def __init__(self, directory: FakeDirectory) -> None:
+        self._directory = directory
+
+    async def create(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> TopicInfo:
+        if name in self._directory.by_name:
+            raise TopicExists(name)
+        topic_id = TopicId(name.encode().ljust(16, b"."))
+        topic = TopicInfo(name, topic_id, partitions, replication_factor, dict(configs), 0)
+        self._directory.by_name[name] = topic
+        return topic
+
+    async def alter(self, name: str, configs: Mapping[str, str]) -> TopicInfo:
+        found = self._directory.by_name.get(name)
+        if found is None:
+            raise UnknownTopic(name)
+        merged = {k: v for k, v in {**found.configs, **configs}.items() if v}
+        self._directory.by_name[name] = found._replace(configs=merged)
+        return self._directory.by_name[name]
+
+    async def delete(self, name: str) -> TopicId:
+        return self._directory.by_name.pop(name).topic_id
+
+
+class FakePeers:
+    """The Peers port: `answer` stands for the coordinator."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[Address, Any]] = []
+        self.answer: Callable[[Any], Any] | None = None
+
+    async def call(self, to: Address, method: str, request: Any, *, timeout_ms: int) -> Any:
+        assert method == "coordinator.ask_transactions"
+        self.asked.append((to, request))
+        await asyncio.sleep(0)
+        if self.answer is None:
+            raise NotLeader("no coordinator")
+        return self.answer(request)
+
+
+class FakeReporter:
+    """The Reporter port."""
+
+    def __init__(self) -> None:
+        self.counted: dict[str, float] = {}
+        self.events: list[str] = []
+
+    def count(self, name: str, value: float = 1, **labels: str) -> None:
+        key = name + "".join(f"/{label}" for label in labels.values())
+        self.counted[key] = self.counted.get(key, 0) + value
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        self.counted[name] = value
+
+    def observe(self, name: str, value_ms: float, **labels: str) -> None:
+        pass
+
+    def event(self, event: str, **fields: object) -> None:
+        self.events.append(event)
+
+
+@dataclass
+class FakeCall:
+    """The Call port."""
+
+    timeout_ms: int = 30_000
+    identity: str = ""
+    stream_id: int = 0
+
+    def on_stream_end(self, callback: Callable[[], None]) -> None:
+        pass
+
+
+class World:
+    """Everything, wired."""
+
+    def __init__(self, config: PartitionLeaderConfig | None = None) -> None:
+        self.config = config or PartitionLeaderConfig()
+        self.clock = ManualClock()
+        self.replicas = FakeReplicas(
+            {id_: FakeReplica(id_, self.config, self.clock) for id_ in (FIRST, SECOND)}
+        )
+        self.directory = FakeDirectory()
+        self.peers = FakePeers()
+        self.reporter = FakeReporter()
+        self.env = RoleEnv(
+            clock=self.clock,
+            directory=self.directory,
+            topics=FakeTopics(self.directory),
+            peers=self.peers,
+            replicas=self.replicas,
+            reporter=self.reporter,
+            random_bytes=bytes,
+        )
+
+    @property
+    def first(self) -> FakeReplica:
+        return self.replicas.replicas[FIRST]
+
+    @property
+    def second(self) -> FakeReplica:
+        return self.replicas.replicas[SECOND]

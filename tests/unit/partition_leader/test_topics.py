@@ -1,0 +1,138 @@
+"""Topics: names, settings, and what a later version will build."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any
+
+import pytest
+
+from oncelogpb import errors
+from oncelogpb.v1 import partition_leader_pb2 as pb
+from services.core.ids import TRANSACTION_CONTROL, TRANSACTION_CONTROL_ID
+from services.core.ports import TopicInfo
+from services.partition_leader.service import PartitionLeaderService
+from tests.unit.partition_leader.fakes import TOPIC, FakeCall, World
+
+CALL = FakeCall()
+
+
+class Admin:
+    """A process and its handlers."""
+
+    def __init__(self) -> None:
+        self.world = World()
+        self.service = PartitionLeaderService(self.world.env, self.world.config)
+
+    def do(self, name: str, request: Any) -> Any:
+        handler: Coroutine[Any, Any, Any] = getattr(self.service, name)(request, CALL)
+        return asyncio.run(handler)
+
+    def create(self, name: str = "new", **fields: Any) -> pb.TopicDescription:
+        reply: pb.CreateTopicReply = self.do(
+            "create_topic", pb.CreateTopicRequest(name=name, **fields)
+        )
+        return reply.topic
+
+
+def test_create_fills_in_the_defaults_and_shows_what_is_in_force() -> None:
+    admin = Admin()
+    topic = admin.create(configs={"max.batch.bytes": "2048"})
+    assert (topic.name, len(topic.partitions), topic.replication_factor) == ("new", 3, 1)
+    assert topic.configs == {"max.batch.bytes": "2048", "materialization": "reference"}
+    assert topic.partitions[2].leader.node_id == "node"
+    assert admin.world.directory.by_name["new"].configs == {"max.batch.bytes": "2048"}
+
+
+def test_validate_only_creates_nothing() -> None:
+    admin = Admin()
+    topic = admin.create(validate_only=True, partitions=5)
+    assert len(topic.partitions) == 5
+    assert "new" not in admin.world.directory.by_name
+
+
+REFUSED = [
+    ({"name": ""}, errors.InvalidArgument),
+    ({"name": "__mine"}, errors.InvalidArgument),
+    ({"name": "a/b"}, errors.InvalidArgument),
+    ({"name": "a" * 250}, errors.InvalidArgument),
+    ({"name": ".."}, errors.InvalidArgument),
+    ({"partitions": 10_001}, errors.TooLarge),
+    ({"replication_factor": 3}, errors.Unsupported),
+    ({"configs": {"materialization": "copy"}}, errors.Unsupported),
+    ({"configs": {"materialization": "paste"}}, errors.InvalidArgument),
+    ({"configs": {"max.batch.bytes": "12"}}, errors.InvalidArgument),
+    ({"configs": {"max.batch.bytes": "1MiB"}}, errors.InvalidArgument),
+    ({"configs": {"max.batch.bytes": str(17 << 20)}}, errors.InvalidArgument),
+    ({"configs": {"retention.ms": "1"}}, errors.Unsupported),
+    ({"configs": {"cleanup.policy": "compact"}}, errors.Unsupported),
+    ({"name": TOPIC.name}, errors.TopicExists),
+]
+
+
+@pytest.mark.parametrize(("fields", "kind"), REFUSED)
+@pytest.mark.parametrize("validate_only", [False, True])
+def test_refused(
+    fields: dict[str, Any], kind: type[errors.OncelogError], validate_only: bool
+) -> None:
+    admin = Admin()
+    with pytest.raises(kind):
+        admin.create(**{"validate_only": validate_only, **fields})
+    assert set(admin.world.directory.by_name) == {TOPIC.name}
+
+
+def test_an_unknown_setting_is_refused_with_the_nearest_name() -> None:
+    with pytest.raises(
+        errors.InvalidArgument, match=r"did you mean 'max\.batch\.bytes'"
+    ) as refusal:
+        Admin().create(configs={"max.batch.byte": "2048"})
+    assert refusal.value.metadata["nearest"] == "max.batch.bytes"
+
+
+def test_alter_and_restore_the_default() -> None:
+    admin = Admin()
+
+    def alter(value: str) -> dict[str, str]:
+        request = pb.AlterTopicRequest(name=TOPIC.name, configs={"max.batch.bytes": value})
+        return dict(admin.do("alter_topic", request).topic.configs)
+
+    assert alter("4096")["max.batch.bytes"] == "4096"
+    assert alter("")["max.batch.bytes"] == str(16 << 20)
+    with pytest.raises(errors.InvalidArgument):
+        alter("-1")
+    with pytest.raises(errors.UnknownTopic):
+        admin.do("alter_topic", pb.AlterTopicRequest(name="none"))
+
+
+def test_the_control_topics_are_left_alone_and_hidden() -> None:
+    admin = Admin()
+    control = TopicInfo(TRANSACTION_CONTROL, TRANSACTION_CONTROL_ID, 16, 1, {}, 0)
+    admin.world.directory.by_name[TRANSACTION_CONTROL] = control
+    with pytest.raises(errors.InvalidArgument):
+        admin.do("delete_topic", pb.DeleteTopicRequest(name=TRANSACTION_CONTROL))
+    with pytest.raises(errors.InvalidArgument):
+        admin.do("alter_topic", pb.AlterTopicRequest(name=TRANSACTION_CONTROL))
+    names = [t.name for t in admin.do("list_topics", pb.ListTopicsRequest()).topics]
+    assert names == [TOPIC.name]
+    topics = admin.do("list_topics", pb.ListTopicsRequest(internal=True)).topics
+    assert [t.name for t in topics] == [TRANSACTION_CONTROL, TOPIC.name]
+    assert len(topics[0].partitions) == 16
+
+
+def test_describe_by_name_and_id() -> None:
+    admin = Admin()
+    request = pb.DescribeTopicsRequest(names=[TOPIC.name], topic_ids=[TOPIC.topic_id])
+    topics = admin.do("describe_topics", request).topics
+    assert [t.topic_id for t in topics] == [TOPIC.topic_id] * 2
+    with pytest.raises(errors.UnknownTopic, match="'none'"):
+        admin.do("describe_topics", pb.DescribeTopicsRequest(names=["none"]))
+    with pytest.raises(errors.InvalidArgument):
+        admin.do("describe_topics", pb.DescribeTopicsRequest())
+
+
+def test_delete() -> None:
+    admin = Admin()
+    reply = admin.do("delete_topic", pb.DeleteTopicRequest(name=TOPIC.name))
+    assert reply.topic_id == TOPIC.topic_id
+    assert admin.world.directory.by_name == {}
