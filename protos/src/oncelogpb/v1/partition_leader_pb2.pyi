@@ -271,6 +271,9 @@ class FetchedBatch(google.protobuf.message.Message):
     for: batches are not cut.
     """
     record_count: builtins.int
+    """Positions it covers: first_offset + record_count is where the next one begins or later. 1 for the
+    control kinds of RAW, which hold no record but one journal offset.
+    """
     encoding: oncelogpb.v1.types_pb2.Encoding.ValueType
     crc32c: builtins.int
     """CRC32C of payload."""
@@ -288,7 +291,9 @@ class FetchedBatch(google.protobuf.message.Message):
     def producer(self) -> oncelogpb.v1.types_pb2.Producer: ...
     @property
     def marker_writers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """RAW, COMMITTED marker: what it exposes, in order, as (writer, record count) pairs."""
+        """RAW, COMMITTED marker: what it exposes, in order, as (writer, record count) pairs. DAMAGED: what its
+        manifest wanted; nothing of it is exposed.
+        """
 
     @property
     def marker_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
