@@ -1,0 +1,175 @@
+"""docs/log_format.md against the code: every example there is what the code writes, byte by byte.
+
+A change here is a change of what stands on users' disks: it needs a new format version.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from services.core.frame import At, ControlCode, Frame, Kind, StoredFrame
+from services.core.machine import Snapshot, Table
+from services.runtime.storage.epochs import EpochEntry, EpochTable
+from services.runtime.storage.frames import HEADER_BYTES, decode, encode
+from services.runtime.storage.identity import Bounds, encode_incarnation
+from services.runtime.storage.identity import encode_slot as encode_bounds
+from services.runtime.storage.journal import Journal
+from services.runtime.storage.segment import OffsetIndex, segment_name
+from services.runtime.storage.slots import SLOT_RANGE_OFFSETS, encode_slot
+from services.runtime.storage.snapshots import (
+    SnapshotFile,
+    TableEnd,
+    decode_snapshot,
+    encode_snapshot,
+)
+from tests.simulation.disk import FakeDisk
+
+PAGE = Path(__file__).parents[3] / "docs" / "log_format.md"
+BLOCK = re.compile(r"^```hex (?P<name>[^\n]+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)
+# "4f 4e 43 45   magic": the bytes end where two spaces follow.
+LINE = re.compile(r"^((?:[0-9a-f]{2} ?)+)(?: |$)")
+
+FRAMES: dict[str, StoredFrame] = {
+    "EPOCH_START": StoredFrame(Frame(Kind.EPOCH_START), At(0, 1, 1_700_000_000_000)),
+    "DATA": StoredFrame(
+        Frame(
+            Kind.DATA,
+            b"batch",
+            record_count=3,
+            producer_id=0x0002_0000_0000_0007,
+            generation=0x0000_0001_0000_0004,
+            writer=9,
+            base_sequence=30,
+            tx_id=0x0002_0000_0000_0010,
+            encoding=1,
+            max_timestamp_us=-1,
+            client_crc=0xE39B66BF,
+        ),
+        At(1, 1, 1_700_000_000_001),
+    ),
+    "MARKER": StoredFrame(
+        Frame(
+            Kind.MARKER,
+            b"parts",
+            producer_id=0x0002_0000_0000_0007,
+            generation=0x0000_0001_0000_0004,
+            tx_id=0x0002_0000_0000_0010,
+            control=ControlCode.COMMITTED,
+        ),
+        At(4, 1, 1_700_000_000_002),
+    ),
+    "ONE_SHOT": StoredFrame(
+        Frame(Kind.ONE_SHOT, b"rows", record_count=2, tx_id=0x0002_0000_0000_0011, encoding=2),
+        At(5, 1, 1_700_000_000_003),
+    ),
+    "RECORD": StoredFrame(Frame(Kind.RECORD, b"\x92\x01\xc0"), At(7, 1, 1_700_000_000_004)),
+}
+
+
+def index_entry() -> bytes:
+    index = OffsetIndex()
+    index.saw(4711, 0x4000)
+    return index.unsaved(below=1 << 40)
+
+
+def written() -> dict[str, bytes]:
+    """Each example of the page, as the code writes it."""
+    uuid = bytes.fromhex("0123456789ab4def8123456789abcdef")
+    snapshot = SnapshotFile(4711, b"state", {"outcomes": TableEnd(2, 0x11223344, 3)})
+    return {
+        **{name: b"".join(encode(*stored)) for name, stored in FRAMES.items()},
+        "index entry": index_entry(),
+        "epochs entry": EpochEntry(3, 4711, 4700).encode(),
+        "incarnation": encode_incarnation(uuid),
+        "synced_end slot": encode_bounds(5, Bounds(0, 4711)),
+        "snapshot": encode_snapshot(snapshot),
+        "slot": encode_slot(4711, b"outcome!"),
+    }
+
+
+def shown() -> dict[str, bytes]:
+    """Each example of the page, as the page shows it."""
+    found: dict[str, bytes] = {}
+    for block in BLOCK.finditer(PAGE.read_text()):
+        lines = [LINE.match(line) for line in block["body"].splitlines()]
+        found[block["name"]] = b"".join(bytes.fromhex(line[1]) for line in lines if line)
+    return found
+
+
+def test_the_page_shows_every_kind_and_every_file() -> None:
+    assert sorted(shown()) == sorted(written())
+    assert {kind.name for kind in Kind} <= shown().keys()
+
+
+@pytest.mark.parametrize("name", sorted(written()))
+def test_the_page_shows_what_the_code_writes(name: str) -> None:
+    assert shown()[name].hex(" ") == written()[name].hex(" ")
+
+
+@pytest.mark.parametrize("name", sorted(FRAMES))
+def test_the_frames_of_the_page_are_read_back(name: str) -> None:
+    assert decode(memoryview(shown()[name])) == FRAMES[name]
+
+
+def test_the_other_examples_of_the_page_are_read_back() -> None:
+    page = shown()
+    table = EpochTable.decode(page["epochs entry"])
+    assert table is not None
+    assert table.entries == [EpochEntry(3, 4711, 4700)]
+    entry = OffsetIndex(page["index entry"]).last_good()
+    assert entry is not None
+    assert (entry.offset, entry.position) == (4711, 0x4000)
+    snapshot = decode_snapshot(page["snapshot"])
+    assert snapshot is not None
+    assert snapshot.state == b"state"
+
+
+def test_the_layout_of_the_page_has_no_hole() -> None:
+    rows = re.findall(r"^\| (\d+) \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
+    end = 0
+    tables_seen = 0
+    for at, size in rows:
+        if int(at) == 0:
+            end, tables_seen = 0, tables_seen + 1
+        assert int(at) == end, f"a field begins at {at}, the one before ends at {end}"
+        end += int(size)
+        if tables_seen == 1:
+            header_end = end
+    assert header_end == HEADER_BYTES, "the first layout is the frame's header"
+    assert tables_seen >= 6
+
+
+def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
+    disk = FakeDisk()
+    journal = Journal.open(disk, "j")
+    journal.append(Frame(Kind.EPOCH_START), epoch=1, time_ms=1)
+    journal.append(Frame(Kind.RECORD, b"x"), epoch=1, time_ms=1)
+    for write in journal.take_writes()[0]:
+        disk.write_and_sync(write.file, write.position, b"".join(write.chunks))
+    journal.mark_synced(journal.log_end)
+    journal.slots("outcomes", 8).write(1, b"outcome!")
+    journal.save_snapshot(2, Snapshot(b"", {"t": Table(1, 0, b"x")}))
+    journal.close()
+    below = [
+        f"{directory}{name}"
+        for directory in ("", "tables/", "slots/outcomes/")
+        for name in disk.list(f"j/{directory}".rstrip("/"))
+    ]
+    files = [path for path in below if not disk.list(f"j/{path}")]
+    page = PAGE.read_text()
+    patterns = re.findall(r"^- `([^`]+)`", page, re.MULTILINE)
+    shapes = [
+        re.escape(pattern)
+        .replace(re.escape("<offset>"), r"\d{20}")
+        .replace(re.escape("<name>"), r"\w+")
+        for pattern in patterns
+    ]
+    for path in files:
+        assert any(re.fullmatch(shape, path) for shape in shapes), f"{path} is not on the page"
+    for shape, pattern in zip(shapes, patterns, strict=True):
+        assert any(re.fullmatch(shape, path) for path in files), f"no journal has {pattern}"
+    assert segment_name(0) in files
+    assert f"{SLOT_RANGE_OFFSETS:,}" in page
