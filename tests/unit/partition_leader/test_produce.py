@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -11,7 +12,6 @@ from oncelogpb import errors, records
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 from services.core.ids import PartitionId, TopicId
-from services.core.role import RoleEnv
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import SECOND, TOPIC, FakeCall, World
@@ -173,20 +173,6 @@ class SlowOffload:
         work()
 
 
-def _env_with(world: World, offload: Callable[[Callable[[], None]], Awaitable[None]]) -> RoleEnv:
-    env = world.env
-    return RoleEnv(
-        clock=env.clock,
-        directory=env.directory,
-        topics=env.topics,
-        peers=env.peers,
-        replicas=env.replicas,
-        reporter=env.reporter,
-        random_bytes=env.random_bytes,
-        offload=offload,
-    )
-
-
 @pytest.mark.parametrize("give_up", [False, True])
 def test_batches_of_a_stream_are_submitted_in_the_order_they_came(give_up: bool) -> None:
     """The first two are decompressed in a thread, the second is done first, the third needs none.
@@ -201,7 +187,7 @@ def test_batches_of_a_stream_are_submitted_in_the_order_they_came(give_up: bool)
 
     async def main() -> list[str]:
         offload = SlowOffload()
-        service = PartitionLeaderService(_env_with(world, offload), world.config)
+        service = PartitionLeaderService(replace(world.env, offload=offload), world.config)
         call = FakeCall(stream_id=3)
         calls = [asyncio.create_task(service.produce(one, call)) for one in (*slow, third)]
         other_stream = asyncio.create_task(
