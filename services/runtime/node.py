@@ -225,6 +225,10 @@ class Node:
             for partition in self._view.replicas_on(self.node_id)
         )
 
+    def led_machines(self) -> list[Any]:
+        """The machines that answer now, by role and partition: tests call their check()."""
+        return [driver.machine for replicas in self._replicas.values() for driver in replicas.led()]
+
     def _fail(self, error: BaseException) -> None:
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)

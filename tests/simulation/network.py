@@ -8,25 +8,38 @@ UNAVAILABLE where they had not arrived and UNKNOWN_OUTCOME where they had.
 from __future__ import annotations
 
 import asyncio
+import contextvars
 import random
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
 
 from oncelog._core.routing import Endpoint
-from oncelogpb import rpcs
-from oncelogpb.errors import OncelogError, Unavailable, UnknownOutcome, from_status, to_status
+from oncelogpb import bulk, rpcs
+from oncelogpb.errors import (
+    Internal,
+    OncelogError,
+    Unavailable,
+    UnknownOutcome,
+    from_status,
+    to_status,
+)
 from services.core.ports import Address
 
 DELAY_MS = (0.05, 0.6)
+STREAM_REPLIES_MAX = 4
 
 
 @dataclass
 class _Process:
     handlers: Mapping[str, object]
+    # Its handlers run as tasks of the process, not of the caller.
+    context: contextvars.Context
     alive: bool = True
     stream_end: list[Callable[[], None]] = field(default_factory=list)
-    running: set[asyncio.Future[Any]] = field(default_factory=set)
+    # In order of arrival.
+    running: dict[asyncio.Task[Any], None] = field(default_factory=dict)
 
 
 @dataclass
@@ -53,9 +66,9 @@ class Network:
         # When the newest message to a port arrives: a connection keeps the order of its messages.
         self._arrival_s: dict[int, float] = {}
 
-    def listen(self, handlers: Mapping[str, object]) -> int:
+    def listen(self, handlers: Mapping[str, object], context: contextvars.Context) -> int:
         port, self._next_port = self._next_port, self._next_port + 1
-        self._processes[port] = _Process(handlers)
+        self._processes[port] = _Process(handlers, context)
         return port
 
     def cut(self, port: int) -> None:
@@ -64,12 +77,12 @@ class Network:
         if process is None:
             return
         process.alive = False
-        for running in sorted(process.running, key=id):
+        for running in tuple(process.running):
             running.cancel()
 
     async def call(self, port: int, method: str, request: Any, timeout_ms: int) -> Any:
         service, _, name = method.partition(".")
-        sent = request.SerializeToString()
+        sent = _bytes_of(request)
         await self._travel_to(port)
         process = self._processes.get(port)
         if process is None or not process.alive:
@@ -77,8 +90,10 @@ class Network:
         descriptor = rpcs.methods(rpcs.find(service))[name]
         handler: Any = process.handlers[rpcs.find(service).name]
         arrived = rpcs.message_class(descriptor.input_type).FromString(sent)
-        work = asyncio.ensure_future(getattr(handler, name)(arrived, SimCall(timeout_ms, process)))
-        process.running.add(work)
+        work = asyncio.get_running_loop().create_task(
+            getattr(handler, name)(arrived, SimCall(timeout_ms, process)), context=process.context
+        )
+        process.running[work] = None
         try:
             reply = await asyncio.wait_for(asyncio.shield(work), timeout_ms / 1000)
         except OncelogError as error:
@@ -92,10 +107,41 @@ class Network:
         except TimeoutError:
             raise UnknownOutcome(f"{method}: no answer in {timeout_ms} ms") from None
         finally:
-            process.running.discard(work)
+            process.running.pop(work, None)
         self._trace(f"{method} -> ok")
         await self._travel_back(process, method)
-        return rpcs.message_class(descriptor.output_type).FromString(reply.SerializeToString())
+        return rpcs.message_class(descriptor.output_type).FromString(_bytes_of(reply))
+
+    async def stream(self, port: int, method: str, request: Any) -> AsyncGenerator[Any, None]:
+        """The replies of a server-streaming call. Closing it ends the handler."""
+        service, _, name = method.partition(".")
+        sent = _bytes_of(request)
+        await self._travel_to(port)
+        process = self._processes.get(port)
+        if process is None or not process.alive:
+            raise Unavailable(f"nobody listens on port {port}")
+        descriptor = rpcs.methods(rpcs.find(service))[name]
+        reply_class = rpcs.message_class(descriptor.output_type)
+        arrived = rpcs.message_class(descriptor.input_type).FromString(sent)
+        handler: Any = process.handlers[rpcs.find(service).name]
+        # The sender waits while the reader is so many replies behind: flow control.
+        queue: asyncio.Queue[Any] = asyncio.Queue(STREAM_REPLIES_MAX)
+        pump = asyncio.get_running_loop().create_task(
+            _pump(getattr(handler, name)(arrived, SimCall(0, process)), queue),
+            context=process.context,
+        )
+        process.running[pump] = None
+        try:
+            while True:
+                reply = await queue.get()
+                await self._travel()
+                if isinstance(reply, OncelogError):
+                    self._trace(f"{method} -> {reply.reason}")
+                    raise from_status(to_status(reply))
+                yield reply_class.FromString(reply)
+        finally:
+            pump.cancel()
+            process.running.pop(pump, None)
 
     async def _travel_to(self, port: int) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -111,6 +157,29 @@ class Network:
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._random.uniform(*DELAY_MS) / 1000)
+
+
+def _bytes_of(message: Any) -> bytes:
+    """Of a message, or of one that was joined by hand."""
+    return b"".join(bulk.encode(message).chunks)
+
+
+async def _pump(replies: AsyncGenerator[Any, None], queue: asyncio.Queue[Any]) -> None:
+    async with aclosing(replies):
+        try:
+            async for reply in replies:
+                await queue.put(_bytes_of(reply))
+            await queue.put(UnknownOutcome("the stream ended"))
+        except OncelogError as error:
+            await queue.put(error)
+        except Exception as error:
+            await queue.put(Internal(f"a bug in a handler: {error!r}"))
+        except asyncio.CancelledError:
+            # The process is gone: the reader hears that the connection broke.
+            while queue.full():
+                queue.get_nowait()
+            queue.put_nowait(UnknownOutcome("the process went away"))
+            raise
 
 
 class SimPeers:
@@ -141,8 +210,10 @@ class SimTransport:
         return await self._network.call(to.port, method, request, timeout_ms)
 
     async def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
-        raise Unavailable("the simulator has no server streams")
-        yield
+        replies = self._network.stream(to.port, method, request)
+        async with aclosing(replies):
+            async for reply in replies:
+                yield reply
 
     def on_end(
         self, to: Endpoint, service: str, listener: Callable[[], None]

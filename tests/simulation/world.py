@@ -1,0 +1,198 @@
+"""Three processes, one etcd and a client on a virtual-time loop, from one seed.
+
+The drivers, machines, journals, elections and the client are the real ones; disk, network, etcd,
+clock and chance are fakes. A process can lose power: its tasks end, its unsynced bytes are gone,
+its connections break, and its lease runs out unless it is started again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import random
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any
+
+from oncelog.aio.log import Log
+from oncelog.options import ConnectOptions
+from oncelog.protocol import AsyncProtocol
+from services.cli.compose import cluster_handler, limits_of, make_roles
+from services.cli.settings import ROLES, ServeSettings
+from services.core.role import at_once
+from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from services.runtime.node import Node, Outside
+from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.network import Network, SimPeers, SimTransport
+from tests.simulation.virtual_time import VirtualTimeLoop
+
+SETTINGS = ("node.segment_bytes=262144", "node.disk_free_floor_bytes=0")
+READY_TIMEOUT_SECONDS = 60
+
+_owner: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="world")
+
+
+@dataclass
+class Process:
+    """One run of one role."""
+
+    role: str
+    node: Node
+    etcd: MemoryEtcd
+    disk: FakeDisk
+
+
+class World:
+    """See the module. `trace` holds one line per thing that happened."""
+
+    def __init__(self, seed: int, loop: VirtualTimeLoop) -> None:
+        self.loop = loop
+        self.trace: list[str] = []
+        self.random = random.Random(seed)
+        self.etcd = MemoryEtcdServer()
+        self.network = Network(self.random.randrange(1 << 30), self.say)
+        self.processes: dict[str, Process] = {}
+        # By owner, in order of creation: a set would cancel in the order of addresses.
+        self._tasks: dict[str, dict[asyncio.Task[Any], None]] = {}
+        self._settings = ServeSettings.make(ROLES, pairs=SETTINGS)
+        loop.set_task_factory(self._make_task)
+
+    # -------------------------------------------------------------------------------- what happens
+
+    def say(self, line: str) -> None:
+        self.trace.append(f"{self.loop.time() * 1000:9.3f} {line}")
+
+    async def start(self, role: str) -> None:
+        """Starts a process on what its predecessor left, or on an empty disk."""
+        before = self.processes.get(role)
+        disk = (
+            FakeDisk(seed=self.random.randrange(1 << 30))
+            if before is None
+            else before.disk.reopen()
+        )
+        etcd = MemoryEtcd(self.etcd)
+        node = Node(
+            make_roles([role], self._settings.loaded),
+            Outside(
+                disk=disk,
+                etcd=etcd,
+                clock=self.loop,
+                peers=SimPeers(self.network),
+                listener=_SimListener(self.network, role),
+                reporter=Tracer(role, self.say),
+                role_reporter=lambda name: Tracer(name, self.say),
+                random_bytes=self.random.randbytes,
+                offload=at_once,
+            ),
+            limits_of(self._settings.node),
+            cluster_handler(()),
+        )
+        self.processes[role] = Process(role, node, etcd, disk)
+        await self._as(role, node.start())
+
+    async def start_all(self) -> None:
+        for role in ROLES:
+            await self.start(role)
+        await self.ready()
+
+    async def ready(self) -> None:
+        """Every control partition has a leader that answers."""
+        async with asyncio.timeout(READY_TIMEOUT_SECONDS):
+            while not all(process.node.leads_all() for process in self.processes.values()):
+                await asyncio.sleep(0.01)
+
+    async def lose_power(self, role: str, tear: Tear) -> None:
+        """From one moment to the next, nothing of this process runs any more."""
+        process = self.processes[role]
+        self.say(f"-- {role} loses power ({tear.name})")
+        process.disk.crash(tear)
+        process.etcd.unavailable = True
+        self.network.cut(process.node.port)
+        # What its tasks start while they end is as dead as they are.
+        while tasks := [task for task in self._tasks.get(role, ()) if not task.done()]:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def stop_all(self) -> None:
+        for role in reversed(ROLES):
+            await self._as(role, self.processes[role].node.stop())
+
+    def check(self) -> None:
+        """Every invariant of every machine that leads."""
+        for role in ROLES:
+            for machine in self.processes[role].node.led_machines():
+                machine.check()
+
+    # ------------------------------------------------------------------------------------- clients
+
+    def client(self, **options: Any) -> Log:
+        """A client of its own, with chance of its own."""
+        chance = random.Random(self.random.randrange(1 << 30))
+        bootstrap = ",".join(f"127.0.0.1:{p.node.port}" for p in self.processes.values())
+        settings = ConnectOptions(**options)
+        protocol = AsyncProtocol(
+            bootstrap,
+            settings,
+            transport=SimTransport(self.network),
+            chance=chance.random,
+            entropy=chance.randbytes,
+            wall_ns=lambda: self.loop.now().wall_ms * 1_000_000,
+        )
+        return Log(bootstrap, settings, protocol=protocol)
+
+    # ------------------------------------------------------------------------------ who owns a task
+
+    async def _as(self, role: str, work: Coroutine[Any, Any, None]) -> None:
+        context = contextvars.copy_context()
+        context.run(_owner.set, role)
+        await asyncio.create_task(work, context=context)
+
+    def _make_task(
+        self, loop: asyncio.AbstractEventLoop, coro: Any, **options: Any
+    ) -> asyncio.Task[Any]:
+        context = options.get("context")
+        owner = _owner.get() if context is None else context.get(_owner, "world")
+        task: asyncio.Task[Any] = asyncio.Task(coro, loop=loop, **options)
+        owned = self._tasks.setdefault(owner, {})
+        owned[task] = None
+        task.add_done_callback(lambda done: owned.pop(done, None))
+        return task
+
+
+class _SimListener:
+    """The node's Listener on the simulated network. Handlers run as tasks of their process."""
+
+    def __init__(self, network: Network, role: str) -> None:
+        self._network = network
+        self._context = contextvars.copy_context()
+        self._context.run(_owner.set, role)
+        self._port = 0
+
+    async def start(self, handlers: Any) -> tuple[str, int]:
+        self._port = self._network.listen(handlers, self._context)
+        return "127.0.0.1", self._port
+
+    async def stop(self) -> None:
+        self._network.cut(self._port)
+
+
+class Tracer:
+    """The Reporter port: events into the trace."""
+
+    def __init__(self, role: str, say: Callable[[str], None]) -> None:
+        self._role = role
+        self._say = say
+
+    def count(self, name: str, value: float = 1, **labels: str) -> None:
+        """Not traced."""
+
+    def gauge(self, name: str, value: float, **labels: str) -> None:
+        """Not traced."""
+
+    def observe(self, name: str, value_ms: float, **labels: str) -> None:
+        """Not traced."""
+
+    def event(self, event: str, **fields: object) -> None:
+        said = " ".join(f"{key}={value}" for key, value in sorted(fields.items()))
+        self._say(f"{self._role}: {event} {said}".rstrip())
