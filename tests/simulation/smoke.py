@@ -68,7 +68,7 @@ async def _enrich(world: World, client: Log) -> None:
                 continue
             async with producer.transaction(consumer) as tx:
                 for record in batch.records():
-                    await tx.send("out", value=b"<" + record.value + b">", key=record.key)
+                    await tx.send("out", value=b"<%b>" % (record.value or b""), key=record.key)
                 if world.random.random() < 0.5:
                     await tx.flush()
                 if world.random.random() < 0.15:
