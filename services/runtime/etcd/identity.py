@@ -94,6 +94,7 @@ class Identity:
         self._revision = self._remembered.revision
         self._written_ms = now_ms() - REMEMBER_EVERY_MS
         self._writing: asyncio.Task[None] | None = None
+        self._file = asyncio.Lock()
 
     @property
     def previous_boot_id(self) -> BootId | None:
@@ -125,14 +126,7 @@ class Identity:
         value = msgspec.json.decode(record.value, type=ClusterValue)
         _require_counts(value)
         self._revision = max(self._revision, revision)
-        await self._write(
-            msgspec.structs.replace(
-                self._remembered,
-                cluster_id=value.cluster_id,
-                etcd_cluster_id=etcd_id,
-                revision=self._revision,
-            )
-        )
+        await self._write(cluster_id=value.cluster_id, etcd_cluster_id=etcd_id)
         return ClusterRecord(
             cluster_id=bytes.fromhex(value.cluster_id),
             min_insync_replicas=value.min_insync_replicas,
@@ -141,7 +135,7 @@ class Identity:
 
     async def remember_boot(self, boot_id: BootId) -> None:
         """Call once the previous boot's key is gone (Membership.start) and before leading."""
-        await self._write(msgspec.structs.replace(self._remembered, boot_id=boot_id.hex()))
+        await self._write(boot_id=boot_id.hex())
 
     def observe(self, record: KeyValue | None, revision: int) -> None:
         """Judges the answer of a linearizable read of the cluster record. Raises EtcdRefused."""
@@ -195,18 +189,23 @@ class Identity:
 
     async def _write_revision(self) -> None:
         try:
-            await self._write(msgspec.structs.replace(self._remembered, revision=self._revision))
+            await self._write()
         except OSError:
             # A disk that takes no writes is the journals' to report; this memory only lags.
             self._written_ms = self._now_ms()
         finally:
             self._writing = None
 
-    async def _write(self, remembered: _Remembered) -> None:
-        data = msgspec.json.format(encode(remembered), indent=2)
-        self._written_ms = self._now_ms()
-        await self._offload(lambda: self._disk.replace_file(FILE, data))
-        self._remembered = remembered
+    async def _write(self, **changed: str) -> None:
+        """One at a time: each replaces the whole file, and builds on the one before."""
+        async with self._file:
+            remembered = msgspec.structs.replace(
+                self._remembered, revision=self._revision, **changed
+            )
+            data = msgspec.json.format(encode(remembered), indent=2)
+            self._written_ms = self._now_ms()
+            await self._offload(lambda: self._disk.replace_file(FILE, data))
+            self._remembered = remembered
 
 
 def _load(disk: Disk) -> _Remembered:

@@ -162,6 +162,36 @@ def test_the_previous_boot_is_remembered(world: World, tmp_path: Path) -> None:
     world.run(story)
 
 
+def test_writes_of_the_memory_never_overlap_and_lose_nothing(world: World, tmp_path: Path) -> None:
+    async def story() -> None:
+        etcd, disk, writing = MemoryEtcd(world.server), RealDisk(tmp_path), 0
+
+        async def slowly(work: Callable[[], None]) -> None:
+            nonlocal writing
+            writing += 1
+            assert writing == 1, "two writers of one file"
+            await asyncio.sleep(5)
+            work()
+            writing -= 1
+
+        for boot in (b"1", b"2"):
+            own = Identity(
+                disk, etcd, random_bytes=lambda size: b"r" * size, offload=slowly, now_ms=loop_ms
+            )
+            # A restart judges etcd, which remembers the revision in the background, and joins.
+            joining = asyncio.create_task(own.join(ClusterSettings()))
+            await asyncio.sleep(1)
+            await etcd.txn([], [Put("x", boot)])
+            await joining
+            own.observe(*await etcd.get(CLUSTER))
+            await own.remember_boot(BootId(boot * 16))
+            await own.stop()
+            kept = json.loads((tmp_path / FILE).read_text())
+            assert (kept["revision"], kept["boot_id"]) == (world.server.revision, boot.hex() * 16)
+
+    world.run(story)
+
+
 def test_a_damaged_memory_is_named(world: World, tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("{")
     with pytest.raises(ValueError, match=FILE):
