@@ -148,6 +148,23 @@ def test_an_answer_about_another_partition_or_of_another_kind_is_silence() -> No
     run(story)
 
 
+def test_one_call_per_journal_partition_at_a_time() -> None:
+    """A coordinator that is slow is not asked again and again meanwhile."""
+
+    async def story(told: Story) -> None:
+        never = asyncio.Event()
+
+        async def call(to: Address, method: str, request: Any, *, timeout_ms: int) -> Any:
+            told.world.peers.asked.append((to, request))
+            await never.wait()
+
+        told.world.peers.call = call  # type: ignore[method-assign]
+        await told.send(5)
+        assert await told.pass_time(10_000) == [[5]]
+
+    run(story)
+
+
 def test_a_stopped_outbox_asks_nothing() -> None:
     async def story(told: Story) -> None:
         await told.send(5)

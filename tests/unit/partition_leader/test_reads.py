@@ -237,6 +237,23 @@ def test_long_poll_waits_for_min_bytes_over_all_partitions() -> None:
     run(story)
 
 
+def test_what_was_read_counts_in_the_budget_of_what_comes() -> None:
+    async def story(session: Session) -> None:
+        await session.produce(plain(batch([b"x" * 1_500])))
+        wanted = [pb.FetchPartition(partition=partition_of(p)) for p in (FIRST, SECOND)]
+        request = pb.FetchRequest(
+            partitions=wanted, max_wait_ms=30_000, min_bytes=9_000_000, max_bytes=2_000
+        )
+        poll = asyncio.create_task(session.fetch_all(request))
+        await asyncio.sleep(0.01)
+        both = [batch([b"y" * 1_500], partition=SECOND, sequence=n) for n in range(2)]
+        await session.produce(plain(*both))
+        first, second = await poll
+        assert (len(first.batches), len(second.batches)) == (1, 1)
+
+    run(story)
+
+
 def test_long_poll_ends_with_nothing() -> None:
     async def story(session: Session) -> None:
         fetched = await session.fetch(max_wait_ms=1)
@@ -367,6 +384,22 @@ def test_list_offsets_by_time_is_the_first_record_of_the_running_maximum() -> No
             (5, 60),
             (6, None),
         ]
+
+    run(story)
+
+
+def test_list_offsets_by_time_inside_a_run() -> None:
+    """Neighbouring plain batches share an index entry; the batch is found in it."""
+
+    async def story(session: Session) -> None:
+        for n, time_us in enumerate([10, 30, 20, 40]):
+            await session.produce(plain(batch([b"x"], sequence=n, timestamp_us=time_us)))
+        assert len(session.world.first.machine.committed) == 1
+        asked = [5, 11, 31, 41]
+        reply = await session.service.list_offsets(
+            pb.ListOffsetsRequest(queries=[query(timestamp_us=t) for t in asked]), session.call
+        )
+        assert [one.offset for one in reply.offsets] == [0, 1, 3, 4]
 
     run(story)
 
