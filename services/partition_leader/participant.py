@@ -20,7 +20,7 @@ from oncelogpb.errors import (
 )
 from oncelogpb.v1 import participant_pb2 as pb
 from services.core.ids import PartitionId
-from services.core.ports import Call, Replica
+from services.core.ports import Call, EtcdUnavailable, Replica
 from services.core.role import RoleEnv
 from services.partition_leader import wire
 from services.partition_leader.commands import Marker, MarkerStatus, MarkersWritten, WriteMarkers
@@ -78,8 +78,7 @@ class ParticipantHandler:
             reply, no_room = outcome
             written: MarkersWritten = await reply
         except (UnknownTopic, UnknownPartition) as unknown:
-            # Only etcd may say that there is nobody left to tell; this process may be behind it.
-            if await self._env.directory.is_gone(wire.partition_id(group.partition).topic_id):
+            if await self._is_gone(group):
                 return wire.gone_group_result(group)
             return pb.MarkerGroupResult(error=to_status(unknown))
         except OncelogError as refusal:
@@ -88,6 +87,13 @@ class ParticipantHandler:
         if no_room is not None and written.refusal is None:
             written = written._replace(refusal=no_room)
         return wire.marker_group_result(group.partition, written)
+
+    async def _is_gone(self, group: pb.MarkerGroup) -> bool:
+        """Only etcd may say that there is nobody left to tell; this process may be behind it."""
+        try:
+            return await self._env.directory.is_gone(wire.partition_id(group.partition).topic_id)
+        except EtcdUnavailable:
+            return False
 
     def _count(self, group: pb.MarkerGroup, written: MarkersWritten) -> None:
         reporter = self._env.reporter

@@ -22,7 +22,7 @@ from oncelogpb.errors import (
 from services.core.frame import At, Frame, Kind, StoredFrame
 from services.core.ids import TRANSACTION_CONTROL_ID, BootId, PartitionId, TopicId
 from services.core.machine import EpochStart, Instant
-from services.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
+from services.core.ports import Address, EtcdUnavailable, NodeInfo, PartitionInfo, TopicInfo
 from services.core.role import RoleEnv
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.machine import PartitionMachine
@@ -166,6 +166,7 @@ class FakeDirectory:
     by_name: dict[str, TopicInfo] = field(default_factory=lambda: {TOPIC.name: TOPIC})
     coordinators: dict[int, Address] = field(default_factory=dict)
     gone: set[bytes] = field(default_factory=set)
+    etcd_reachable: bool = True
 
     def leader_of(self, partition: PartitionId) -> Address | None:
         if partition.topic_id == TRANSACTION_CONTROL_ID:
@@ -188,6 +189,8 @@ class FakeDirectory:
         return []
 
     async def is_gone(self, topic_id: TopicId) -> bool:
+        if not self.etcd_reachable:
+            raise EtcdUnavailable
         return topic_id in self.gone
 
     def etcd_status(self) -> tuple[int, bool]:

@@ -84,6 +84,10 @@ def test_a_deleted_topic_is_done_only_when_etcd_says_so() -> None:
     (reply,) = write(world, request)
     assert errors.from_status(reply.groups[0].error).reason == "UNKNOWN_TOPIC"
     world.directory.gone.add(unknown.topic_id)
+    world.directory.etcd_reachable = False
+    (reply,) = write(world, request)
+    assert errors.from_status(reply.groups[0].error).reason == "UNKNOWN_TOPIC"
+    world.directory.etcd_reachable = True
     (reply,) = write(world, request)
     assert [r.status for r in reply.groups[0].results] == [pb.MarkerResult.STATUS_GONE] * 2
     assert [r.tx_id for r in reply.groups[0].results] == [5, 6]
