@@ -15,7 +15,7 @@ K = TypeVar("K", bound=int)
 
 
 class Timers(Generic[K]):
-    """Invariant: each key has one entry in the heap, at or before its deadline, or is due."""
+    """Invariant: each key has an entry in the heap, at or before its deadline, or is due."""
 
     def __init__(self) -> None:
         self._deadline_ms: dict[K, int] = {}
@@ -27,10 +27,13 @@ class Timers(Generic[K]):
 
     def set(self, key: K, deadline_ms: int) -> None:
         """Starts a timer, or moves it."""
-        self._due.pop(key, None)
-        earlier = self._deadline_ms.get(key)
+        earlier_ms = self._deadline_ms.get(key)
         self._deadline_ms[key] = deadline_ms
-        if earlier is None or deadline_ms < earlier:
+        if key in self._due:
+            # Its entry has left the heap.
+            del self._due[key]
+            earlier_ms = None
+        if earlier_ms is None or deadline_ms < earlier_ms:
             heapq.heappush(self._heap, (deadline_ms, key))
 
     def cancel(self, key: K) -> None:

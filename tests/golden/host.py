@@ -113,6 +113,11 @@ class MachineHost:
         self._parked = [parked for parked in self._parked if parked.end > to]
         return covered
 
+    def take_parked(self) -> tuple[int, object]:
+        """The last reply, for a test that parks it by itself: the HW that releases it, and it."""
+        parked = self._parked.pop()
+        return parked.end, parked.reply
+
     def pass_time(self, ms: int) -> None:
         self.now = Instant(self.now.monotonic_ms + ms, self.now.wall_ms + ms)
 

@@ -1,0 +1,78 @@
+"""The outcome file: golden bytes, and what is damaged is never a guess."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelogpb.errors import CorruptLog
+from services.coordinator.commands import Identity
+from services.coordinator.outcomes import SLOT_BYTES, Outcome, Outcomes
+from services.coordinator.records import Begun, OneShotPrepared, PreparedAbort, PreparedCommit
+from services.coordinator.values import NO_PARTS, AbortCause
+from services.core.frame import At
+from services.core.ids import Generation, ProducerId, TxId
+from tests.unit.coordinator.harness import MemorySlots
+
+TX = TxId(3 << 48 | 5)
+WHO = Identity(ProducerId(3 << 48 | 1), Generation(1 << 32 | 2))
+COMMIT = PreparedCommit(TX, WHO.producer_id, WHO.generation, 100, 60_000, None, NO_PARTS)
+ABORT = PreparedAbort(TX, WHO.producer_id, WHO.generation, 100, 60_000, AbortCause.TIMEOUT, ())
+AT = At(9, 1, 200)
+
+
+def make() -> tuple[MemorySlots, Outcomes]:
+    slots = MemorySlots()
+    return slots, Outcomes(slots, retention_ms=1_000)
+
+
+def test_golden_bytes_of_a_slot() -> None:
+    slots, outcomes = make()
+    outcomes.project(ABORT, AT)
+    assert SLOT_BYTES == 52
+    assert slots.slots[5].hex(" ", 4) == (
+        "01060002 0000ea60 00030000 00000001 00000001 00000002 00000000 00000064 "
+        "00000000 000000c8 00000000 00000009 f5edbfe4"
+    )
+
+
+def test_an_outcome_is_told_until_its_time_is_over() -> None:
+    _, outcomes = make()
+    outcomes.project(COMMIT, AT)
+    told = Outcome(True, AbortCause.NONE, WHO, 60_000, 100, 200, 9)
+    assert outcomes.read(TX, now_ms=1_199) == told
+    assert outcomes.read(TX, now_ms=1_200) == told._replace(expired=True)
+    assert outcomes.read(TxId(3 << 48 | 6), now_ms=0) is None
+
+
+def test_i35_projecting_again_changes_nothing() -> None:
+    slots, outcomes = make()
+    outcomes.project(COMMIT, AT)
+    before = dict(slots.slots)
+    outcomes.project(COMMIT, AT)
+    assert slots.slots == before
+
+
+def test_a_one_shot_begins_where_it_is_decided() -> None:
+    _, outcomes = make()
+    one_shot = OneShotPrepared(TX, WHO.producer_id, WHO.generation, 1, None, ())
+    outcomes.project(one_shot, At(5, 1, 200))
+    read = outcomes.read(TX, now_ms=0)
+    assert read is not None
+    assert (read.begin_ms, read.end_ms, read.prepare_offset) == (200, 200, 5)
+
+
+def test_what_decides_nothing_leaves_no_slot() -> None:
+    slots, outcomes = make()
+    outcomes.project(Begun(TX, WHO.producer_id, WHO.generation, 1, 0, None, ()), AT)
+    assert not slots.slots
+
+
+@pytest.mark.parametrize("position", range(0, SLOT_BYTES, 3))
+def test_i26_a_flipped_bit_is_an_error(position: int) -> None:
+    slots, outcomes = make()
+    outcomes.project(COMMIT, AT)
+    slot = bytearray(slots.slots[5])
+    slot[position] ^= 0x10
+    slots.slots[5] = bytes(slot)
+    with pytest.raises(CorruptLog):
+        outcomes.read(TX, now_ms=0)

@@ -1,0 +1,411 @@
+"""The handlers, over a machine in memory: shapes, routing, waits, sessions, reads."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from oncelogpb import records
+from oncelogpb.errors import OncelogError, StalePosition
+from oncelogpb.v1 import coordinator_pb2 as pb
+from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
+from oncelogpb.v1 import participant_pb2 as participant_pb
+from oncelogpb.v1 import types_pb2 as types
+from services.coordinator.config import CoordinatorConfig
+from services.core.ids import CONSUMER_OFFSETS_ID
+from tests.unit.coordinator.harness import ORDERS, Coordinator, FakeCall, apply_all, until
+
+INSTANCE = b"instance-of-p..."
+
+
+def run(story: Callable[[Coordinator], Awaitable[None]]) -> None:
+    async def told() -> None:
+        coordinator = Coordinator()
+        await story(coordinator)
+        await coordinator.step_down()
+
+    asyncio.run(told())
+
+
+async def init(c: Coordinator, **more: Any) -> types.Producer:
+    request = pb.InitProducerRequest(group="g", name="p", instance_id=INSTANCE, **more)
+    reply: pb.InitProducerReply = await c.service.init_producer(request, FakeCall())
+    return reply.producer
+
+
+async def begin(c: Coordinator, who: types.Producer, request_id: int = 1) -> int:
+    request = pb.BeginTransactionRequest(producer=who, request_id=request_id)
+    reply: pb.BeginTransactionReply = await c.service.begin_transaction(request, FakeCall())
+    assert reply.result == pb.BeginTransactionReply.RESULT_OPEN
+    return int(reply.tx_id)
+
+
+def manifest(*numbers: int, topic_id: bytes = ORDERS) -> types.Manifest:
+    topic = types.Manifest.Topic(
+        topic_id=topic_id,
+        partition=numbers,
+        writer=[0] * len(numbers),
+        record_count=[1] * len(numbers),
+    )
+    return types.Manifest(topics=[topic])
+
+
+async def commit(
+    c: Coordinator, who: types.Producer, tx_id: int, **more: Any
+) -> pb.CommitTransactionReply:
+    request = pb.CommitTransactionRequest(
+        tx_id=tx_id, producer=who, manifest=manifest(0, 1), **more
+    )
+    reply: pb.CommitTransactionReply = await c.service.commit_transaction(request, FakeCall())
+    return reply
+
+
+def batch(number: int = 0, **more: Any) -> types.Batch:
+    rows = types.Rows(rows=[types.Row(value=b"v", timestamp_us=5)]).SerializeToString()
+    fields: dict[str, Any] = {
+        "partition": types.Partition(topic_id=ORDERS, number=number),
+        "encoding": types.ENCODING_ROWS,
+        "record_count": 1,
+        "crc32c": records.checksum(rows),
+        "max_timestamp_us": 5,
+        "payload": rows,
+    }
+    return types.Batch(**(fields | more))
+
+
+def exposing(request: participant_pb.WriteMarkersRequest) -> participant_pb.WriteMarkersReply:
+    reply = apply_all(request)
+    for group, answer in zip(request.groups, reply.groups, strict=True):
+        for result in answer.results:
+            result.exposed.add(partition=group.partition, first_offset=40, record_count=1)
+    return reply
+
+
+async def refused(call: Awaitable[Any]) -> str:
+    with pytest.raises(OncelogError) as told:
+        await call
+    return told.value.reason
+
+
+def test_i12_wait_visible_says_where_it_can_be_read() -> None:
+    async def story(c: Coordinator) -> None:
+        c.around.markers = exposing
+        who = await init(c)
+        tx_id = await begin(c, who)
+        reply = await commit(c, who, tx_id, wait=types.WAIT_VISIBLE)
+        assert reply.visible
+        assert [(e.partition.number, e.first_offset) for e in reply.exposed] == [(0, 40), (1, 40)]
+        # Repeated: at once, and after it is over.
+        assert (await commit(c, who, tx_id, wait=types.WAIT_VISIBLE)).exposed == reply.exposed
+        await until(lambda: len(c.state.transactions) == 0)
+        again = await commit(c, who, tx_id, wait=types.WAIT_VISIBLE)
+        assert again.exposed == reply.exposed
+
+    run(story)
+
+
+def test_wait_prepared_does_not_wait_for_markers() -> None:
+    async def story(c: Coordinator) -> None:
+        c.around.leader = None
+        who = await init(c)
+        reply = await commit(c, who, await begin(c, who))
+        assert not reply.visible
+
+    run(story)
+
+
+def test_i31_a_wait_ends_with_its_deadline() -> None:
+    async def story(c: Coordinator) -> None:
+        c.around.leader = None
+        who = await init(c)
+        tx_id = await begin(c, who)
+        request = pb.CommitTransactionRequest(
+            tx_id=tx_id, producer=who, manifest=manifest(0), wait=types.WAIT_VISIBLE
+        )
+        call = FakeCall(timeout_ms=1)
+        assert await refused(c.service.commit_transaction(request, call)) == "UNKNOWN_OUTCOME"
+
+    run(story)
+
+
+def test_a_damaged_part_is_an_error_of_the_wait() -> None:
+    async def story(c: Coordinator) -> None:
+        def damaging(request: participant_pb.WriteMarkersRequest) -> Any:
+            reply = apply_all(request)
+            reply.groups[0].results[0].status = participant_pb.MarkerResult.STATUS_DAMAGED
+            return reply
+
+        c.around.markers = damaging
+        who = await init(c)
+        tx_id = await begin(c, who)
+        for _ in range(2):
+            with pytest.raises(OncelogError) as told:
+                await commit(c, who, tx_id, wait=types.WAIT_VISIBLE)
+            assert told.value.reason == "DAMAGED"
+            assert told.value.metadata["tx_id"] == str(tx_id)
+            await until(lambda: len(c.state.transactions) == 0)
+        got = await c.service.get_transaction(pb.GetTransactionRequest(tx_id=tx_id), FakeCall())
+        assert got.transaction.state == types.TRANSACTION_STATE_COMMITTED
+        assert [part.partition.number for part in got.transaction.damaged] == [0]
+        assert "transaction damaged" in c.around.events
+
+    run(story)
+
+
+def test_begin_next_rides_on_a_commit_that_is_over() -> None:
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        tx_id = await begin(c, who)
+        await commit(c, who, tx_id)
+        await until(lambda: len(c.state.transactions) == 0)
+        following = pb.BeginNext(request_id=2)
+        first = await commit(c, who, tx_id, begin_next=following)
+        again = await commit(c, who, tx_id, begin_next=following)
+        assert first.next.result == pb.BeginTransactionReply.RESULT_OPEN
+        assert again.next.tx_id == first.next.tx_id
+
+    run(story)
+
+
+def test_transact_waits_for_the_offset_manager() -> None:
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        request = pb.TransactRequest(
+            producer=who,
+            request_number=1,
+            batches=[batch()],
+            offsets=offsets_pb.GroupOffsets(group="c"),
+            wait=types.WAIT_VISIBLE,
+        )
+        reply = await c.service.transact(request, FakeCall())
+        assert reply.visible
+        assert next(method for method, _ in c.around.calls) == (
+            "offset_manager.commit_transaction_offsets"
+        )
+        assert (await c.service.transact(request, FakeCall())).tx_id == reply.tx_id
+        got = await c.service.get_transaction(
+            pb.GetTransactionRequest(tx_id=reply.tx_id), FakeCall()
+        )
+        assert got.transaction.parts.topics[0].record_count == [1]
+
+    run(story)
+
+
+def test_transact_tells_the_offset_managers_no() -> None:
+    async def story(c: Coordinator) -> None:
+        def no(request: Any) -> Any:
+            raise StalePosition("behind", committed=3)
+
+        c.around.offsets = no
+        who = await init(c)
+        request = pb.TransactRequest(
+            producer=who,
+            request_number=1,
+            batches=[batch()],
+            offsets=offsets_pb.GroupOffsets(group="c"),
+        )
+        assert await refused(c.service.transact(request, FakeCall())) == "STALE_POSITION"
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("request_", "reason"),
+    [
+        (pb.TransactRequest(request_number=0, batches=[batch()]), "INVALID_ARGUMENT"),
+        (pb.TransactRequest(request_number=1), "INVALID_ARGUMENT"),
+        (pb.TransactRequest(request_number=1, batches=[batch(0), batch(0)]), "INVALID_ARGUMENT"),
+        (pb.TransactRequest(request_number=1, batches=[batch(4)]), "UNKNOWN_PARTITION"),
+        (
+            pb.TransactRequest(
+                request_number=1,
+                batches=[batch(partition=types.Partition(topic_id=b"x" * 16))],
+            ),
+            "UNKNOWN_TOPIC",
+        ),
+        (
+            pb.TransactRequest(
+                request_number=1,
+                batches=[batch(partition=types.Partition(topic_id=CONSUMER_OFFSETS_ID))],
+            ),
+            "INVALID_ARGUMENT",
+        ),
+        (pb.TransactRequest(request_number=1, batches=[batch(crc32c=1)]), "CORRUPT_BATCH"),
+        (pb.TransactRequest(request_number=1, batches=[batch(record_count=2)]), "CORRUPT_BATCH"),
+        (
+            pb.TransactRequest(request_number=1, batches=[batch(payload=b"x" * 300_000)]),
+            "TOO_LARGE",
+        ),
+        (
+            pb.TransactRequest(request_number=1, batches=[batch(n) for n in range(65)]),
+            "TOO_LARGE",
+        ),
+    ],
+)
+def test_transact_refuses_before_the_append_what_a_leader_could(
+    request_: pb.TransactRequest, reason: str
+) -> None:
+    async def story(c: Coordinator) -> None:
+        request_.producer.CopyFrom(await init(c))
+        end = c.replica.log_end
+        assert await refused(c.service.transact(request_, FakeCall())) == reason
+        assert c.replica.log_end == end
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"),
+    [
+        (pb.InitProducerRequest(name="p"), "instance_id"),
+        (pb.InitProducerRequest(instance_id=INSTANCE), "group"),
+        (pb.InitProducerRequest(name="p" * 256, instance_id=INSTANCE), "name"),
+        (pb.InitProducerRequest(group="g", instance_id=INSTANCE, session=True), "session"),
+    ],
+)
+def test_init_of_a_wrong_shape(request_: pb.InitProducerRequest, field: str) -> None:
+    async def story(c: Coordinator) -> None:
+        with pytest.raises(OncelogError) as told:
+            await c.service.init_producer(request_, FakeCall())
+        assert (told.value.reason, told.value.metadata["field"]) == ("INVALID_ARGUMENT", field)
+
+    run(story)
+
+
+def test_a_manifest_names_each_part_once() -> None:
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        request = pb.CommitTransactionRequest(tx_id=1 << 48, producer=who, manifest=manifest(1, 1))
+        assert await refused(c.service.commit_transaction(request, FakeCall())) == (
+            "MANIFEST_MISMATCH"
+        )
+        request.manifest.CopyFrom(manifest(1))
+        request.manifest.topics[0].writer.append(7)
+        assert await refused(c.service.commit_transaction(request, FakeCall())) == (
+            "INVALID_ARGUMENT"
+        )
+
+    run(story)
+
+
+def test_what_another_process_leads_is_not_ours() -> None:
+    async def story(c: Coordinator) -> None:
+        elsewhere = (c.replica.partition.number + 1) % 16 << 48 | 7
+        request = pb.AbortTransactionRequest(tx_id=elsewhere, operator=True)
+        assert await refused(c.service.abort_transaction(request, FakeCall())) == "NOT_LEADER"
+        plain = types.Producer(producer_id=1 << 63 | 5)
+        begun = pb.BeginTransactionRequest(producer=plain)
+        assert await refused(c.service.begin_transaction(begun, FakeCall())) == "INVALID_ARGUMENT"
+
+    run(story)
+
+
+def test_a_session_ends_with_its_stream() -> None:
+    async def story(c: Coordinator) -> None:
+        call = FakeCall(stream_id=9)
+        request = pb.InitProducerRequest(group="g", name="p", instance_id=INSTANCE, session=True)
+        who = (await c.service.init_producer(request, call)).producer
+        tx_id = await begin(c, who)
+        (ended,) = call.ends
+        ended()
+        c.replica.host.pass_time(CoordinatorConfig().session_grace_ms)
+        c.replica.host.tick()
+        got = c.state.transactions[tx_id]
+        assert got.cause.name == "SESSION"
+
+    run(story)
+
+
+def test_get_and_list_describe_what_is_open() -> None:
+    async def story(c: Coordinator) -> None:
+        c.around.leader = None
+        who = await init(c)
+        tx_id = await begin(c, who)
+        got = await c.service.get_transaction(pb.GetTransactionRequest(tx_id=tx_id), FakeCall())
+        assert got.transaction.state == types.TRANSACTION_STATE_ONGOING
+        assert (got.transaction.group, got.transaction.name) == ("g", "p")
+        await commit(c, who, tx_id)
+        second = await begin(c, who, 2)
+        listed = await c.service.list_transactions(pb.ListTransactionsRequest(), FakeCall())
+        assert [t.tx_id for t in listed.transactions] == [tx_id, second]
+        assert [p.number for p in listed.transactions[0].unacknowledged] == [0, 1]
+        filtered = pb.ListTransactionsRequest(states=[types.TRANSACTION_STATE_COMMITTED])
+        listed = await c.service.list_transactions(filtered, FakeCall())
+        assert [t.tx_id for t in listed.transactions] == [tx_id]
+        for none in (
+            pb.ListTransactionsRequest(name="other"),
+            pb.ListTransactionsRequest(group="other"),
+            pb.ListTransactionsRequest(min_age_ms=1),
+        ):
+            assert not (await c.service.list_transactions(none, FakeCall())).transactions
+        limited = await c.service.list_transactions(pb.ListTransactionsRequest(limit=1), FakeCall())
+        assert limited.more
+
+    run(story)
+
+
+def test_an_ended_transaction_is_described_from_its_outcome_and_its_prepare() -> None:
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        tx_id = await begin(c, who)
+        seq = types.CommitSeq(scope="q", number=3)
+        await commit(c, who, tx_id, commit_seq=seq)
+        await until(lambda: len(c.state.transactions) == 0)
+        got = await c.service.get_transaction(pb.GetTransactionRequest(tx_id=tx_id), FakeCall())
+        assert got.transaction.visible
+        assert got.transaction.commit_seq == seq
+        assert list(got.transaction.parts.topics[0].partition) == [0, 1]
+        c.replica.host.pass_time(CoordinatorConfig().outcome_retention_ms)
+        got = await c.service.get_transaction(pb.GetTransactionRequest(tx_id=tx_id), FakeCall())
+        assert got.transaction == pb.TransactionDescription(
+            tx_id=tx_id, state=types.TRANSACTION_STATE_EXPIRED
+        )
+
+    run(story)
+
+
+def test_questions_are_answered_in_order() -> None:
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        tx_id = await begin(c, who)
+        number = c.replica.partition.number
+        where = types.Partition(topic_id=ORDERS, number=3)
+        request = pb.AskTransactionsRequest(
+            journal_partition=number,
+            questions=[
+                pb.Question(tx_id=tx_id + 100, producer=who, partition=where),
+                pb.Question(tx_id=tx_id, producer=who, partition=where, bytes_received=1),
+                pb.Question(tx_id=number << 48 | 1, producer=who, partition=where),
+            ],
+        )
+        reply = await c.service.ask_transactions(request, FakeCall())
+        assert [answer.verdict for answer in reply.answers] == [
+            pb.Answer.VERDICT_LATER,
+            pb.Answer.VERDICT_ONGOING,
+            pb.Answer.VERDICT_NEVER,
+        ]
+        # Who asked takes part: an abort tells it.
+        abort = pb.AbortTransactionRequest(tx_id=tx_id, producer=who)
+        await c.service.abort_transaction(abort, FakeCall())
+        await until(lambda: bool(c.around.calls))
+        (_, sent) = c.around.calls[0]
+        assert [group.partition.number for group in sent.groups] == [3]
+        too_many = pb.AskTransactionsRequest(
+            journal_partition=number, questions=[pb.Question()] * 1_001
+        )
+        assert await refused(c.service.ask_transactions(too_many, FakeCall())) == "TOO_LARGE"
+
+    run(story)
+
+
+def test_a_repeated_begin_is_not_counted_again() -> None:
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        await begin(c, who)
+        await begin(c, who)
+        assert c.around.counted["transactions_begun"] == 1
+
+    run(story)
