@@ -33,7 +33,7 @@ ADVICE: Final[dict[str, str]] = {
     "OFFSET_OUT_OF_RANGE": "Start from `earliest` or `latest`, or an offset between start and end.",
     "NOT_FOUND": "See `oncelog offsets list` for groups, `oncelog tx list` for transactions.",
     "UNSUPPORTED": "A later version will have it.",
-    "UNAVAILABLE": "Is it running? Start it with `oncelog up`, or name it with --bootstrap.",
+    "UNAVAILABLE": "Start it with `oncelog up`, name it with --bootstrap, or try again later.",
     "NOT_LEADER": "Its leader is changing; try again in a few seconds.",
     "LOADING": "It is starting; try again in a few seconds.",
     "DISK_FULL": "Free some disk space where the services keep their data; reads go on meanwhile.",

@@ -21,7 +21,7 @@ PROGRESS_EVERY_LINES: Final = 1_000
 class Sender(Protocol):
     """A producer, or an open transaction of one."""
 
-    def send(self, topic: str, value: bytes | None = ..., key: bytes | None = ...) -> None: ...
+    def send(self, topic: str, value: bytes | None, key: bytes | None = ...) -> None: ...
 
 
 @click.command(
@@ -60,8 +60,8 @@ def produce(
             with log.transactional_producer(name) as producer, producer.transaction() as tx:
                 count = _send_all(tx, topic, source, separator, advance)
         else:
-            with log.producer() as producer:
-                count = _send_all(producer, topic, source, separator, advance)
+            with log.producer() as plain:
+                count = _send_all(plain, topic, source, separator, advance)
     if session.as_json:
         print_json({"topic": topic, "records": count, "transactional": transactional})
     else:

@@ -12,7 +12,7 @@ from __future__ import annotations
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -273,28 +273,37 @@ def _stop_signals() -> Iterator[Callable[[], bool]]:
 
 
 class _Said:
-    """One line per service, for people or as JSON."""
+    """One line per service, for people or as JSON. Nobody has to read it: where stdout is closed,
+    the services are still watched, and stopped in order."""
 
     def __init__(self, as_json: bool) -> None:
         self._as_json = as_json
 
     def progress(self, text: str) -> None:
-        error_console().print(text, markup=False)
+        with suppress(OSError):
+            error_console().print(text, markup=False)
 
     def started(self, name: str, address: str, log: Path) -> None:
-        if self._as_json:
-            print_json({"service": name, "address": address, "log": str(log)})
-        else:
-            click.echo(f"{name:<17} {address:<21} log: {log}")
+        self._say(
+            f"{name:<17} {address:<21} log: {log}",
+            {"service": name, "address": address, "log": str(log)},
+        )
 
     def ready(self, bootstrap: str) -> None:
-        if self._as_json:
-            print_json({"ready": True, "bootstrap": bootstrap})
-            return
-        click.echo(f"ready: {bootstrap} (this machine only, without TLS). Ctrl-C stops it.")
+        self._say(
+            f"ready: {bootstrap} (this machine only, without TLS). Ctrl-C stops it.",
+            {"ready": True, "bootstrap": bootstrap},
+        )
 
     def stopped(self, name: str, *, clean: bool) -> None:
-        if self._as_json:
-            print_json({"stopped": name, "clean": clean})
-        else:
-            click.echo(f"{name:<17} {'stopped' if clean else 'killed: it did not end in time'}")
+        self._say(
+            f"{name:<17} {'stopped' if clean else 'killed: it did not end in time'}",
+            {"stopped": name, "clean": clean},
+        )
+
+    def _say(self, text: str, value: dict[str, Any]) -> None:
+        with suppress(OSError):
+            if self._as_json:
+                print_json(value)
+            else:
+                click.echo(text)
