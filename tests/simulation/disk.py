@@ -4,7 +4,7 @@ It knows what a real disk forgets when the power goes: bytes that were not synce
 files that were made and not synced. One seed decides every delay and every tear.
 
     disk = FakeDisk(seed=7)
-    disk.fail_next(errno.EIO)        the next commit or sync fails, its bytes stay in doubt
+    disk.fail_next(errno.EIO)        the next durable step fails, its bytes stay in doubt
     disk.short_write_next()          the next write takes half of its bytes, then fails
     disk.full = True                 every write that needs room fails with ENOSPC
     disk.kill()                      the process ends: unsynced bytes stay in the page cache
@@ -148,6 +148,7 @@ class FakeDisk:
         self._alive = True
         self._writer: asyncio.Lock | None = None
         self._next_errno = 0
+        self._fail_after = 0
         self._next_is_short = False
         # Every write that needs room fails.
         self.full = False
@@ -157,9 +158,10 @@ class FakeDisk:
 
     # ------------------------------------------------------------------------------------- faults
 
-    def fail_next(self, errno: int = EIO) -> None:
-        """The next commit or sync raises; its bytes are in doubt, though reads show them."""
-        self._next_errno = errno
+    def fail_next(self, errno: int = EIO, *, after: int = 0) -> None:
+        """The next commit, sync, replace, rename or remove raises, or the one `after` so many. Its
+        bytes are in doubt, though reads show them."""
+        self._next_errno, self._fail_after = errno, after
 
     def short_write_next(self) -> None:
         self._next_is_short = True
@@ -288,6 +290,7 @@ class FakeDisk:
         self._require_alive()
         if path not in self._platter.names:
             raise OSError(ENOENT, "no such file", path)
+        self._fail_if_told()
         del self._platter.names[path]
         self._platter.durable_names.pop(path, None)
 
@@ -342,6 +345,9 @@ class FakeDisk:
             self._platter.durable_names[path] = inode
 
     def _fail_if_told(self, *inodes: _Inode) -> None:
+        if self._next_errno and self._fail_after:
+            self._fail_after -= 1
+            return
         errno, self._next_errno = self._next_errno, 0
         if errno:
             for inode in inodes:

@@ -13,19 +13,24 @@ writes what others left dirty on that volume, so it is used only where the volum
 from __future__ import annotations
 
 import asyncio
-import ctypes
 import fcntl
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import suppress
 from errno import EAGAIN, EBADF, EIO, ENOSPC, EOPNOTSUPP
 from pathlib import Path
 from queue import SimpleQueue
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from services.core.ports import File, Write
+from services.runtime.storage.syscalls import (
+    datasync,
+    fallocate,
+    sync_directory,
+    syncfs_call,
+)
 
 # Above that many files one syncfs is quicker than as many fdatasyncs in parallel.
 PARALLEL_SYNCS_MAX: Final = 4
@@ -40,10 +45,7 @@ ALLOCATION_STEP_BYTES_MAX: Final = 16 << 20
 CHUNKS_PER_WRITE_MAX: Final = 1024
 WRITE_BYTES_MAX: Final = 1 << 30
 TEMPORARY_SUFFIX: Final = ".new"
-# syncfs reports write errors since Linux 5.8.
-SYNCFS_KERNEL_MIN: Final = (5, 8)
 
-_libc: Final = ctypes.CDLL(None, use_errno=True)
 _NOWAIT: Final = getattr(os, "RWF_NOWAIT", None)
 
 
@@ -124,9 +126,9 @@ class RealDisk:
         os.makedirs(self._root, exist_ok=True)
         # Where its parent is not ours to open, somebody else made the directory.
         with suppress(OSError):
-            _sync_directory(os.path.dirname(os.path.abspath(self._root)))
+            sync_directory(os.path.dirname(os.path.abspath(self._root)))
         self._root_fd = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY)
-        self._syncfs = _syncfs_call(self._root)
+        self._syncfs = syncfs_call(self._root)
         # Names that are durable for sure. One that a process found may be another's that was killed
         # before it synced the directory, so at first none is.
         self._durable_names: set[str] = set()
@@ -206,10 +208,10 @@ class RealDisk:
         if len(fds) > PARALLEL_SYNCS_MAX and self._syncfs is not None:
             self._syncfs(self._root_fd)
             return
-        others = [self._syncs.submit(_datasync, fd) for fd in fds[1:]]
+        others = [self._syncs.submit(datasync, fd) for fd in fds[1:]]
         try:
             for fd in fds[:1]:
-                _datasync(fd)
+                datasync(fd)
         finally:
             wait(others)
         for other in others:
@@ -218,7 +220,7 @@ class RealDisk:
     def _sync_names(self, full_paths: Iterable[str]) -> None:
         unknown = [path for path in full_paths if path not in self._durable_names]
         for directory in sorted({os.path.dirname(path) for path in unknown}):
-            _sync_directory(directory)
+            sync_directory(directory)
         self._durable_names.update(unknown)
 
     # ------------------------------------------------------------------------- start, rare events
@@ -246,7 +248,7 @@ class RealDisk:
     def sync(self, file: File) -> None:
         real = _real(file)
         held = real.descriptor
-        _datasync(held.fd)
+        datasync(held.fd)
         self._sync_names([real.full_path])
 
     def truncate_and_sync(self, file: File, length: int) -> None:
@@ -266,7 +268,7 @@ class RealDisk:
         os.fsync(fd)
         file.close()
         os.rename(temporary, full)
-        _sync_directory(os.path.dirname(full))
+        sync_directory(os.path.dirname(full))
 
     def make_directory(self, path: str) -> None:
         made = ""
@@ -277,7 +279,7 @@ class RealDisk:
                 os.mkdir(self._full(made))
                 self._durable_names.discard(self._full(made))
             if self._full(made) not in self._durable_names:
-                _sync_directory(parent)
+                sync_directory(parent)
                 self._durable_names.add(self._full(made))
 
     def rename(self, source: str, target: str) -> None:
@@ -287,12 +289,12 @@ class RealDisk:
             name for name in self._durable_names if name != old and not name.startswith(old + "/")
         }
         for directory in sorted({os.path.dirname(old), os.path.dirname(new)}):
-            _sync_directory(directory)
+            sync_directory(directory)
 
     def remove(self, path: str) -> None:
         full = self._full(path)
         os.unlink(full)
-        _sync_directory(os.path.dirname(full))
+        sync_directory(os.path.dirname(full))
 
     def list(self, path: str) -> list[str]:
         try:
@@ -351,53 +353,7 @@ def _allocate_ahead(file: RealFile, fd: int, end: int) -> None:
         return
     step = min(max(file.allocated, ALLOCATION_STEP_BYTES_MIN), ALLOCATION_STEP_BYTES_MAX)
     target = max(end, min(file.allocated + step, file.grows_to))
-    if _fallocate(fd, file.allocated, target - file.allocated):
+    if fallocate(fd, file.allocated, target - file.allocated):
         file.allocated = target
     else:
         file.allocated = end
-
-
-def _fallocate(fd: int, position: int, length: int) -> bool:
-    # Not os.posix_fallocate: where a file system has no fallocate, that writes every block.
-    call = getattr(_libc, "fallocate", None)
-    if call is None:
-        return False
-    size = ctypes.c_long
-    return bool(call(fd, 0, size(position), size(length)) == 0)
-
-
-def _datasync(fd: int) -> None:
-    # macOS: fsync reaches the drive's cache only, and there is no fdatasync.
-    full = getattr(fcntl, "F_FULLFSYNC", None)
-    if full is not None:
-        fcntl.fcntl(fd, full)
-    else:
-        os.fdatasync(fd)
-
-
-def _sync_directory(full_path: str) -> None:
-    fd = os.open(full_path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
-def _syncfs_call(root: str) -> Callable[[int], None] | None:
-    """None unless the directory is the root of its volume and the kernel reports write errors."""
-    call: Any = getattr(_libc, "syncfs", None)
-    if call is None or not os.path.ismount(root) or _kernel() < SYNCFS_KERNEL_MIN:
-        return None
-
-    def syncfs(fd: int) -> None:
-        if call(fd) != 0:
-            errno = ctypes.get_errno()
-            raise OSError(errno, os.strerror(errno), root)
-
-    return syncfs
-
-
-def _kernel() -> tuple[int, int]:
-    major, minor = os.uname().release.split(".")[:2]
-    digits = "".join(digit for digit in minor if digit.isdigit())
-    return int(major), int(digits or 0)

@@ -47,7 +47,7 @@ class EpochTable:
 
     @classmethod
     def decode(cls, data: bytes) -> EpochTable | None:
-        """None unless every byte is as written."""
+        """None unless every byte is as written, and the entries ascend."""
         table = cls()
         if len(data) % EPOCH_ENTRY_BYTES:
             return None
@@ -56,7 +56,10 @@ class EpochTable:
             body = data[at + 4 : at + EPOCH_ENTRY_BYTES]
             if crc32c(body) != crc:
                 return None
-            table.entries.append(EpochEntry(*_ENTRY.unpack(body)))
+            entry = EpochEntry(*_ENTRY.unpack(body))
+            if table.entries and entry <= table.entries[-1]:
+                return None
+            table.entries.append(entry)
         return table
 
     def encode(self) -> bytes:

@@ -28,11 +28,12 @@ from oncelogpb.errors import OffsetOutOfRange
 from services.core.frame import OCCUPY_RECORDS, At, Frame, Kind, StoredFrame
 from services.core.machine import Snapshot
 from services.core.ports import Disk, File, Write
+from services.runtime.storage.cutting import cut_segments, place_in
 from services.runtime.storage.damage import JournalDamaged, UnknownFrame
 from services.runtime.storage.epochs import EPOCH_ENTRY_BYTES, EPOCHS_FILE, EpochEntry
 from services.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX, encode, encoded_bytes
 from services.runtime.storage.identity import Bounds, take_incarnation
-from services.runtime.storage.reading import corrupt, extents, read_extent, read_segment
+from services.runtime.storage.reading import extents, read_extent, read_segment
 from services.runtime.storage.recovery import Recovered, recover, save_epochs
 from services.runtime.storage.scan import Ending, Place, Scan
 from services.runtime.storage.segment import SEGMENT_BYTES, Segment
@@ -152,10 +153,10 @@ class Journal:
             active = self._segments[-1]
             if active.size == 0 or active.size + size <= self._segment_bytes:
                 return active
-        return self._begin_segment()
+        return self._begin_segment(self.log_end)
 
-    def _begin_segment(self) -> Segment:
-        segment = Segment(self._disk, self.directory, self.log_end, grows_to=self._segment_bytes)
+    def _begin_segment(self, base: int) -> Segment:
+        segment = Segment(self._disk, self.directory, base, grows_to=self._segment_bytes)
         segment.begin_index()
         self._segments.append(segment)
         return segment
@@ -199,12 +200,16 @@ class Journal:
         self._failed = True
 
     def note_synced_end(self) -> None:
-        """About every second: notes for recovery what is synced. The note goes down with the next
-        commit; call GroupCommit.wrote to have one. The index goes to the page cache."""
+        """About every second: notes for recovery what is synced. Note and index go to the page cache
+        now, so they outlive the process; the note outlives a loss of power after the next commit.
+        Where nothing is appended, GroupCommit.wrote makes one."""
         bounds = Bounds(self.log_start, self.synced_end)
         if self._failed or self._closed or self._synced_end_file.noted == bounds:
             return
-        self._pending_note = self._synced_end_file.note(bounds)
+        file, position, chunks = self._pending_note = self._synced_end_file.note(bounds)
+        # A disk that fails here fails the commit too, and that is where it counts.
+        with contextlib.suppress(OSError):
+            self._disk.write_unsynced(file, position, chunks[0])
         self._save_indexes()
 
     def _save_indexes(self) -> None:
@@ -344,9 +349,14 @@ class Journal:
         if not was_failed:
             self._write_pending()
         self._pending, self._pending_epochs, self._pending_note = [], [], None
-        place = self._place_of(end)
+        place = Place(0, end)
+        if end > self.log_start:
+            place = place_in(self._locate(end - 1), end, self._epochs)
         self._lower_promise(end)
-        self._cut_segments(place, in_new_file=was_failed)
+        cut_segments(self._segments, place, keep_bytes=was_failed)
+        if was_failed:
+            segment = self._begin_segment(end)
+            self._disk.write_and_sync(segment.file, 0, _PROOF)
         self._tail.cut(end)
         self._epochs.cut(end)
         self._close_epochs()
@@ -367,45 +377,10 @@ class Journal:
             self._disk.write_and_sync(segment.file, position, b"".join(chunks))
             segment.synced = segment.size
 
-    def _place_of(self, end: int) -> Place:
-        """Where in the segment files `end` is."""
-        if end == self.log_start:
-            return Place(0, end)
-        segment = self._locate(end - 1)
-        entry, _ = segment.index.around(end - 1)
-        start = Place(0, segment.base, self._epochs.epoch_at(segment.base - 1))
-        if entry is not None:
-            start = Place(entry.position, entry.offset, self._epochs.epoch_at(entry.offset))
-        scan = Scan(segment.file, start, until=end)
-        for _ in scan:
-            pass
-        if scan.ending is not Ending.REACHED:
-            raise corrupt(segment, scan.place.position, scan.why or f"no frame ends at {end}")
-        return scan.place
-
     def _lower_promise(self, end: int) -> None:
         """Before anything is cut: whoever crashes in the middle must not look damaged."""
         self._snapshots.drop_above(end)
         self._synced_end_file.note_and_sync(Bounds(self.log_start, min(end, self.synced_end)))
-
-    def _cut_segments(self, place: Place, *, in_new_file: bool) -> None:
-        """From the last one back, so that a crash leaves a log without a hole."""
-        while self._segments and self._segments[-1].base >= place.offset:
-            self._segments.pop().remove()
-        if self._segments:
-            last = self._segments[-1]
-            last.drop_index_file()
-            last.index.cut(place.offset)
-            if not in_new_file:
-                self._disk.truncate_and_sync(last.file, place.position)
-            last.size = last.synced = place.position
-        if in_new_file:
-            segment = Segment(
-                self._disk, self.directory, place.offset, grows_to=self._segment_bytes
-            )
-            self._disk.write_and_sync(segment.file, 0, _PROOF)
-            segment.begin_index()
-            self._segments.append(segment)
 
     # ------------------------------------------------------------------------- snapshots and slots
 

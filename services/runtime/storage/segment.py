@@ -214,6 +214,10 @@ class Segment:
         if self.index_is_saved:
             self._index = None
 
+    def truncate(self, position: int) -> None:
+        """Durably. Raises OSError."""
+        self._disk.truncate_and_sync(self.file, position)
+
     def remove(self) -> None:
         """Durably; the index first, so that it never speaks of another file."""
         self.drop_index_file()

@@ -67,8 +67,8 @@ def test_every_touched_file_is_synced_and_so_is_its_name(
     def datasync(fd: int) -> None:
         synced.append(os.readlink(f"/proc/self/fd/{fd}"))
 
-    monkeypatch.setattr(disk_module, "_datasync", datasync)
-    monkeypatch.setattr(disk_module, "_sync_directory", directories.append)
+    monkeypatch.setattr(disk_module, "datasync", datasync)
+    monkeypatch.setattr(disk_module, "sync_directory", directories.append)
     disk._syncfs = volumes.append if own_volume else None
     disk.make_directory("d")
     directories.clear()
@@ -106,7 +106,7 @@ def test_errors_of_the_system_arrive_as_they_are(
     disk: RealDisk, monkeypatch: pytest.MonkeyPatch, errno: int
 ) -> None:
     file = disk.open("f", create=True)
-    for name in ("_datasync", None):
+    for name in ("datasync", None):
         with monkeypatch.context() as patch:
             if name:
                 patch.setattr(disk_module, name, fail(errno))
@@ -128,7 +128,7 @@ def test_one_failed_sync_of_several_fails_the_commit(
         if os.readlink(f"/proc/self/fd/{fd}").endswith(f"/{failing}"):
             raise OSError(EIO, "bad sector")
 
-    monkeypatch.setattr(disk_module, "_datasync", datasync)
+    monkeypatch.setattr(disk_module, "datasync", datasync)
     with pytest.raises(OSError, match="bad sector"):
         commit(disk, *(Write(file, 0, [b"x"]) for file in files))
 
@@ -176,7 +176,7 @@ def test_a_growing_file_is_allocated_ahead_with_zeros(disk: RealDisk) -> None:
 def test_without_fallocate_a_file_just_grows(
     disk: RealDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(disk_module, "_fallocate", lambda *_: False)
+    monkeypatch.setattr(disk_module, "fallocate", lambda *_: False)
     file = disk.open("f", create=True, grows_to=1 << 20)
     commit(disk, Write(file, 0, [b"abc"]))
     assert file.size() == 3

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from errno import EIO, ENOSPC
 
 import pytest
@@ -11,11 +12,13 @@ from hypothesis import strategies as st
 
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 from services.core.frame import Frame, Kind, StoredFrame
+from services.core.machine import Snapshot
+from services.runtime.storage.epochs import EpochTable
 from services.runtime.storage.frames import HEADER_BYTES, encoded_bytes
 from services.runtime.storage.identity import SyncedEnd
 from services.runtime.storage.journal import SEALED_SEGMENTS_OPEN_MAX, Journal
 from services.runtime.storage.tail import MemoryTail
-from tests.simulation.disk import FakeDisk
+from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.storage.journals import (
     DIRECTORY,
     EPOCH_START,
@@ -477,3 +480,127 @@ def test_every_way_to_read_gives_the_same_frames(
     assert [stored.at.offset for stored in got] == offsets
     middle = offsets[len(offsets) // 2]
     assert next(iter(journal.replay(middle))).at.offset == middle
+
+
+# ------------------------------------------------------------- what a cut must not leave behind it
+
+
+def test_after_a_cut_the_index_points_to_the_new_frames() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk)
+    append(journal, EPOCH_START, *(record("old" * 3000) for _ in range(30)))
+    sync(journal, disk)
+    journal.note_synced_end()
+    sync(journal, disk)
+    journal.cut(5)
+    append(journal, EPOCH_START, *(record(f"{number:5}" * 1700) for number in range(30)), epoch=2)
+    sync(journal, disk)
+    journal.note_synced_end()
+    sync(journal, disk)
+    for reader in (journal, None):
+        if reader is None:
+            disk.crash()
+            reader = open_journal(disk.reopen())
+        without_tail(reader)
+        for number in range(30):
+            assert texts(read(reader, 6 + number, 1, below=36)) == [f"{number:5}" * 1700]
+            assert texts(read_frames(reader, [6 + number])) == [f"{number:5}" * 1700]
+
+
+def test_after_a_cut_the_epochs_are_those_of_the_log_now_and_after_a_restart() -> None:
+    disk = FakeDisk()
+    journal = epochs_journal(disk)
+    journal.cut(3)
+    ends = [(0, 0), (1, 3), (1, 3), (1, 3), (1, 3)]
+    assert [journal.end_of_epoch(epoch) for epoch in range(5)] == ends
+    append(journal, EPOCH_START, epoch=6)
+    sync(journal, disk)
+    ends = [*ends, (1, 3), (6, 4), (6, 4)]
+    assert [journal.end_of_epoch(epoch) for epoch in range(8)] == ends
+    disk.crash()
+    disk = disk.reopen()
+    table = EpochTable.decode(disk.bytes_of(f"{DIRECTORY}/epochs"))
+    assert table is not None
+    assert [entry.epoch for entry in table.entries] == [1, 6]
+    again = open_journal(disk)
+    assert [again.end_of_epoch(epoch) for epoch in range(8)] == ends
+
+
+def test_after_a_cut_below_the_tail_what_follows_is_read_from_it() -> None:
+    disk = FakeDisk()
+    journal = start(disk, *"abcdef")
+    journal._tail = MemoryTail(journal.log_end)
+    journal.cut(3)
+    append(journal, record("x"))
+    sync(journal, disk)
+    assert texts(read(journal, 3, below=4)) == ["x"]
+    assert journal._tail.start == 3
+
+
+def test_only_what_the_commit_had_counts_as_synced() -> None:
+    disk = FakeDisk()
+    journal = start(disk, "a")
+    journal._tail = MemoryTail(journal.log_end, max_bytes=0)
+    append(journal, record("b"))
+    writes, end = journal.take_writes()
+    append(journal, record("c"))
+    for write in writes:
+        disk.write_and_sync(write.file, write.position, b"".join(write.chunks))
+    journal.mark_synced(end)
+    assert (journal.synced_end, journal.log_end) == (3, 4)
+    assert texts(read(journal, 0, below=4)) == ["a", "b"]
+    assert texts(read(journal, 3, below=4)) == ["c"]
+
+
+@pytest.mark.parametrize("tear", Tear)
+@pytest.mark.parametrize("steps", range(12))
+def test_a_cut_that_was_cut_off_leaves_a_log_as_it_was_or_shorter(steps: int, tear: Tear) -> None:
+    disk = FakeDisk(seed=steps)
+    journal = epochs_journal(disk, segment_bytes=200)
+    journal.save_snapshot(101, Snapshot(b"", {}))
+    journal.note_synced_end()
+    sync(journal, disk)
+    disk.fail_next(after=steps)
+    with contextlib.suppress(OSError):
+        journal.cut(2)
+    disk.crash(tear)
+    again = open_journal(disk.reopen(), segment_bytes=200, seed=2)
+    left = "".join(replayed(again))
+    assert left.startswith("a")
+    assert "abcdef".startswith(left)
+    assert again.incarnation == journal.incarnation
+    assert again.log_end >= 2
+
+
+@pytest.mark.parametrize("tear", Tear)
+@pytest.mark.parametrize("steps", range(6))
+@pytest.mark.parametrize("segment_bytes", [1 << 20, 200])
+def test_i25_whoever_dies_while_it_abandons_keeps_what_was_synced(
+    segment_bytes: int, steps: int, tear: Tear
+) -> None:
+    disk = FakeDisk(seed=steps)
+    journal = start(disk, *"abc", segment_bytes=segment_bytes)
+    journal.note_synced_end()
+    sync(journal, disk)
+    append(journal, *map(record, "xyz"))
+    write_without_sync(journal, disk)
+    journal.mark_failed()
+    disk.fail_next(after=steps)
+    with contextlib.suppress(OSError):
+        journal.abandon_unsynced()
+    disk.crash(tear)
+    again = open_journal(disk.reopen(), segment_bytes=segment_bytes, seed=2)
+    left = "".join(replayed(again))
+    assert left.startswith("abc")
+    assert "abcxyz".startswith(left)
+    assert again.incarnation == journal.incarnation
+
+
+def test_a_note_outlives_the_process_at_once_and_a_loss_of_power_after_a_commit() -> None:
+    for end_of_it, expected in ((FakeDisk.kill, 2), (FakeDisk.crash, 0)):
+        disk = FakeDisk()
+        start(disk, "a").note_synced_end()
+        end_of_it(disk)
+        noted = SyncedEnd(disk.reopen(), DIRECTORY).noted
+        assert noted is not None
+        assert noted.synced_end == expected

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Callable
 
 import pytest
 from crc32c import crc32c
 
-from services.core.frame import At, Frame, Kind
+from services.core.frame import At, Frame, Kind, StoredFrame
 from services.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
 from services.runtime.storage.identity import read_incarnation
 from services.runtime.storage.journal import Journal, JournalDamaged, UnknownFrame
+from services.runtime.storage.scan import Place, misplaced
 from services.runtime.storage.segment import INDEX_INTERVAL_BYTES
 from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.storage.journals import (
@@ -403,11 +405,58 @@ def test_a_torn_roll_is_cut_together_with_the_files_behind_it() -> None:
 
 
 @pytest.mark.parametrize("tear", Tear)
-@pytest.mark.parametrize("seed", range(8))
-def test_a_creation_that_was_cut_off_is_finished_by_the_next_start(tear: Tear, seed: int) -> None:
-    disk = FakeDisk(seed=seed)
-    disk.fail_next()
+@pytest.mark.parametrize("steps", range(3))
+def test_a_creation_that_was_cut_off_is_finished_by_the_next_start(tear: Tear, steps: int) -> None:
+    disk = FakeDisk(seed=steps)
+    disk.fail_next(after=steps)
     with pytest.raises(OSError, match="told to fail"):
         open_journal(disk)
     disk.crash(tear)
     assert open_journal(disk.reopen()).log_end == 0
+
+
+def test_every_file_that_was_kept_is_synced_before_the_log_end_is_told() -> None:
+    disk = FakeDisk()
+    size = 2 * FRAME_OF_ONE
+    journal = start(disk, "a", segment_bytes=size)
+    append(journal, *map(record, "bcdefgh"))
+    write_without_sync(journal, disk)
+    disk.kill()
+    disk = disk.reopen()
+    assert open_journal(disk, segment_bytes=size).log_end == 9
+    disk.crash()
+    assert replayed(open_journal(disk.reopen(), segment_bytes=size)) == list("abcdefgh")
+
+
+def test_an_epoch_whose_first_frame_is_torn_never_began() -> None:
+    disk = FakeDisk()
+    journal = start(disk, "a")
+    append(journal, EPOCH_START, epoch=2)
+    sync(journal, disk)
+    disk.damage(FIRST_SEGMENT, flip_bit(2 * HEADER_BYTES + 1 + 30))
+    disk.kill()
+    disk = disk.reopen()
+    again = open_journal(disk)
+    assert again.end_of_epoch(2) == (1, 2)
+    append(again, EPOCH_START, epoch=3)
+    sync(again, disk)
+    disk.crash()
+    again = open_journal(disk.reopen())
+    assert [again.end_of_epoch(epoch) for epoch in (1, 2, 3)] == [(1, 2), (1, 2), (3, 3)]
+
+
+def test_an_index_that_points_beyond_the_log_is_made_again_from_its_first_byte() -> None:
+    disk = FakeDisk()
+    long_journal(disk)
+    path = segment_paths(disk, ".index")[-1]
+    right = disk.bytes_of(path)
+    wrong = struct.pack("<QI", 1 << 30, 1 << 20)
+    wrong += crc32c(wrong).to_bytes(4, "little")
+    disk.damage(path, lambda content: content.extend(wrong * 3))
+    disk, _ = reopen_long(disk)
+    assert disk.bytes_of(path) == right
+
+
+def test_a_frame_of_no_records_belongs_nowhere() -> None:
+    empty = StoredFrame(Frame(Kind.ONE_SHOT, b"x", 0), At(2, 1, 1))
+    assert misplaced(empty, Place(0, 2, 1)) == "a frame of records holds none"

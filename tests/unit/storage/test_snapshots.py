@@ -229,3 +229,16 @@ def test_few_slot_files_stay_open_and_none_is_forgotten() -> None:
     again = open_journal(disk.reopen()).slots("outcomes", 2)
     for number in range(count):
         assert again.read(number * SLOT_RANGE_OFFSETS) == number.to_bytes(2, "big")
+
+
+def test_i26_a_slot_in_the_place_of_another_is_noticed() -> None:
+    disk = FakeDisk()
+    slots = start(disk, "a").slots("outcomes", 4)
+    slots.write(3, b"good")
+
+    def move(content: bytearray) -> None:
+        content[32:40] = content[24:32]
+
+    disk.damage(f"{DIRECTORY}/slots/outcomes/{0:020d}.slots", move)
+    with pytest.raises(CorruptLog):
+        slots.read(4)
