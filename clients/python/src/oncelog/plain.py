@@ -155,6 +155,11 @@ class TransactionalProducer:
         """None: unnamed, any number may run."""
         return self.twin.name
 
+    @property
+    def group(self) -> str:
+        """Its transaction group: producers of one commit in one order."""
+        return self.twin.group
+
     def transaction(
         self,
         consumer: Consumer | None = None,

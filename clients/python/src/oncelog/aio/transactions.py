@@ -51,6 +51,7 @@ class CommitSeq(NamedTuple):
     number: int
 
     def wire(self) -> types_pb2.CommitSeq:
+        """As requests carry it."""
         return types_pb2.CommitSeq(scope=self.scope, number=self.number)
 
 

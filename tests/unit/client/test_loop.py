@@ -1,0 +1,122 @@
+"""The background loop: from many threads, not across a fork, never hanging on what is closed."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from oncelog._loop import LoopThread, Serve
+from oncelog.errors import Closed, Forked
+
+
+@pytest.fixture
+def loop() -> Iterator[LoopThread]:
+    made = LoopThread("the loop under test")
+    yield made
+    made.close()
+
+
+async def double(number: int) -> int:
+    await asyncio.sleep(0)
+    return 2 * number
+
+
+def test_many_threads_get_their_own_results(loop: LoopThread) -> None:
+    results: dict[int, int] = {}
+    threads = [
+        threading.Thread(target=lambda n=n: results.update({n: loop.run(double(n))}))
+        for n in range(20)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert results == {n: 2 * n for n in range(20)}
+
+
+def test_an_error_reaches_the_thread_that_waits(loop: LoopThread) -> None:
+    async def fail() -> None:
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        loop.run(fail())
+
+
+def test_a_closed_loop_says_so_and_ends_what_waits(loop: LoopThread) -> None:
+    started = threading.Event()
+    caught: list[BaseException] = []
+
+    async def wait_for_ever() -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    def waiter() -> None:
+        try:
+            loop.run(wait_for_ever())
+        except Closed as error:
+            caught.append(error)
+
+    thread = threading.Thread(target=waiter)
+    thread.start()
+    started.wait()
+    loop.close()
+    thread.join()
+    assert len(caught) == 1
+    with pytest.raises(Closed):
+        loop.run(double(1))
+    loop.close()
+
+
+@pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
+def test_a_child_process_is_told_to_connect_again(loop: LoopThread) -> None:
+    child = os.fork()
+    if child == 0:
+        try:
+            loop.run(double(1))
+        except Forked:
+            os._exit(7)
+        os._exit(1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    assert loop.run(double(4)) == 8
+
+
+def test_served_functions_run_in_the_thread_that_waits(loop: LoopThread) -> None:
+    here = threading.get_ident()
+
+    def where(number: int) -> tuple[int, bool]:
+        return number, threading.get_ident() == here
+
+    async def work(serve: Serve) -> list[tuple[int, bool]]:
+        return [await serve(where, number) for number in range(3)]
+
+    assert loop.run_serving(work) == [(0, True), (1, True), (2, True)]
+
+
+def test_an_error_of_a_served_function_passes_through_the_loop(loop: LoopThread) -> None:
+    seen: list[str] = []
+
+    def fail() -> None:
+        raise KeyError("mine")
+
+    async def work(serve: Serve) -> None:
+        try:
+            await serve(fail)
+        except KeyError:
+            seen.append("on the loop")
+            raise
+
+    with pytest.raises(KeyError, match="mine"):
+        loop.run_serving(work)
+    assert seen == ["on the loop"]
+
+
+def test_the_loops_own_thread_is_sent_to_the_asyncio_face(loop: LoopThread) -> None:
+    async def misuse() -> None:
+        loop.run(double(1))
+
+    with pytest.raises(Closed, match=r"oncelog\.aio"):
+        loop.run(misuse())
