@@ -9,18 +9,18 @@ guess. A slot is written at PREPARE, from that record alone, hence again by ever
     |version| state |cause| timeout  | producer id    | generation     |
     |  u8   |  u8   | u16 | ms u32   | u64            | u64            |
     +-------+-------+-----+----------+----------------+----------------+
-    24              32               40               48       52
-    +---------------+----------------+----------------+--------+
-    | begin ms u64  | end ms u64     | PREPARE u64    | CRC u32|      CRC-32 of the 48 bytes before
-    +---------------+----------------+----------------+--------+
+    24              32               40               48
+    +---------------+----------------+----------------+
+    | begin ms u64  | end ms u64     | PREPARE u64    |
+    +---------------+----------------+----------------+
 
-All big endian. A slot whose CRC is wrong is an error, never a guess.
+All big endian. The Slots port checks that a slot is what was written; of another version it is an
+error, never a guess.
 """
 
 from __future__ import annotations
 
 import struct
-import zlib
 from typing import Final, NamedTuple
 
 from oncelogpb.errors import CorruptLog
@@ -34,10 +34,9 @@ from services.core.ports import Slots
 
 SLOT_FILE: Final = "outcomes"
 _VERSION: Final = 1
-_BODY: Final = struct.Struct(">BBHIQQQQQ")
-_CRC: Final = struct.Struct(">I")
-SLOT_BYTES: Final = _BODY.size + _CRC.size
-assert SLOT_BYTES == 52
+_SLOT: Final = struct.Struct(">BBHIQQQQQ")
+SLOT_BYTES: Final = _SLOT.size
+assert SLOT_BYTES == 48
 
 
 class Outcome(NamedTuple):
@@ -76,13 +75,13 @@ class Outcomes:
         slot = self._slots.read(journal_offset_of(tx_id))
         if slot is None:
             return None
-        body, (crc,) = slot[: _BODY.size], _CRC.unpack_from(slot, _BODY.size)
         version, state, cause, timeout_ms, producer_id, generation, begin_ms, end_ms, prepare = (
-            _BODY.unpack(body)
+            _SLOT.unpack(slot)
         )
-        if zlib.crc32(body) != crc or version != _VERSION:
+        if version != _VERSION:
             raise CorruptLog(
-                f"the outcome of transaction {hex_id(tx_id)} is damaged on disk",
+                f"the outcome of transaction {hex_id(tx_id)} has the unknown format {version}; "
+                "read it with the version that wrote it",
                 tx_id=tx_id,
             )
         return Outcome(
@@ -105,7 +104,7 @@ class Outcomes:
         at: At,
     ) -> None:
         timeout_ms = 0 if isinstance(record, OneShotPrepared) else record.timeout_ms
-        body = _BODY.pack(
+        slot = _SLOT.pack(
             _VERSION,
             state,
             cause,
@@ -116,4 +115,4 @@ class Outcomes:
             at.time_ms,
             at.offset,
         )
-        self._slots.write(journal_offset_of(record.tx_id), body + _CRC.pack(zlib.crc32(body)))
+        self._slots.write(journal_offset_of(record.tx_id), slot)

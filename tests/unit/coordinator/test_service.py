@@ -15,7 +15,7 @@ from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from oncelogpb.v1 import types_pb2 as types
 from services.coordinator.config import CoordinatorConfig
-from services.core.ids import CONSUMER_OFFSETS_ID
+from services.core.ids import CONSUMER_OFFSETS_ID, TxId
 from tests.unit.coordinator.harness import ORDERS, Coordinator, FakeCall, apply_all, until
 
 INSTANCE = b"instance-of-p..."
@@ -313,7 +313,7 @@ def test_a_session_ends_with_its_stream() -> None:
         ended()
         c.replica.host.pass_time(CoordinatorConfig().session_grace_ms)
         c.replica.host.tick()
-        got = c.state.transactions[tx_id]
+        got = c.state.transactions[TxId(tx_id)]
         assert got.cause.name == "SESSION"
 
     run(story)
