@@ -13,12 +13,13 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
 # A first start may build etcd (about 90 s), which `up` shows progress of.
+UP: Final = (sys.executable, "-m", "services.cli", "up")
 START_SECONDS_MAX: Final = 600
 STOP_SECONDS_MAX: Final = 30
 POLL_SECONDS: Final = 0.1
@@ -32,9 +33,9 @@ class ClusterFailed(RuntimeError):
 
 
 @contextmanager
-def local_cluster(folder: Path) -> Iterator[str]:
-    """Runs a cluster over `folder` and gives its bootstrap addresses; stops it at the end. Raises
-    ClusterFailed."""
+def local_cluster(folder: Path, *, options: Sequence[str] = ()) -> Iterator[str]:
+    """Runs a cluster over `folder` and gives its bootstrap addresses; stops it at the end.
+    `options` are further ones of `oncelog up`. Raises ClusterFailed."""
     if importlib.util.find_spec("services") is None:
         raise ClusterFailed(
             "the services are not installed: pip install oncelog-server, or name a running "
@@ -44,7 +45,7 @@ def local_cluster(folder: Path) -> Iterator[str]:
     output = folder / OUTPUT_FILE
     with output.open("ab") as log:
         process = subprocess.Popen(
-            [sys.executable, "-m", "services.cli", "up", "--data", str(folder), "--free-ports"],
+            [*UP, "--data", str(folder), "--free-ports", *options],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

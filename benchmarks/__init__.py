@@ -1,0 +1,1 @@
+"""What is measured, how: benchmarks/README.md."""
