@@ -113,7 +113,6 @@ def one_shot(batch: Frame, *, prepare_offset: int, coordinator_epoch: int) -> Fr
     """The one frame of a one-shot transaction. `batch` holds the records and their header."""
     return batch._replace(
         kind=Kind.ONE_SHOT,
-        control=ControlCode.COMMITTED,
         base_sequence=prepare_offset,
         writer=coordinator_epoch,
     )

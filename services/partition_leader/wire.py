@@ -171,7 +171,6 @@ def _one_shot_batch(marker: participant_pb2.Marker) -> Frame:
         producer_id=marker.producer.producer_id,
         generation=marker.producer.generation,
         tx_id=marker.tx_id,
-        control=ControlCode.COMMITTED,
         encoding=batch.encoding,
         max_timestamp_us=batch.max_timestamp_us,
         client_crc=batch.crc32c,

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from services.core.frame import ControlCode, Frame, Kind, StoredFrame
+from services.core.frame import Frame, Kind, StoredFrame
 from services.core.ids import (
     PLAIN_PRODUCER_BIT,
     Generation,
@@ -255,7 +255,6 @@ def _who(record: Any) -> str:
 def show_frame(frame: Frame) -> str:
     batch = f"{frame.base_sequence}+{frame.record_count}"
     if frame.kind is Kind.ONE_SHOT:
-        assert frame.control is ControlCode.COMMITTED
         return (
             f"ONE_SHOT {show_tx(frame.tx_id)} {_who(frame)} {frame.record_count} records "
             f"prepare={frame.base_sequence} epoch={frame.writer}"

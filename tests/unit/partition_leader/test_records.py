@@ -72,7 +72,7 @@ def test_the_bytes_of_a_marker() -> None:
 def test_a_one_shot_says_what_its_marker_says() -> None:
     batch = Frame(Kind.DATA, b"xy", record_count=2, producer_id=7, generation=9, tx_id=5)
     frame = one_shot(batch, prepare_offset=11, coordinator_epoch=3)
-    assert (frame.kind, frame.control) == (Kind.ONE_SHOT, ControlCode.COMMITTED)
+    assert (frame.kind, frame.control) == (Kind.ONE_SHOT, ControlCode.NONE), "the kind says it"
     assert (frame.base_sequence, frame.writer, frame.span) == (11, 3, 2)
     assert frame.payload is batch.payload, "passed on, not copied"
 
