@@ -200,9 +200,9 @@ class Journal:
         self._failed = True
 
     def note_synced_end(self) -> None:
-        """About every second: notes for recovery what is synced. Note and index go to the page cache
-        now, so they outlive the process; the note outlives a loss of power after the next commit.
-        Where nothing is appended, GroupCommit.wrote makes one."""
+        """About every second: notes for recovery what is synced. Note and index go to the page
+        cache now, so they outlive the process; the note outlives a loss of power after the next
+        commit. Where nothing is appended, GroupCommit.wrote makes one."""
         bounds = Bounds(self.log_start, self.synced_end)
         if self._failed or self._closed or self._synced_end_file.noted == bounds:
             return

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 from collections.abc import Callable
 
 from services.core.frame import Frame, Kind, StoredFrame
 from services.runtime.storage.journal import SEGMENT_BYTES, Journal
+from services.runtime.storage.tail import MemoryTail
 from tests.simulation.disk import FakeDisk
 
 DIRECTORY = "partitions/p"
@@ -67,3 +69,17 @@ def texts(frames: list[StoredFrame]) -> list[str]:
 
 def replayed(journal: Journal) -> list[str]:
     return texts(list(journal.replay(journal.log_start)))
+
+
+def read(journal: Journal, at: int, max_bytes: int = 1 << 20, *, below: int) -> list[StoredFrame]:
+    return asyncio.run(journal.read(at, max_bytes, below=below))
+
+
+def read_frames(journal: Journal, offsets: list[int]) -> list[StoredFrame]:
+    return asyncio.run(journal.read_frames(offsets))
+
+
+def without_tail(journal: Journal) -> Journal:
+    """Reads come from the files, as after a restart."""
+    journal._tail = MemoryTail(journal.synced_end)
+    return journal
