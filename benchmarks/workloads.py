@@ -1,6 +1,6 @@
 """One function per workload: it uses the client as users do and returns what it measured.
 
-Shapes: every workload gets a connection and the name of a fresh topic, and gives a Result. Loops are
+Every workload gets a connection and the name of a fresh topic, and gives a Result. Loops are
 bounded by count or by `SECONDS_MAX`.
 """
 
