@@ -143,7 +143,7 @@ class OffsetManagerOutbox:
             await self._act(reply)
         except OncelogError as error:
             # Silence ends nothing: the timer asks again.
-            self._env.reporter.count("questions_unanswered", reason=error.reason)
+            self._env.reporter.count("questions_unanswered", len(asks), reason=error.reason)
         finally:
             for entry in watched:
                 entry.in_flight = False
