@@ -44,7 +44,7 @@ class ClusterSettings(msgspec.Struct, frozen=True):
     """What the first process proposes; later processes get what stands."""
 
     min_insync_replicas: int = 1
-    # Below 2 s etcd itself holds the key for 2 s; this process stops answering earlier all the same.
+    # Below 2 s etcd holds the key for 2 s; this process stops answering earlier all the same.
     lease_ms: int = DEFAULT_LEASE_MS
 
     def validate(self) -> None:
