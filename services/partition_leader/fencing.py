@@ -10,6 +10,8 @@ last frame; a batch that comes even later is accepted, asked about, and aborted.
 
 from __future__ import annotations
 
+from itertools import takewhile
+
 import msgspec
 
 from oncelogpb.errors import OncelogError, ProducerFenced, TransactionEnded
@@ -28,7 +30,10 @@ class Fence(msgspec.Struct):
 
 
 class Fencing:
-    """All producers of transactions that wrote to a partition."""
+    """All producers of transactions that wrote to a partition.
+
+    Invariant: they stand in the order of their last frames, so that forgetting looks at no others.
+    """
 
     def __init__(self) -> None:
         self._fences: dict[int, Fence] = {}
@@ -60,12 +65,13 @@ class Fencing:
 
     def saw(self, producer_id: int, generation: int, time_ms: int) -> Fence:
         """A frame of this producer and generation stands in the journal."""
-        fence = self._fences.get(producer_id)
+        fence = self._fences.pop(producer_id, None)
         if fence is None:
-            fence = self._fences[producer_id] = Fence(generation, time_ms, {})
+            fence = Fence(generation, time_ms, {})
         elif generation > fence.generation:
             fence.generation = generation
         fence.last_ms = time_ms
+        self._fences[producer_id] = fence
         return fence
 
     def ended(self, producer_id: int, generation: int, tx_id: int, time_ms: int) -> None:
@@ -82,12 +88,16 @@ class Fencing:
 
     def forget_before(self, time_ms: int) -> None:
         """Producers whose last frame is older."""
-        old = [producer_id for producer_id, f in self._fences.items() if f.last_ms < time_ms]
-        for producer_id in old:
+        old = takewhile(lambda item: item[1].last_ms < time_ms, self._fences.items())
+        for producer_id, _ in list(old):
             del self._fences[producer_id]
 
+    def check(self) -> None:
+        last = [fence.last_ms for fence in self._fences.values()]
+        assert last == sorted(last), "in the order of their last frames"
+
     def dump(self) -> list[tuple[int, Fence]]:
-        return sorted(self._fences.items(), key=lambda item: item[0])
+        return list(self._fences.items())
 
     def load(self, dumped: list[tuple[int, Fence]]) -> None:
         self._fences = dict(dumped)

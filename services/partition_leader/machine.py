@@ -368,6 +368,7 @@ class PartitionMachine:
         self.committed.check(self.next_offset)
         self.pending.check(self.next_offset)
         self.plain.check()
+        self.fencing.check()
         for tx_id in self.pending.open:
             # Being below the highest ended one is no proof: a prepared transaction may be.
             assert tx_id not in self.damage.parts, f"{tx_id:x} is open and damaged"

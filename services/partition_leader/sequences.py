@@ -12,7 +12,7 @@ WINDOW of them is what makes every repeat findable.
 from __future__ import annotations
 
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, takewhile
 from typing import Final, NamedTuple
 
 import msgspec
@@ -50,7 +50,10 @@ class PlainProducer(msgspec.Struct):
 
 
 class PlainSequences:
-    """All plain producers of a partition."""
+    """All plain producers of a partition.
+
+    Invariant: they stand in the order of their last frames, so that forgetting looks at no others.
+    """
 
     def __init__(self) -> None:
         self._producers: dict[int, PlainProducer] = {}
@@ -74,22 +77,25 @@ class PlainSequences:
 
     def remember(self, frame: Frame, *, journal_offset: int, offset: int, time_ms: int) -> None:
         seen = Seen(frame.base_sequence, frame.record_count, journal_offset, offset)
-        producer = self._producers.get(frame.producer_id)
+        producer = self._producers.pop(frame.producer_id, None)
         if producer is None:
             self._producers[frame.producer_id] = PlainProducer([seen], time_ms)
             return
         assert producer.next_sequence == seen.base_sequence, "decide lets no gap through"
+        self._producers[frame.producer_id] = producer
         producer.window.append(seen)
         del producer.window[:-WINDOW]
         producer.last_ms = time_ms
 
     def forget_before(self, time_ms: int) -> None:
         """Producers whose last frame is older. Their next batch must start at 0 again."""
-        old = [pid for pid, producer in self._producers.items() if producer.last_ms < time_ms]
-        for producer_id in old:
+        old = takewhile(lambda item: item[1].last_ms < time_ms, self._producers.items())
+        for producer_id, _ in list(old):
             del self._producers[producer_id]
 
     def check(self) -> None:
+        last = [producer.last_ms for producer in self._producers.values()]
+        assert last == sorted(last), "in the order of their last frames"
         for producer_id, producer in self._producers.items():
             assert 0 < len(producer.window) <= WINDOW, f"window of {producer_id:x}"
             for one, other in pairwise(producer.window):
@@ -97,7 +103,7 @@ class PlainSequences:
                 assert gap == 0, f"producer {producer_id:x}: a gap of {gap} in its window"
 
     def dump(self) -> list[tuple[int, PlainProducer]]:
-        return sorted(self._producers.items(), key=lambda item: item[0])
+        return list(self._producers.items())
 
     def load(self, dumped: list[tuple[int, PlainProducer]]) -> None:
         self._producers = dict(dumped)
