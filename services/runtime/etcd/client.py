@@ -176,11 +176,6 @@ class EtcdClient:
         request = rpc.CompactionRequest(revision=revision, physical=True)
         await self._once(lambda c, t: c.kv.Compact(request, timeout=t))
 
-    async def server_version(self) -> str:
-        """Of the member in use, such as "3.6.14"."""
-        reply = await self._read(lambda c, t: c.maintenance.Status(rpc.StatusRequest(), timeout=t))
-        return str(reply.version)
-
     def renewals(self) -> Renewals:
         """Keep-alives over a blocking channel of their own, for the lease thread."""
         return Renewals(self._endpoints, self._tls)

@@ -80,7 +80,6 @@ class Connection:
         self.kv: Any = stubs.KVStub(self._channel)
         self.lease: Any = stubs.LeaseStub(self._channel)
         self.watches: Any = stubs.WatchStub(self._channel)
-        self.maintenance: Any = stubs.MaintenanceStub(self._channel)
 
     async def ready(self, timeout_ms: float) -> bool:
         """Connected, or connected within the timeout."""

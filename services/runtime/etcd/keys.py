@@ -8,7 +8,6 @@ Left out: the cluster's prefix, which the Etcd adapter adds.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Final
 
 import msgspec
@@ -17,7 +16,6 @@ from services.core.ids import (
     CONSUMER_OFFSETS_ID,
     TRANSACTION_CONTROL_ID,
     BootId,
-    Incarnation,
     PartitionId,
     TopicId,
 )
@@ -175,7 +173,3 @@ def address_of(state: PartitionState) -> Address | None:
 
 def describe(partition: PartitionId, state: PartitionState) -> PartitionInfo:
     return PartitionInfo(partition, state.replicas, state.isr, address_of(state), state.epoch)
-
-
-def incarnations(states: Sequence[Incarnation]) -> tuple[str, ...]:
-    return tuple(incarnation.hex() for incarnation in states)
