@@ -192,6 +192,13 @@ class Lab:
             assert time.monotonic() < give_up, f"{len(found)} values instead of {len(wanted)}"
             time.sleep(0.05)
 
+    def wait_for_count(self, topic: str, wanted: int) -> None:
+        """Until at least so many records are visible."""
+        give_up = time.monotonic() + AVAILABLE_SECONDS_MAX
+        while sum(self.ends(topic).values()) < wanted:
+            assert time.monotonic() < give_up, f"{wanted} records never became visible"
+            time.sleep(0.05)
+
 
 @pytest.fixture
 def lab(spark: SparkSession, protocol: Protocol, bootstrap: str, tmp_path: Path) -> Lab:

@@ -1,7 +1,6 @@
 """The three steps of the flights job: load the events, run the query, read back what came out.
 
-Loading and reading back use the Python client and its low-level face, so that Spark's connector
-does not check itself.
+Loading and reading back use the Python client, so that Spark's connector does not check itself.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from typing import TYPE_CHECKING, Any, Final
 import pyarrow as pa
 
 import oncelog
-from oncelog.protocol import Protocol
-from oncelog_spark.fetch import read_range
 from oncelog_spark.jobs.flight_records import Event
 from oncelog_spark.jobs.flight_transforms import (
     as_records,
@@ -29,8 +26,6 @@ from oncelog_spark.jobs.flight_transforms import (
     enriched,
     parsed,
 )
-from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2
-from oncelogpb.v1 import types_pb2 as pb
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -38,12 +33,20 @@ if TYPE_CHECKING:
 PARTITIONS: Final = 3
 # Events of one loading transaction.
 LOAD_RECORDS: Final = 20_000
-POLL_SECONDS: Final = 0.2
 # How often progress is shown; the end is noticed at once.
 SHOW_SECONDS: Final = 1
 BINARY: Final = pa.binary()
-# The last commit is decided when the query ends; this long its records may take to appear.
-VISIBLE_SECONDS_MAX: Final = 30
+# Of the JVM: errors alone, so that the progress display stays whole.
+LOG4J: Final = """rootLogger.level = error
+rootLogger.appenderRef.stderr.ref = stderr
+appender.console.type = Console
+appender.console.name = stderr
+appender.console.target = SYSTEM_ERR
+appender.console.layout.type = PatternLayout
+appender.console.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+# A year of flights is read in a few seconds.
+READ_SECONDS_MAX: Final = 300
 
 # Told how many records are done in all.
 OnProgress = Callable[[int], None]
@@ -80,24 +83,19 @@ class QueryFailed(RuntimeError):
     """The streaming query ended with an error."""
 
 
-def create_topics(protocol: Protocol) -> Names:
+def create_topics(log: oncelog.Log) -> Names:
     """New topics for this run."""
-    listed = protocol.call("partition_leader.list_topics", partition_leader_pb2.ListTopicsRequest())
-    names = Names.unused({topic.name for topic in listed.topics})
+    names = Names.unused({topic.name for topic in log.admin.topics()})
     for name in (names.flights, names.enriched, names.delays):
-        protocol.call(
-            "partition_leader.create_topic",
-            partition_leader_pb2.CreateTopicRequest(name=name, partitions=PARTITIONS),
-        )
+        log.admin.create_topic(name, partitions=PARTITIONS)
     return names
 
 
-def load(bootstrap: str, names: Names, events: Iterable[Event], on_progress: OnProgress) -> int:
+def load(log: oncelog.Log, names: Names, events: Iterable[Event], on_progress: OnProgress) -> int:
     """Produces the events, some in each transaction. Returns how many."""
     loaded = 0
     remaining = iter(events)
-    with oncelog.connect(bootstrap) as log:
-        producer = log.transactional_producer()
+    with log.transactional_producer(f"{names.flights}-loader") as producer:
         while chunk := list(islice(remaining, LOAD_RECORDS)):
             keys, values = zip(*chunk, strict=True)
             table = pa.table({"key": pa.array(keys, BINARY), "value": pa.array(values, BINARY)})
@@ -105,7 +103,6 @@ def load(bootstrap: str, names: Names, events: Iterable[Event], on_progress: OnP
                 transaction.send_arrow(names.flights, table)
             loaded += len(chunk)
             on_progress(loaded)
-        producer.close()
     return loaded
 
 
@@ -114,6 +111,10 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
     """A session on two cores of this machine, which writes below `folder` and listens on the
     loopback only."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["SPARK_LOCAL_IP"] = "127.0.0.1"
+    folder.mkdir(parents=True, exist_ok=True)
+    log4j = folder / "log4j2.properties"
+    log4j.write_text(LOG4J)
     from pyspark.sql import SparkSession
 
     session = (
@@ -121,15 +122,13 @@ def spark_session(folder: Path) -> Iterator[SparkSession]:
         .master("local[2]")
         .config("spark.ui.enabled", "false")
         .config("spark.ui.showConsoleProgress", "false")
-        .config("spark.driver.bindAddress", "127.0.0.1")
-        .config("spark.driver.host", "127.0.0.1")
+        .config("spark.driver.extraJavaOptions", f"-Dlog4j2.configurationFile={log4j.as_uri()}")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
         .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
         .config("spark.local.dir", str(folder / "local"))
         .getOrCreate()
     )
-    session.sparkContext.setLogLevel("ERROR")
     try:
         yield session
     finally:
@@ -196,51 +195,30 @@ def run_query(
     return len(query.recentProgress)
 
 
-def read_back(protocol: Protocol, topic: str) -> Iterator[bytes]:
+def read_back(log: oncelog.Log, topic: str) -> Iterator[bytes]:
     """All committed values of a topic."""
-    described = protocol.topic(topic)
-    for number, end in ends(protocol, topic).items():
-        partition = pb.Partition(topic_id=described.topic_id, number=number)
-        for chunk in read_range(protocol, partition, 0, end, fail_on_data_loss=True):
-            yield from chunk.rows.column("value").to_pylist()
+    with log.consumer([topic]) as consumer:
+        ends = {place: consumer.end_offset(*place) for place in consumer.assignment}
+        give_up = time.monotonic() + READ_SECONDS_MAX
+        while any(consumer.position(*place) < end for place, end in ends.items()):
+            if time.monotonic() > give_up:
+                raise TimeoutError(f"{topic} cannot be read within {READ_SECONDS_MAX} s")
+            batch = consumer.poll()
+            if batch is not None:
+                yield from batch.table.column("value").to_pylist()
 
 
-def ends(protocol: Protocol, topic: str) -> dict[int, int]:
-    """The end of each partition's committed log."""
-    described = protocol.topic(topic)
-    queries = [
-        partition_leader_pb2.OffsetQuery(
-            partition=pb.Partition(topic_id=described.topic_id, number=partition.number),
-            latest=True,
-        )
-        for partition in described.partitions
-    ]
-    request = partition_leader_pb2.ListOffsetsRequest(queries=queries)
-    reply = protocol.call("partition_leader.list_offsets", request)
-    return {listed.partition.number: listed.offset for listed in reply.offsets}
-
-
-def positions(protocol: Protocol, names: Names) -> dict[int, int]:
-    """Where the query's group stands; the call waits for what is pending."""
-    described = protocol.topic(names.flights)
-    request = offset_manager_pb2.FetchOffsetsRequest(
-        group=names.job,
-        partitions=[
-            pb.Partition(topic_id=described.topic_id, number=partition.number)
-            for partition in described.partitions
-        ],
-        stable=True,
-    )
-    reply = protocol.call("offset_manager.fetch_offsets", request)
-    return {one.partition.number: one.offset for one in reply.offsets}
-
-
-def wait_until_visible(protocol: Protocol, topic: str, count: int) -> None:
-    """Returns when the topic holds so many records, or when that took too long: then the comparison
-    says what is missing."""
-    give_up = time.monotonic() + VISIBLE_SECONDS_MAX
-    while sum(ends(protocol, topic).values()) < count and time.monotonic() < give_up:
-        time.sleep(POLL_SECONDS)
+def stands_at_end(log: oncelog.Log, names: Names) -> bool:
+    """The query's group has committed all of its input, and nothing is pending."""
+    with log.consumer([names.flights]) as consumer:
+        ends = {place: consumer.end_offset(*place) for place in consumer.assignment}
+    stands = {
+        oncelog.TopicPartition(one.topic, one.partition): one.offset
+        for one in log.admin.group_offsets(names.job)
+        if one.pending_tx_id == 0
+    }
+    # Where there was nothing to read, nothing need be committed.
+    return all(stands.get(place, 0) == end for place, end in ends.items())
 
 
 def _position(progress: Any) -> int:

@@ -7,7 +7,8 @@ It starts a cluster on this machine (real etcd, three services), produces 336,77
 events keyed by carrier, runs a streaming query over them that writes enriched flights and delay
 statistics, both outputs and the input positions in one transaction per micro-batch, and then
 compares everything that can be read with a plain computation over the CSV. Exit code 0: exactly
-once. 1: not. 2: something is missing on this machine, and it says what.
+once. 1: not. 2: something is missing on this machine, and it says what. 130: interrupted; whatever
+it started is stopped then, too.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import argparse
 import json
 import os
 import shutil
+import signal
 import sys
 import tempfile
 import time
@@ -29,14 +31,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from oncelog.protocol import Protocol
+import oncelog
 from oncelog_spark.jobs import flight_pipeline as pipeline
 from oncelog_spark.jobs import flight_records as truth
 from oncelog_spark.jobs.java import JavaMissing, provide_java
 from oncelog_spark.jobs.local_cluster import ClusterFailed, local_cluster
 
 BATCH_RECORDS: Final = 50_000
-EXACTLY_ONCE, NOT_EXACTLY_ONCE, CANNOT_RUN = 0, 1, 2
+EXACTLY_ONCE, NOT_EXACTLY_ONCE, CANNOT_RUN, INTERRUPTED = 0, 1, 2, 130
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,8 @@ class Display:
 def main(arguments: Sequence[str] | None = None) -> int:
     """Runs the job; the exit code is described above."""
     options = _parser().parse_args(arguments)
+    # As Ctrl-C does: unwinds, so that the cluster is stopped.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     console = Console(stderr=True, highlight=False)
     try:
         with ExitStack() as stack:
@@ -119,6 +123,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except (ClusterFailed, JavaMissing, truth.DataMissing) as error:
         console.print(str(error), style="red", markup=False)
         return CANNOT_RUN
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except pipeline.QueryFailed as error:
         console.print(f"the query failed: {error}", style="red", markup=False)
         return NOT_EXACTLY_ONCE
@@ -143,12 +149,12 @@ def run(options: argparse.Namespace, folder: Path) -> Report:
                 else local_cluster(folder / "cluster")
             )
             bootstrap = stack.enter_context(cluster)
-        protocol = stack.enter_context(Protocol(bootstrap))
-        names = pipeline.create_topics(protocol)
+        log = stack.enter_context(oncelog.connect(bootstrap))
+        names = pipeline.create_topics(log)
         with display.step(f"producing into {names.flights}", total) as on_progress:
             began = time.monotonic()
             events = truth.events(truth.rows(data, options.limit))
-            loaded = pipeline.load(bootstrap, names, events, on_progress)
+            loaded = pipeline.load(log, names, events, on_progress)
             load_seconds = time.monotonic() - began
         with display.step(f"Spark ({java.split(' (')[0]})", None):
             spark = stack.enter_context(pipeline.spark_session(folder / "spark"))
@@ -165,21 +171,20 @@ def run(options: argparse.Namespace, folder: Path) -> Report:
             )
             query_seconds = time.monotonic() - began
         with display.step("comparing with the CSV", None):
-            pipeline.wait_until_visible(protocol, names.enriched, loaded)
             return Report(
                 loaded,
                 batches,
                 load_seconds,
                 query_seconds,
                 truth.compare_records(
-                    pipeline.read_back(protocol, names.enriched),
+                    pipeline.read_back(log, names.enriched),
                     truth.rows(data, options.limit),
                     airlines,
                 ),
                 truth.compare_delays(
-                    pipeline.read_back(protocol, names.delays), truth.rows(data, options.limit)
+                    pipeline.read_back(log, names.delays), truth.rows(data, options.limit)
                 ),
-                pipeline.positions(protocol, names) == pipeline.ends(protocol, names.flights),
+                pipeline.stands_at_end(log, names),
                 names,
             )
 
