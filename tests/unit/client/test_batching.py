@@ -127,9 +127,9 @@ def test_what_is_not_bytes_is_refused_at_the_call(value: object) -> None:
         batching.check_bytes("value", value)
 
 
-def test_a_record_above_the_limit_is_refused_by_the_limits_name() -> None:
+def test_the_error_of_a_large_record_names_the_limit() -> None:
     with pytest.raises(TooLarge) as caught:
-        batching.payload_bytes(b"x" * (batching.RECORD_BYTES_MAX + 1), None)
+        batching.refuse_size(batching.RECORD_BYTES_MAX + 1)
     assert caught.value.metadata["limit"] == "record_bytes_max"
 
 

@@ -132,15 +132,12 @@ def make_extra(headers: HeadersLike | None, timestamp_us: int | None) -> Extra |
     return Extra(checked, timestamp_us)
 
 
-def payload_bytes(value: bytes | None, key: bytes | None) -> int:
-    """What a record counts for, about. Raises TooLarge."""
-    size = (0 if value is None else len(value)) + (0 if key is None else len(key))
-    if size > RECORD_BYTES_MAX:
-        raise errors.TooLarge(
-            f"a record of {size} bytes is above record_bytes_max = {RECORD_BYTES_MAX}",
-            limit="record_bytes_max",
-        )
-    return size + RECORD_OVERHEAD_BYTES
+def refuse_size(size: int) -> None:
+    """Raises TooLarge."""
+    raise errors.TooLarge(
+        f"a record of {size} bytes is above record_bytes_max = {RECORD_BYTES_MAX}",
+        limit="record_bytes_max",
+    )
 
 
 def seal_records(items: list[Any], layout: Layout) -> list[Sealed]:

@@ -57,10 +57,12 @@ def assign(
 
     The caller has checked that chosen partitions exist.
     """
-    where = np.full(len(keys), sticky, dtype=np.uint32)
-    keyed = [index for index, key in enumerate(keys) if key is not None]
-    if keyed:
-        present = [key for key in keys if key is not None]
+    present = [key for key in keys if key is not None]
+    if len(present) == len(keys):
+        where = key_hash(present) % np.uint32(partitions)
+    else:
+        where = np.full(len(keys), sticky, dtype=np.uint32)
+        keyed = [index for index, key in enumerate(keys) if key is not None]
         where[keyed] = key_hash(present) % np.uint32(partitions)
     if chosen.count(None) != len(chosen):
         for index, partition in enumerate(chosen):

@@ -43,6 +43,9 @@ class Producer:
             deliver=self._deliver,
             on_failed=self._failed,
         )
+        # `send` and `send_arrow` without waiting, from any thread: what the plain face calls.
+        self.put = self._recorder.put
+        self.put_arrow = self._recorder.put_arrow
         self._sender = Sender(
             protocol,
             draw_identity(protocol.entropy),
@@ -77,6 +80,8 @@ class Producer:
         what it does not concern was acknowledged. Bounded by `delivery_timeout_ms`."""
         await self._recorder.seal_all()
         await self._sender.drain()
+        if self._failure is not None and not self._closed:
+            self._recorder.halt = None
         self._raise_failure()
 
     async def close(self) -> None:
@@ -84,6 +89,7 @@ class Producer:
         if self._closed:
             return
         self._closed = True
+        self._recorder.halt = self._refuse
         try:
             await self.flush()
         finally:
@@ -98,29 +104,6 @@ class Producer:
 
     # ------------------------------------------------------- what the plain face shares with this
 
-    def put(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        timestamp_us: int | None = None,
-    ) -> bool:
-        """`send` without waiting, from any thread. True: wait for `room` before the next."""
-        if self._closed:
-            raise Closed("this producer is closed")
-        if self._failure is not None:
-            self._raise_failure()
-        return self._recorder.put(topic, value, key, headers, partition, timestamp_us)
-
-    def put_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> bool:
-        """`send_arrow` without waiting, from any thread."""
-        if self._closed:
-            raise Closed("this producer is closed")
-        self._raise_failure()
-        return self._recorder.put_arrow(topic, table)
-
     async def room(self) -> None:
         """Waits until less than `buffer_bytes_max` is outstanding."""
         await self._recorder.room()
@@ -134,6 +117,15 @@ class Producer:
         """Keeps the first: it is the cause of the others."""
         if self._failure is None:
             self._failure = error
+            self._recorder.halt = self._refuse
+
+    def _refuse(self) -> None:
+        """Before a record is taken in: what an earlier one met, once, or that all is over."""
+        if not self._closed:
+            self._recorder.halt = None
+        self._raise_failure()
+        if self._closed:
+            raise Closed("this producer is closed")
 
     def _raise_failure(self) -> None:
         failure, self._failure = self._failure, None

@@ -19,13 +19,15 @@ from typing import Any, Protocol, TypeAlias
 import pyarrow as pa
 
 from oncelog._core.batching import (
+    RECORD_BYTES_MAX,
+    RECORD_OVERHEAD_BYTES,
     HeadersLike,
     Layout,
     Sealed,
     TopicBuffer,
     check_bytes,
     make_extra,
-    payload_bytes,
+    refuse_size,
     seal_arrow,
     seal_records,
 )
@@ -94,6 +96,8 @@ class Recorder:
         # Bytes handed over and not settled yet. Changed under the lock.
         self.outstanding = 0
         self.stopped = False
+        # Raises why nothing may be put any more; None: go on.
+        self.halt: Callable[[], None] | None = None
 
     # -------------------------------------------------------------------------- from any thread
 
@@ -101,39 +105,47 @@ class Recorder:
         self,
         topic: str,
         value: bytes | None,
-        key: bytes | None,
-        headers: HeadersLike | None,
-        partition: int | None,
-        timestamp_us: int | None,
+        key: bytes | None = None,
+        headers: HeadersLike | None = None,
+        partition: int | None = None,
+        timestamp_us: int | None = None,
     ) -> bool:
         """Takes in a record. True: more is outstanding than `buffer_bytes_max`, so the caller
         should wait for `room`. Raises InvalidArgument, TooLarge."""
+        if self.halt is not None:
+            self.halt()
         buffer = self._buffers.get(topic)
         if buffer is None:
             buffer = self._open(topic)
         if type(value) is not bytes:
             value = check_bytes("value", value)
-        if key is not None and type(key) is not bytes:
-            key = check_bytes("key", key)
+        size = RECORD_OVERHEAD_BYTES if value is None else len(value) + RECORD_OVERHEAD_BYTES
+        if key is not None:
+            if type(key) is not bytes:
+                key = check_bytes("key", key)
+            size += 0 if key is None else len(key)
+        if size > RECORD_BYTES_MAX:
+            refuse_size(size)
         extra = None
         if headers or timestamp_us is not None:
             extra = make_extra(headers, timestamp_us)
         if partition is not None:
             _check_partition(partition)
-        size = payload_bytes(value, key)
         buffer.items.extend((value, key, extra, partition))
         # Several threads may lose an update here: a hint, not an account.
         buffer.room -= size
         if buffer.room < 0:
             return self._seal(buffer)
         # After extend: whoever finds it armed is sure that the timer sees his record.
-        if not buffer.armed and self._linger_ms is not None:
+        if not buffer.armed:
             buffer.armed = True
             self._loop.call_soon_threadsafe(self._linger, buffer)
         return False
 
     def put_arrow(self, topic: str, data: pa.Table | pa.RecordBatch) -> bool:
         """Takes in Arrow data, behind what was sent to the topic before. As `put`."""
+        if self.halt is not None:
+            self.halt()
         batches = [data] if isinstance(data, pa.RecordBatch) else data.to_batches()
         buffer = self._buffers.get(topic) or self._open(topic)
         full = self._seal(buffer)
@@ -147,7 +159,10 @@ class Recorder:
         if not isinstance(topic, str) or not topic:
             raise errors.InvalidArgument("topic is the name of a topic", field="topic")
         with self._lock:
-            return self._buffers.setdefault(topic, TopicBuffer(topic, self._chunk_bytes))
+            made = self._buffers.setdefault(topic, TopicBuffer(topic, self._chunk_bytes))
+            # Without linger nobody is called: as if somebody had been already.
+            made.armed = self._linger_ms is None
+            return made
 
     def _seal(self, buffer: TopicBuffer) -> bool:
         with self._lock:

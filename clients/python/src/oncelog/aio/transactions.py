@@ -100,6 +100,9 @@ class Transaction:
         # Where the records became readable; only with wait="visible".
         self.exposed: list[ExposedPart] = []
         self._recorder: Recorder = producer.recorder(self._deliver, self._spoil)
+        # `send` and `send_arrow` without waiting, from any thread: what the plain face calls.
+        self.put = self._recorder.put
+        self.put_arrow = self._recorder.put_arrow
 
     @property
     def tx_id(self) -> int:
@@ -171,7 +174,7 @@ class Transaction:
         wait="visible"). Raises what spoiled it (then `abort`), TransactionEnded, StalePosition,
         ProducerFenced, or UnknownOutcome where nobody could say until the deadline."""
         self._core.require_open()
-        self._ending = True
+        self._end()
         try:
             await self._recorder.seal_all()
             self._core.require_open()
@@ -192,7 +195,7 @@ class Transaction:
         repeat. A coordinator that cannot be reached aborts by itself, at the timeout."""
         if self._core.state in core.ENDED:
             return
-        self._ending = True
+        self._end()
         if self._opening is not None:
             await asyncio.gather(self._opening, return_exceptions=True)
         opened = self._core.tx_id
@@ -248,29 +251,14 @@ class Transaction:
         finally:
             self._producer.vacate(self)
 
-    def put(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        timestamp_us: int | None = None,
-    ) -> bool:
-        """`send` without waiting, from any thread. True: wait for `room` before the next."""
-        if self._core.state not in core.TAKES_RECORDS or self._ending:
-            self._refuse()
-        return self._recorder.put(topic, value, key, headers, partition, timestamp_us)
-
-    def put_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> bool:
-        """`send_arrow` without waiting, from any thread."""
-        if self._core.state not in core.TAKES_RECORDS or self._ending:
-            self._refuse()
-        return self._recorder.put_arrow(topic, table)
-
     async def room(self) -> None:
         """Waits until less than `buffer_bytes_max` is outstanding."""
         await self._recorder.room()
+
+    def _end(self) -> None:
+        """From now on nothing may be put."""
+        self._ending = True
+        self._recorder.halt = self._refuse
 
     def _refuse(self) -> None:
         self._core.require_open()
@@ -357,6 +345,7 @@ class Transaction:
         if self._core.state in core.ENDED:
             return
         self._core.spoil(error)
+        self._recorder.halt = self._refuse
         if isinstance(error, errors.ProducerFenced):
             self._producer.fence(error)
         self._release()
