@@ -25,11 +25,19 @@ from services.coordinator.commands import (
     BeginAnswer,
     CommitAnswer,
     CommitTransaction,
+    FinishTransactions,
 )
 from services.coordinator.decide_begin import Closing, begin
 from services.coordinator.identify import concurrent, require_owner, require_producer
 from services.coordinator.producers import Producer
-from services.coordinator.records import Begun, PreparedAbort, PreparedCommit, Record
+from services.coordinator.records import (
+    Aborted,
+    Begun,
+    Committed,
+    PreparedAbort,
+    PreparedCommit,
+    Record,
+)
 from services.coordinator.state import CoordinatorState
 from services.coordinator.transactions import State, Transaction
 from services.coordinator.values import AbortCause, Refusal
@@ -90,6 +98,17 @@ def decide_abort(state: CoordinatorState, command: AbortTransaction) -> Decision
     return Decision((abort_record(state, transaction, cause, command.parts),), AbortAnswer(cause))
 
 
+def decide_finish(state: CoordinatorState, command: FinishTransactions) -> Decision[Record]:
+    """What every participant has acknowledged is over. Asked twice it does nothing."""
+    return Decision(
+        [
+            _finish(state, state.transactions[tx_id])
+            for tx_id in command.tx_ids
+            if state.deliveries.is_visible(tx_id)
+        ]
+    )
+
+
 def abort_record(
     state: CoordinatorState,
     transaction: Transaction,
@@ -116,6 +135,14 @@ def ended(tx_id: TxId, outcome: str, cause: AbortCause = AbortCause.NONE) -> Tra
     return TransactionEnded(
         f"the transaction is {outcome}{why}", tx_id=tx_id, outcome=outcome, cause=cause.name
     )
+
+
+def _finish(state: CoordinatorState, transaction: Transaction) -> Committed | Aborted:
+    if transaction.state is State.PREPARE_ABORT:
+        return Aborted(transaction.tx_id)
+    delivered = state.deliveries.delivered(transaction.tx_id)
+    damaged = () if delivered is None else tuple(delivered.damaged)
+    return Committed(transaction.tx_id, damaged)
 
 
 def _find(state: CoordinatorState, tx_id: TxId) -> Transaction:

@@ -7,7 +7,7 @@
     AbortTransaction     PreparedAbort                             `decide_end`
     Transact             OneShotPrepared | OneShotStaged | ...     `decide_one_shot`
     AnswerOffsets        PreparedCommit | PreparedAbort, ...       `decide_one_shot`
-    FinishTransactions   Committed | Aborted, ...                  here
+    FinishTransactions   Committed | Aborted, ...                  `decide_end`
     Tick                 PreparedAbort, ..., ProducersForgotten    `decide_time`
 
 Owed to the outside, below the HW: markers in PREPARE order (`deliveries`), offsets of staged
@@ -18,7 +18,7 @@ Leaves out: outcomes of ended transactions (`outcomes`, read by the service).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final, assert_never
 
 from oncelogpb.errors import OncelogError
@@ -43,7 +43,7 @@ from services.coordinator.commands import (
 )
 from services.coordinator.config import CoordinatorConfig
 from services.coordinator.decide_begin import decide_begin
-from services.coordinator.decide_end import decide_abort, decide_commit
+from services.coordinator.decide_end import decide_abort, decide_commit, decide_finish
 from services.coordinator.decide_one_shot import decide_answer, decide_transact
 from services.coordinator.decide_producer import decide_init
 from services.coordinator.decide_time import decide_tick
@@ -130,19 +130,10 @@ class CoordinatorMachine:
             case AnswerOffsets():
                 return decide_answer(self.state, command)
             case FinishTransactions():
-                return Decision([self._finish(tx_id) for tx_id in self._finishable(command)])
+                return decide_finish(self.state, command)
             case Tick():
                 return decide_tick(self.state, now)
         assert_never(command)
-
-    def _finishable(self, command: FinishTransactions) -> Iterator[TxId]:
-        return (tx_id for tx_id in command.tx_ids if self.state.deliveries.is_visible(tx_id))
-
-    def _finish(self, tx_id: TxId) -> Committed | Aborted:
-        if self.state.transactions[tx_id].state is State.PREPARE_ABORT:
-            return Aborted(tx_id)
-        delivered = self.state.deliveries.delivered(tx_id)
-        return Committed(tx_id, () if delivered is None else tuple(delivered.damaged))
 
     # --------------------------------------------------------------------------------------- apply
 
@@ -348,9 +339,6 @@ class CoordinatorMachine:
         match signal:
             case Tick():
                 state.turn_timers(now.monotonic_ms)
-                for producer_id, _ in list(state.sessions.over(len(state.producers))):
-                    if not self._has_open(producer_id):
-                        state.sessions.forget(producer_id)
             case MarkersSent():
                 state.deliveries.sent(signal.participant)
             case MarkersAnswered():
@@ -358,28 +346,13 @@ class CoordinatorMachine:
             case OffsetsSent():
                 state.heads.sent(signal.tx_id)
             case PartitionAsked():
-                self._asked(signal, now)
+                state.partition_asked(signal, now.monotonic_ms)
             case SessionOpened():
                 state.sessions.opened(signal)
             case SessionEnded():
                 state.sessions.ended(signal, now.monotonic_ms)
             case _:
                 raise AssertionError(f"no signal of a coordinator: {signal!r}")
-
-    def _has_open(self, producer_id: ProducerId) -> bool:
-        producer = self.state.producers.get(producer_id)
-        return producer is not None and bool(producer.open_tx)
-
-    def _asked(self, signal: PartitionAsked, now: Instant) -> None:
-        """A participant of an open transaction makes itself known; its bytes are a sign of life."""
-        transaction = self.state.transactions.get(signal.tx_id)
-        if transaction is None or transaction.state is not State.ONGOING:
-            return
-        if transaction.identity != signal.producer:
-            return
-        self.state.asked.setdefault(signal.tx_id, set()).add(signal.partition)
-        if signal.bytes_received and signal.tx_id in self.state.idle:
-            self.state.idle.set(signal.tx_id, now.monotonic_ms + transaction.timeout_ms)
 
     # ---------------------------------------------------------------------------------------- owed
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from oncelogpb.errors import Internal, OncelogError, from_status
 from oncelogpb.v1 import participant_pb2 as pb
 from services.coordinator import wire
 from services.coordinator.commands import (
@@ -13,6 +17,15 @@ from services.coordinator.commands import (
 )
 from services.core.ids import PartitionId, TopicId, TxId
 from services.core.ports import Address
+
+
+class GroupAnswer(NamedTuple):
+    """What a participant said to one group."""
+
+    # Of the markers up to the first refusal.
+    results: Sequence[MarkerResult]
+    # Of the next one; None: all are applied.
+    refusal: OncelogError | None
 
 
 def group_message(
@@ -27,7 +40,26 @@ def group_message(
     )
 
 
-def results_of(answer: pb.MarkerGroupResult) -> list[MarkerResult]:
+def answers_of(reply: pb.WriteMarkersReply, groups: Sequence[OweMarkers]) -> list[GroupAnswer]:
+    """One per group. Raises Internal where the participant's reply makes no sense."""
+    if len(reply.groups) != len(groups):
+        raise Internal("a participant answered other groups than it was sent")
+    return [_answer(answer, group) for answer, group in zip(reply.groups, groups, strict=True)]
+
+
+def _answer(answer: pb.MarkerGroupResult, group: OweMarkers) -> GroupAnswer:
+    try:
+        results = _results(answer)
+    except ValueError:
+        return GroupAnswer((), Internal("a participant answered with an unknown marker status"))
+    if answer.HasField("error"):
+        return GroupAnswer(results, from_status(answer.error))
+    if len(results) != len(group.markers):
+        return GroupAnswer(results, Internal("a participant left markers unanswered"))
+    return GroupAnswer(results, None)
+
+
+def _results(answer: pb.MarkerGroupResult) -> list[MarkerResult]:
     return [
         MarkerResult(
             TxId(result.tx_id),

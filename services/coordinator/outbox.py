@@ -22,7 +22,6 @@ from oncelogpb.errors import (
     TransactionEnded,
     TryAgain,
     UnknownTopic,
-    from_status,
 )
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as pb
@@ -40,7 +39,7 @@ from services.coordinator.commands import (
 )
 from services.coordinator.config import CoordinatorConfig
 from services.coordinator.decide_one_shot import refusal_of
-from services.coordinator.marker_wire import group_message, results_of
+from services.coordinator.marker_wire import GroupAnswer, answers_of, group_message
 from services.coordinator.tally import Tally
 from services.coordinator.values import AbortCause, Refusal, hex_id
 from services.coordinator.waiting import Waiting
@@ -133,26 +132,24 @@ class CoordinatorOutbox:
             reply: pb.WriteMarkersReply = await self._env.peers.call(
                 leader, "participant.write_markers", request, timeout_ms=MARKERS_TIMEOUT_MS
             )
+            answers = answers_of(reply, groups)
         except OncelogError as error:
             for group in groups:
                 self._refused(group, error)
             return
-        for group, answer in zip(groups, reply.groups, strict=True):
+        for group, answer in zip(groups, answers, strict=True):
             self._answered(group, answer)
         self.wake()
 
-    def _answered(self, group: OweMarkers, answer: pb.MarkerGroupResult) -> None:
-        results = results_of(answer)
-        if not answer.HasField("error"):
+    def _answered(self, group: OweMarkers, answer: GroupAnswer) -> None:
+        self._replica.signal(MarkersAnswered(group.participant, answer.results))
+        self._tally.written(answer.results)
+        if answer.refusal is None:
             self._attempts.pop(group.participant, None)
-            self._replica.signal(MarkersAnswered(group.participant, results))
-            self._tally.written(results)
             return
         # What was applied before the refusal is done; the rest waits.
-        self._replica.signal(MarkersAnswered(group.participant, results))
         self._replica.signal(MarkersSent(group.participant))
-        self._tally.written(results)
-        self._refused(group, from_status(answer.error))
+        self._refused(group, answer.refusal)
 
     def _refused(self, group: OweMarkers, error: OncelogError) -> None:
         """Still under way, as far as the machine knows, until its pause is over."""

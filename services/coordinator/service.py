@@ -7,7 +7,7 @@ the one in the top 16 bits of the producer id or TxId.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from oncelogpb import records
@@ -43,9 +43,11 @@ from services.coordinator.transactions import DECIDED
 from services.coordinator.values import OneShotBatch
 from services.coordinator.waiting import Waiting
 from services.core.ids import (
+    CONSUMER_OFFSETS_ID,
     CONTROL_PARTITIONS,
     TRANSACTION_CONTROL_ID,
     PartitionId,
+    TopicId,
     TxId,
     control_partition,
     journal_offset_of,
@@ -103,6 +105,7 @@ class CoordinatorService:
         self, request: pb.BeginTransactionRequest, call: Call
     ) -> pb.BeginTransactionReply:
         command = wire.begin_transaction(request, self._config)
+        self._require_partitions(command.parts)
         replica = self._lead(command.producer.producer_id, "producer")
         before = replica.log_end
         answer: BeginAnswer = await replica.submit(command)
@@ -113,6 +116,9 @@ class CoordinatorService:
         self, request: pb.CommitTransactionRequest, call: Call
     ) -> pb.CommitTransactionReply:
         command = wire.commit_transaction(request, self._config)
+        self._require_partitions({participant for participant, _ in command.manifest.parts()})
+        if command.begin_next is not None:
+            self._require_partitions(command.begin_next.parts)
         replica = self._lead(command.tx_id, "tx_id")
         arrived_ms = self._env.clock.now().monotonic_ms
         before = replica.log_end
@@ -144,6 +150,7 @@ class CoordinatorService:
         self, request: pb.AbortTransactionRequest, call: Call
     ) -> pb.AbortTransactionReply:
         command = wire.abort_transaction(request, self._config)
+        self._require_partitions(command.parts)
         replica = self._lead(command.tx_id, "tx_id")
         try:
             await replica.submit(command)
@@ -158,9 +165,10 @@ class CoordinatorService:
             self._require_sound(batch)
         replica.require_room()
         arrived_ms = self._env.clock.now().monotonic_ms
+        before = replica.log_end
         answer = await self._decided(replica, command, call)
         self._observe("commit_prepare", arrived_ms)
-        self._env.reporter.count("already_committed" if answer.already_committed else "one_shots")
+        self._count_one_shot(answer, before)
         visible = answer.visible
         exposed: Sequence[Exposure] = ()
         if request.wait == types.WAIT_VISIBLE and not answer.already_committed:
@@ -173,6 +181,21 @@ class CoordinatorService:
             visible=visible,
             exposed=[wire.exposed_message(part) for part in exposed],
         )
+
+    def _require_partitions(self, participants: Iterable[PartitionId]) -> None:
+        """A marker for a partition that never was would be sent for ever. A topic that is unknown
+        here may have been deleted, which etcd says when its markers are due."""
+        counts: dict[TopicId, int | None] = {CONSUMER_OFFSETS_ID: CONTROL_PARTITIONS}
+        for participant in participants:
+            if participant.topic_id not in counts:
+                topic = self._env.directory.topic_by_id(participant.topic_id)
+                counts[participant.topic_id] = None if topic is None else topic.partitions
+            count = counts[participant.topic_id]
+            if count is not None and participant.number >= count:
+                raise UnknownPartition(
+                    f"the topic of {participant} has {count} partitions",
+                    partition=participant.number,
+                )
 
     def _require_sound(self, batch: OneShotBatch) -> None:
         """What a leader could refuse is refused before the append (design §7)."""
@@ -340,6 +363,13 @@ class CoordinatorService:
             self._env.reporter.count("transactions_begun")
         if answer.result is BeginResult.ALREADY_COMMITTED:
             self._env.reporter.count("already_committed")
+
+    def _count_one_shot(self, answer: TransactAnswer, before: int) -> None:
+        if answer.already_committed:
+            self._env.reporter.count("already_committed")
+        elif journal_offset_of(answer.tx_id) >= before:
+            self._env.reporter.count("transactions_begun")
+            self._env.reporter.count("one_shots")
 
     def _observe(self, name: str, since_ms: int) -> None:
         self._env.reporter.observe(name, self._env.clock.now().monotonic_ms - since_ms)

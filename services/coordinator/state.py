@@ -11,6 +11,7 @@ from typing import Final
 
 import msgspec
 
+from services.coordinator.commands import PartitionAsked
 from services.coordinator.config import CoordinatorConfig
 from services.coordinator.deliveries import Deliveries
 from services.coordinator.one_shots import StagedHeads
@@ -80,6 +81,21 @@ class CoordinatorState:
         self.idle.turn(now_ms)
         self.lifetime.turn(now_ms)
         self.sessions.turn(now_ms)
+        for producer_id, _ in list(self.sessions.over(len(self.producers))):
+            producer = self.producers.get(producer_id)
+            if producer is None or not producer.open_tx:
+                self.sessions.forget(producer_id)
+
+    def partition_asked(self, signal: PartitionAsked, now_ms: int) -> None:
+        """A participant of an open transaction makes itself known; its bytes are a sign of life."""
+        transaction = self.transactions.get(signal.tx_id)
+        if transaction is None or transaction.state is not State.ONGOING:
+            return
+        if transaction.identity != signal.producer:
+            return
+        self.asked.setdefault(signal.tx_id, set()).add(signal.partition)
+        if signal.bytes_received and signal.tx_id in self.idle:
+            self.idle.set(signal.tx_id, now_ms + transaction.timeout_ms)
 
     def forget_open(self, tx_id: TxId) -> None:
         """It is no longer open: nothing waits for it."""

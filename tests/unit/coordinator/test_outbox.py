@@ -167,6 +167,38 @@ def test_the_rest_behind_a_refusal_is_sent_again_in_order() -> None:
     run(story)
 
 
+def no_groups(reply: pb.WriteMarkersReply) -> None:
+    del reply.groups[:]
+
+
+def no_results(reply: pb.WriteMarkersReply) -> None:
+    del reply.groups[0].results[:]
+
+
+def no_status(reply: pb.WriteMarkersReply) -> None:
+    reply.groups[0].results[0].ClearField("status")
+
+
+@pytest.mark.parametrize("spoil", [no_groups, no_results, no_status])
+def test_an_answer_that_makes_no_sense_is_a_refusal(
+    spoil: Callable[[pb.WriteMarkersReply], None],
+) -> None:
+    async def story(c: Coordinator) -> None:
+        def broken_once(request: pb.WriteMarkersRequest) -> pb.WriteMarkersReply:
+            reply = apply_all(request)
+            if len(requests(c)) == 1:
+                spoil(reply)
+            return reply
+
+        c.around.markers = broken_once
+        who = await producer(c)
+        tx_id = await committed(c, who, 1, 0)
+        await until(is_over(c, tx_id))
+        assert c.around.counted["markers_refused"] == 1
+
+    run(story)
+
+
 def test_disk_full_refuses_one_shots_to_that_target_until_it_takes_markers() -> None:
     async def story(c: Coordinator) -> None:
         room = False

@@ -291,6 +291,28 @@ def test_a_manifest_names_each_part_once() -> None:
     run(story)
 
 
+@pytest.mark.parametrize(
+    ("topic_id", "number", "reason"),
+    [
+        (ORDERS, 4, "UNKNOWN_PARTITION"),
+        (CONSUMER_OFFSETS_ID, 16, "UNKNOWN_PARTITION"),
+        # Perhaps deleted: etcd will say so, and its markers are done.
+        (b"deleted-topic-id", 4, "UNKNOWN_TRANSACTION"),
+    ],
+)
+def test_a_manifest_names_partitions_that_exist(topic_id: bytes, number: int, reason: str) -> None:
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        request = pb.CommitTransactionRequest(
+            tx_id=c.replica.partition.number << 48 | 1,
+            producer=who,
+            manifest=manifest(number, topic_id=topic_id),
+        )
+        assert await refused(c.service.commit_transaction(request, FakeCall())) == reason
+
+    run(story)
+
+
 def test_what_another_process_leads_is_not_ours() -> None:
     async def story(c: Coordinator) -> None:
         elsewhere = (c.replica.partition.number + 1) % 16 << 48 | 7
