@@ -250,6 +250,8 @@ class Driver:
     def submit(self, command: object) -> asyncio.Future[Any]:
         """See the Replica port."""
         self.require_ready()
+        # Nothing is appended for an answer that could not be given.
+        self.require_lease()
         decision = self.machine.decide(command, self._around.clock.now())
         if decision.records:
             self._append_all(decision.records)
@@ -268,7 +270,7 @@ class Driver:
 
     def tick(self) -> None:
         """Timers are a command. Called every `tick_ms`."""
-        if self.standing is not Standing.READY:
+        if self.standing is not Standing.READY or not self._around.lease_valid():
             return
         decision = self.machine.decide(Tick(), self._around.clock.now())
         if decision.records:

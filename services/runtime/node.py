@@ -25,6 +25,7 @@ from services.runtime.etcd.identity import ClusterSettings, Identity
 from services.runtime.etcd.keys import BootValue, role_of
 from services.runtime.etcd.lease import BlockingRenewals, Membership
 from services.runtime.etcd.standing import Prepared
+from services.runtime.etcd.steady import steady_ms
 from services.runtime.etcd.topics import EtcdTopics, create_control_partitions
 from services.runtime.participants import ParticipantSwitch
 from services.runtime.replicas import (
@@ -105,6 +106,7 @@ class Node:
         self._cluster_handler = cluster_handler
         self._has_room = True
         self._listening = False
+        self._identity: Identity | None = None
         self._view: ClusterView | None = None
         self._commit: GroupCommit | None = None
         self._membership: Membership | None = None
@@ -126,12 +128,12 @@ class Node:
         self._failure = asyncio.get_running_loop().create_future()
         outside.disk.lock()
         self.node_id = _load_node_id(outside.disk, outside.random_bytes)
-        identity = Identity(
+        identity = self._identity = Identity(
             outside.disk,
             outside.etcd,
             random_bytes=outside.random_bytes,
             offload=outside.offload,
-            now_ms=self._now_ms,
+            now_ms=self._steady_ms(),
         )
         record = await identity.join(ClusterSettings(lease_ms=self._limits.lease_ms))
         self._view = ClusterView(
@@ -165,7 +167,7 @@ class Node:
             lease_ms=lease_ms,
             reporter=outside.reporter,
             renewals=outside.renewals,
-            now_ms=self._now_ms,
+            now_ms=self._steady_ms(),
         )
         await self._membership.start(previous_boot_id=identity.previous_boot_id)
         await identity.remember_boot(self.boot_id)
@@ -210,6 +212,8 @@ class Node:
             await self._membership.stop()
         if self._view is not None:
             await self._view.stop()
+        if self._identity is not None:
+            await self._identity.stop()
         self._outside.disk.close()
 
     async def failed(self) -> None:
@@ -393,8 +397,12 @@ class Node:
     def _lease_valid(self) -> bool:
         return self._membership is not None and self._membership.valid()
 
-    def _now_ms(self) -> int:
-        return self._outside.clock.now().monotonic_ms
+    def _steady_ms(self) -> Callable[[], int]:
+        """What leases are measured by: a clock that counts suspension of the machine too. With an
+        etcd in memory, the loop's own."""
+        if self._outside.renewals is not None:
+            return steady_ms
+        return lambda: self._outside.clock.now().monotonic_ms
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

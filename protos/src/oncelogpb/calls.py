@@ -56,6 +56,8 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.keepalive_time_ms", 5_000),
     ("grpc.keepalive_timeout_ms", 5_000),
     ("grpc.http2.max_pings_without_data", 0),
+    # A log is not reached through a web proxy: http_proxy in the environment means other traffic.
+    ("grpc.enable_http_proxy", 0),
     # One connection per channel, never a shared one: a closed channel must not linger in a pool.
     ("grpc.use_local_subchannel_pool", 1),
 )
