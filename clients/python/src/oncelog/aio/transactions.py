@@ -179,6 +179,7 @@ class Transaction:
             await self._recorder.seal_all()
             self._core.require_open()
             progress = [] if self._consumer is None else self._consumer.progress()
+            self._overflowed |= not core.fits_one_shot(self._held)
             if self._is_one_shot(progress):
                 await self._commit_at_once(progress)
             else:
