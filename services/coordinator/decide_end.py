@@ -40,7 +40,7 @@ from services.coordinator.records import (
 )
 from services.coordinator.state import CoordinatorState
 from services.coordinator.transactions import State, Transaction
-from services.coordinator.values import AbortCause, Refusal
+from services.coordinator.values import AbortCause, CommitSeq, Refusal
 from services.core.ids import CONSUMER_OFFSETS_ID, PartitionId, TxId
 from services.core.machine import Decision
 
@@ -63,7 +63,7 @@ def decide_commit(state: CoordinatorState, command: CommitTransaction) -> Decisi
     seq = command.commit_seq if command.commit_seq is not None else transaction.commit_seq
     if transaction.commit_seq is not None and seq != transaction.commit_seq:
         raise InvalidArgument("commit_seq is not the one given to Begin", field="commit_seq")
-    if _is_committed_before(producer, command):
+    if _is_committed_before(producer, command, seq):
         # Nothing changes: the transaction stays open, so there is no next one either.
         return Decision((), CommitAnswer(already_committed=True))
     _require_announced(state, transaction, command)
@@ -170,11 +170,13 @@ def _repeat_commit(
     return Decision(begun, CommitAnswer(visible=visible, next=answer))
 
 
-def _is_committed_before(producer: Producer, command: CommitTransaction) -> bool:
+def _is_committed_before(
+    producer: Producer, command: CommitTransaction, seq: CommitSeq | None
+) -> bool:
     last = producer.last_commit
-    if last is None or not last.commit_seq.covers(command.commit_seq):
+    if last is None or not last.commit_seq.covers(seq):
         return False
-    same = last.commit_seq == command.commit_seq and last.generation == producer.generation
+    same = last.commit_seq == seq and last.generation == producer.generation
     if same and last.manifest_digest not in (b"", command.manifest.digest()):
         raise _duplicate_seq(command.tx_id)
     return True

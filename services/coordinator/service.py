@@ -39,6 +39,7 @@ from services.coordinator.config import CoordinatorConfig
 from services.coordinator.decide_end import Elsewhere
 from services.coordinator.endings import Endings, state_of
 from services.coordinator.questions import Verdict, verdict, verdict_of
+from services.coordinator.state import CoordinatorState
 from services.coordinator.transactions import DECIDED
 from services.coordinator.values import OneShotBatch
 from services.coordinator.waiting import Waiting
@@ -222,22 +223,21 @@ class CoordinatorService:
     async def _decided(self, replica: Replica, command: Transact, call: Call) -> TransactAnswer:
         """A staged one-shot is answered once the offset manager has spoken. Asking again is
         idempotent by its request number, and gives the durable answer."""
-        while True:
-            answer: TransactAnswer = await replica.submit(command)
-            if not answer.staged:
-                return answer
-            staged = state_of(replica).transactions.get(answer.tx_id)
+        answer: TransactAnswer = await replica.submit(command)
+        while answer.staged:
+            staged = _still_led(replica).transactions.get(answer.tx_id)
             if staged is not None and staged.state not in DECIDED:
                 await self._waiting.wait(answer.tx_id, call.timeout_ms)
+            _still_led(replica)
+            answer = await replica.submit(command)
+        return answer
 
     async def _visible(self, replica: Replica, tx_id: TxId, call: Call) -> Sequence[Exposure]:
         """Until every participant has acknowledged it. Raises Damaged."""
-        state = state_of(replica)
+        state = _still_led(replica)
         if tx_id in state.transactions and not state.deliveries.is_visible(tx_id):
             await self._waiting.wait(tx_id, call.timeout_ms)
-        if replica.machine is None:
-            raise UnknownOutcome("the coordinator changed; repeat the call to wait on")
-        state = replica.machine.state
+        state = _still_led(replica)
         delivered = state.deliveries.delivered(tx_id)
         damaged = state.damaged.get(tx_id) or (delivered.damaged if delivered is not None else ())
         if damaged:
@@ -373,3 +373,12 @@ class CoordinatorService:
 
     def _observe(self, name: str, since_ms: int) -> None:
         self._env.reporter.observe(name, self._env.clock.now().monotonic_ms - since_ms)
+
+
+def _still_led(replica: Replica) -> CoordinatorState:
+    """The state that a call goes on with after it has journaled something: from then on "nothing
+    happened" would be a lie. Raises UnknownOutcome."""
+    if replica.machine is None:
+        raise UnknownOutcome("the coordinator changed; repeat the call, it is idempotent")
+    state: CoordinatorState = replica.machine.state
+    return state

@@ -194,6 +194,26 @@ def test_transact_waits_for_the_offset_manager() -> None:
     run(story)
 
 
+def test_a_step_down_leaves_a_staged_one_shot_in_doubt() -> None:
+    """It is journaled: NOT_LEADER would promise that nothing happened."""
+
+    async def story(c: Coordinator) -> None:
+        c.around.leader = None
+        who = await init(c)
+        request = pb.TransactRequest(
+            producer=who,
+            request_number=1,
+            batches=[batch()],
+            offsets=offsets_pb.GroupOffsets(group="c"),
+        )
+        call = asyncio.ensure_future(c.service.transact(request, FakeCall()))
+        await until(lambda: len(c.state.transactions) == 1)
+        await c.step_down()
+        assert await refused(call) == "UNKNOWN_OUTCOME"
+
+    run(story)
+
+
 def test_transact_tells_the_offset_managers_no() -> None:
     async def story(c: Coordinator) -> None:
         def no(request: Any) -> Any:
