@@ -45,6 +45,9 @@ class CoordinatorRole:
     def outbox(self, replica: Replica, env: RoleEnv) -> Outbox:
         return CoordinatorOutbox(replica, env, self._waiting, self._config)
 
+    def checkpoint(self, machine: CoordinatorMachine) -> int:
+        return machine.checkpoint_offset()
+
     def services(self, env: RoleEnv) -> Mapping[str, object]:
         return {"Coordinator": CoordinatorService(self._config, env, self._waiting, self._endings)}
 

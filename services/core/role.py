@@ -64,6 +64,11 @@ class Role(Protocol):
 
     def outbox(self, replica: Replica, env: RoleEnv) -> Outbox: ...
 
+    def checkpoint(self, machine: Any) -> int | None:
+        """Journal offset of the oldest open transaction, which goes to etcd as a hint for tools;
+        never a place to recover from. None: nothing to tell."""
+        ...
+
     def services(self, env: RoleEnv) -> Mapping[str, object]:
         """Handler objects by the name of their gRPC service, e.g. {"Coordinator": ...}."""
         ...

@@ -35,5 +35,8 @@ class OffsetManagerRole:
     def outbox(self, replica: Replica, env: RoleEnv) -> Outbox:
         return OffsetManagerOutbox(replica, env, self._config)
 
+    def checkpoint(self, machine: object) -> None:
+        """Nothing to tell."""
+
     def services(self, env: RoleEnv) -> Mapping[str, object]:
         return {"OffsetManager": OffsetManagerService(env), "Participant": OffsetParticipant(env)}

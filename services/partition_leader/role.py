@@ -38,6 +38,9 @@ class PartitionLeaderRole:
     def outbox(self, replica: Replica, env: RoleEnv) -> Outbox:
         return PartitionOutbox(replica, env)
 
+    def checkpoint(self, machine: object) -> None:
+        """Nothing to tell."""
+
     def services(self, env: RoleEnv) -> Mapping[str, object]:
         return {
             "PartitionLeader": PartitionLeaderService(env, self._config),

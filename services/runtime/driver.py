@@ -28,6 +28,7 @@ from enum import Enum
 from typing import Any, Final, NamedTuple
 
 from oncelogpb.errors import DiskFull, Loading, NotLeader, OncelogError, UnknownOutcome
+from services.core import failpoints
 from services.core.frame import At, Frame, Kind, StoredFrame
 from services.core.ids import Incarnation, PartitionId
 from services.core.machine import EpochStart, Snapshot, Tick
@@ -164,8 +165,10 @@ class Driver:
         self._snapshots_stopped = False
         machine = self._role.machine(self.partition)
         projection = self._role.projection(self.partition, self.journal.slots)
+        failpoints.reach("driver.replay.before")
         if not await self._replay(machine, projection, epoch):
             return
+        failpoints.reach("driver.replay.after")
         self.machine, self._projection = machine, projection
         start = self.journal.log_end
         self._hw = HighWatermark(
@@ -174,6 +177,7 @@ class Driver:
             epoch_start=start + skip,
             inherited=self.journal.synced_end,
         )
+        failpoints.reach("driver.epoch_start.before")
         at = self.journal.append(
             Frame(Kind.EPOCH_START),
             epoch=epoch,
@@ -182,6 +186,7 @@ class Driver:
         )
         machine.apply(EpochStart(), at)
         self._hand_to_disk()
+        failpoints.reach("driver.epoch_start.after")
 
     async def _replay(self, machine: Any, projection: Any, epoch: int) -> bool:
         """Brings a fresh machine to the log end. False where the replica stepped down meanwhile."""
@@ -286,6 +291,7 @@ class Driver:
     def _append_all(self, records: Sequence[Any]) -> None:
         wall_ms = self._around.clock.now().wall_ms
         codec, journal, machine = self._role.codec, self.journal, self.machine
+        failpoints.reach("driver.append.before")
         for record in records:
             frame = codec.encode(record)
             at = journal.append(frame, epoch=self._epoch, time_ms=wall_ms)
@@ -294,6 +300,7 @@ class Driver:
             if self._projection is not None:
                 self._unprojected.append((record, at))
         self._hand_to_disk()
+        failpoints.reach("driver.append.after")
         if self._bytes_since_snapshot >= self._around.snapshot_every_bytes:
             self._capture_snapshot()
 
@@ -314,11 +321,13 @@ class Driver:
             return
         if not self._hw.synced(Incarnation(self.journal.incarnation), end):
             return
+        failpoints.reach("driver.release.before")
         self._measure_append()
         self._project()
         if self.standing is Standing.LOADING:
             self._become_ready()
         self._release()
+        failpoints.reach("driver.release.after")
         self._notify_advanced()
         if self._outbox is not None:
             self._outbox.wake()
@@ -398,7 +407,9 @@ class Driver:
 
     async def _write(self, offset: int, snapshot: Snapshot) -> None:
         try:
+            failpoints.reach("driver.snapshot.before")
             await self._around.offload(lambda: self.journal.save_snapshot(offset, snapshot))
+            failpoints.reach("driver.snapshot.after")
             self._around.reporter.count("snapshots")
         except OSError as error:
             # Table rows that this snapshot handed over are not handed over again, so no later one

@@ -9,6 +9,7 @@ Everything that is outside comes in through `Outside`, so that the simulator run
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -16,13 +17,13 @@ from typing import Any, Final, Protocol
 
 from oncelogpb.errors import InvalidArgument, Unavailable
 from services.core.ids import BootId, PartitionId
-from services.core.ports import Clock, Disk, Etcd, EtcdUnavailable, Outbox, Peers, Reporter
+from services.core.ports import Clock, Disk, Etcd, EtcdUnavailable, Outbox, Peers, Put, Reporter
 from services.core.role import Role, RoleEnv
 from services.runtime.driver import Driver, Surroundings
 from services.runtime.etcd.directory import ClusterView
 from services.runtime.etcd.election import Elections
 from services.runtime.etcd.identity import ClusterSettings, Identity
-from services.runtime.etcd.keys import BootValue, role_of
+from services.runtime.etcd.keys import BootValue, HintValue, encode, hint_key, role_of
 from services.runtime.etcd.lease import BlockingRenewals, Membership
 from services.runtime.etcd.standing import Prepared
 from services.runtime.etcd.steady import steady_ms
@@ -41,6 +42,8 @@ VERSION: Final = "0.1.0"
 NODE_FILE: Final = "node_id"
 # How often free space is looked at and synced ends are noted.
 HOUSEKEEPING_MS: Final = 1_000
+# How often hints for tools go to etcd.
+HINT_MS: Final = 10_000
 # How long this process's own key may take to show in its view of etcd.
 JOIN_TIMEOUT_MS: Final = 10_000
 NODE_ID_BYTES: Final = 4
@@ -148,6 +151,7 @@ class Node:
         await self._join(self._view, identity, record.lease_ms)
         self._spawn(self._tick())
         self._spawn(self._housekeep())
+        self._spawn(self._hint())
         outside.reporter.event(
             "node started",
             node_id=self.node_id,
@@ -370,6 +374,28 @@ class Node:
             self._outside.reporter.gauge("etcd_reachable", float(reachable))
             for replicas in self._replicas.values():
                 replicas.note_synced_ends()
+
+    async def _hint(self) -> None:
+        """Tells etcd where the oldest open transactions began, for tools. Nothing depends on it."""
+        told: dict[str, bytes] = {}
+        while True:
+            await asyncio.sleep(HINT_MS / 1000)
+            for key, value in self._hints():
+                if told.get(key) == value:
+                    continue
+                with contextlib.suppress(EtcdUnavailable):
+                    await self._outside.etcd.txn([], [Put(key, value)])
+                    told[key] = value
+
+    def _hints(self) -> list[tuple[str, bytes]]:
+        hints = []
+        for role in self._roles:
+            for driver in self._replicas[role.name].led():
+                offset = role.checkpoint(driver.machine)
+                if offset is not None:
+                    value = encode(HintValue(journal_offset=offset, epoch=driver.epoch))
+                    hints.append((hint_key(driver.partition.number), value))
+        return hints
 
     def _sample_disk(self) -> None:
         free_bytes = self._outside.disk.free_bytes()

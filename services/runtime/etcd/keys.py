@@ -25,6 +25,8 @@ CLUSTER: Final = "cluster"
 BOOTS: Final = "boots/"
 PARTITIONS: Final = "partitions/"
 TOPICS: Final = "topics/"
+# Positions of the oldest open transaction of each journal, for tools.
+HINTS: Final = "journal-hints/"
 # Names whose topic is being created; each under its creator's lease.
 CREATING: Final = "creating/"
 
@@ -86,6 +88,13 @@ class PartitionState(msgspec.Struct, frozen=True):
     unclean_epoch: int = 0
 
 
+class HintValue(msgspec.Struct, frozen=True):
+    """`journal-hints/<number>`: where the oldest open transaction of a journal began."""
+
+    journal_offset: int
+    epoch: int
+
+
 class TopicValue(msgspec.Struct, frozen=True):
     """`topics/<name>`: last at creation, first at deletion; so where it stands, all of it does."""
 
@@ -125,6 +134,11 @@ def creating_key(name: str) -> str:
 
 def encode(value: msgspec.Struct) -> bytes:
     return msgspec.json.encode(value)
+
+
+def hint_key(number: int) -> str:
+    """Of a journal partition."""
+    return f"{HINTS}{number}"
 
 
 def role_of(topic_id: TopicId) -> str:

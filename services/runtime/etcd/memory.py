@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import contextvars
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -64,6 +65,8 @@ class MemoryEtcdServer:
         self._compacted = 1
         self._history: list[list[WatchEvent]] = []
         self._changed: asyncio.Event | None = None
+        # Leases end in the store's context: a client that is stopped does not stop their time.
+        self._context = contextvars.copy_context()
 
     # ------------------------------------------------------------------------------------ faults
 
@@ -136,7 +139,7 @@ class MemoryEtcdServer:
         self._last_lease += 1
         lease = self._last_lease
         loop = asyncio.get_running_loop()
-        timer = loop.call_later(ttl_ms / 1000, self._end_lease, lease)
+        timer = self._end_after(ttl_ms, lease)
         self._leases[lease] = _Lease(ttl_ms, loop.time() + ttl_ms / 1000, timer)
         return lease
 
@@ -147,7 +150,7 @@ class MemoryEtcdServer:
             return 0
         held.timer.cancel()
         held.deadline_s = loop.time() + held.ttl_ms / 1000
-        held.timer = loop.call_later(held.ttl_ms / 1000, self._end_lease, lease)
+        held.timer = self._end_after(held.ttl_ms, lease)
         return held.ttl_ms
 
     def revoke_lease(self, lease: int) -> None:
@@ -157,6 +160,10 @@ class MemoryEtcdServer:
         """Cancels the timers, so that a loop without other work ends."""
         for lease in sorted(self._leases):
             self._leases[lease].timer.cancel()
+
+    def _end_after(self, ttl_ms: int, lease: int) -> asyncio.TimerHandle:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(ttl_ms / 1000, self._end_lease, lease, context=self._context)
 
     def _end_lease(self, lease: int) -> None:
         held = self._leases.pop(lease, None)

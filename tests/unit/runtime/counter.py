@@ -127,6 +127,9 @@ class CounterRole:
     def outbox(self, replica: Replica, env: RoleEnv) -> Quiet:
         return Quiet()
 
+    def checkpoint(self, machine: object) -> None:
+        """Nothing to tell."""
+
     def services(self, env: RoleEnv) -> Mapping[str, object]:
         return {}
 
