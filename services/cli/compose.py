@@ -29,10 +29,12 @@ from services.runtime.etcd.client import EtcdClient
 from services.runtime.etcd.directory import ClusterView
 from services.runtime.etcd.endpoints import EtcdTls
 from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from services.runtime.failpoint_actions import VARIABLE, arm_from_environment
 from services.runtime.node import ClusterHandler, Node, NodeLimits, Outside
 from services.runtime.node_config import MIB, PORTS, NodeConfig, split_address
 from services.runtime.observe.logs import Log
 from services.runtime.observe.metrics import Metrics
+from services.runtime.pointed import pointed
 from services.runtime.rpc.cluster_service import ClusterService, ElectUncleanly
 from services.runtime.rpc.limits import RpcLimits
 from services.runtime.rpc.peers import GrpcPeers
@@ -112,6 +114,8 @@ async def serve(settings: ServeSettings) -> None:
     config = settings.node
     log = Log(level=config.log_level, form=config.log_format)
     log.adopt_libraries()
+    if arm_from_environment():
+        log.line(f"failpoints are armed ({VARIABLE}): for tests only", level="warning")
     metrics = Metrics()
     etcd = _etcd(config)
     peers = GrpcPeers(_tls(config))
@@ -181,7 +185,7 @@ def _real_node(
     )
     return Node(
         make_roles(settings.roles, settings.loaded),
-        outside,
+        pointed(outside),
         limits_of(config),
         cluster_handler(settings.loaded.values),
     )
