@@ -213,6 +213,10 @@ class Consumer:
         """What a commit now would cover."""
         return self._positions.progress()
 
+    def place(self, partition: PartitionKey) -> TopicPartition:
+        """The partition by the topic's name."""
+        return self._names[partition]
+
     def offset_commits(
         self, progress: Iterable[Progress], producer_id: int
     ) -> list[offset_manager_pb2.OffsetCommit]:
