@@ -28,7 +28,7 @@ from oncelog.aio.admin import (
     TransactionInfo,
 )
 from oncelog.aio.consumer import GroupMetadata
-from oncelog.aio.transactions import CommitSeq, ExposedPart
+from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.batch import Batch, Record, TopicPartition
 from oncelog.errors import OncelogError
 from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, Tls

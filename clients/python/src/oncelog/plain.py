@@ -19,7 +19,7 @@ from oncelog._core.batching import HeadersLike
 from oncelog._loop import LoopThread
 from oncelog.aio.admin import GroupInfo, GroupOffset, NodeInfo, TopicInfo, TransactionInfo
 from oncelog.aio.consumer import IDLE_S, GroupMetadata
-from oncelog.aio.transactions import CommitSeq, ExposedPart
+from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.batch import Batch, TopicPartition
 from oncelog.errors import Closed
 from oncelog.options import ConnectOptions, make_options

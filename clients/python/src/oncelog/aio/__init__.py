@@ -21,9 +21,10 @@ from oncelog.aio.admin import (
 )
 from oncelog.aio.consumer import Consumer, GroupMetadata
 from oncelog.aio.log import Log, connect
+from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.aio.producer import Producer
 from oncelog.aio.transactional_producer import TransactionalProducer
-from oncelog.aio.transactions import CommitSeq, ExposedPart, Transaction
+from oncelog.aio.transactions import Transaction
 
 __all__ = [
     "Admin",

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Final
 from oncelog._core.messages import Identity
 from oncelog._core.routing import Endpoint, Key, Kind, PartitionKey
 from oncelog._core.transaction import DEFAULT_TIMEOUT_MS, ONE_SHOT_BYTES_MAX, ProducerCore
+from oncelog.aio.outcomes import CommitSeq, wait_of
 from oncelog.aio.recorder import Deliver, Recorder, Sticky
 from oncelog.aio.sender import Sender
-from oncelog.aio.transactions import CommitSeq, Transaction, wait_of
+from oncelog.aio.transactions import Transaction
 from oncelog.errors import Closed
 from oncelog.options import ProducerOptions
 from oncelog.protocol import AsyncProtocol

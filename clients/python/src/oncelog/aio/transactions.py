@@ -16,9 +16,9 @@ group again: a stable fetch waits for the outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import pyarrow as pa
 
@@ -28,6 +28,7 @@ from oncelog._core.messages import Identity, batch_head
 from oncelog._core.positions import After, Origin, Progress
 from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import Event, State, TransactionCore
+from oncelog.aio.outcomes import CommitSeq, ExposedPart, commit, transact
 from oncelog.aio.recorder import Recorder
 from oncelog.aio.sender import Sender
 from oncelog.batch import TopicPartition
@@ -39,29 +40,9 @@ if TYPE_CHECKING:
     from oncelog.aio.transactional_producer import TransactionalProducer
 
 Begun = coordinator_pb2.BeginTransactionReply
-# How long a lookup of an outcome may take beside the call that lost it, milliseconds.
-LOOKUP_MS: Final = 5_000
 
 
-class CommitSeq(NamedTuple):
-    """A number of the application's own that only grows, and its scope: what was committed under it
-    is not committed again."""
-
-    scope: str
-    number: int
-
-    def wire(self) -> types_pb2.CommitSeq:
-        """As requests carry it."""
-        return types_pb2.CommitSeq(scope=self.scope, number=self.number)
-
-
-class ExposedPart(NamedTuple):
-    """Where the records of one partition became readable; only with wait="visible"."""
-
-    topic: str
-    partition: int
-    first_offset: int
-    record_count: int
+R = TypeVar("R")
 
 
 class Transaction:
@@ -380,25 +361,25 @@ class Transaction:
             commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
             wait=self._wait,
         )
-        try:
-            reply = await self._transact(identity, request)
-        except errors.InDoubt:
-            self._lose()
-            raise
+        reply = await self._await_outcome(
+            transact(self._protocol, identity, request), progress, identity
+        )
         self._core.tx_id = reply.tx_id
         self._decided(reply, progress, identity)
 
-    async def _transact(
-        self, identity: core.ProducerCore, request: coordinator_pb2.TransactRequest
-    ) -> Any:
-        """A number that was never used is asked for again: nothing happened under ours."""
+    async def _await_outcome(
+        self, decision: Awaitable[R], progress: list[Progress], identity: core.ProducerCore
+    ) -> R:
+        """The reply to a commit. Takes the consequences of an answer that is damaged or lost."""
         try:
-            return await self._protocol.call("coordinator.transact", request)
-        except errors.OutOfOrderSequence as error:
-            if not identity.expect_request_number(error):
-                raise
-        request.request_number = identity.take_request_number()
-        return await self._protocol.call("coordinator.transact", request)
+            return await decision
+        except errors.Damaged:
+            # Committed for ever, in part unreadable until an operator acts: the input is consumed.
+            self._decided(coordinator_pb2.CommitTransactionReply(visible=True), progress, identity)
+            raise
+        except errors.InDoubt:
+            self._lose()
+            raise
 
     async def _commit_opened(self, progress: list[Progress]) -> None:
         await self._open()
@@ -422,45 +403,10 @@ class Transaction:
             request.begin_next.request_id = identity.take_request_id()
             request.begin_next.timeout_ms = self._timeout_ms
         self._core.on(Event.COMMIT)
-        reply = await self._ask_until_decided(request)
+        reply = await self._await_outcome(commit(self._protocol, request), progress, identity)
         if reply.HasField("next") and reply.next.result == Begun.RESULT_OPEN:
             identity.keep_adopted(reply.next.tx_id, int(self._protocol.now_ms()))
         self._decided(reply, progress, identity)
-
-    async def _ask_until_decided(self, request: coordinator_pb2.CommitTransactionRequest) -> Any:
-        """The commit's reply. Repeats are inside `call`; what is still in doubt is looked up."""
-        try:
-            return await self._protocol.call("coordinator.commit_transaction", request)
-        except (errors.InDoubt, errors.TransactionEnded, errors.UnknownTransaction) as error:
-            outcome = await self._look_up(request.tx_id)
-            if outcome is not None and outcome.state == types_pb2.TRANSACTION_STATE_COMMITTED:
-                return coordinator_pb2.CommitTransactionReply(visible=outcome.visible)
-            if outcome is not None and outcome.state == types_pb2.TRANSACTION_STATE_ABORTED:
-                raise errors.TransactionEnded(
-                    f"transaction {request.tx_id:#x} was aborted: "
-                    f"{types_pb2.AbortCause.Name(outcome.cause)}",
-                    tx_id=request.tx_id,
-                    outcome="ABORTED",
-                ) from error
-            if isinstance(error, errors.TransactionEnded | errors.Damaged):
-                raise
-            self._lose()
-            raise errors.UnknownOutcome(
-                f"nobody could say what became of transaction {request.tx_id:#x}; ask "
-                "admin.describe_transaction later",
-                tx_id=request.tx_id,
-            ) from error
-
-    async def _look_up(self, tx_id: int) -> Any:
-        try:
-            reply = await self._protocol.call(
-                "coordinator.get_transaction",
-                coordinator_pb2.GetTransactionRequest(tx_id=tx_id),
-                LOOKUP_MS,
-            )
-        except errors.OncelogError:
-            return None
-        return reply.transaction
 
     def _decided(self, reply: Any, progress: list[Progress], identity: core.ProducerCore) -> None:
         """The commit is durable: the consumer goes on from here."""
@@ -531,15 +477,3 @@ def _whole_batch(partition: PartitionKey, sealed: Sealed) -> types_pb2.Batch:
     batch = batch_head(partition, sealed, 0)
     batch.payload = sealed.payload
     return batch
-
-
-def wait_of(wait: str) -> types_pb2.Wait.ValueType:
-    """prepared: the decision is durable. visible: all partitions show it, too. Raises
-    InvalidArgument."""
-    choices: dict[str, types_pb2.Wait.ValueType] = {
-        "prepared": types_pb2.WAIT_PREPARED,
-        "visible": types_pb2.WAIT_VISIBLE,
-    }
-    if wait not in choices:
-        raise errors.InvalidArgument(f"wait is {wait!r}; allowed: prepared, visible", field="wait")
-    return choices[wait]

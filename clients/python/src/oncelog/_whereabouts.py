@@ -1,0 +1,241 @@
+"""Who leads what, as asked of the cluster: the metadata cache and its questions, and the client's
+clock.
+
+Questions that come in one turn of the loop travel together; while one is on its way, the next ones
+wait for the following. Every wait has a deadline.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import time
+from collections.abc import Callable, Iterable
+from typing import Final
+
+from oncelog._core import retries, routing
+from oncelog._core.retries import Action
+from oncelog._core.routing import Endpoint, Key, PartitionKey
+from oncelog._transport import GrpcTransport, Transport
+from oncelog.errors import Closed
+from oncelog.options import ConnectOptions, require
+from oncelogpb import errors
+from oncelogpb.v1 import partition_leader_pb2
+
+# One process has this long to answer a question about metadata before the next one is asked.
+METADATA_ATTEMPT_MS: Final = 3_000
+# A topic that no process knows is asked for again this long: one that was just created spreads.
+TOPIC_GRACE_MS: Final = 500
+
+
+class Whereabouts:
+    """For one event loop; make it there. `transport`, `chance`, `entropy` and `wall_ns` are the
+    ports to the outside: tests and the simulator give others."""
+
+    def __init__(
+        self,
+        bootstrap: str,
+        options: ConnectOptions | None = None,
+        *,
+        transport: Transport | None = None,
+        chance: Callable[[], float] = random.random,
+        entropy: Callable[[int], bytes] = os.urandom,
+        wall_ns: Callable[[], int] = time.time_ns,
+    ) -> None:
+        self.options = options or ConnectOptions()
+        self.options.validate()
+        self.directory = routing.Directory()
+        self.transport: Transport = transport or GrpcTransport(self.options.tls)
+        self._bootstrap = routing.parse_bootstrap(bootstrap)
+        # A number in [0, 1), for back-off and for choices that should differ.
+        self.chance = chance
+        # Bytes nobody can guess: ids of producers and of their runs.
+        self.entropy = entropy
+        # Nanoseconds since the Unix epoch, for the timestamps of records.
+        self.wall_ns = wall_ns
+        self._turn = 0
+        self._closed = False
+        self._wanted_keys: set[Key] = set()
+        self._wanted_topics: set[str] = set()
+        self._wanted_ids: set[bytes] = set()
+        self._refreshing: asyncio.Task[None] | None = None
+        # True: the question of the refresh under way has gone; who comes now goes with the next.
+        self._asked = False
+
+    # ------------------------------------------------------------------------------------ topics
+
+    async def topic(self, name: str) -> partition_leader_pb2.TopicDescription:
+        """The topic, from the cache or asked for. Raises UnknownTopic."""
+        topic = self.directory.topic(name)
+        give_up = self.now_ms() + TOPIC_GRACE_MS
+        attempt = 0
+        while topic is None:
+            await self.refresh(topics=[name])
+            topic = self.directory.topic(name)
+            if topic is None:
+                if self.now_ms() >= give_up:
+                    raise errors.UnknownTopic(
+                        f"no topic {name!r}; create it with admin.create_topic", topic=name
+                    )
+                await self.back_off(attempt)
+                attempt += 1
+        return topic
+
+    # ----------------------------------------------------------------------------------- leaders
+
+    async def locate(self, key: Key | PartitionKey, deadline: float) -> Endpoint:
+        """Who leads it. Raises Unavailable where nobody does now, UnknownTopic."""
+        found = self._known(key)
+        if found is not None:
+            return found
+        if isinstance(key, PartitionKey):
+            await self.refresh(topic_ids=[key.topic_id], deadline=deadline)
+        else:
+            await self.refresh(keys=[key], deadline=deadline)
+        found = self._known(key)
+        if found is not None:
+            return found
+        if isinstance(key, PartitionKey):
+            topic = self.directory.topic_by_id(key.topic_id)
+            if topic is None:
+                raise errors.UnknownTopic(f"no topic of id {key.topic_id.hex()}")
+            if key.number >= len(topic.partitions):
+                raise errors.UnknownPartition(
+                    f"topic {topic.name!r} has {len(topic.partitions)} partitions, no {key.number}",
+                    topic=topic.name,
+                )
+        raise errors.Unavailable(f"nobody leads {key} now")
+
+    async def refresh(
+        self,
+        *,
+        keys: Iterable[Key] = (),
+        topics: Iterable[str] = (),
+        topic_ids: Iterable[bytes] = (),
+        deadline: float | None = None,
+    ) -> None:
+        """Asks for metadata; questions of one loop turn travel together. Raises Unavailable."""
+        self._wanted_keys.update(keys)
+        self._wanted_topics.update(topics)
+        self._wanted_ids.update(topic_ids)
+        while self._refreshing is not None and not self._refreshing.done() and self._asked:
+            # Its question is on the way: ours goes with the next one.
+            await self._wait_for(self._refreshing, deadline, swallow=True)
+        if self._refreshing is None or self._refreshing.done():
+            self._asked = False
+            self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
+            self._refreshing.add_done_callback(_retrieve)
+        await self._wait_for(self._refreshing, deadline)
+
+    def learn_failure(self, key: Key | PartitionKey, error: errors.OncelogError) -> bool:
+        """Corrects the directory after an error. True: it now names another leader, which may be
+        tried at once."""
+        action = retries.action_for(error)
+        if isinstance(error, errors.NotLeader):
+            return self.directory.redirect(key, error)
+        if action in (Action.REDIRECT, Action.ASK):
+            self.directory.forget(key)
+        return False
+
+    def _known(self, key: Key | PartitionKey) -> Endpoint | None:
+        if isinstance(key, PartitionKey):
+            return self.directory.leader(key)
+        return self.directory.route(key)
+
+    def processes(self, role: str | None = None) -> list[Endpoint]:
+        """Whom to ask, each once: those we know, then those we were told at first."""
+        known = [
+            Endpoint(node.endpoint.host, node.endpoint.port)
+            for node in self.directory.nodes
+            if role is None or role in node.roles
+        ]
+        if role is not None:
+            return sorted(set(known))
+        return list(dict.fromkeys([*sorted(known), *self._bootstrap]))
+
+    async def any_process(self, method: str, deadline: float) -> Endpoint:
+        """The next one in turn: a retry asks another."""
+        role = method.partition(".")[0]
+        processes = self.processes(None if role == "cluster" else role)
+        if not processes:
+            await self.refresh(deadline=deadline)
+            processes = self.processes(role)
+        if not processes:
+            raise errors.Unavailable(f"no {role} process is alive")
+        self._turn += 1
+        return processes[self._turn % len(processes)]
+
+    async def _refresh(self) -> None:
+        # A turn of the loop, so that everybody who asks now asks in one message.
+        await asyncio.sleep(0)
+        request = routing.metadata_request(
+            keys=self._wanted_keys, topics=self._wanted_topics, topic_ids=self._wanted_ids
+        )
+        self._wanted_keys, self._wanted_topics, self._wanted_ids = set(), set(), set()
+        self._asked = True
+        processes = self.processes()
+        failures: list[str] = []
+        for step in range(len(processes)):
+            endpoint = processes[(self._turn + step) % len(processes)]
+            try:
+                reply = await self.transport.call(
+                    endpoint, "cluster.get_metadata", request, METADATA_ATTEMPT_MS
+                )
+            except errors.OncelogError as error:
+                failures.append(f"{endpoint}: {error}")
+                continue
+            self._turn = processes.index(endpoint)
+            self.directory.learn(request, reply)
+            return
+        self._turn += 1
+        raise errors.Unavailable("no process answers: " + "; ".join(failures))
+
+    async def _wait_for(
+        self, task: asyncio.Task[None], deadline: float | None, *, swallow: bool = False
+    ) -> None:
+        """Waits for a task that others wait for as well: nobody's end cancels it."""
+        seconds = None if deadline is None else self.remaining_ms(deadline) / 1000
+        done, _ = await asyncio.wait([task], timeout=seconds)
+        if not done:
+            raise errors.Unavailable("no metadata within the deadline")
+        if swallow:
+            return
+        if task.cancelled():
+            raise Closed("the connection is closed: connect again")
+        failure = task.exception()
+        if failure is not None:
+            raise failure
+
+    # ------------------------------------------------------------------------------------- time
+
+    def now_ms(self) -> float:
+        """The loop's clock: monotonic milliseconds."""
+        return asyncio.get_running_loop().time() * 1000
+
+    def deadline(self, timeout_ms: int | None = None) -> float:
+        """On the loop's clock. Raises InvalidArgument."""
+        if timeout_ms is None:
+            timeout_ms = self.options.timeout_ms
+        require("timeout_ms", timeout_ms, 1, 24 * 3_600_000)
+        return self.now_ms() + timeout_ms
+
+    def remaining_ms(self, deadline: float) -> int:
+        """What is left, at least 1."""
+        return max(1, int(deadline - self.now_ms()))
+
+    async def back_off(self, attempt: int, error: errors.OncelogError | None = None) -> None:
+        """Waits as the policy says before the next attempt."""
+        chance = self.chance()
+        wait = (
+            retries.backoff_ms(attempt, chance)
+            if error is None
+            else retries.wait_ms(error, attempt, chance)
+        )
+        await asyncio.sleep(wait / 1000)
+
+
+def _retrieve(task: asyncio.Task[None]) -> None:
+    """A refresh that nobody waits for any more must not complain."""
+    if not task.cancelled():
+        task.exception()
