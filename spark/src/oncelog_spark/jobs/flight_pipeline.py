@@ -178,20 +178,21 @@ def run_query(
         finally:
             flights.unpersist()
 
-    query = (
-        parsed(source)
-        .writeStream.foreachBatch(write)
-        .option("checkpointLocation", str(checkpoint))
-        .trigger(availableNow=True)
-        .start()
-    )
     try:
-        while not query.awaitTermination(SHOW_SECONDS):
-            on_progress(_position(query.lastProgress))
+        query = (
+            parsed(source)
+            .writeStream.foreachBatch(write)
+            .option("checkpointLocation", str(checkpoint))
+            .trigger(availableNow=True)
+            .start()
+        )
+        try:
+            while not query.awaitTermination(SHOW_SECONDS):
+                on_progress(_position(query.lastProgress))
+        finally:
+            query.stop()
     except Exception as error:
         raise QueryFailed(str(error)) from error
-    finally:
-        query.stop()
     return len(query.recentProgress)
 
 

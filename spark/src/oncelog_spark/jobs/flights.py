@@ -121,12 +121,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.keep:
                 console.print(f"kept: {folder}")
     except (ClusterFailed, JavaMissing, truth.DataMissing) as error:
-        console.print(str(error), style="red", markup=False)
+        console.print(str(error), style="red", markup=False, soft_wrap=True)
         return CANNOT_RUN
     except KeyboardInterrupt:
         return INTERRUPTED
     except pipeline.QueryFailed as error:
-        console.print(f"the query failed: {error}", style="red", markup=False)
+        console.print(f"the query failed: {error}", style="red", markup=False, soft_wrap=True)
         return NOT_EXACTLY_ONCE
     if options.json:
         print(json.dumps(report.document()))
