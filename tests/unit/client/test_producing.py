@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oncelog._core.batching import RECORD_BYTES_MAX
 from oncelog._core.routing import Endpoint
 from oncelog.aio.producer import Producer
 from oncelog.batch import Chunk
@@ -226,6 +227,34 @@ def test_more_than_the_buffer_holds_makes_send_wait_until_there_is_room() -> Non
     log, most, _ = producing(work, batch_bytes=16 * 1024, buffer_bytes_max=64 * 1024)
     assert len(log.values(0)) == 200
     assert most < 128 * 1024
+
+
+@pytest.mark.parametrize(
+    ("record", "error"),
+    [
+        ({"value": b"x" * (RECORD_BYTES_MAX + 1)}, errors.TooLarge),
+        ({"value": "text"}, errors.InvalidArgument),
+        ({"value": b"v", "key": 7}, errors.InvalidArgument),
+        ({"value": b"v", "headers": {"a": "text"}}, errors.InvalidArgument),
+        ({"value": b"v", "headers": [(b"a", b"b")]}, errors.InvalidArgument),
+        ({"value": b"v", "partition": -1}, errors.InvalidArgument),
+        ({"value": b"v", "partition": "0"}, errors.InvalidArgument),
+        ({"value": b"v", "timestamp_us": 1.5}, errors.InvalidArgument),
+        ({"value": b"v", "topic": ""}, errors.InvalidArgument),
+    ],
+)
+def test_what_cannot_be_sent_is_refused_at_the_call_and_takes_nothing_with_it(
+    record: dict[str, Any], error: type[Exception]
+) -> None:
+    async def work(producer: Producer, transport: ScriptedTransport) -> None:
+        await producer.send("a", b"before")
+        with pytest.raises(error):
+            await producer.send(**{"topic": "a", **record})
+        await producer.send("a", b"behind")
+        await producer.flush()
+
+    log, _, _ = producing(work)
+    assert log.values(0) == [b"before", b"behind"]
 
 
 def test_a_closed_producer_says_so_and_has_flushed() -> None:

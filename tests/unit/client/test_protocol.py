@@ -284,6 +284,26 @@ def test_listings_ask_every_process_and_merge_by_name() -> None:
     assert [group.group for group in reply.groups] == ["a", "b", "c", "d"]
 
 
+def test_what_waits_is_told_that_the_connection_was_closed() -> None:
+    import asyncio
+
+    from oncelog.errors import Closed
+
+    async def work() -> None:
+        transport = ScriptedTransport(5)
+        transport.handlers["offset_manager.fetch_offsets"] = answers(errors.Loading("x"))
+        protocol = protocol_over(transport)
+        waiting = asyncio.create_task(protocol.call("offset_manager.fetch_offsets", FETCH))
+        await asyncio.sleep(0.5)
+        await protocol.close()
+        with pytest.raises(Closed):
+            await waiting
+        with pytest.raises(Closed):
+            await protocol.topic("b")
+
+    assert on_virtual_time(work)[1] < 3
+
+
 def test_the_topic_is_cached_and_an_unknown_one_is_told_within_its_grace() -> None:
     async def work() -> int:
         transport = ScriptedTransport(5)

@@ -345,6 +345,22 @@ def test_i4_a_commit_that_nobody_answers_is_looked_up(state: Any, ended: str) ->
     transacting(work, timeout_ms=3_000)
 
 
+def test_a_damaged_commit_is_told_and_its_input_stays_consumed() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.script["commit_transaction"] = [errors.Damaged("x")]
+        consumer = consumer_of(producer, 3)
+        tx = producer.transaction(consumer, wait="visible")
+        with pytest.raises(errors.Damaged):
+            async with tx:
+                await tx.send("a", b"v")
+                await tx.flush()
+        assert tx.state == "committed"
+        assert await consumer.position("a", 0) == 10
+        assert "abort_transaction" not in services.names()
+
+    transacting(work)
+
+
 def test_after_an_outcome_in_doubt_a_new_instance_registers_and_the_old_one_is_ended() -> None:
     async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
         services.script["commit_transaction"] = [errors.UnknownOutcome("x")] * 100

@@ -64,6 +64,7 @@ class FanOut:
         open_items = list(range(len(partitions)))
         attempt = 0
         while open_items:
+            self._protocol.require_open()
             groups, refused = await self._by_leader(partitions, open_items, deadline)
             outcomes = await asyncio.gather(
                 *(

@@ -18,6 +18,7 @@ import grpc.aio
 
 from oncelog._core.messages import Produce
 from oncelog._core.routing import METHODS, Endpoint
+from oncelog.errors import Closed
 from oncelog.options import Tls
 from oncelogpb import calls, errors
 
@@ -60,6 +61,7 @@ class GrpcTransport:
         self._credentials = None if tls is None else _read_credentials(tls)
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
         self._streams: dict[tuple[Endpoint, str], calls.CallStream] = {}
+        self._closed = False
 
     def begin(
         self, to: Endpoint, method: str, request: Any, timeout_ms: int
@@ -92,6 +94,7 @@ class GrpcTransport:
         return self._stream(to, service).on_end(listener)
 
     async def close(self) -> None:
+        self._closed = True
         streams, self._streams = list(self._streams.values()), {}
         channels, self._channels = list(self._channels.values()), {}
         for stream in streams:
@@ -112,6 +115,8 @@ class GrpcTransport:
         channel = self._channels.get(to)
         if channel is not None:
             return channel
+        if self._closed:
+            raise Closed("the connection is closed: connect again")
         options: list[tuple[str, Any]] = list(calls.CHANNEL_OPTIONS)
         if self._credentials is None:
             channel = grpc.aio.insecure_channel(str(to), options=options)

@@ -116,6 +116,7 @@ class Whereabouts:
         deadline: float | None = None,
     ) -> None:
         """Asks for metadata; questions of one loop turn travel together. Raises Unavailable."""
+        self.require_open()
         self._wanted_keys.update(keys)
         self._wanted_topics.update(topics)
         self._wanted_ids.update(topic_ids)
@@ -127,6 +128,11 @@ class Whereabouts:
             self._refreshing = asyncio.get_running_loop().create_task(self._refresh())
             self._refreshing.add_done_callback(_retrieve)
         await self._wait_for(self._refreshing, deadline)
+
+    def require_open(self) -> None:
+        """Raises Closed."""
+        if self._closed:
+            raise Closed("the connection is closed: connect again")
 
     def learn_failure(self, key: Key | PartitionKey, error: errors.OncelogError) -> bool:
         """Corrects the directory after an error. True: it now names another leader, which may be

@@ -40,8 +40,6 @@ class AsyncProtocol(Whereabouts):
 
     async def call(self, method: str, request: Any, timeout_ms: int | None = None) -> Any:
         """The reply. `method` is "service.rpc_in_snake_case". Raises OncelogError."""
-        if self._closed:
-            raise Closed("the connection is closed: connect again")
         deadline = self.deadline(timeout_ms)
         kind = routing.method_of(method).kind
         if kind is Kind.PARTITIONS:
@@ -78,6 +76,7 @@ class AsyncProtocol(Whereabouts):
         attempt = 0
         in_doubt = False
         while True:
+            self.require_open()
             try:
                 endpoint = await locate()
                 return await self.transport.call(

@@ -264,8 +264,11 @@ class TransactionalProducer:
         except errors.OncelogError:
             # The coordinator aborts what is open; whoever commits it is told.
             return
-        if identity is self._identity and identity is not None:
-            assert again.generation == identity.generation, "one instance, one generation"
+        if identity is None or identity is not self._identity:
+            return
+        if (again.producer_id, again.generation) != (identity.producer_id, identity.generation):
+            # The coordinator had forgotten this unnamed producer: what it holds open has ended.
+            self._identity = again
 
     async def _abort(
         self, identity: ProducerCore, tx_id: int, partitions: Iterable[PartitionKey]
