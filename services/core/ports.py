@@ -150,6 +150,12 @@ class Delete(NamedTuple):
     key: str
 
 
+class DeletePrefix(NamedTuple):
+    """Every key that begins so."""
+
+    prefix: str
+
+
 class TxnResult(NamedTuple):
     succeeded: bool
     revision: int
@@ -175,8 +181,10 @@ class Etcd(Protocol):
         ...
 
     async def txn(
-        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete]
-    ) -> TxnResult: ...
+        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
+    ) -> TxnResult:
+        """All of `then` or nothing; no key may be touched twice."""
+        ...
 
     async def grant_lease(self, ttl_ms: int) -> int: ...
 
@@ -228,6 +236,8 @@ class TopicInfo(NamedTuple):
     replication_factor: int
     configs: Mapping[str, str]
     created_ms: int
+    # How often it was altered: of two memories of a topic, the higher is the newer.
+    version: int = 0
 
 
 class PartitionInfo(NamedTuple):

@@ -27,6 +27,7 @@ from pyetcd.etcdrpc import rpc_pb2 as rpc
 from services.core.ports import (
     Compare,
     Delete,
+    DeletePrefix,
     EtcdCompacted,
     EtcdLeaseGone,
     EtcdUnavailable,
@@ -102,7 +103,7 @@ class EtcdClient:
                 continue
 
     async def txn(
-        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete]
+        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
     ) -> TxnResult:
         if max(len(compares), len(then)) > TXN_OPS_MAX:
             raise ValueError(f"more than {TXN_OPS_MAX} operations in one transaction")
@@ -326,11 +327,15 @@ class EtcdClient:
             mod_revision=0 if isinstance(compare, Exists) else compare.mod_revision,
         )
 
-    def _operation(self, op: Put | Delete) -> Any:
+    def _operation(self, op: Put | Delete | DeletePrefix) -> Any:
         if isinstance(op, Put):
             put = rpc.PutRequest(key=self._full(op.key), value=op.value, lease=op.lease)
             return rpc.RequestOp(request_put=put)
-        delete = rpc.DeleteRangeRequest(key=self._full(op.key))
+        if isinstance(op, DeletePrefix):
+            start = self._full(op.prefix)
+            delete = rpc.DeleteRangeRequest(key=start, range_end=_prefix_end(start))
+        else:
+            delete = rpc.DeleteRangeRequest(key=self._full(op.key))
         return rpc.RequestOp(request_delete_range=delete)
 
 

@@ -49,6 +49,9 @@ class ClusterValue(msgspec.Struct, frozen=True):
     offset_partitions: int
     min_insync_replicas: int
     lease_ms: int
+    # How often `oncelog cluster recover` rebuilt what stands here. A data directory works only with
+    # the one that it took part in (see `identity`).
+    recovery: int = 0
 
 
 class BootValue(msgspec.Struct, frozen=True):
@@ -103,6 +106,8 @@ class TopicValue(msgspec.Struct, frozen=True):
     replication_factor: int
     configs: dict[str, str]
     created_ms: int
+    # How often it was altered.
+    version: int = 0
 
 
 class CreatingValue(msgspec.Struct, frozen=True):
@@ -169,6 +174,7 @@ def decode_topic(name: str, value: bytes) -> TopicInfo:
         replication_factor=topic.replication_factor,
         configs=topic.configs,
         created_ms=topic.created_ms,
+        version=topic.version,
     )
 
 

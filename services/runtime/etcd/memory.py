@@ -21,6 +21,7 @@ from typing import Final
 from services.core.ports import (
     Compare,
     Delete,
+    DeletePrefix,
     EtcdCompacted,
     EtcdLeaseGone,
     EtcdUnavailable,
@@ -104,7 +105,9 @@ class MemoryEtcdServer:
             if key.startswith(prefix)
         ]
 
-    def txn(self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete]) -> TxnResult:
+    def txn(
+        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
+    ) -> TxnResult:
         _require_sound(compares, then)
         if not all(self._holds(compare) for compare in compares):
             return TxnResult(False, self.revision)
@@ -115,6 +118,9 @@ class MemoryEtcdServer:
         for op in then:
             if isinstance(op, Put):
                 events.append(self._put(op))
+            elif isinstance(op, DeletePrefix):
+                doomed = [key for key in sorted(self._keys) if key.startswith(op.prefix)]
+                events += [self._delete(key) for key in doomed]
             elif op.key in self._keys:
                 events.append(self._delete(op.key))
         self._commit(events)
@@ -218,7 +224,7 @@ class MemoryEtcd:
         self.latency_ms = latency_ms
         self._unavailable = False
         self._dropped_replies = 0
-        self._held_txns: list[tuple[list[Compare | Exists], list[Put | Delete]]] = []
+        self._held_txns: list[tuple[list[Compare | Exists], list[Put | Delete | DeletePrefix]]] = []
         self._hold_next_txn = False
         self._hold_next_reply = False
         self._held_replies = asyncio.Event()
@@ -273,7 +279,7 @@ class MemoryEtcd:
         return found
 
     async def txn(
-        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete]
+        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
     ) -> TxnResult:
         await self._travel()
         if self._hold_next_txn:
@@ -334,9 +340,13 @@ class MemoryEtcd:
         await asyncio.sleep(self.latency_ms / 1000)
 
 
-def _require_sound(compares: Sequence[Compare | Exists], then: Sequence[Put | Delete]) -> None:
+def _require_sound(
+    compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
+) -> None:
     if max(len(compares), len(then)) > TXN_OPS_MAX:
         raise ValueError(f"more than {TXN_OPS_MAX} operations in one transaction (--max-txn-ops)")
-    keys = [op.key for op in then]
-    if len(keys) != len(set(keys)):
+    keys = [op.key for op in then if not isinstance(op, DeletePrefix)]
+    prefixes = [op.prefix for op in then if isinstance(op, DeletePrefix)]
+    put = [op.key for op in then if isinstance(op, Put)]
+    if len(keys) != len(set(keys)) or any(key.startswith(tuple(prefixes)) for key in put):
         raise ValueError("a transaction may change a key only once")

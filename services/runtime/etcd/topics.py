@@ -134,7 +134,9 @@ class EtcdTopics:
             found, topic = await self._find(name)
             merged = {**topic.configs, **configs}
             changed = msgspec.structs.replace(
-                topic, configs={key: value for key, value in merged.items() if value}
+                topic,
+                configs={key: value for key, value in merged.items() if value},
+                version=topic.version + 1,
             )
             result = await self._change(
                 name, Compare(found.key, found.mod_revision), [Put(found.key, encode(changed))]
