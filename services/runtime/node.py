@@ -23,7 +23,14 @@ from services.runtime.driver import Driver, Surroundings
 from services.runtime.etcd.directory import ClusterView
 from services.runtime.etcd.election import Elections
 from services.runtime.etcd.identity import ClusterSettings, Identity
-from services.runtime.etcd.keys import BootValue, HintValue, encode, hint_key, role_of
+from services.runtime.etcd.keys import (
+    TOPICS,
+    BootValue,
+    HintValue,
+    encode,
+    hint_key,
+    role_of,
+)
 from services.runtime.etcd.lease import BlockingRenewals, Membership
 from services.runtime.etcd.standing import Prepared
 from services.runtime.etcd.steady import steady_ms
@@ -191,7 +198,7 @@ class Node:
             on_refused=self._fail,
         )
         await self._elections.start()
-        view.on_change(lambda changed: self._wake())
+        view.on_change(self._view_changed)
 
     async def stop(self) -> None:
         """Stands no more, drains its callers, saves and closes its replicas, and gives the lease
@@ -374,6 +381,7 @@ class Node:
             self._outside.reporter.gauge("etcd_reachable", float(reachable))
             for replicas in self._replicas.values():
                 replicas.note_synced_ends()
+                await replicas.remember()
 
     async def _hint(self) -> None:
         """Tells etcd where the oldest open transactions began, for tools. Nothing depends on it."""
@@ -411,9 +419,12 @@ class Node:
         self._outside.reporter.observe("sync", stats.took_ms)
         self._outside.reporter.count("journal_bytes", stats.written_bytes)
 
-    def _wake(self) -> None:
+    def _view_changed(self, changed: frozenset[str]) -> None:
+        topics_changed = any(key.startswith(TOPICS) for key in changed)
         for replicas in self._replicas.values():
             replicas.wake()
+            if topics_changed:
+                self._spawn(replicas.remember())
 
     def _lease(self) -> int:
         if self._membership is None:

@@ -8,6 +8,7 @@ Invariants:
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -17,6 +18,12 @@ from services.core.ports import Directory, Disk, Outbox
 from services.core.role import Role
 from services.runtime.driver import UNCLEAN_SKIP, Driver, Standing, Surroundings
 from services.runtime.etcd.standing import Prepared
+from services.runtime.replica_record import (
+    ReplicaRecord,
+    load_record,
+    make_record,
+    save_record,
+)
 from services.runtime.storage.journal import Journal
 
 PARTITIONS_DIRECTORY: Final = "partitions"
@@ -55,6 +62,10 @@ class RoleReplicas:
         self._segment_bytes = segment_bytes
         self._random_bytes = random_bytes
         self._drivers: dict[PartitionId, Driver] = {}
+        # What `replica.json` of each says.
+        self._records: dict[PartitionId, ReplicaRecord] = {}
+        # One writer of those files at a time.
+        self._remembering = asyncio.Lock()
 
     # ------------------------------------------------------------------------- what services use
 
@@ -112,11 +123,12 @@ class RoleReplicas:
 
     async def _open(self, partition: PartitionId) -> Driver:
         opened: list[Journal] = []
+        directory = directory_of(partition)
 
         def blocking() -> None:
-            opened.append(
-                Journal.open(self._disk, directory_of(partition), segment_bytes=self._segment_bytes)
-            )
+            opened.append(Journal.open(self._disk, directory, segment_bytes=self._segment_bytes))
+            if (record := load_record(self._disk, directory)) is not None:
+                self._records[partition] = record
 
         await self._around.offload(blocking)
         driver = Driver(partition, self._role, opened[0], self._around, self._make_outbox)
@@ -131,6 +143,38 @@ class RoleReplicas:
         behind = driver.journal.last_epoch < unclean_epoch
         is_control = self._role.control_topic is not None
         await driver.lead(epoch, skip=UNCLEAN_SKIP if is_control and behind else 0)
+        async with self._remembering:
+            await self._remember(partition, driver)
+
+    async def remember(self) -> None:
+        """Writes down, for `oncelog cluster recover`, what changed about the replicas led here."""
+        async with self._remembering:
+            for partition, driver in sorted(self._drivers.items()):
+                await self._remember(partition, driver)
+
+    async def _remember(self, partition: PartitionId, driver: Driver) -> None:
+        if driver.standing not in (Standing.LOADING, Standing.READY):
+            return
+        record = make_record(
+            partition,
+            incarnation=driver.journal.incarnation,
+            epoch=driver.epoch,
+            topic=self._directory.topic_by_id(partition.topic_id),
+        )
+        known = self._records.get(partition)
+        if known is not None and known.says_as_much_as(record):
+            return
+        try:
+            await self._around.offload(
+                lambda: save_record(self._disk, directory_of(partition), record)
+            )
+        except OSError as error:
+            # The older record is true as well. It is tried again each second.
+            self._around.reporter.event(
+                "replica record not written", partition=str(partition), error=str(error)
+            )
+        else:
+            self._records[partition] = record
 
     def deposed(self, partition: PartitionId) -> None:
         """Leads no more, from this very turn."""
@@ -141,6 +185,7 @@ class RoleReplicas:
     async def deleted(self, partition: PartitionId) -> None:
         """etcd no longer knows it: put it aside."""
         driver = self._drivers.pop(partition, None)
+        self._records.pop(partition, None)
         if driver is not None:
             driver.step_down("topic deleted")
             await driver.closed()

@@ -7,18 +7,18 @@ and the boot id of the process that ran last. An etcd that does not match is ref
     no cluster record, or another cluster id     wiped, or another cluster's
     another cluster id of etcd's own             replaced
     a revision below one seen before             restored from a backup
+    another number of recoveries                 rebuilt without this directory, or restored since
 
-Invariant: what is remembered about revisions never goes back. It may lag by REMEMBER_EVERY_MS, so
-a backup younger than that is not noticed here; epochs in the logs are the second line.
-
-Left out: `oncelog cluster recover`.
+Invariant: what is remembered about revisions never goes back, except by `oncelog cluster recover`
+(`runtime/recover`), which counts itself. It may lag by REMEMBER_EVERY_MS, so a backup younger than
+that is not noticed here; epochs in the logs are the second line.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -64,11 +64,18 @@ class ClusterRecord(msgspec.Struct, frozen=True):
     lease_ms: int
 
 
-class _Remembered(msgspec.Struct, frozen=True):
+class Remembered(msgspec.Struct, frozen=True):
+    """What `etcd.json` says. All defaults: a directory that never joined a cluster."""
+
     cluster_id: str = ""
     etcd_cluster_id: str = ""
     revision: int = 0
     boot_id: str = ""
+    # Recoveries of the cluster that this directory took part in, or began after.
+    recovery: int = 0
+    # Of the cluster record, for the day when that is lost. 0: not known.
+    min_insync_replicas: int = 0
+    lease_ms: int = 0
 
 
 class Identity:
@@ -89,7 +96,7 @@ class Identity:
         self._random_bytes = random_bytes
         self._offload = offload
         self._now_ms = now_ms
-        self._remembered = _load(disk)
+        self._remembered = load_remembered(disk)
         # Highest revision seen, in memory; ahead of the file.
         self._revision = self._remembered.revision
         self._written_ms = now_ms() - REMEMBER_EVERY_MS
@@ -126,7 +133,13 @@ class Identity:
         value = msgspec.json.decode(record.value, type=ClusterValue)
         _require_counts(value)
         self._revision = max(self._revision, revision)
-        await self._write(cluster_id=value.cluster_id, etcd_cluster_id=etcd_id)
+        await self._write(
+            cluster_id=value.cluster_id,
+            etcd_cluster_id=etcd_id,
+            recovery=value.recovery,
+            min_insync_replicas=value.min_insync_replicas,
+            lease_ms=value.lease_ms,
+        )
         return ClusterRecord(
             cluster_id=bytes.fromhex(value.cluster_id),
             min_insync_replicas=value.min_insync_replicas,
@@ -145,11 +158,17 @@ class Identity:
             )
         if record is None:
             raise EtcdRefused("etcd holds no cluster record under this prefix")
-        cluster_id = msgspec.json.decode(record.value, type=ClusterValue).cluster_id
-        known = self._remembered.cluster_id
-        if known and cluster_id != known:
+        value = msgspec.json.decode(record.value, type=ClusterValue)
+        known = self._remembered
+        if known.cluster_id and value.cluster_id != known.cluster_id:
             raise EtcdRefused(
-                f"etcd belongs to cluster {cluster_id}, this data directory to cluster {known}"
+                f"etcd belongs to cluster {value.cluster_id}, this data directory to cluster "
+                f"{known.cluster_id}"
+            )
+        if known.cluster_id and value.recovery != known.recovery:
+            raise EtcdRefused(
+                f"etcd is of recovery {value.recovery} of this cluster, this data directory of "
+                f"recovery {known.recovery}"
             )
         self.saw(revision)
 
@@ -196,24 +215,29 @@ class Identity:
         finally:
             self._writing = None
 
-    async def _write(self, **changed: str) -> None:
+    async def _write(self, **changed: Any) -> None:
         """One at a time: each replaces the whole file, and builds on the one before."""
         async with self._file:
             remembered = msgspec.structs.replace(
                 self._remembered, revision=self._revision, **changed
             )
-            data = msgspec.json.format(encode(remembered), indent=2)
             self._written_ms = self._now_ms()
-            await self._offload(lambda: self._disk.replace_file(FILE, data))
+            await self._offload(lambda: save_remembered(self._disk, remembered))
             self._remembered = remembered
 
 
-def _load(disk: Disk) -> _Remembered:
+def save_remembered(disk: Disk, remembered: Remembered) -> None:
+    """Blocking; durable at return. Raises OSError."""
+    disk.replace_file(FILE, msgspec.json.format(encode(remembered), indent=2))
+
+
+def load_remembered(disk: Disk) -> Remembered:
+    """Raises ValueError, naming the file, where it cannot be read."""
     if not disk.exists(FILE):
-        return _Remembered()
+        return Remembered()
     file = disk.open(FILE)
     try:
-        return msgspec.json.decode(file.read(0, FILE_BYTES_MAX), type=_Remembered)
+        return msgspec.json.decode(file.read(0, FILE_BYTES_MAX), type=Remembered)
     except msgspec.DecodeError as error:
         raise ValueError(
             f"{FILE} in the data directory is damaged ({error}); it says which etcd the data "

@@ -7,9 +7,10 @@ from typing import Final
 from services.core.ports import EtcdUnavailable
 
 RECOVER_HINT: Final = (
-    "If etcd was wiped, replaced or restored from a backup, this is a case for `oncelog cluster "
-    "recover`, which comes in a later version; until then bring the old etcd back. "
-    "Nothing in the data directory was changed."
+    "Nothing in the data directory was changed. If etcd's endpoint or prefix is wrong, correct it. "
+    "If etcd was wiped, replaced or restored from a backup, stop all services and rebuild it "
+    "from their data: `oncelog cluster recover --data DIR --etcd HOST:PORT` (docs/operating.md; "
+    "under `oncelog up`: `oncelog up --recover`)"
 )
 
 

@@ -101,7 +101,7 @@ def test_another_etcd_is_refused_and_the_way_out_is_named(
         change(world)
         with pytest.raises(EtcdRefused, match=says) as refused:
             await identity(RealDisk(tmp_path), etcd).join(ClusterSettings())
-        assert "`oncelog cluster recover`, which comes in a later version" in str(refused.value)
+        assert "`oncelog cluster recover --data DIR --etcd HOST:PORT`" in str(refused.value)
 
     world.run(story)
 
