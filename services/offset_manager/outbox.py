@@ -175,9 +175,7 @@ class OffsetManagerOutbox:
                 continue
             dropped.append(self._replica.submit(DropTransaction(TxId(answer.tx_id), verdict)))
             self._env.reporter.count("transactions_dropped")
-            self._env.reporter.event(
-                "pending offsets dropped", tx_id=f"{answer.tx_id:x}", verdict=verdict
-            )
+            self._env.reporter.event("pending offsets dropped", tx_id=answer.tx_id, verdict=verdict)
         for durable in dropped:
             await durable
 

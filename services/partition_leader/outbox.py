@@ -110,7 +110,7 @@ class PartitionOutbox:
                 if verdict in FINAL_VERDICTS:
                     reporter.event(
                         "transaction ended without its marker",
-                        tx_id=f"{tx_id:x}",
+                        tx_id=tx_id,
                         partition=str(partition),
                         verdict=verdict.value,
                     )

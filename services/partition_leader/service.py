@@ -47,7 +47,7 @@ class PartitionLeaderService:
         count: int = await self._env.replicas.lead(partition).submit(command)
         self._env.reporter.event(
             "damaged part resolved",
-            tx_id=f"{request.tx_id:x}",
+            tx_id=request.tx_id,
             partition=str(partition),
             resolution=command.resolution.value,
             records=count,
