@@ -8,7 +8,7 @@ import pytest
 
 from tests.integration.cluster import ROLES, RUNNING
 
-LOG_LINES_MAX = 60
+LOG_LINES_MAX = 25
 
 
 @pytest.hookimpl(wrapper=True)
