@@ -11,7 +11,7 @@ import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from oncelogpb.errors import Unavailable
 from services.cli.settings import ROLES, ServeSettings
@@ -167,9 +167,7 @@ def _real_node(
         reporter,
         advertise=config.advertise,
         tls=_tls(config),
-        limits=RpcLimits(
-            inflight_bytes_max=config.inflight_bytes_max, streams_max=config.streams_max
-        ),
+        limits=rpc_limits_of(config),
     )
     outside = Outside(
         disk=RealDisk(config.data_dir),
@@ -200,6 +198,11 @@ def limits_of(config: NodeConfig) -> NodeLimits:
         snapshot_every_bytes=config.snapshot_every_bytes,
         tick_ms=config.tick_ms,
     )
+
+
+def rpc_limits_of(config: NodeConfig) -> RpcLimits:
+    """What its listener needs of it."""
+    return RpcLimits(inflight_bytes_max=config.inflight_bytes_max, streams_max=config.streams_max)
 
 
 def cluster_handler(values: Sequence[Value]) -> ClusterHandler:
@@ -287,6 +290,14 @@ class InProcessCluster:
         await self._start(role)
         await self._ready()
 
+    def leads_all(self) -> bool:
+        """Every partition has a leader that answers."""
+        return all(node.leads_all() for node in self._nodes.values())
+
+    def led_machines(self) -> list[Any]:
+        """The machines that answer now: tests call their check()."""
+        return [machine for node in self._nodes.values() for machine in node.led_machines()]
+
     async def stop(self) -> None:
         for role in reversed(ROLES):
             await self._stop(role)
@@ -296,7 +307,8 @@ class InProcessCluster:
         metrics = Metrics()
         reporter = metrics.reporter("node", self._log)
         peers = self._peers[role] = GrpcPeers()
-        listener = GrpcListener(f"127.0.0.1:{self._ports[role]}", reporter)
+        limits = rpc_limits_of(self._settings.node)
+        listener = GrpcListener(f"127.0.0.1:{self._ports[role]}", reporter, limits=limits)
         outside = Outside(
             disk=RealDisk(self._data_dir / role),
             etcd=MemoryEtcd(self._server),
@@ -328,5 +340,5 @@ class InProcessCluster:
     async def _ready(self) -> None:
         """Every control partition has a leader that answers."""
         async with asyncio.timeout(READY_TIMEOUT_SECONDS):
-            while not all(node.leads_all() for node in self._nodes.values()):  # noqa: ASYNC110
+            while not self.leads_all():  # noqa: ASYNC110
                 await asyncio.sleep(READY_POLL_SECONDS)
