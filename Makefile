@@ -23,16 +23,17 @@ $(VENV)/.installed: constraints.txt pyproject.toml protos/pyproject.toml clients
 .PHONY: install
 install: $(VENV)/.installed ## Create .venv with everything that this repository needs
 
+# The mypy plugins lie beside the virtual environment's python.
+PROTOC = PATH="$(BIN):$$PATH" $(BIN)/python -m grpc_tools.protoc -I protos -I $(SITE)
+
 .PHONY: stubs
 stubs: install ## Generate the protobuf and gRPC stubs (committed; never edited)
-	$(BIN)/python -m grpc_tools.protoc -I protos -I $(SITE) --python_out=$(STUBS) --grpc_python_out=$(STUBS) \
-	  --mypy_out=quiet:$(STUBS) --mypy_grpc_out=quiet:$(STUBS) $(PROTOS)
+	$(PROTOC) --python_out=$(STUBS) --grpc_python_out=$(STUBS) --mypy_out=quiet:$(STUBS) --mypy_grpc_out=quiet:$(STUBS) $(PROTOS)
 
 .PHONY: drift
 drift: install ## Fail where the committed stubs differ from the protos
 	@rm -rf build/stubs && mkdir -p build/stubs
-	@$(BIN)/python -m grpc_tools.protoc -I protos -I $(SITE) --python_out=build/stubs --grpc_python_out=build/stubs \
-	  --mypy_out=quiet:build/stubs --mypy_grpc_out=quiet:build/stubs $(PROTOS)
+	@$(PROTOC) --python_out=build/stubs --grpc_python_out=build/stubs --mypy_out=quiet:build/stubs --mypy_grpc_out=quiet:build/stubs $(PROTOS)
 	@for f in $$(cd build/stubs && find . -type f); do \
 	  cmp -s build/stubs/$$f $(STUBS)/$$f || { echo "drift: $$f differs from its proto; run 'make stubs' and commit"; exit 1; }; done
 	@echo "stubs match the protos"
