@@ -45,7 +45,9 @@ def test_names_are_nouns_of_the_domain() -> None:
 
 
 def test_services_open_the_outside_only_in_runtime() -> None:
-    opening = re.compile(r"(?<!def )(?<![.\w])open\(|\bsocket\.|\btime\.(time|monotonic)|datetime\.now")
+    opening = re.compile(
+        r"(?<!def )(?<![.\w])open\(|\bsocket\.|\btime\.(time|monotonic)|datetime\.now"
+    )
     offenders = [
         str(file.relative_to(ROOT))
         for file in _python_files()
