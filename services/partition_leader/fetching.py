@@ -90,6 +90,7 @@ class Fetching:
                     break
                 kept = _size(cursor for cursor in cursors if cursor not in moved)
                 await self._read_all(moved, request, budget - kept)
+            self._require_now(cursors)
         finally:
             for cursor in cursors:
                 cursor.forget()
@@ -175,6 +176,18 @@ class Fetching:
         except OncelogError as error:
             cursor.error = error
             cursor.found = None
+
+    def _require_now(self, cursors: Iterable[Cursor]) -> None:
+        """What is there, is there for ever, and also who leads no more may give it. "There is
+        nothing" is an answer about now: only within the lease (design §5, "Leases lie"). Else its
+        caller would go on asking here, and never find the new leader."""
+        for cursor in cursors:
+            if cursor.has_news:
+                continue
+            try:
+                self._env.replicas.lead(cursor.partition).require_lease()
+            except OncelogError as error:
+                cursor.error, cursor.found = error, None
 
     def _subscribed(self, change: int) -> None:
         self._subscriptions += change

@@ -206,6 +206,19 @@ def test_an_offset_that_is_not_durable_yet_waits_and_is_not_out_of_range() -> No
     run(story)
 
 
+def test_without_a_lease_it_gives_what_is_there_and_does_not_say_that_there_is_nothing() -> None:
+    async def story(session: Session) -> None:
+        await session.produce(plain(batch([b"a"])))
+        poll = asyncio.create_task(session.fetch(1, max_wait_ms=50))
+        await asyncio.sleep(0.01)
+        session.world.first.lease_valid = False
+        assert errors.from_status((await poll).error).reason == "NOT_LEADER"
+        assert errors.from_status((await session.fetch(1)).error).reason == "NOT_LEADER"
+        assert values_of(await session.fetch(0)) == [b"a"]
+
+    run(story)
+
+
 def test_long_poll_is_woken_by_the_commit() -> None:
     async def story(session: Session) -> None:
         await session.produce(send(5, batch([b"t5"])))
