@@ -95,10 +95,16 @@ class OffsetManagerOutbox:
     def _watch(self, owed: Sequence[Ask], now_ms: int) -> None:
         first_due_ms = now_ms + self._config.question_after_ms
         self._watched = {
-            ask.tx_id: self._watched.get(ask.tx_id) or Watched(due_ms=first_due_ms) for ask in owed
+            ask.tx_id: self._still_watched(ask) or Watched(due_ms=first_due_ms) for ask in owed
         }
         label = str(self._replica.partition.number)
         self._env.reporter.gauge("open_transactions", len(owed), partition=label)
+
+    def _still_watched(self, ask: Ask) -> Watched | None:
+        """Fewer bytes than it was said to have: it ended here and was opened again by somebody
+        else, since the last look."""
+        watched = self._watched.get(ask.tx_id)
+        return None if watched is None or watched.bytes_told > ask.bytes_received else watched
 
     def _is_due(self, ask: Ask, now_ms: int) -> bool:
         watched = self._watched[ask.tx_id]
@@ -130,8 +136,8 @@ class OffsetManagerOutbox:
 
     async def _ask(self, journal_partition: int, coordinator: Address, asks: Sequence[Ask]) -> None:
         watched = [self._watched[ask.tx_id] for ask in asks]
-        request = self._request(journal_partition, asks)
         try:
+            request = self._request(journal_partition, asks)
             reply: pb.AskTransactionsReply = await self._env.peers.call(
                 coordinator,
                 "coordinator.ask_transactions",

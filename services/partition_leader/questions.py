@@ -33,6 +33,8 @@ class Questions:
         self._told: dict[int, int] = {}
 
     def opened(self, tx_id: int) -> None:
+        # It may have been open before, under another producer.
+        self._told.pop(tx_id, None)
         self._fresh.append(tx_id)
 
     def inherited(self, tx_ids: Iterable[int]) -> None:

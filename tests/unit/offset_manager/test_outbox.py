@@ -19,7 +19,7 @@ from services.core.ids import (
     compose_tx_id,
 )
 from services.core.ports import Address
-from services.offset_manager.commands import CommitTransactionOffsets, OffsetCommit
+from services.offset_manager.commands import CommitTransactionOffsets, DropTransaction, OffsetCommit
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.outbox import OffsetManagerOutbox
 from tests.unit.offset_manager.fakes import Outside
@@ -90,6 +90,29 @@ def test_asked_after_one_second_then_every_two() -> None:
         assert (question.tx_id, question.producer.producer_id) == (T1, 100)
         assert question.partition.topic_id == told.replica.partition.topic_id
         assert told.open_transactions() == 1
+
+    asyncio.run(story())
+
+
+def test_i30_a_txid_that_was_dropped_and_opened_again_between_two_looks_is_asked_about() -> None:
+    """By another producer, whom nothing fences. Its first bytes are fewer than the last one's, and
+    a question that cannot be written must not count as under way for ever."""
+
+    async def story() -> None:
+        told = Story()
+        await _pend(told.outside, T1)
+        await _pend(told.outside, T1, number=1)
+        await told.after(0)
+        await told.after(1_000)
+        await told.replica.submit(DropTransaction(T1, "aborted"))
+        await _pend(told.outside, T1, producer=101)
+        await told.after(200)
+        await told.after(2_000)
+        asked = [request.questions[0] for request in told.outside.peers.asked]
+        assert [(q.producer.producer_id, q.bytes_received) for q in asked] == [
+            (100, 128),
+            (101, 64),
+        ]
 
     asyncio.run(story())
 
