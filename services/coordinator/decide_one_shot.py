@@ -1,6 +1,7 @@
 """Transact, and what the offset manager says about it (design §7, "One-shot transactions"). PURE.
 
-Order of precedence: UNKNOWN_PRODUCER, PRODUCER_FENCED · a known request number: its old answer ·
+Order of precedence: a request of an earlier generation that was accepted: its old answer ·
+UNKNOWN_PRODUCER, PRODUCER_FENCED · a known request number: its old answer ·
 STALE_REQUEST_ID · OUT_OF_ORDER_SEQUENCE · CONCURRENT_TRANSACTION (open, or the same commit_seq in
 flight) · ALREADY_COMMITTED by commit_seq (uses the number up) · THROTTLED (16 in flight) ·
 LIMIT_EXCEEDED · DISK_FULL and THROTTLED of a target · STAGED or PREPARE_COMMIT.
@@ -47,6 +48,9 @@ RETRY_AFTER_MS = 50
 
 
 def decide_transact(state: CoordinatorState, command: Transact) -> Decision[Record]:
+    former = _former(state, command)
+    if former is not None:
+        return Decision((), _old_answer(state, former))
     producer = require_producer(state, command.producer)
     known = producer.one_shot_request(command.request_number)
     if known is not None:
@@ -126,6 +130,15 @@ def _prepare(transaction: Transaction) -> PreparedCommit:
         transaction.commit_seq,
         NO_PARTS,
     )
+
+
+def _former(state: CoordinatorState, command: Transact) -> OneShotRequest | None:
+    """PRODUCER_FENCED promises that nothing happened; to what was accepted before the fence, that
+    would be a lie (I4)."""
+    producer = state.producers.get(command.producer.producer_id)
+    if producer is None:
+        return None
+    return producer.former_one_shot(command.producer.generation, command.request_number)
 
 
 def _old_answer(state: CoordinatorState, known: OneShotRequest) -> TransactAnswer | OncelogError:

@@ -307,17 +307,23 @@ class CoordinatorMachine:
         cause: AbortCause,
         record: PreparedCommit | PreparedAbort,
     ) -> None:
-        """What a repeated request is told from now on, if its generation still is the current."""
+        """What a repeated request is told from now on."""
         if producer.open_tx == transaction.tx_id:
             producer.open_tx = TxId(0)
-        if producer.generation != transaction.generation:
-            return
+        is_current = producer.generation == transaction.generation
         committed = isinstance(record, PreparedCommit)
         if transaction.is_one_shot:
-            request = producer.one_shot_request(transaction.request)
+            number = transaction.request
+            request = (
+                producer.one_shot_request(number)
+                if is_current
+                else producer.former_one_shot(transaction.generation, number)
+            )
             assert request is not None, "answers of undecided one-shots are all remembered"
             request.state = OneShotState.COMMITTED if committed else OneShotState.ABORTED
             request.refusal = record.refusal if isinstance(record, PreparedAbort) else None
+            return
+        if not is_current:
             return
         begun = producer.begin_request(transaction.request)
         assert begun is not None, "the open transaction's request id is the newest"

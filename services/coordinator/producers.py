@@ -4,7 +4,8 @@ Replicated state.
 
 Invariants:
   * a generation is granted once, and grows (I17);
-  * request ids and request numbers belong to a generation: INIT of a later one forgets them;
+  * request ids and request numbers belong to a generation: INIT of a later one forgets the first,
+    and keeps the answers to the second, for one-shots go on after it and their outcome is a fact;
   * the last 16 of each are kept, those of undecided one-shots always;
   * named producers are never forgotten (they hold `commit_seq`).
 """
@@ -69,6 +70,13 @@ class OneShotRequest(msgspec.Struct, array_like=True):
     refusal: Refusal | None = None
 
 
+class FormerOneShot(msgspec.Struct, frozen=True, array_like=True):
+    """A request of an instance that was replaced."""
+
+    generation: Generation
+    request: OneShotRequest
+
+
 class LastCommit(msgspec.Struct, frozen=True, array_like=True):
     """The highest commit_seq, and what it was committed with."""
 
@@ -102,6 +110,9 @@ class Producer(msgspec.Struct, array_like=True):
     # Place and journal time of its last record.
     active_offset: int = 0
     active_ms: int = 0
+    # Of earlier generations, oldest first. No later one-shot is accepted while one is undecided, so
+    # the undecided are always among the last 16.
+    former_one_shots: list[FormerOneShot] = []
 
     @property
     def identity(self) -> Identity:
@@ -123,6 +134,17 @@ class Producer(msgspec.Struct, array_like=True):
         index = request_number - self.one_shots[0].request_number
         return self.one_shots[index] if 0 <= index < len(self.one_shots) else None
 
+    def former_one_shot(self, generation: Generation, request_number: int) -> OneShotRequest | None:
+        wanted = (generation, request_number)
+        return next(
+            (
+                former.request
+                for former in self.former_one_shots
+                if (former.generation, former.request.request_number) == wanted
+            ),
+            None,
+        )
+
     def oldest_staged_number(self) -> int | None:
         """Of this generation."""
         staged = (r for r in self.one_shots if r.state is OneShotState.STAGED)
@@ -134,12 +156,14 @@ class Producer(msgspec.Struct, array_like=True):
     def take_over(
         self, generation: Generation, instance_id: bytes, *, at_ms: int, keep_ms: int, keep_max: int
     ) -> None:
-        """INIT of a later instance. What belongs to the earlier generation is forgotten."""
+        """INIT of a later instance. Of the earlier generation, answers to one-shots are kept."""
         assert generation > self.generation, "a generation is granted once (I17)"
         assert not self.open_tx, "open work of older generations is decided first (I16)"
         self.replaced.append(Replaced(self.instance_id, at_ms))
         young = [r for r in self.replaced if r.at_ms + keep_ms > at_ms]
         self.replaced = young[-keep_max:]
+        self.former_one_shots += [FormerOneShot(self.generation, r) for r in self.one_shots]
+        del self.former_one_shots[:-REQUESTS_KEPT]
         self.generation = generation
         self.instance_id = instance_id
         self.begins = []
@@ -163,6 +187,7 @@ class Producer(msgspec.Struct, array_like=True):
         ids = [request.request_id for request in self.begins]
         assert ids == sorted(set(ids)), "request ids grow"
         assert len(self.one_shots) <= REQUESTS_KEPT
+        assert len(self.former_one_shots) <= REQUESTS_KEPT
         numbers = [request.request_number for request in self.one_shots]
         assert (
             numbers == list(range(self.next_request_number - len(numbers), numbers[-1] + 1))
