@@ -162,7 +162,7 @@ class Cluster:
     def kill(self, *roles: str) -> None:
         """kill -9."""
         for role in roles:
-            os.kill(self._pid(role), signal.SIGKILL)
+            os.kill(self.pid(role), signal.SIGKILL)
         for role in roles:
             self._services[role].stop()
 
@@ -183,13 +183,13 @@ class Cluster:
     def paused(self, *roles: str) -> Iterator[None]:
         """SIGSTOP, and SIGCONT at the end."""
         for role in roles:
-            os.kill(self._pid(role), signal.SIGSTOP)
+            os.kill(self.pid(role), signal.SIGSTOP)
         try:
             yield
         finally:
             for role in roles:
                 if self.is_running(role):
-                    os.kill(self._pid(role), signal.SIGCONT)
+                    os.kill(self.pid(role), signal.SIGCONT)
 
     @contextlib.contextmanager
     def etcd_paused(self) -> Iterator[None]:
@@ -212,7 +212,7 @@ class Cluster:
         assert code is not None
         return code
 
-    def _pid(self, role: str) -> int:
+    def pid(self, role: str) -> int:
         assert self.is_running(role), f"{role} does not run"
         pid = self._services[role].pid
         assert pid is not None
