@@ -1,0 +1,95 @@
+"""What is provably absent: a record that is not where everything was read.
+
+A partition is covered up to a moment where a listing of its end that was asked at that moment or
+later gave an end below which every offset was read by somebody. Whatever had to be readable by that
+moment, and was not found, is missing.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import NamedTuple
+
+from oncelog.checker.facts import COMMITTED_VIEW, Facts, Place, Sent, Transaction
+from oncelog.checker.history import NEVER_US
+
+
+class Covered(NamedTuple):
+    """All that was readable at `until_us` was read; `line`: the listing that says so."""
+
+    until_us: int
+    line: int
+
+
+class Coverage:
+    """See the module."""
+
+    def __init__(self, facts: Facts) -> None:
+        self._facts = facts
+        self._covered: dict[Place, Covered] = {}
+        for place, ends in facts.ends[COMMITTED_VIEW].items():
+            known = facts.seen[COMMITTED_VIEW].get(place, {})
+            prefix = 0
+            while prefix in known:
+                prefix += 1
+            listings = [
+                Covered(operation.invoked_us, operation.end_line)
+                for operation, end in ends
+                if end <= prefix
+            ]
+            if listings:
+                self._covered[place] = max(listings)
+
+    def missing(self, sent: Sent, since_us: int) -> list[int] | None:
+        """The lines that prove that a record, readable since `since_us`, is nowhere. None: it was
+        read, or nothing proves that it is not there."""
+        if since_us == NEVER_US or self._facts.positions(sent.value):
+            return None
+        if sent.partition is None:
+            places = self._facts.places(sent.topic)
+        else:
+            places = [Place(sent.topic, sent.partition)]
+        covered = [self._covered.get(place) for place in places]
+        lines: list[int] = []
+        for item in covered:
+            if item is None or item.until_us < since_us:
+                return None
+            lines.append(item.line)
+        return sorted(set(lines)) or None
+
+    def readable_since(self, transaction: Transaction) -> int:
+        """From when on a transaction's records must be readable, if it committed: from the answer
+        that said so, else from the first look after its commit at which nothing was on its way."""
+        visible = transaction.told_visible()
+        if visible is not None:
+            return visible.ended_us
+        told, asked = transaction.told_committed(), transaction.asked_to_commit()
+        if told is not None:
+            return self._settled_after(told.ended_us)
+        return NEVER_US if asked is None else self._settled_after(asked.invoked_us)
+
+    def _settled_after(self, moment_us: int) -> int:
+        settled = self._facts.settled_us
+        at = bisect_left(settled, moment_us)
+        return settled[at] if at < len(settled) else NEVER_US
+
+
+def expected(transaction: Transaction) -> list[Sent]:
+    """The records that a commit of this transaction shows: what was sent before it was asked for,
+    by the writers that its manifest names, where the manifest counts as many."""
+    asked = transaction.asked_to_commit()
+    if asked is None:
+        return []
+    sends = [sent for sent in transaction.sends if sent.operation.invoked_us <= asked.invoked_us]
+    manifest = asked.args.get("manifest")
+    if manifest is None:
+        return sends
+    counted: dict[tuple[object, ...], list[Sent]] = {}
+    for sent in sends:
+        counted.setdefault((sent.topic, sent.partition, sent.writer), []).append(sent)
+    found: list[Sent] = []
+    for part in manifest:
+        of_part = counted.get(tuple(part[:3]), [])
+        if len(part) > 3 and len(of_part) == part[3]:
+            found.extend(of_part)
+    return found

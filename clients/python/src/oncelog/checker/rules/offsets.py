@@ -1,0 +1,123 @@
+"""I21 to I24: what consumer groups have committed. I23 comes with group membership."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from oncelog.checker.facts import Place, Transaction, lines_of
+from oncelog.checker.history import Operation
+from oncelog.checker.report import Finding
+from oncelog.checker.rules.case import Case
+from oncelog.checker.rules.consumers import unread_commits
+from oncelog.checker.stored_offsets import Judgement, Verdict, Write
+
+
+def i21_consumed_exactly_once(case: Case) -> Iterator[Finding]:
+    """The commits of a group that took effect in a partition, plain or with a transaction, cover
+    its input once: no two cover one offset, and each starts where another one ended (none is
+    checked where somebody committed `from` any). A consumer commits the position where it stands. A
+    producer commits one transaction per number of a `commit_seq` scope."""
+    for (group, place), writes in sorted(case.stored_offsets.writes().items()):
+        if all(write.commit.since != "any" for write in writes if write.possible):
+            yield from _chain(group, place, writes)
+    for commit, stood, line in unread_commits(case.facts):
+        if commit.asked.may_have_applied:
+            message = (
+                f"{commit.consumer} committed {commit.to} of {commit.place} for group "
+                f"{commit.group}; it stood at {stood}"
+            )
+            yield Finding(message, [line, *commit.asked.lines])
+    yield from _commit_seqs(case)
+
+
+def i22_no_offset_of_an_open_or_aborted_transaction(case: Case) -> Iterator[Finding]:
+    """No fetch of a group's offsets returns one that only transactions wrote whose commit was not
+    asked for yet, was refused, or that were aborted."""
+    for fetch, place, offset, judgement in _judged(case):
+        if judgement.verdict is Verdict.NOT_IN_EFFECT:
+            message = (
+                f"group {fetch.args['group']} has offset {offset} of {place}, of a commit that did "
+                "not take effect"
+            )
+            yield Finding(message, [*judgement.lines, *fetch.lines])
+
+
+def i24_committed_offsets_survive(case: Case) -> Iterator[Finding]:
+    """A fetch of a group's offsets returns what somebody committed, and nothing older than a commit
+    that was answered before it began (of a transaction, where the fetch is not stable: that was
+    told visible before it began); and no nothing after such a commit."""
+    for fetch, place, offset, judgement in _judged(case):
+        group = fetch.args["group"]
+        if judgement.verdict is Verdict.NOBODY:
+            message = f"group {group} has offset {offset} of {place}, which nobody committed"
+            yield Finding(message, fetch.lines)
+        elif judgement.verdict is Verdict.STALE:
+            had = "no offset" if offset is None else f"offset {offset}"
+            message = f"group {group} has {had} of {place}; a later commit was answered before"
+            yield Finding(message, [*judgement.lines, *fetch.lines])
+
+
+# ------------------------------------------------------------------------------------------ details
+
+
+def _judged(case: Case) -> Iterator[tuple[Operation, Place, int | None, Judgement]]:
+    for fetch in case.facts.offset_fetches:
+        stable = fetch.args.get("stable", True)
+        for item in fetch.results["offsets"]:
+            place = Place(item["topic"], item["partition"])
+            key, offset = (fetch.args["group"], place), item.get("offset")
+            when = (fetch.invoked_us, fetch.ended_us)
+            judgement = case.stored_offsets.judge(key, offset, *when, stable=stable)
+            yield fetch, place, offset, judgement
+
+
+def _chain(group: str, place: Place, writes: list[Write]) -> Iterator[Finding]:
+    certain = _once_each([write for write in writes if write.certain])
+    ends = {write.commit.to for write in writes if write.possible}
+    starts: dict[int | str, Write] = {}
+    for write in certain:
+        commit = write.commit
+        before = starts.setdefault(commit.since, write)
+        if before is not write:
+            message = f"group {group} committed {place} from {commit.since} twice"
+            yield Finding(message, lines_of([before.commit.asked, commit.asked]))
+        elif isinstance(commit.since, int) and commit.since not in ends:
+            message = f"group {group} committed {place} from {commit.since}, where nobody had ended"
+            yield Finding(message, commit.asked.lines)
+    reach: Write | None = None
+    ranged = [write for write in certain if isinstance(write.commit.since, int)]
+    for write in sorted(ranged, key=lambda item: (item.commit.since, item.commit.to)):
+        since = write.commit.since
+        assert isinstance(since, int), "chosen so"
+        if reach is not None and since < reach.commit.to and since != reach.commit.since:
+            message = f"group {group} committed offset {since} of {place} twice"
+            yield Finding(message, lines_of([reach.commit.asked, write.commit.asked]))
+        if reach is None or write.commit.to > reach.commit.to:
+            reach = write
+
+
+def _once_each(writes: list[Write]) -> list[Write]:
+    """A commit that was asked for again is one."""
+    found: dict[tuple[object, ...], Write] = {}
+    for index, write in enumerate(writes):
+        owner = index if write.commit.transaction is None else write.commit.transaction.name
+        found.setdefault((owner, write.commit.since, write.commit.to), write)
+    return list(found.values())
+
+
+def _commit_seqs(case: Case) -> Iterator[Finding]:
+    taken: dict[tuple[str, str], dict[int, Transaction]] = defaultdict(dict)
+    for transaction in case.facts.transactions.values():
+        asked = transaction.asked_to_commit()
+        seq = None if asked is None else asked.args.get("commit_seq")
+        if seq is None or transaction.producer is None:
+            continue
+        if not case.outcomes.is_committed(transaction):
+            continue
+        scope, number = seq
+        first = taken[transaction.producer, scope].setdefault(number, transaction)
+        if first is not transaction:
+            message = f"{first.name} and {transaction.name} both committed {number} of {scope!r}"
+            asked_first = first.asked_to_commit()
+            yield Finding(message, lines_of([asked_first, asked]))
