@@ -61,3 +61,8 @@ flights: install ## The main job: etcd, three services, the flights data set and
 .PHONY: bench
 bench: install ## Measure (see benchmarks/README.md)
 	$(BIN)/python -m benchmarks.run
+
+.PHONY: bench-kafka
+bench-kafka: install ## Measure beside Kafka: downloads a broker and its Python client (needs Java and Maven)
+	$(BIN)/pip install --quiet -r benchmarks/requirements.txt
+	$(BIN)/python -m benchmarks.run --kafka

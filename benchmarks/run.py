@@ -7,8 +7,9 @@ import os
 import statistics
 import tempfile
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import click
 from rich.console import Console
@@ -17,26 +18,30 @@ from rich.table import Table
 
 import oncelog
 from benchmarks.machine import CpuSeconds, cpu_seconds
-from benchmarks.workloads import RATIO_TO, WORKLOADS, Result
+from benchmarks.workloads import PARTITIONS_OF, RATIO_TO, WORKLOADS, Cluster, Result
 from oncelog_spark.jobs.local_cluster import local_cluster
 
 Measured = tuple[Result, CpuSeconds]
+# What Kafka's twin of a workload is called.
+KAFKA: Final = "kafka "
+UNITS: Final = ("records_per_s", "tx_per_s", "mb_per_s", "p50_ms", "p99_ms")
 
 
 @click.command()
 @click.option("--only", multiple=True, type=click.Choice(list(WORKLOADS)), help="Repeatable.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100))
 @click.option("--one-process", is_flag=True, help="All services in one process.")
+@click.option("--kafka", is_flag=True, help="Each workload beside its twin on Kafka.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def main(only: tuple[str, ...], rounds: int, one_process: bool, as_json: bool) -> None:
+def main(only: tuple[str, ...], rounds: int, one_process: bool, kafka: bool, as_json: bool) -> None:
     """Measure Oncelog on this machine. See benchmarks/README.md."""
     names = list(only) or list(WORKLOADS)
     options = ("--one-process",) if one_process else ()
-    with (
-        tempfile.TemporaryDirectory(prefix="oncelog-bench-") as folder,
-        local_cluster(Path(folder), options=options) as bootstrap,
-    ):
-        measured = _run(bootstrap, names, rounds, quiet=as_json)
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
+        broker = _start_kafka(stack, folder / "kafka") if kafka else None
+        bootstrap = stack.enter_context(local_cluster(folder / "oncelog", options=options))
+        measured = _run(bootstrap, broker, names, rounds, quiet=as_json)
     figures = {name: _figures(results) for name, results in measured.items()}
     if as_json:
         print(json.dumps(figures, indent=2))
@@ -44,23 +49,61 @@ def main(only: tuple[str, ...], rounds: int, one_process: bool, as_json: bool) -
         Console().print(_table(figures))
 
 
+def _start_kafka(stack: ExitStack, folder: Path) -> str:
+    from benchmarks.kafka_broker import NoKafka, kafka_broker
+
+    try:
+        return stack.enter_context(kafka_broker(folder))
+    except NoKafka as error:
+        raise click.ClickException(str(error)) from None
+
+
 def _run(
-    bootstrap: str, names: Sequence[str], rounds: int, *, quiet: bool
+    bootstrap: str, broker: str | None, names: Sequence[str], rounds: int, *, quiet: bool
 ) -> dict[str, list[Measured]]:
-    measured: dict[str, list[Measured]] = {name: [] for name in names}
+    measured: dict[str, list[Measured]] = {}
     with oncelog.connect(bootstrap) as log, Progress(disable=quiet) as progress:
-        bar = progress.add_task("measuring", total=rounds * len(names))
-        for turn in range(rounds):
+        bar = progress.add_task("measuring", total=(rounds + 1) * len(names))
+        cluster = Cluster(log, bootstrap)
+        # The first round warms both up (Kafka's JVM most of all) and is not counted.
+        for turn in range(rounds + 1):
             for name in names:
-                progress.update(bar, description=name)
+                progress.update(bar, description=name if turn else f"warm-up {name}")
                 topic = f"{name}-{turn}"
-                log.admin.create_topic(topic, partitions=1)
-                before = cpu_seconds([os.getpid()])
-                result = WORKLOADS[name](log, topic)
-                measured[name].append((result, cpu_seconds([os.getpid()]).since(before)))
-                log.admin.delete_topic(topic)
+                results = {name: _measure_ours(cluster, name, topic)}
+                if broker is not None and name in _kafka_workloads():
+                    results[KAFKA + name] = _measure_kafka(broker, name, topic)
+                for which, result in results.items() if turn else ():
+                    measured.setdefault(which, []).append(result)
                 progress.advance(bar)
     return measured
+
+
+def _measure_ours(cluster: Cluster, name: str, topic: str) -> Measured:
+    cluster.log.admin.create_topic(topic, partitions=PARTITIONS_OF.get(name, 1))
+    before = cpu_seconds([os.getpid()])
+    result = WORKLOADS[name](cluster, topic)
+    used = cpu_seconds([os.getpid()]).since(before)
+    cluster.log.admin.delete_topic(topic)
+    return result, used
+
+
+def _measure_kafka(broker: str, name: str, topic: str) -> Measured:
+    from benchmarks import kafka
+
+    kafka.create_topic(broker, topic, PARTITIONS_OF.get(name, 1))
+    before = cpu_seconds([os.getpid()])
+    result = kafka.KAFKA_WORKLOADS[name](broker, topic)
+    used = cpu_seconds([os.getpid()]).since(before)
+    kafka.delete_topic(broker, topic)
+    return result, used
+
+
+def _kafka_workloads() -> Sequence[str]:
+    # The client of Kafka is not installed unless it is wanted: `make bench-kafka`.
+    from benchmarks import kafka
+
+    return list(kafka.KAFKA_WORKLOADS)
 
 
 def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
@@ -74,8 +117,11 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
         ]
         return figures | {"p50_ms": _spread(p50), "p99_ms": _spread(p99)}
     rates = [result.records / result.seconds for result, _ in measured]
-    megabytes = [result.value_bytes / result.seconds / 1e6 for result, _ in measured]
-    return figures | {"records_per_s": _spread(rates), "mb_per_s": _spread(megabytes)}
+    figures[measured[0][0].unit] = _spread(rates)
+    if measured[0][0].value_bytes:
+        megabytes = [result.value_bytes / result.seconds / 1e6 for result, _ in measured]
+        figures["mb_per_s"] = _spread(megabytes)
+    return figures
 
 
 def _spread(values: Sequence[float]) -> dict[str, float]:
@@ -88,16 +134,21 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
 
 def _table(figures: dict[str, dict[str, Any]]) -> Table:
     table = Table(title="Oncelog, every acknowledged byte synced")
-    for column in ("workload", "unit", "median", "min", "max", "ratio", "foreign"):
+    for column in ("workload", "unit", "median", "min", "max", "ratio", "kafka", "to kafka"):
         table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("foreign", justify="right", no_wrap=True)
     for name, figure in figures.items():
-        for unit in ("records_per_s", "mb_per_s", "p50_ms", "p99_ms"):
+        if name.startswith(KAFKA):
+            continue
+        for unit in UNITS:
             if unit in figure:
                 table.add_row(
                     name,
                     unit,
                     *(_shown(figure[unit][which]) for which in ("median", "min", "max")),
-                    _ratio(figures, name, unit),
+                    _ratio(figures, name, RATIO_TO.get(name, ""), unit),
+                    _of_kafka(figures, name, unit),
+                    _ratio(figures, name, KAFKA + name, unit),
                     f"{figure['foreign_cpu_share']:.0%}",
                 )
     return table
@@ -107,8 +158,13 @@ def _shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
 
 
-def _ratio(figures: dict[str, dict[str, Any]], name: str, unit: str) -> str:
-    base = figures.get(RATIO_TO.get(name, ""), {}).get(unit)
+def _of_kafka(figures: dict[str, dict[str, Any]], name: str, unit: str) -> str:
+    figure = figures.get(KAFKA + name, {}).get(unit)
+    return "" if figure is None else _shown(figure["median"])
+
+
+def _ratio(figures: dict[str, dict[str, Any]], name: str, other: str, unit: str) -> str:
+    base = figures.get(other, {}).get(unit)
     if base is None or not base["median"]:
         return ""
     return f"{figures[name][unit]['median'] / base['median']:.2f}"

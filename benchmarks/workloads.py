@@ -1,11 +1,12 @@
 """One function per workload: it uses the client as users do and returns what it measured.
 
-Every workload gets a connection and the name of a fresh topic, and gives a Result. Loops are
+Every workload gets the cluster and the name of a fresh topic, and gives a Result. Loops are
 bounded by count or by `SECONDS_MAX`.
 """
 
 from __future__ import annotations
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import Final
 import pyarrow as pa
 
 import oncelog
+from oncelog import aio
 
 SECONDS_MAX: Final = 20.0
 RECORDS: Final = 200_000
@@ -24,27 +26,40 @@ LATENCY_ROUNDS: Final = 500
 PIPELINE_RECORDS: Final = 30_000
 PIPELINE_BATCH: Final = 750
 ARROW_ROWS: Final = 10_000
+PRODUCERS: Final = 64
+TRANSACTIONS_EACH: Final = 30
+PARTITIONS: Final = 4
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """Records and bytes in so many seconds, or the durations of single rounds."""
+    """Records (or what `unit` says) and bytes in so many seconds, or the durations of single
+    rounds."""
 
     records: int = 0
     value_bytes: int = 0
     seconds: float = 0.0
     # Seconds of each round; empty for throughput.
     rounds: tuple[float, ...] = ()
+    unit: str = "records_per_s"
 
 
-Workload = Callable[[oncelog.Log, str], Result]
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where the workloads run: a connection that all of them share, and the way to others."""
+
+    log: oncelog.Log
+    bootstrap: str
+
+
+Workload = Callable[[Cluster, str], Result]
 
 
 def plain(size: int, records: int, *, keys: int = 0) -> Workload:
-    def run(log: oncelog.Log, topic: str) -> Result:
+    def run(cluster: Cluster, topic: str) -> Result:
         value = b"v" * size
         names = [b"key-%d" % i for i in range(keys)]
-        with log.producer() as producer:
+        with cluster.log.producer() as producer:
             start = time.perf_counter()
             for i in range(records):
                 producer.send(topic, value, names[i % keys] if keys else None)
@@ -54,9 +69,9 @@ def plain(size: int, records: int, *, keys: int = 0) -> Workload:
     return run
 
 
-def arrow(log: oncelog.Log, topic: str) -> Result:
+def arrow(cluster: Cluster, topic: str) -> Result:
     table = pa.table({"value": pa.array([b"v" * 100] * ARROW_ROWS, pa.binary())})
-    with log.producer() as producer:
+    with cluster.log.producer() as producer:
         start = time.perf_counter()
         for _ in range(RECORDS // ARROW_ROWS):
             producer.send_arrow(topic, table)
@@ -64,10 +79,10 @@ def arrow(log: oncelog.Log, topic: str) -> Result:
         return Result(RECORDS, RECORDS * 100, time.perf_counter() - start)
 
 
-def transactions(log: oncelog.Log, topic: str) -> Result:
+def transactions(cluster: Cluster, topic: str) -> Result:
     value = b"v" * 100
     sent = 0
-    with log.transactional_producer() as producer:
+    with cluster.log.transactional_producer() as producer:
         start = time.perf_counter()
         while sent < RECORDS:
             with producer.transaction() as tx:
@@ -80,9 +95,9 @@ def transactions(log: oncelog.Log, topic: str) -> Result:
 
 
 def one_record(*, begun: bool) -> Workload:
-    def run(log: oncelog.Log, topic: str) -> Result:
+    def run(cluster: Cluster, topic: str) -> Result:
         rounds = []
-        with log.transactional_producer() as producer:
+        with cluster.log.transactional_producer() as producer:
             for _ in range(LATENCY_ROUNDS):
                 start = time.perf_counter()
                 with producer.transaction() as tx:
@@ -95,13 +110,34 @@ def one_record(*, begun: bool) -> Workload:
     return run
 
 
-def pipeline(log: oncelog.Log, topic: str) -> Result:
-    log.admin.create_topic(f"{topic}-out", partitions=1)
-    _fill(log, topic, PIPELINE_RECORDS, 100)
+def many_producers(cluster: Cluster, topic: str) -> Result:
+    """Each commits a record to each partition, over and over; all share one connection."""
+
+    async def commit_all(producer: aio.TransactionalProducer) -> None:
+        for _ in range(TRANSACTIONS_EACH):
+            async with producer.transaction() as tx:
+                for partition in range(PARTITIONS):
+                    await tx.send(topic, b"v" * 100, partition=partition)
+
+    async def run() -> float:
+        async with aio.connect(cluster.bootstrap) as log:
+            producers = [await log.transactional_producer() for _ in range(PRODUCERS)]
+            for producer in producers:
+                await producer.start()
+            start = time.perf_counter()
+            await asyncio.gather(*map(commit_all, producers))
+            return time.perf_counter() - start
+
+    return Result(PRODUCERS * TRANSACTIONS_EACH, seconds=asyncio.run(run()), unit="tx_per_s")
+
+
+def pipeline(cluster: Cluster, topic: str) -> Result:
+    cluster.log.admin.create_topic(f"{topic}-out", partitions=1)
+    _fill(cluster, topic, PIPELINE_RECORDS, 100)
     done = 0
     with (
-        log.transactional_producer() as producer,
-        log.consumer([topic], group=topic, batch_records_max=PIPELINE_BATCH) as consumer,
+        cluster.log.transactional_producer() as producer,
+        cluster.log.consumer([topic], group=topic, batch_records_max=PIPELINE_BATCH) as consumer,
     ):
         start = time.perf_counter()
         while done < PIPELINE_RECORDS:
@@ -115,10 +151,10 @@ def pipeline(log: oncelog.Log, topic: str) -> Result:
 
 
 def read(size: int, records: int, *, as_records: bool) -> Workload:
-    def run(log: oncelog.Log, topic: str) -> Result:
-        _fill(log, topic, records, size)
+    def run(cluster: Cluster, topic: str) -> Result:
+        _fill(cluster, topic, records, size)
         done = 0
-        with log.consumer([topic]) as consumer:
+        with cluster.log.consumer([topic]) as consumer:
             start = time.perf_counter()
             while done < records:
                 batch = consumer.poll(SECONDS_MAX)
@@ -130,11 +166,11 @@ def read(size: int, records: int, *, as_records: bool) -> Workload:
 
 
 def end_to_end(*, beside_open: bool) -> Workload:
-    def run(log: oncelog.Log, topic: str) -> Result:
+    def run(cluster: Cluster, topic: str) -> Result:
         with (
-            log.producer(linger_ms=0) as producer,
-            log.consumer([topic]) as consumer,
-            log.transactional_producer() as holder,
+            cluster.log.producer(linger_ms=0) as producer,
+            cluster.log.consumer([topic]) as consumer,
+            cluster.log.transactional_producer() as holder,
         ):
             if not beside_open:
                 return Result(rounds=_echo(producer, consumer, topic))
@@ -171,9 +207,9 @@ def _echo(producer: oncelog.Producer, consumer: oncelog.Consumer, topic: str) ->
     return tuple(rounds)
 
 
-def _fill(log: oncelog.Log, topic: str, records: int, size: int) -> None:
+def _fill(cluster: Cluster, topic: str, records: int, size: int) -> None:
     value = b"v" * size
-    with log.producer() as producer:
+    with cluster.log.producer() as producer:
         for _ in range(records):
             producer.send(topic, value)
         producer.flush()
@@ -187,6 +223,7 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "transactions-100": transactions,
     "one-record": one_record(begun=False),
     "begun": one_record(begun=True),
+    "many-producers": many_producers,
     "pipeline": pipeline,
     "read-arrow-100": read(100, RECORDS, as_records=False),
     "read-records-100": read(100, RECORDS, as_records=True),
@@ -194,6 +231,8 @@ WORKLOADS: Final[dict[str, Workload]] = {
     "end-to-end": end_to_end(beside_open=False),
     "beside-open": end_to_end(beside_open=True),
 }
+# Partitions of the topic of a workload, where it is not one.
+PARTITIONS_OF: Final = {"many-producers": PARTITIONS}
 # Workload -> the one whose figure it is shown as a ratio of.
 RATIO_TO: Final = {
     "transactions-100": "plain-100",

@@ -1,0 +1,110 @@
+"""A Kafka broker of this machine's own, to measure beside: one node, KRaft, loopback, Kafka's
+defaults (no fsync). Its jars come once from Maven Central (benchmarks/pom.xml) into a cache."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Final
+
+VERSION: Final = "4.3.1"
+POM: Final = Path(__file__).with_name("pom.xml")
+# Any UUID in Kafka's spelling.
+CLUSTER_ID: Final = "MkU3OEVBNTcwNTJENDM2Qk"
+# The heap is that of kafka-server-start.sh.
+JVM: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-Dorg.slf4j.simpleLogger.defaultLogLevel=warn")
+DOWNLOAD_SECONDS_MAX: Final = 600
+START_SECONDS_MAX: Final = 60
+STOP_SECONDS_MAX: Final = 20
+# What one node needs, and nothing else: every other setting is Kafka's default.
+CONFIG: Final = """\
+process.roles=broker,controller
+node.id=1
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+controller.listener.names=CONTROLLER
+controller.quorum.voters=1@127.0.0.1:{controller_port}
+log.dirs={folder}/data
+offsets.topic.replication.factor=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+"""
+
+
+class NoKafka(RuntimeError):
+    """Kafka cannot be had here; the message says what is missing."""
+
+
+@contextmanager
+def kafka_broker(folder: Path) -> Iterator[str]:
+    """Runs a broker over `folder` and gives its bootstrap address; stops it at the end. Raises
+    NoKafka."""
+    jars = _jars()
+    folder.mkdir(parents=True)
+    port, controller_port = _free_ports(2)
+    config = folder / "server.properties"
+    config.write_text(CONFIG.format(port=port, controller_port=controller_port, folder=folder))
+    java = ("java", *JVM, "-cp", f"{jars}/*")
+    with (folder / "broker.log").open("wb") as log:
+        format_storage = (*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID)
+        subprocess.run((*format_storage, "-c", str(config)), stdout=log, stderr=log, check=True)
+        broker = subprocess.Popen((*java, "kafka.Kafka", str(config)), stdout=log, stderr=log)
+    try:
+        _wait_for(port, broker, folder / "broker.log")
+        yield f"127.0.0.1:{port}"
+    finally:
+        broker.terminate()
+        try:
+            broker.wait(STOP_SECONDS_MAX)
+        except subprocess.TimeoutExpired:
+            broker.kill()
+            broker.wait()
+
+
+def _jars() -> Path:
+    """The folder of the broker's jars, downloaded where there is none."""
+    if shutil.which("java") is None:
+        raise NoKafka("Kafka needs Java 17 or newer on PATH")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    jars = cache / "oncelog" / f"kafka-{VERSION}"
+    if jars.exists():
+        return jars
+    if shutil.which("mvn") is None:
+        raise NoKafka(f"there is no Maven to download Kafka with, and no {jars}")
+    partial = jars.with_name(f"{jars.name}.{os.getpid()}")
+    command = ("mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies")
+    try:
+        subprocess.run(
+            (*command, f"-DoutputDirectory={partial}"), check=True, timeout=DOWNLOAD_SECONDS_MAX
+        )
+    except (subprocess.CalledProcessError, subprocess.TimeoutExpired) as error:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise NoKafka(f"Maven could not download Kafka {VERSION}: {error}") from None
+    partial.rename(jars)
+    return jars
+
+
+def _free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [server.getsockname()[1] for server in sockets]
+    for server in sockets:
+        server.close()
+    return ports
+
+
+def _wait_for(port: int, broker: subprocess.Popen[bytes], log: Path) -> None:
+    give_up = time.monotonic() + START_SECONDS_MAX
+    while time.monotonic() < give_up:
+        if broker.poll() is not None:
+            raise NoKafka(f"the broker ended with {broker.returncode}:\n{log.read_text()[-2000:]}")
+        with closing(socket.socket()) as probe:
+            if probe.connect_ex(("127.0.0.1", port)) == 0:
+                return
+        time.sleep(0.2)
+    raise NoKafka(f"the broker is not ready after {START_SECONDS_MAX} s")
