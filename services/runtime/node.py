@@ -51,6 +51,8 @@ NODE_FILE: Final = "node_id"
 HOUSEKEEPING_MS: Final = 1_000
 # How often hints for tools go to etcd.
 HINT_MS: Final = 10_000
+# Free space is looked at again once this part of the floor was written: a second may be too long.
+SAMPLES_PER_FLOOR: Final = 16
 # How long this process's own key may take to show in its view of etcd.
 JOIN_TIMEOUT_MS: Final = 10_000
 NODE_ID_BYTES: Final = 4
@@ -115,6 +117,8 @@ class Node:
         self._limits = limits
         self._cluster_handler = cluster_handler
         self._has_room = True
+        # Written since free space was last looked at.
+        self._unsampled_bytes = 0
         self._listening = False
         self._identity: Identity | None = None
         self._view: ClusterView | None = None
@@ -412,12 +416,16 @@ class Node:
             event = "disk has room again" if has_room else "disk full, data is refused"
             self._outside.reporter.event(event, free_bytes=free_bytes)
         self._has_room = has_room
+        self._unsampled_bytes = 0
         self._outside.reporter.gauge("disk_free_bytes", free_bytes)
         self._outside.reporter.gauge("disk_full", float(not has_room))
 
     def _committed(self, stats: CommitStats) -> None:
         self._outside.reporter.observe("sync", stats.took_ms)
         self._outside.reporter.count("journal_bytes", stats.written_bytes)
+        self._unsampled_bytes += stats.written_bytes
+        if self._unsampled_bytes * SAMPLES_PER_FLOOR > self._limits.disk_free_floor_bytes > 0:
+            self._sample_disk()
 
     def _view_changed(self, changed: frozenset[str]) -> None:
         topics_changed = any(key.startswith(TOPICS) for key in changed)
