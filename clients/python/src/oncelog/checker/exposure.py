@@ -51,15 +51,16 @@ class Contradiction(NamedTuple):
 
 
 def exposures(facts: Facts, place: Place) -> list[Exposure]:
-    """Of one partition, in order of position. Records that nobody sent are left out (I6 has them).
-    Records of one transaction that do not stand together are several exposures (I9 has them)."""
+    """Of one partition, in order of position. Records that nobody sent, or that stand twice, are
+    left out (I6 has them). Records of one transaction that do not stand together are several
+    exposures (I9 has them)."""
     found: list[Exposure] = []
     positions = facts.seen[COMMITTED_VIEW].get(place, {})
     previous: Exposure | None = None
     for offset in sorted(positions):
         seen = positions[offset]
         sent = facts.sent.get(seen.value)
-        if sent is None:
+        if sent is None or len(facts.positions(seen.value)) > 1:
             previous = None
             continue
         transaction = sent.transaction

@@ -22,11 +22,11 @@ def i1_nothing_aborted_is_read(case: Case) -> Iterator[Finding]:
         for sent in transaction.sends:
             for seen in case.facts.positions(sent.value):
                 if against is not None:
-                    message = f"{_seen(seen)} is of {transaction.name}, and {against.why}"
+                    message = f"{_seen(seen)}; it is of {transaction.name}, and {against.why}"
                     yield Finding(message, [*against.lines, seen.line])
                 elif writers is not None and sent.writer not in writers:
                     message = (
-                        f"{_seen(seen)} is of writer {sent.writer}, whom the manifest of "
+                        f"{_seen(seen)}; it is of writer {sent.writer}, whom the manifest of "
                         f"{transaction.name} does not name"
                     )
                     asked = lines_of([transaction.asked_to_commit()])
@@ -205,25 +205,21 @@ def _torn(case: Case, sends: list[Sent]) -> tuple[str, list[int]] | None:
 
 
 def _lookups_agree(transaction: Transaction) -> Iterator[Finding]:
-    decided = None
+    """The first answer that contradicts what was decided before it."""
+    decided = transaction.told_committed()
+    before = "committed"
     for answer in sorted(transaction.answers, key=lambda answer: answer.ended_us):
         state = answer.results["state"]
-        if decided is None:
-            decided = answer if state != "ongoing" else None
-            continue
-        before = decided.results["state"]
-        later = answer.invoked_us > decided.ended_us
-        contradicts = {before, state} == set(_FINAL_STATES)
-        if contradicts or (later and state != before and state != "expired"):
-            message = f"{transaction.name} was {before}, then {state}"
-            yield Finding(message, lines_of([decided, answer]))
-        decided = answer if state != "ongoing" else decided
-    told = transaction.told_committed()
-    for answer in transaction.answers:
-        late = told is not None and answer.invoked_us > told.ended_us
-        if late and answer.results["state"] == "ongoing":
-            message = f"{transaction.name} was committed, then ongoing"
-            yield Finding(message, lines_of([told, answer]))
+        if decided is not None:
+            later = answer.invoked_us > decided.ended_us
+            turned = {before, state} == set(_FINAL_STATES) and decided.do == "get_transaction"
+            undone = later and (state == "ongoing" or before == "expired" != state)
+            if turned or undone:
+                message = f"{transaction.name} was {before}, then {state}"
+                yield Finding(message, lines_of([decided, answer]))
+                return
+        if state != "ongoing":
+            decided, before = answer, state
 
 
 def _unsent(sent: Sent | None, seen: Seen) -> Finding | None:

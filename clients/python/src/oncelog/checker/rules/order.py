@@ -134,7 +134,7 @@ def i15_resumes_where_it_stopped(case: Case) -> Iterator[Finding]:
 
 
 def _too_late(found: Contradiction) -> Finding:
-    how = "told" if found.later.until_told else "read"
+    how = "acknowledged" if found.later.until_told else "read"
     message = f"{found.later} was {how} before {found.earlier} was asked for, and stands behind it"
     return Finding(message, found.lines)
 
