@@ -59,8 +59,8 @@ SETTINGS: Final = (
 # that is down must not lose its port to somebody's connection.
 PORT_FIRST: Final = 10_000
 
-# Clusters that run now, for the report of a test that fails.
-RUNNING: Final[list[Cluster]] = []
+# Clusters of this test, for the report of one that fails.
+OF_THIS_TEST: Final[list[Cluster]] = []
 
 
 def until(predicate: Callable[[], object], what: str, *, within_s: float = PATIENCE_S) -> None:
@@ -101,6 +101,7 @@ class Cluster:
         self.settings = list(settings)
         self.of_role = {role: list(of_role.get(role, ())) for role in ROLES}
         self.ports = dict(zip(ROLES, free_ports(len(ROLES)), strict=True))
+        self.is_over = False
         self._services: dict[str, Service] = {}
         # Where the log of each service's newest run begins.
         self._run_at = dict.fromkeys(ROLES, 0)
@@ -251,6 +252,7 @@ class Cluster:
 
     def stop_all(self) -> None:
         """At the end of a test, whatever state it left."""
+        self.is_over = True
         for service in reversed(self._services.values()):
             if service.pid is not None and service.exit_code is None:
                 os.kill(service.pid, signal.SIGCONT)
@@ -271,7 +273,7 @@ def running(
     """A cluster that is ready. `settings` are section.key=value, of every service."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = Cluster(folder, make_etcd(folder / "etcd"), settings, of_role or {})
-    RUNNING.append(cluster)
+    OF_THIS_TEST.append(cluster)
     try:
         cluster.etcd.start()
         cluster.start(*ROLES)
@@ -279,7 +281,6 @@ def running(
         yield cluster
     finally:
         cluster.stop_all()
-        RUNNING.remove(cluster)
 
 
 def make_etcd(folder: Path) -> EmbeddedEtcd:

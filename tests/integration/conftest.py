@@ -6,9 +6,11 @@ from collections.abc import Generator
 
 import pytest
 
-from tests.integration.cluster import ROLES, RUNNING
+from tests.integration.cluster import OF_THIS_TEST, ROLES
 
 LOG_LINES_MAX = 25
+# Said so often, and of so little interest, that the rest would be lost among them.
+NOISE = ('"event": "elected"', '"event": "leading"', '"event": "deposed"')
 
 
 @pytest.hookimpl(wrapper=True)
@@ -17,8 +19,15 @@ def pytest_runtest_makereport(
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield
     if report.failed:
-        for cluster in RUNNING:
+        for cluster in OF_THIS_TEST:
             for role in ROLES:
-                lines = cluster.log_of(role).splitlines()[-LOG_LINES_MAX:]
-                report.sections.append((f"log of the {role}", "\n".join(lines)))
+                lines = [line for line in cluster.log_of(role).splitlines() if not_noise(line)]
+                shown = "\n".join(lines[-LOG_LINES_MAX:])
+                report.sections.append((f"log of the {role}", shown))
+    if report.when == "teardown":
+        OF_THIS_TEST[:] = [cluster for cluster in OF_THIS_TEST if not cluster.is_over]
     return report
+
+
+def not_noise(line: str) -> bool:
+    return not any(said in line for said in NOISE)

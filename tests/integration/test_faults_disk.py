@@ -1,0 +1,215 @@
+"""Disks that fill up, and data directories that are not what they should be."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import grpc
+import pytest
+
+import oncelog
+from oncelogpb import errors
+from oncelogpb.v1 import coordinator_pb2, partition_leader_pb2
+from oncelogpb.v1 import types_pb2 as pb
+from tests.integration.by_hand import PREPARED, VISIBLE, ByHand, rows_batch
+from tests.integration.cluster import (
+    COORDINATOR,
+    OFFSET_MANAGER,
+    PARTITION_LEADER,
+    ROLES,
+    Cluster,
+    free_ports,
+    running,
+    until,
+)
+from tests.integration.reading import read_all, values
+from tests.integration.stubs import TIMEOUT_S, Stubs, info_of
+
+pytestmark = pytest.mark.integration
+
+KIB, MIB = 1 << 10, 1 << 20
+DISK_BYTES = 12 * MIB
+# More than any disk has free.
+FLOOR_ABOVE_ALL = "node.disk_free_floor_bytes=1152921504606846976"
+# Of a producer of its own for plain batches: the top bit is set.
+PLAIN = pb.Producer(producer_id=1 << 63 | 7)
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    with running(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture
+def log(cluster: Cluster) -> Iterator[oncelog.Log]:
+    with cluster.connect() as made:
+        yield made
+
+
+@pytest.fixture
+def topic(log: oncelog.Log) -> str:
+    return log.admin.create_topic(f"topic-{next(_names)}", partitions=2).name
+
+
+# ------------------------------------------------------------------------------------ a full disk
+
+
+def test_i28_below_the_floor_data_is_refused_and_all_else_goes_on(
+    cluster: Cluster, log: oncelog.Log, topic: str
+) -> None:
+    with ByHand(cluster, topic) as hand, Stubs(cluster) as stubs:
+        with log.producer() as plain:
+            plain.send(topic, b"acknowledged", partition=1)
+        committed, aborted = hand.begin(), None
+        committed.produce(topic, 0, b"open")
+        with ByHand(cluster, f"{topic}-other") as other:
+            aborted = other.begin()
+            aborted.produce(topic, 0, b"never")
+            cluster.of_role[PARTITION_LEADER] = [FLOOR_ABOVE_ALL]
+            cluster.restart(PARTITION_LEADER)
+            cluster.wait_ready()
+            partition = hand.partition(topic, 1)
+            until(lambda: produce(stubs, partition, 0) != "NOT_LEADER", "it leads again")
+            assert produce(stubs, partition, 0) == "DISK_FULL"
+            # Reads, commits, aborts and their markers go on.
+            assert values(log, topic) == [b"acknowledged"]
+            assert committed.commit(VISIBLE).visible
+            aborted.abort()
+            until(lambda: not other.journal(topic, 0).open_transactions, "its marker arrives")
+        # A marker that carries records is data: it waits, and once the coordinator was told so,
+        # it takes no more of them for this leader.
+        waiting = 0
+        while (why := transact(stubs, hand, partition, waiting + 1)) == "":
+            waiting += 1
+        assert why == "DISK_FULL"
+        assert waiting, "the coordinator cannot know before the first"
+        assert values(log, topic) == [b"open", b"acknowledged"]
+        cluster.of_role[PARTITION_LEADER] = []
+        cluster.restart(PARTITION_LEADER)
+        until(lambda: log.admin.offsets(topic) == [1, 1 + waiting], "what waited goes on")
+        until(lambda: produce(stubs, partition, 0) == "", "data is taken again")
+        until(lambda: transact(stubs, hand, partition, waiting + 1) == "", "one-shots, too")
+        until(lambda: log.admin.offsets(topic) == [1, waiting + 3], "it appears")
+        seen = values(log, topic)
+        assert sorted(seen[2:]) == sorted([b"plain", *(b"%d" % n for n in range(1, waiting + 2))])
+
+
+def produce(stubs: Stubs, partition: pb.Partition, sequence: int) -> str:
+    """Reason of the refusal; "" where it is acknowledged."""
+    batch = rows_batch(partition, b"plain")
+    batch.base_sequence = sequence
+    request = partition_leader_pb2.ProduceRequest(producer=PLAIN, batches=[batch])
+    (result,) = stubs.leader.Produce(request, timeout=TIMEOUT_S, wait_for_ready=True).results
+    return errors.from_status(result.error).reason if result.HasField("error") else ""
+
+
+def transact(stubs: Stubs, hand: ByHand, partition: pb.Partition, number: int) -> str:
+    """The same for a one-shot transaction with one record, its number."""
+    request = coordinator_pb2.TransactRequest(
+        producer=hand.producer,
+        request_number=number,
+        batches=[rows_batch(partition, b"%d" % number)],
+        wait=PREPARED,
+    )
+    try:
+        stubs.coordinator.Transact(request, timeout=TIMEOUT_S)
+    except grpc.RpcError as error:
+        return info_of(error).reason or str(error)
+    return ""
+
+
+@contextlib.contextmanager
+def small_disk(folder: Path) -> Iterator[None]:
+    """A file system of DISK_BYTES at that folder."""
+    folder.mkdir(parents=True)
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(folder)]
+    try:
+        done = subprocess.run(mount, capture_output=True, text=True, check=False)
+        refused = done.stderr if done.returncode else ""
+    except OSError as error:
+        refused = str(error)
+    if refused:
+        pytest.skip(f"NO DISK COULD BE FILLED: a tmpfs cannot be mounted here: {refused.strip()}")
+    try:
+        yield
+    finally:
+        subprocess.run(["umount", str(folder)], check=True)
+
+
+def fill_up(log: oncelog.Log, topic: str) -> list[bytes]:
+    """Sends until the disk is full: what was acknowledged. Raises what the client is told."""
+    acknowledged: list[bytes] = []
+    with pytest.raises(errors.OncelogError) as caught:
+        for number in itertools.count():
+            value = b"%08d" % number + os.urandom(64 * KIB)
+            assert number * 64 * KIB < 2 * DISK_BYTES, "it never fills up"
+            with log.producer(delivery_timeout_ms=3_000) as plain:
+                plain.send(topic, value, partition=0)
+                plain.flush()
+            acknowledged.append(value)
+    assert caught.value.reason in ("DISK_FULL", "NOT_LEADER", "UNKNOWN_OUTCOME"), caught.value
+    return acknowledged
+
+
+def test_i28_a_disk_fills_up_and_gets_more_room(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with (
+        small_disk(folder / PARTITION_LEADER),
+        running(folder, f"node.disk_free_floor_bytes={4 * MIB}") as cluster,
+        cluster.connect() as log,
+    ):
+        log.admin.create_topic("t", partitions=1)
+        with ByHand(cluster, "before") as hand:
+            tx = hand.begin()
+            tx.produce("t", 0, b"open")
+            acknowledged = fill_up(log, "t")
+            assert acknowledged
+            assert values(log, "t")[: len(acknowledged)] == acknowledged
+            assert tx.commit(VISIBLE).visible
+            assert values(log, "t")[-1] == b"open"
+            # More room, and it goes on by itself.
+            remount(folder / PARTITION_LEADER, 2 * DISK_BYTES)
+            with log.producer() as plain:
+                plain.send("t", b"after", partition=0)
+        assert not cluster.events(PARTITION_LEADER, "write failed, resigning")
+        assert values(log, "t")[-1] == b"after"
+
+
+def test_i28_i29_a_disk_without_a_byte_left_loses_nothing_acknowledged(tmp_path: Path) -> None:
+    folder = tmp_path / "cluster"
+    with (
+        small_disk(folder / PARTITION_LEADER),
+        running(folder) as cluster,
+        cluster.connect() as log,
+    ):
+        log.admin.create_topic("t", partitions=1)
+        with log.producer() as plain:
+            plain.send("t", b"first", partition=0)
+        # No floor, so that the writes of the log itself fail.
+        acknowledged = fill_up(log, "t")
+        assert cluster.events(PARTITION_LEADER, "write failed, resigning")
+        for attempt in ("as it goes on", "after kill -9"):
+            if attempt == "after kill -9":
+                cluster.restart(PARTITION_LEADER)
+            remount(folder / PARTITION_LEADER, 2 * DISK_BYTES)
+            with log.producer() as plain:
+                plain.send("t", attempt.encode(), partition=0)
+        seen = values(log, "t")
+        assert seen[: 1 + len(acknowledged)] == [b"first", *acknowledged]
+        # What got no answer may stand there, once.
+        doubtful = seen[1 + len(acknowledged) : -2]
+        assert len(doubtful) <= 1
+        assert seen[-2:] == [b"as it goes on", b"after kill -9"]
+
+
+def remount(folder: Path, size: int) -> None:
+    subprocess.run(["mount", "-o", f"remount,size={size}", str(folder)], check=True)
