@@ -215,17 +215,29 @@ class CoordinatorOutbox:
     async def _put_offsets(self, owed: OweOffsets) -> None:
         """Asks until the offset manager has answered: only that ends a staged one-shot."""
         refusal = await self._ask_offsets(owed)
-        try:
-            decided = await self._replica.submit(AnswerOffsets(owed.tx_id, refusal))
-        except OncelogError:
-            # Stepping down: the next leader asks again, which is idempotent.
-            return
+        decided = await self._bring(AnswerOffsets(owed.tx_id, refusal))
         if refusal is not None:
             self._env.reporter.event(
                 "offsets refused", tx_id=hex_id(owed.tx_id), reason=refusal.reason
             )
         for tx_id in decided:
             self._waiting.happened(tx_id)
+
+    async def _bring(self, answer: AnswerOffsets) -> Sequence[TxId]:
+        """Until it is durable: a lease that ran out may come back, and the leadership with it. A
+        step-down ends this task, and the next leader asks again, which is idempotent."""
+        attempt = 0
+        while True:
+            try:
+                decided: Sequence[TxId] = await self._replica.submit(answer)
+            except OncelogError:
+                await self._pause(attempt)
+                attempt += 1
+                continue
+            if attempt:
+                # An earlier attempt may have decided it, and those behind it.
+                self._waiting.look_again(self._replica.partition.number)
+            return decided
 
     async def _ask_offsets(self, owed: OweOffsets) -> Refusal | None:
         request = _offsets_request(owed)

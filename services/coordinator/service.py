@@ -15,6 +15,7 @@ from oncelogpb.errors import (
     Damaged,
     InvalidArgument,
     TooLarge,
+    TryAgain,
     UnknownOutcome,
     UnknownPartition,
     UnknownTopic,
@@ -229,15 +230,19 @@ class CoordinatorService:
             if staged is not None and staged.state not in DECIDED:
                 await self._waiting.wait(answer.tx_id, call.timeout_ms)
             _still_led(replica)
-            answer = await replica.submit(command)
+            try:
+                answer = await replica.submit(command)
+            except TryAgain as error:
+                # It is journaled: "nothing happened" would be a lie.
+                raise UnknownOutcome(f"{error.message}; repeat the call") from error
         return answer
 
     async def _visible(self, replica: Replica, tx_id: TxId, call: Call) -> Sequence[Exposure]:
         """Until every participant has acknowledged it. Raises Damaged."""
         state = _still_led(replica)
-        if tx_id in state.transactions and not state.deliveries.is_visible(tx_id):
+        while tx_id in state.transactions and not state.deliveries.is_visible(tx_id):
             await self._waiting.wait(tx_id, call.timeout_ms)
-        state = _still_led(replica)
+            state = _still_led(replica)
         delivered = state.deliveries.delivered(tx_id)
         damaged = state.damaged.get(tx_id) or (delivered.damaged if delivered is not None else ())
         if damaged:

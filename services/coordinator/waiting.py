@@ -20,8 +20,8 @@ class Waiting:
         self._futures: dict[TxId, list[asyncio.Future[None]]] = defaultdict(list)
 
     async def wait(self, tx_id: TxId, timeout_ms: int) -> None:
-        """Until `happened(tx_id)`: the caller must look for itself first, with no await between.
-        Raises UnknownOutcome."""
+        """Until `happened(tx_id)` or `look_again`: the caller must look for itself first, with no
+        await between, and again afterwards. Raises UnknownOutcome."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._futures[tx_id].append(future)
         try:
@@ -40,6 +40,11 @@ class Waiting:
         for future in self._futures.pop(tx_id, ()):
             if not future.done():
                 future.set_result(None)
+
+    def look_again(self, journal_partition: int) -> None:
+        """Something may have happened: whoever waits looks for itself, and waits on."""
+        for tx_id in [t for t in self._futures if journal_partition_of(t) == journal_partition]:
+            self.happened(tx_id)
 
     def step_down(self, journal_partition: int) -> None:
         for tx_id in [t for t in self._futures if journal_partition_of(t) == journal_partition]:

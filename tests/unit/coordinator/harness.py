@@ -8,7 +8,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from oncelogpb.errors import NotLeader, OncelogError
+from oncelogpb.errors import NotLeader, OncelogError, UnknownOutcome
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from services.coordinator.config import CoordinatorConfig
@@ -54,6 +54,8 @@ class LedReplica:
         self.host = host
         self.outbox: Any = None
         self.leads = True
+        # Past the lease: nothing is submitted, and no answer is released; leadership may stay.
+        self.lapsed = False
         self._parked: deque[tuple[int, asyncio.Future[Any], object]] = deque()
 
     @property
@@ -79,6 +81,8 @@ class LedReplica:
     def submit(self, command: object) -> Awaitable[Any]:
         if not self.leads:
             raise NotLeader("this process does not lead the partition")
+        if self.lapsed:
+            raise NotLeader("this node's lease ran out")
         self.host.submit(command)
         end, reply = self.host.take_parked()
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
@@ -94,6 +98,8 @@ class LedReplica:
             _, future, reply = self._parked.popleft()
             if future.done():
                 continue
+            if self.lapsed:
+                reply = UnknownOutcome("the lease ran out before the answer was durable")
             if isinstance(reply, OncelogError):
                 future.set_exception(reply)
                 future.exception()

@@ -267,6 +267,23 @@ def test_offsets_are_put_until_answered_and_in_request_order() -> None:
     run(story)
 
 
+def test_i30_the_offset_managers_word_outlives_a_lease_that_comes_back() -> None:
+    """Nobody else leads meanwhile, so nobody else asks: the hang that the kill matrix found."""
+
+    async def story(c: Coordinator) -> None:
+        def manager(request: offsets_pb.CommitTransactionOffsetsRequest) -> Any:
+            c.replica.lapsed = True
+            asyncio.get_running_loop().call_later(0.03, setattr, c.replica, "lapsed", False)
+            return offsets_pb.CommitTransactionOffsetsReply()
+
+        c.around.offsets = manager
+        who = await producer(c)
+        tx_id = (await c.replica.submit(transact(who, 1, offsets=True))).tx_id
+        await until(is_over(c, tx_id))
+
+    run(story)
+
+
 def test_the_offset_managers_no_aborts_and_is_told() -> None:
     async def story(c: Coordinator) -> None:
         def manager(request: offsets_pb.CommitTransactionOffsetsRequest) -> Any:

@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from oncelogpb import records
-from oncelogpb.errors import OncelogError, StalePosition
+from oncelogpb.errors import OncelogError, StalePosition, Unavailable
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from oncelogpb.v1 import types_pb2 as types
+from services.coordinator.commands import AnswerOffsets
 from services.coordinator.config import CoordinatorConfig
 from services.core.ids import CONSUMER_OFFSETS_ID, TxId
 from tests.unit.coordinator.harness import ORDERS, Coordinator, FakeCall, apply_all, until
@@ -190,6 +191,59 @@ def test_transact_waits_for_the_offset_manager() -> None:
             pb.GetTransactionRequest(tx_id=reply.tx_id), FakeCall()
         )
         assert got.transaction.parts.topics[0].record_count == [1]
+
+    run(story)
+
+
+def one_shot(who: types.Producer, number: int, *, offsets: bool) -> pb.TransactRequest:
+    request = pb.TransactRequest(producer=who, request_number=number, batches=[batch()])
+    if offsets:
+        request.offsets.group = "c"
+    return request
+
+
+def lapse_at_the_decision(c: Coordinator, *, for_seconds: float) -> None:
+    """The lease lapses between the journaled decision of a one-shot and its answer."""
+    submit = c.replica.submit
+
+    def lapsing(command: object) -> Awaitable[Any]:
+        answer = submit(command)
+        if isinstance(command, AnswerOffsets) and not c.replica.lapsed:
+            c.replica.submit = submit  # type: ignore[method-assign]
+            c.replica.lapsed = True
+            loop = asyncio.get_running_loop()
+            loop.call_later(for_seconds, setattr, c.replica, "lapsed", False)
+        return answer
+
+    c.replica.submit = lapsing  # type: ignore[method-assign]
+
+
+def test_i31_who_waits_is_told_though_the_deciding_answer_was_lost() -> None:
+    """Its repeat decides nothing more, and no delivery wakes anybody."""
+
+    async def story(c: Coordinator) -> None:
+        def nobody(request: participant_pb.WriteMarkersRequest) -> Any:
+            raise Unavailable("no participant is there")
+
+        c.around.markers = nobody
+        who = await init(c)
+        lapse_at_the_decision(c, for_seconds=0.03)
+        shots = [one_shot(who, 1, offsets=True), one_shot(who, 2, offsets=False)]
+        async with asyncio.timeout(5):
+            replies = await asyncio.gather(*(c.service.transact(s, FakeCall()) for s in shots))
+        assert all(reply.tx_id for reply in replies)
+
+    run(story)
+
+
+def test_i4_a_lapsed_lease_leaves_a_staged_one_shot_in_doubt() -> None:
+    """As a step-down does: NOT_LEADER would promise that nothing happened."""
+
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        lapse_at_the_decision(c, for_seconds=60)
+        shot = c.service.transact(one_shot(who, 1, offsets=True), FakeCall())
+        assert await refused(shot) == "UNKNOWN_OUTCOME"
 
     run(story)
 
