@@ -70,8 +70,8 @@ class Surroundings:
     offload: Callable[[Callable[[], None]], Awaitable[None]]
     # Journaled payload bytes between two snapshots.
     snapshot_every_bytes: int
-    # A replica could not write: resign it.
-    failed: Callable[[PartitionId, OSError], None]
+    # A replica could not write, or is damaged: resign it.
+    failed: Callable[[PartitionId, Exception], None]
 
 
 class _Parked(NamedTuple):

@@ -345,7 +345,7 @@ class Node:
         """See ReplicaHost."""
         self._spawn(self._of(partition).deleted(partition))
 
-    def _replica_failed(self, partition: PartitionId, error: OSError) -> None:
+    def _replica_failed(self, partition: PartitionId, error: Exception) -> None:
         assert self._elections is not None
         self._spawn(self._elections.resign(partition))
 

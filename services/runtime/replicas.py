@@ -24,6 +24,7 @@ from services.runtime.replica_record import (
     make_record,
     save_record,
 )
+from services.runtime.storage.damage import JournalDamaged
 from services.runtime.storage.journal import Journal
 
 PARTITIONS_DIRECTORY: Final = "partitions"
@@ -142,7 +143,16 @@ class RoleReplicas:
         driver.step_down("a later epoch was granted")
         behind = driver.journal.last_epoch < unclean_epoch
         is_control = self._role.control_topic is not None
-        await driver.lead(epoch, skip=UNCLEAN_SKIP if is_control and behind else 0)
+        try:
+            await driver.lead(epoch, skip=UNCLEAN_SKIP if is_control and behind else 0)
+        except (JournalDamaged, OSError) as error:
+            # Rot that opening did not see, for it looks at the tail only. The others go on.
+            self._around.reporter.event(
+                "replica cannot be opened", partition=str(partition), error=str(error)
+            )
+            driver.step_down("its journal cannot be replayed")
+            self._around.failed(partition, error)
+            return
         async with self._remembering:
             await self._remember(partition, driver)
 

@@ -29,7 +29,7 @@ class Bench:
         self.disk = disk or FakeDisk(seed=1)
         self.role = CounterRole()
         self.outboxes: list[Quiet] = []
-        self.failures: list[OSError] = []
+        self.failures: list[Exception] = []
         self.lease_valid = True
         self.has_room = True
         self.snapshot_every_bytes = 1 << 30
