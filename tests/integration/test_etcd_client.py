@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 from services.core.ports import (
     Compare,
     Delete,
+    DeletePrefix,
     Etcd,
     EtcdCompacted,
     EtcdLeaseGone,
@@ -28,6 +30,7 @@ from services.runtime.etcd.client import EtcdClient
 from services.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
 from services.runtime.etcd.endpoints import EtcdTls, parse_endpoints
 from services.runtime.etcd.memory import MemoryEtcd
+from services.runtime.etcd.refusal import EtcdRefused
 from tests.integration.etcd_cluster import Authority, etcd_with_tls, free_port, until
 
 pytestmark = pytest.mark.integration
@@ -93,6 +96,9 @@ async def same_story(etcd: Etcd, base: int) -> list[object]:
         told.append((result.succeeded, result.revision - base))
     lease = await etcd.grant_lease(60_000)
     await etcd.txn([], [Put("leased", b"", lease), Delete("absent")])
+    await etcd.txn([], [Put("many/1", b""), Put("many/2", b""), Put("manyfold", b"")])
+    result = await etcd.txn([], [DeletePrefix("many/"), DeletePrefix("none/"), Put("d", b"4")])
+    told.append((result.revision - base, [kv.key for kv in (await etcd.range(""))[0]]))
     told.append(await etcd.keep_alive(lease))
     await etcd.revoke_lease(lease)
     await etcd.revoke_lease(lease)
@@ -108,7 +114,7 @@ async def same_story(etcd: Etcd, base: int) -> list[object]:
     told.append((missing, revision - base))
     seen: list[WatchEvent] = []
     watching = asyncio.create_task(follow(etcd, base + 1, seen))
-    await until(lambda: len(seen) >= 5)
+    await until(lambda: len(seen) >= 11)
     watching.cancel()
     told.extend((event.key, event.value, event.mod_revision - base) for event in seen)
     return told
@@ -174,6 +180,37 @@ def test_a_watch_goes_on_over_a_kill_of_etcd_and_misses_nothing(own: EmbeddedEtc
         watching.cancel()
         assert [event.value for event in seen] == [b"1", b"2", b"3", b"4", b"5", None]
         assert [event.mod_revision for event in seen] == list(range(base + 1, base + 7))
+
+    run(story, own.endpoint)
+
+
+@pytest.mark.parametrize("prefix", ["/test/", "/somebody/else/"])
+def test_a_restored_etcd_is_refused_by_a_watch_though_it_is_past_that_revision_again(
+    own: EmbeddedEtcd, tmp_path: Path, prefix: str
+) -> None:
+    """Revisions alone do not tell: others may have written to it before this process looks."""
+
+    async def story(etcd: EtcdClient) -> None:
+        await etcd.txn([], [Put("old", b"1")])
+        own.stop()
+        shutil.copytree(own.data_dir / "member", tmp_path / "copy")
+        own.start()
+        _, revision = await etcd.get("old")
+        seen: list[WatchEvent] = []
+        watching = asyncio.create_task(follow(etcd, revision + 1, seen))
+        await etcd.txn([], [Put("acknowledged", b"1")])
+        await until(lambda: seen)
+        own.stop()
+        shutil.rmtree(own.data_dir / "member")
+        shutil.copytree(tmp_path / "copy", own.data_dir / "member")
+        own.start()
+        other = EtcdClient([own.endpoint], prefix=prefix)
+        for _ in range(3):
+            await other.txn([], [Put("another", b"1")])
+        await other.close()
+        with pytest.raises(EtcdRefused, match="another history"):
+            await watching
+        assert [event.key for event in seen] == ["acknowledged"]
 
     run(story, own.endpoint)
 

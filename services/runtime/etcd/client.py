@@ -4,9 +4,9 @@
     sent goes to the next endpoint unseen. What was sent and not answered is EtcdUnavailable; the
     next call goes to the next endpoint.
   * Reads are linearizable, long lists too: their later pages are read at the first one's revision.
-  * A watch reconnects and goes on at the revision after the last one that it gave. Every
-    WATCH_QUIET_MS it asks for progress, so a connection that died without a word is noticed, and a
-    quiet watch is not overtaken by compaction.
+  * A watch reconnects at the last revision that it gave, which must come again just as it was: else
+    etcd was restored meanwhile, though it may be past that revision again: EtcdRefused. Every
+    WATCH_QUIET_MS it asks for progress, so a connection that died without a word is noticed.
   * The first answer fixes etcd's own cluster id; an answer with another one is EtcdRefused.
 
 Left out: etcd users and passwords (use certificates), serializable reads.
@@ -143,17 +143,27 @@ class EtcdClient:
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
         revision = from_revision
+        given: list[WatchEvent] | None = None
         while not self._closed:
             index = self._current
+            # Until it came again, nothing that follows is believed.
+            owed = given
             try:
                 async with contextlib.aclosing(self._watch_once(prefix, revision)) as replies:
                     async for reply in replies:
                         for batch in self._by_revision(reply.events):
+                            if owed is not None:
+                                _require_same(owed, batch)
+                                owed = None
+                                continue
                             yield batch
-                            revision = batch[0].mod_revision + 1
+                            given, revision = batch, batch[0].mod_revision
                         # Progress: etcd promises that all earlier events were sent.
                         if not reply.events and not reply.created:
-                            revision = max(revision, reply.header.revision + 1)
+                            if owed is not None and reply.header.revision >= revision:
+                                _require_same(owed, [])
+                            if given is None:
+                                revision = max(revision, reply.header.revision + 1)
             except EtcdRefused:
                 raise
             except EtcdUnavailable:
@@ -337,6 +347,15 @@ class EtcdClient:
         else:
             delete = rpc.DeleteRangeRequest(key=self._full(op.key))
         return rpc.RequestOp(request_delete_range=delete)
+
+
+def _require_same(given: Sequence[WatchEvent], again: Sequence[WatchEvent]) -> None:
+    """Raises EtcdRefused."""
+    if given != again:
+        raise EtcdRefused(
+            f"etcd has another history than it had: its revision {given[0].mod_revision} changed "
+            f"{given[0].key!r}, and now it does not"
+        )
 
 
 async def _ask_for_progress(call: Any) -> None:

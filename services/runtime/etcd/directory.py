@@ -46,6 +46,9 @@ RETRY_MS: Final = 200
 # How long `start` waits for a first answer.
 START_TIMEOUT_MS: Final = 30_000
 
+# Value and revision of a key that was not seen.
+_NEVER: Final = (b"", 0)
+
 Keys = frozenset[str]
 Listener = Callable[[Keys], None]
 
@@ -268,10 +271,16 @@ class ClusterView:
                 self._reachable = False
                 await asyncio.sleep(RETRY_MS / 1000)
                 continue
-            if revision >= self.revision:
+            older = [
+                kv.key for kv in listed if kv.mod_revision < self._values.get(kv.key, _NEVER)[1]
+            ]
+            if revision >= self.revision and not older:
                 self._reachable = True
                 self._replace(listed, revision)
                 return
+            if older:
+                # Past the revision that we saw, in another history.
+                self._refuse_or_wait(EtcdRefused(f"etcd holds an older {older[0]!r} than it did"))
             # A store that went back; the probe refuses it.
             await asyncio.sleep(RETRY_MS / 1000)
 
@@ -292,7 +301,7 @@ class ClusterView:
         for key in sorted(changed):
             self._set(key, None, revision)
         for key, kv in fresh.items():
-            if self._values.get(key, (b"", 0))[1] != kv.mod_revision:
+            if self._values.get(key, _NEVER)[1] != kv.mod_revision:
                 self._set(key, kv.value, kv.mod_revision)
                 changed.add(key)
         self.revision = revision
