@@ -75,6 +75,28 @@ def test_not_leader_that_names_the_leader_is_followed_without_asking_again() -> 
     assert seconds < 0.01
 
 
+def test_i29_a_call_for_any_process_finds_the_one_that_came_back_elsewhere() -> None:
+    """Nobody listens where the only process of the role was."""
+    transport = ScriptedTransport(5)
+
+    def listed(to: Endpoint, request: Any) -> Any:
+        transport.partitions = [6]
+        if to.port == 5:
+            raise errors.Unavailable("nobody listens")
+        return leader.ListTopicsReply()
+
+    transport.handlers["partition_leader.list_topics"] = listed
+    transport.handlers["partition_leader.create_topic"] = listed
+    for method, request in (
+        ("partition_leader.list_topics", leader.ListTopicsRequest()),
+        ("partition_leader.create_topic", leader.CreateTopicRequest(name="a")),
+    ):
+        transport.partitions = [5]
+        reply, seconds = ask(transport, method, request)
+        assert reply == leader.ListTopicsReply()
+        assert seconds < 1
+
+
 def test_two_processes_that_name_each_other_do_not_make_a_storm() -> None:
     transport = ScriptedTransport(5)
 

@@ -60,6 +60,8 @@ class Whereabouts:
         self._wanted_topics: set[str] = set()
         self._wanted_ids: set[bytes] = set()
         self._refreshing: asyncio.Task[None] | None = None
+        # A process did not answer as it should: what we know of them may be old.
+        self._doubted = False
         # True: the question of the refresh under way has gone; who comes now goes with the next.
         self._asked = False
 
@@ -144,6 +146,11 @@ class Whereabouts:
             self.directory.forget(key)
         return False
 
+    def doubt_processes(self, error: errors.OncelogError) -> None:
+        """After an error of a call that any process of a role may take: it may run elsewhere now,
+        so the next such call asks first."""
+        self._doubted |= retries.action_for(error) in (Action.REDIRECT, Action.ASK)
+
     def _known(self, key: Key | PartitionKey) -> Endpoint | None:
         if isinstance(key, PartitionKey):
             return self.directory.leader(key)
@@ -164,8 +171,9 @@ class Whereabouts:
         """The next one in turn: a retry asks another."""
         role = method.partition(".")[0]
         processes = self.processes(None if role == "cluster" else role)
-        if not processes:
+        if role != "cluster" and (self._doubted or not processes):
             await self.refresh(deadline=deadline)
+            self._doubted = False
             processes = self.processes(role)
         if not processes:
             raise errors.Unavailable(f"no {role} process is alive")

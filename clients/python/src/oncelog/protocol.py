@@ -87,6 +87,8 @@ class AsyncProtocol(Whereabouts):
                 if not retries.is_repeatable(action, idempotent=idempotent):
                     raise
                 in_doubt |= error.may_have_applied
+                if key is None:
+                    self.doubt_processes(error)
                 moved = key is not None and self.learn_failure(key, error)
                 if not moved or attempt % 2:
                     await self._back_off_before(deadline, attempt, error, method, in_doubt)
