@@ -32,6 +32,11 @@ from google.rpc import error_details_pb2, status_pb2
 from oncelogpb.v1 import errors_pb2 as pb
 
 DOMAIN: Final = "oncelog"
+# What an error may carry, bytes of UTF-8: it travels in HTTP/2 trailers, of which clients take 8 KiB,
+# and it may quote a name of any length that a caller sent.
+MESSAGE_BYTES_MAX: Final = 1_000
+VALUE_BYTES_MAX: Final = 250
+METADATA_KEYS_MAX: Final = 8
 
 # google.rpc.Code / grpc.StatusCode numbers.
 CANCELLED, UNKNOWN, INVALID_ARGUMENT, DEADLINE_EXCEEDED, NOT_FOUND = 1, 2, 3, 4, 5
@@ -332,11 +337,23 @@ def reasons() -> list[str]:
 
 
 def to_status(error: OncelogError) -> status_pb2.Status:
-    """The wire form of an error."""
-    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=error.metadata)
+    """The wire form of an error; long texts are cut."""
+    assert len(error.metadata) <= METADATA_KEYS_MAX, "an error says what its reason names, no more"
+    metadata = {key: _cut(value, VALUE_BYTES_MAX) for key, value in error.metadata.items()}
+    info = error_details_pb2.ErrorInfo(reason=error.reason, domain=DOMAIN, metadata=metadata)
     detail = any_pb2.Any()
     detail.Pack(info)
-    return status_pb2.Status(code=error.rule.code, message=error.message, details=[detail])
+    message = _cut(error.message, MESSAGE_BYTES_MAX)
+    return status_pb2.Status(code=error.rule.code, message=message, details=[detail])
+
+
+def _cut(text: str, bytes_max: int) -> str:
+    """At most so many bytes of UTF-8, and an ellipsis where there were more. What is no text (a lone
+    surrogate) is replaced."""
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= bytes_max:
+        return encoded.decode()
+    return encoded[:bytes_max].decode("utf-8", "ignore") + "…"
 
 
 def from_status(status: status_pb2.Status) -> OncelogError:

@@ -281,5 +281,5 @@ async def _abort(context: Any, error: OncelogError) -> bytes:
     """Ends a call with an error: code, message, and the details in the trailers. Never returns."""
     status = to_status(error)
     trailers = ((STATUS_KEY, status.SerializeToString()),)
-    await context.abort(_CODES[status.code], error.message, trailers)
+    await context.abort(_CODES[status.code], status.message, trailers)
     raise AssertionError("abort raises")

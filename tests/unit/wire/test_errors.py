@@ -128,6 +128,26 @@ def test_every_reason_crosses_the_wire_both_ways() -> None:
     run(story())
 
 
+def test_an_error_that_quotes_a_long_name_fits_into_the_trailers_that_clients_take() -> None:
+    """A client of gRPC takes 8 KiB of them; more, and it sees no reason at all."""
+
+    async def refuse(request: Any, call: Any) -> None:
+        raise errors.UnknownTopic(f"no topic {request.name}", topic=request.name)
+
+    async def story() -> None:
+        async with serving("Coordinator", init_producer=refuse) as (_, channel):
+            for name in ("x" * 300_000, "☃" * 100_000, "\x00" * 100_000):
+                request = coordinator.InitProducerRequest(name=name)
+                call = calls.unary(channel, "coordinator", "init_producer", request)
+                error = await outcome_of(call)
+                assert type(error) is errors.UnknownTopic
+                assert error.message.startswith(f"no topic {name[:100]}")
+                assert error.message.endswith("…")
+                assert error.metadata["topic"].startswith(name[:10])
+
+    run(story())
+
+
 @pytest.mark.parametrize(
     ("code", "kind"),
     [
