@@ -32,8 +32,8 @@ from google.rpc import error_details_pb2, status_pb2
 from oncelogpb.v1 import errors_pb2 as pb
 
 DOMAIN: Final = "oncelog"
-# What an error may carry, bytes of UTF-8: it travels in HTTP/2 trailers, of which clients take 8 KiB,
-# and it may quote a name of any length that a caller sent.
+# What an error may carry, bytes of UTF-8: it travels in HTTP/2 trailers, of which clients take
+# 8 KiB, and it may quote a name of any length that a caller sent.
 MESSAGE_BYTES_MAX: Final = 1_000
 VALUE_BYTES_MAX: Final = 250
 METADATA_KEYS_MAX: Final = 8
@@ -348,8 +348,8 @@ def to_status(error: OncelogError) -> status_pb2.Status:
 
 
 def _cut(text: str, bytes_max: int) -> str:
-    """At most so many bytes of UTF-8, and an ellipsis where there were more. What is no text (a lone
-    surrogate) is replaced."""
+    """At most so many bytes of UTF-8, and an ellipsis where there were more. What is no text (a
+    lone surrogate) is replaced."""
     encoded = text.encode("utf-8", "replace")
     if len(encoded) <= bytes_max:
         return encoded.decode()
