@@ -244,9 +244,13 @@ class Node:
             for partition in self._view.replicas_on(self.node_id)
         )
 
+    def led_replicas(self) -> list[Driver]:
+        """The replicas that answer now, by role and partition: tests look at what they hold."""
+        return [driver for replicas in self._replicas.values() for driver in replicas.led()]
+
     def led_machines(self) -> list[Any]:
-        """The machines that answer now, by role and partition: tests call their check()."""
-        return [driver.machine for replicas in self._replicas.values() for driver in replicas.led()]
+        """Their machines: tests call their check()."""
+        return [driver.machine for driver in self.led_replicas()]
 
     def _fail(self, error: BaseException) -> None:
         if self._failure is not None and not self._failure.done():
