@@ -2,7 +2,8 @@
 
 The drivers, machines, journals, elections and the client are the real ones; disk, network, etcd,
 clock and chance are fakes. A process can lose power: its tasks end, its unsynced bytes are gone,
-its connections break, and its lease runs out unless it is started again.
+its connections break, and its lease runs out unless it is started again. It can be killed, which
+leaves its bytes in the page cache, and stopped, which leaves it everything but time.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,12 +23,18 @@ from services.cli.settings import ROLES, ServeSettings
 from services.core.role import at_once
 from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from services.runtime.node import Node, Outside
+from services.runtime.pointed import pointed
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.network import Network, SimPeers, SimTransport
 from tests.simulation.virtual_time import VirtualTimeLoop
 
 SETTINGS = ("node.segment_bytes=262144", "node.disk_free_floor_bytes=0")
 READY_TIMEOUT_SECONDS = 60
+
+
+class Died(asyncio.CancelledError):
+    """Ends the step in which a process died. Nothing of the process is there to see it."""
+
 
 _owner: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="world")
 
@@ -45,7 +52,7 @@ class Process:
 class World:
     """See the module. `trace` holds one line per thing that happened."""
 
-    def __init__(self, seed: int, loop: VirtualTimeLoop) -> None:
+    def __init__(self, seed: int, loop: VirtualTimeLoop, settings: Sequence[str] = ()) -> None:
         self.loop = loop
         self.trace: list[str] = []
         self.random = random.Random(seed)
@@ -54,7 +61,8 @@ class World:
         self.processes: dict[str, Process] = {}
         # By owner, in order of creation: a set would cancel in the order of addresses.
         self._tasks: dict[str, dict[asyncio.Task[Any], None]] = {}
-        self._settings = ServeSettings.make(ROLES, pairs=SETTINGS)
+        self._settings = ServeSettings.make(ROLES, pairs=[*SETTINGS, *settings])
+        loop.owner_of = lambda context: context.get(_owner, "world")
         loop.set_task_factory(self._make_task)
 
     # -------------------------------------------------------------------------------- what happens
@@ -73,16 +81,18 @@ class World:
         etcd = MemoryEtcd(self.etcd)
         node = Node(
             make_roles([role], self._settings.loaded),
-            Outside(
-                disk=disk,
-                etcd=etcd,
-                clock=self.loop,
-                peers=SimPeers(self.network),
-                listener=_SimListener(self.network, role),
-                reporter=Tracer(role, self.say),
-                role_reporter=lambda name: Tracer(name, self.say),
-                random_bytes=self.random.randbytes,
-                offload=at_once,
+            pointed(
+                Outside(
+                    disk=disk,
+                    etcd=etcd,
+                    clock=self.loop,
+                    peers=SimPeers(self.network),
+                    listener=_SimListener(self.network, role),
+                    reporter=Tracer(role, self.say),
+                    role_reporter=lambda name: Tracer(name, self.say),
+                    random_bytes=self.random.randbytes,
+                    offload=at_once,
+                )
             ),
             limits_of(self._settings.node),
             cluster_handler(()),
@@ -103,20 +113,47 @@ class World:
 
     async def lose_power(self, role: str, tear: Tear) -> None:
         """From one moment to the next, nothing of this process runs any more."""
+        self.fall(role, tear)
+        await self.bury(role)
+
+    def fall(self, role: str, tear: Tear | None) -> None:
+        """The process ends in this very step, by a loss of power or, without a tear, by a kill.
+        Then `bury` it; who calls from inside of it raises Died, so that its step ends here."""
         process = self.processes[role]
-        self.say(f"-- {role} loses power ({tear.name})")
-        process.disk.crash(tear)
+        how = "is killed" if tear is None else f"loses power ({tear.name})"
+        self.say(f"-- {role} {how}")
+        if tear is None:
+            process.disk.kill()
+        else:
+            process.disk.crash(tear)
         process.etcd.unavailable = True
         self.network.cut(process.node.port)
-        # What its tasks start while they end is as dead as they are.
-        while tasks := [task for task in self._tasks.get(role, ()) if not task.done()]:
+        self.loop.stop_owner(role)
+
+    async def bury(self, role: str) -> None:
+        """Ends what a fallen process left. What its tasks start while they end is as dead."""
+        tasks = [task for task in self._tasks.get(role, ()) if not task.done()]
+        for task in tasks:
+            task.cancel()
+        self.loop.resume_owner(role)
+        while tasks:
+            await asyncio.gather(*tasks, return_exceptions=True)
+            tasks = [task for task in self._tasks.get(role, ()) if not task.done()]
             for task in tasks:
                 task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
+
+    @staticmethod
+    def caller() -> str:
+        """Whose step this is: a role, or "world"."""
+        return _owner.get()
+
+    async def stop(self, role: str) -> None:
+        """SIGTERM, or the end of a process whose node failed."""
+        await self._as(role, self.processes[role].node.stop())
 
     async def stop_all(self) -> None:
         for role in reversed(ROLES):
-            await self._as(role, self.processes[role].node.stop())
+            await self.stop(role)
 
     def check(self) -> None:
         """Every invariant of every machine that leads."""

@@ -1,0 +1,112 @@
+"""One run of the story in the simulated world, with one fault or none."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from typing import Final, NamedTuple
+
+from services.cli.settings import ROLES
+from services.core import failpoints
+from tests.faults.matrix import Case, Injector, Passings
+from tests.faults.story import Story, Told
+from tests.faults.verdict import POSITIONS, judge, positions, quiet, read_all, replayed, written
+from tests.simulation.virtual_time import VirtualTimeLoop, run
+from tests.simulation.world import World
+
+SEED: Final = 20_13
+CLIENTS: Final = 5
+STORY_SECONDS_MAX: Final = 300
+HEALED_SECONDS_MAX: Final = 10
+# Snapshots and segments small enough for every journal to have some.
+SETTINGS: Final = ("node.snapshot_every_bytes=1200", "node.segment_bytes=32768")
+
+
+class Run(NamedTuple):
+    """What a run gave."""
+
+    injector: Injector
+    trace: list[str]
+
+
+def simulate(case: Case | None = None, passing: int = 0, *, seed: int = SEED) -> Run:
+    """Raises AssertionError where a promise is broken; the trace then goes to stderr."""
+    loop = VirtualTimeLoop()
+    loop.set_exception_handler(lambda loop, context: _complain(world, context))
+    world = World(seed, loop, SETTINGS)
+    injector: list[Injector] = []
+    try:
+        run(_play(world, case, passing, injector), loop)
+    except BaseException:
+        print("\n".join(world.trace), file=sys.stderr)
+        raise
+    finally:
+        failpoints.disarm()
+        world.etcd.close()
+    return Run(injector[0], world.trace)
+
+
+def count_passings() -> dict[tuple[str, str], Passings]:
+    """By role and failpoint, in a run without faults."""
+    injector = simulate().injector
+    return {key: Passings(total, injector.at_start[key]) for key, total in injector.passed.items()}
+
+
+async def _play(world: World, case: Case | None, passing: int, made: list[Injector]) -> None:
+    injector = Injector(world, case, passing)
+    made.append(injector)
+    failpoints.arm(injector)
+    helping = [asyncio.create_task(injector.revive())]
+    await _start(world, injector)
+    helping += [asyncio.create_task(injector.supervise(role)) for role in ROLES]
+    story = Story(Told(world.random, world.say))
+    clients = [world.client() for _ in range(CLIENTS)]
+    injector.story_begins()
+    async with asyncio.timeout(STORY_SECONDS_MAX):
+        await story.prepare(clients[0])
+        await story.tell(*clients)
+    if case is not None:
+        assert injector.fired, f"{case}: passing {passing} was never reached"
+        async with asyncio.timeout(STORY_SECONDS_MAX):
+            await injector.over.wait()
+    await _verify(world, story)
+    for task in helping:
+        task.cancel()
+    for client in clients:
+        await client.close()
+    await world.stop_all()
+
+
+async def _start(world: World, injector: Injector) -> None:
+    """A process that falls as it starts is started again by the injector."""
+    for role in ROLES:
+        await injector.start(role)
+    if injector.fallen.is_set():
+        await injector.over.wait()
+    await world.ready()
+
+
+async def _verify(world: World, story: Story) -> None:
+    failpoints.disarm()
+    await world.ready()
+    await quiet(world)
+    world.check()
+    client = world.client()
+    async with asyncio.timeout(STORY_SECONDS_MAX):
+        count = written(world, (await client.protocol.topic("out")).topic_id)
+        seen = await read_all(client, count)
+        judge(story.attempts, seen)
+        assert await positions(client) == POSITIONS, "I21, I24: the groups stand elsewhere"
+        assert seen == await read_all(client, count), "I8: two readers saw different sequences"
+    async with asyncio.timeout(HEALED_SECONDS_MAX):
+        # I29.
+        producer = await client.transactional_producer("enricher")
+        async with producer.transaction(wait="visible") as tx:
+            await tx.send("out", b"healed", partition=0)
+    await client.close()
+    await quiet(world)
+    assert replayed(world) > len(ROLES), "journals were compared"
+
+
+def _complain(world: World, context: dict[str, object]) -> None:
+    world.say(f"loop: {context.get('message')}: {context.get('exception')!r}")

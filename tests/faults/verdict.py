@@ -1,0 +1,203 @@
+"""What must hold after any fault: of what readers see, and of what the machines hold."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Final
+
+from oncelog.aio.log import Log
+from oncelogpb.v1 import offset_manager_pb2
+from services.core.frame import Kind
+from services.core.machine import EpochStart, Snapshot
+from services.runtime.driver import Driver
+from tests.faults.story import BATCHES, IN_PARTITIONS, INPUTS, OUT_PARTITIONS, Attempt, Outcome
+from tests.simulation.world import World
+
+# Partition of "out" -> values by offset.
+Seen = Mapping[int, Sequence[bytes]]
+
+# Where the groups stand when all is done, by partition of "in".
+POSITIONS: Final = {
+    "enricher": [INPUTS // IN_PARTITIONS] * IN_PARTITIONS,
+    "job": [BATCHES],
+}
+
+# The longest timeout of a transaction of the story, its slack, and room for elections.
+QUIET_SECONDS_MAX: Final = 60.0
+SILENCE_SECONDS: Final = 1.5
+
+
+async def read_all(client: Log, count: int) -> Seen:
+    """The committed log of "out", to its end after `count` records. I14: dense from 0."""
+    seen: dict[int, list[bytes]] = {number: [] for number in range(OUT_PARTITIONS)}
+    consumer = await client.consumer(["out"], start="earliest")
+    while True:
+        batch = await consumer.poll(SILENCE_SECONDS)
+        if batch is None:
+            if sum(len(values) for values in seen.values()) >= count:
+                break
+            continue
+        for record in batch.records():
+            assert record.offset == len(seen[record.partition]), "I14: a gap or a repeat"
+            assert record.value is not None
+            seen[record.partition].append(record.value)
+    await consumer.close()
+    return seen
+
+
+def judge(attempts: Sequence[Attempt], seen: Seen) -> None:
+    """I1, I3, I5, I6, I9, I10, I21 over the committed log."""
+    for partition, values in seen.items():
+        twice = [value for value, count in Counter(values).items() if count > 1]
+        assert not twice, f"I6: seen twice in out-{partition}: {twice[:3]}"
+    visible = [attempt for attempt in attempts if _is_visible(attempt, seen)]
+    known = {value for attempt in visible for _, value in attempt.wrote}
+    phantoms = [value for values in seen.values() for value in values if value not in known]
+    assert not phantoms, f"I1, I6: nobody committed {phantoms[:3]}"
+    _judge_inputs(visible)
+    for line in sorted({attempt.line for attempt in visible}):
+        _judge_order([attempt for attempt in visible if attempt.line == line], seen)
+
+
+def _is_visible(attempt: Attempt, seen: Seen) -> bool:
+    """I3: whole or not at all, and as its writer was told (I4, I5)."""
+    present = [value in seen[partition] for partition, value in attempt.wrote]
+    if attempt.outcome is Outcome.COMMITTED:
+        assert all(present), f"I5: acknowledged and not there: {attempt}"
+    elif attempt.outcome is Outcome.ABORTED:
+        assert not any(present), f"I1: aborted and there: {attempt}"
+    else:
+        assert all(present) or not any(present), f"I3: a part of it is there: {attempt}"
+    return bool(present) and all(present)
+
+
+def _judge_inputs(visible: Iterable[Attempt]) -> None:
+    """I21: each input's work is done exactly once."""
+    done = Counter(number for attempt in visible for number in attempt.inputs)
+    twice = sorted(number for number, count in done.items() if count > 1)
+    assert not twice, f"I21: done twice: {twice}"
+    missing = sorted(set(range(INPUTS)) - set(done))
+    assert not missing, f"I21: not done: {missing}"
+
+
+def _judge_order(attempts: Sequence[Attempt], seen: Seen) -> None:
+    """I9: contiguous and in send order. I10, I11: a line's attempts in order, everywhere."""
+    for partition, values in seen.items():
+        place = {value: index for index, value in enumerate(values)}
+        end = -1
+        for attempt in attempts:
+            places = [place[value] for at, value in attempt.wrote if at == partition]
+            if not places:
+                continue
+            wanted = list(range(places[0], places[0] + len(places)))
+            assert places == wanted, f"I9: torn or shuffled in out-{partition}: {attempt}"
+            assert places[0] > end, f"I10: out of order in out-{partition}: {attempt}"
+            end = places[-1]
+
+
+async def positions(client: Log) -> dict[str, list[int]]:
+    """Stable committed offsets of both groups, by partition of "in"."""
+    topic = await client.protocol.topic("in")
+    found: dict[str, list[int]] = {}
+    for group in POSITIONS:
+        request = offset_manager_pb2.FetchOffsetsRequest(group=group, stable=True)
+        for number in range(len(POSITIONS[group])):
+            request.partitions.add(topic_id=topic.topic_id, number=number)
+        reply = await client.protocol.call("offset_manager.fetch_offsets", request)
+        found[group] = [entry.offset for entry in reply.offsets]
+    return found
+
+
+# --------------------------------------------------------------------------------- of the machines
+
+
+async def quiet(world: World) -> None:
+    """I30: nothing stays pending: no transaction is open, nothing is owed, all is durable."""
+    try:
+        async with asyncio.timeout(QUIET_SECONDS_MAX):
+            while pending(world):
+                await asyncio.sleep(0.25)
+    except TimeoutError:
+        raise AssertionError(f"still pending: {pending(world)[:5]}") from None
+
+
+def written(world: World, topic_id: bytes) -> int:
+    """Records in the committed logs of a topic, as its leaders count them."""
+    return sum(
+        driver.machine.committed.end_offset
+        for driver in world.processes["partition_leader"].node.led_replicas()
+        if driver.partition.topic_id == topic_id
+    )
+
+
+def pending(world: World) -> list[str]:
+    """What is not finished, in words."""
+    found: list[str] = []
+    for role, process in world.processes.items():
+        if not process.node.leads_all():
+            found.append(f"{role} does not lead all that is its own")
+        for driver in process.node.led_replicas():
+            machine = driver.machine
+            owed = machine.owed(driver.high_watermark)
+            if owed or _open_transactions(role, machine):
+                found.append(f"{role} {driver.partition}: {owed or 'open transactions'}")
+            if driver.high_watermark != driver.log_end:
+                found.append(f"{role} {driver.partition}: not all is durable")
+    return found
+
+
+def _open_transactions(role: str, machine: Any) -> int:
+    match role:
+        case "coordinator":
+            return len(machine.state.transactions)
+        case "partition_leader":
+            return len(machine.pending.open)
+        case _:
+            count: int = machine.open_transactions
+            return count
+
+
+def replayed(world: World) -> int:
+    """I35: a fresh machine that replays the journal has the live machine's state, whether it begins
+    at the front or at a snapshot. The number of journals compared."""
+    compared = 0
+    for role, process in world.processes.items():
+        for driver in process.node.led_replicas():
+            fresh = _replay(driver, from_snapshot=False).snapshot()
+            restored = _replay(driver, from_snapshot=True).snapshot()
+            # Of a copy: a snapshot hands rows over, which the live machine must still do.
+            live = copy.deepcopy(driver.machine).snapshot()
+            driver.machine.check()
+            _same(live, fresh, f"{role} {driver.partition}: replay from the front")
+            _same(live, restored, f"{role} {driver.partition}: replay from the snapshot")
+            compared += 1
+    return compared
+
+
+def _replay(driver: Driver, *, from_snapshot: bool) -> Any:
+    machine = driver._role.machine(driver.partition)
+    position = driver.journal.log_start
+    saved = driver.journal.load_snapshot() if from_snapshot else None
+    if saved is not None:
+        position, state, tables = saved
+        machine.restore(state, tables)
+    for stored in driver.journal.replay(position):
+        is_epoch = stored.frame.kind is Kind.EPOCH_START
+        record = EpochStart() if is_epoch else driver._role.codec.decode(stored.frame)
+        machine.apply(record, stored.at)
+    machine.check()
+    return machine
+
+
+def _same(live: Snapshot, other: Snapshot, what: str) -> None:
+    assert live.state == other.state, f"I35: {what} gives another state"
+    assert live.tables.keys() == other.tables.keys(), f"I35: {what} gives other tables"
+    for name, table in live.tables.items():
+        twin = other.tables[name]
+        # Each hands over only what no snapshot before it did: they share the end.
+        first = max(table.first_row, twin.first_row)
+        ends = [each.rows[(first - each.first_row) * each.row_bytes :] for each in (table, twin)]
+        assert ends[0] == ends[1], f"I35: {what} gives another table {name}"
