@@ -117,14 +117,17 @@ class TopicAdmin:
     def _describe(self, topic: TopicInfo) -> pb.TopicDescription:
         partitions = []
         for number in range(topic.partitions):
-            known = self._env.directory.partition(PartitionId(topic.topic_id, number))
+            partition = PartitionId(topic.topic_id, number)
+            known = self._env.directory.partition(partition)
+            # Not as etcd names it: a process that is gone leads nothing.
+            leader = self._env.directory.leader_of(partition)
             description = pb.PartitionDescription(number=number)
             if known is not None:
                 description.epoch = known.epoch
                 description.replicas.extend(known.replicas)
                 description.isr.extend(known.isr)
-                if known.leader is not None:
-                    description.leader.CopyFrom(leader_message(known.leader))
+            if leader is not None:
+                description.leader.CopyFrom(leader_message(leader))
             partitions.append(description)
         return pb.TopicDescription(
             name=topic.name,

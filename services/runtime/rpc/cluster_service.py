@@ -138,7 +138,8 @@ class ClusterService:
             return leader_pb.PartitionDescription(number=partition.number)
         return leader_pb.PartitionDescription(
             number=partition.number,
-            leader=_leader(info.leader),
+            # Not as etcd names it: a process that is gone leads nothing.
+            leader=_leader(self._directory.leader_of(partition)),
             epoch=info.epoch,
             replicas=info.replicas,
             isr=info.isr,

@@ -45,8 +45,7 @@ class OneNode:
         return [FLIGHTS]
 
     def partition(self, partition: Any) -> Any:
-        if partition == PartitionId(FLIGHTS.topic_id, 1):
-            return None
+        # As etcd names it; of partition 1 the leader's process is gone.
         return PartitionInfo(partition, ["n1"], ["n1"], LEADER, 3)
 
     def nodes(self) -> Any:
@@ -98,6 +97,7 @@ def test_metadata_describes_topics_and_leaves_out_the_unknown() -> None:
     led, orphaned = reply.topics[0].partitions
     assert led.leader.node_id == "n1"
     assert (orphaned.number, orphaned.HasField("leader")) == (1, False)
+    assert (orphaned.epoch, list(orphaned.replicas)) == (3, ["n1"])
     assert reply.topics[0].configs == {"materialization": "reference"}
 
 
