@@ -40,7 +40,7 @@ class Sent:
     writer: int | str
     transaction: Transaction | None
     operation: Operation
-    order: tuple[int, int]
+    order: tuple[int, int, int]
 
 
 @dataclass(slots=True)
@@ -318,7 +318,7 @@ class Facts:
         for index, value in enumerate(send["values"]):
             if value in self.sent:
                 raise ValueError(f"the value {value!r} is sent twice: every record has its own id")
-            order = (operation.line, index)
+            order = (operation.invoked_us, operation.line, index)
             sent = Sent(value, topic, partition, writer, transaction, operation, order)
             self.sent[value] = sent
             if transaction is not None and operation.may_have_applied:

@@ -31,6 +31,7 @@ from oncelog.aio.admin import TransactionInfo
 from oncelog.batch import Batch, Record, TopicPartition
 from oncelog.checker.events import HistoryWriter
 from oncelog.errors import OncelogError
+from oncelogpb.v1 import offset_manager_pb2
 
 # How long `settle` waits between two looks, seconds.
 SETTLE_PAUSE_S: Final = 0.2
@@ -111,6 +112,29 @@ class RecordedLog:
         finally:
             await consumer.close()
         return found
+
+    async def stable_offsets(self, group: str, topics: Sequence[str]) -> None:
+        """What the group has committed, once nothing is pending. Raises PendingTransaction."""
+        request = offset_manager_pb2.FetchOffsetsRequest(group=group, stable=True)
+        names: list[TopicPartition] = []
+        for name in topics:
+            topic = await self.log.protocol.topic(name)
+            for part in topic.partitions:
+                request.partitions.add(topic_id=topic.topic_id, number=part.number)
+                names.append(TopicPartition(name, part.number))
+        op = self.history.invoke("fetch_offsets", group=group, stable=True)
+        try:
+            reply = await self.log.protocol.call("offset_manager.fetch_offsets", request)
+        except BaseException as error:
+            _raised(self.history, op, error)
+            raise
+        self.history.ok(
+            op,
+            offsets=[
+                {**_place(place), "offset": item.offset if item.HasField("offset") else None}
+                for place, item in zip(names, reply.offsets, strict=True)
+            ],
+        )
 
     async def close(self) -> None:
         await self.log.close()

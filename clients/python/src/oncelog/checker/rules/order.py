@@ -145,7 +145,7 @@ def _out_of_send_order(case: Case, exposure: Exposure) -> Iterator[Finding]:
     ranks = {
         writer: rank for rank, writer in enumerate(_manifest_order(transaction, exposure.place))
     }
-    before: tuple[int, tuple[int, int]] | None = None
+    before: tuple[int, tuple[int, int, int]] | None = None
     for seen in exposure.seen:
         sent = case.facts.sent[seen.value]
         key = (ranks.get(sent.writer, 0), sent.order)
