@@ -19,6 +19,7 @@ COMMANDS: Final = {
     "tx": ("services.cli.transactions", "tx"),
     "offsets": ("services.cli.offsets", "offsets"),
     "cluster": ("services.cli.cluster", "cluster"),
+    "check": ("services.cli.check", "check"),
 }
 
 
@@ -46,7 +47,8 @@ class LazyGroup(click.Group):
         "echo alice:10 | oncelog produce payments --key-separator : --transactional",
         "oncelog consume payments",
     )
-    + "\n\n\b\nExit codes: 0 done, 1 refused, 2 wrong usage, 3 nobody answers.",
+    + "\n\n\b\nExit codes: 0 done, 1 refused, 2 wrong usage, 3 nobody answers; 4 `serve`: "
+    "not this data's etcd.",
 )
 @click.version_option(package_name="oncelog-server", prog_name="oncelog")
 def oncelog() -> None:
