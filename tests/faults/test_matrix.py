@@ -1,0 +1,67 @@
+"""The kill matrix in the simulated world: role x failpoint x fault, each over the whole story.
+
+`make faults` runs all of it, at several passings each. The suite runs one fault at each failpoint
+of each role, all kinds of faults in turn.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Final
+
+import pytest
+
+from services.core import failpoints
+from services.core.failpoints import TABLE
+from tests.faults.matrix import CASES, Case, Fault, Passings, faults_at, passing_of
+from tests.faults.simulated import count_passings, simulate
+
+# "all": the whole matrix; a number behind it (all:3): so many passings of each case.
+SCOPE: Final = os.environ.get("ONCELOG_FAULTS", "")
+
+
+@functools.cache
+def passings() -> dict[tuple[str, str], Passings]:
+    return count_passings()
+
+
+def chosen() -> Sequence[tuple[Case, int]]:
+    """Cases with the number of the attempt, which chooses the passing."""
+    scope, _, attempts = SCOPE.partition(":")
+    if scope == "all":
+        return [(case, attempt) for attempt in range(int(attempts or 1)) for case in CASES]
+    by_place: dict[tuple[str, str], list[Case]] = defaultdict(list)
+    for case in CASES:
+        by_place[case.role, case.point].append(case)
+    return [(cases[number % len(cases)], 0) for number, cases in enumerate(by_place.values())]
+
+
+def test_every_failpoint_is_passed_in_every_role_that_names_it() -> None:
+    named = {(role, point.name) for point in TABLE for role in point.roles}
+    assert named - passings().keys() == set()
+
+
+def test_no_role_passes_a_failpoint_that_it_does_not_name() -> None:
+    """Else the matrix would leave it out."""
+    named = {(role, point.name) for point in TABLE for role in point.roles}
+    assert passings().keys() - named == set()
+
+
+def test_unset_a_failpoint_does_nothing_and_nothing_is_wrapped() -> None:
+    assert not failpoints.armed()
+    assert failpoints.reach("driver.append.before") is None
+
+
+def test_the_suite_runs_every_kind_of_fault() -> None:
+    assert {case.fault for case, _ in chosen()} == set(Fault)
+    assert {fault for point in TABLE for fault in faults_at(point)} == set(Fault)
+
+
+@pytest.mark.parametrize(("case", "attempt"), chosen(), ids=lambda value: str(value))
+def test_all_promises_hold_over_a_fault(case: Case, attempt: int) -> None:
+    """I1, I3-I6, I8-I11, I14, I16, I21, I24, I29, I30, I35: see verdict.py."""
+    passing = passing_of(case, passings()[case.role, case.point], attempt)
+    assert simulate(case, passing).injector.fired
