@@ -139,14 +139,17 @@ class ByHandTransaction:
 
 def rows_batch(partition: pb.Partition, *values: bytes) -> pb.Batch:
     """As clients without Arrow make them."""
-    rows = pb.Rows(rows=[pb.Row(value=value, timestamp_us=1) for value in values])
+    return batch_of(partition, pb.Rows(rows=[pb.Row(value=v, timestamp_us=1) for v in values]))
+
+
+def batch_of(partition: pb.Partition, rows: pb.Rows) -> pb.Batch:
     payload = rows.SerializeToString()
     return pb.Batch(
         partition=partition,
         encoding=pb.ENCODING_ROWS,
-        record_count=len(values),
+        record_count=len(rows.rows),
         crc32c=checksum(payload),
-        max_timestamp_us=1,
+        max_timestamp_us=max(row.timestamp_us for row in rows.rows),
         payload=payload,
     )
 
