@@ -10,7 +10,7 @@ from services.cli.settings import ROLES
 from services.core import failpoints
 from tests.faults.matrix import Case, Injector, Passings
 from tests.faults.story import Story, Told
-from tests.faults.verdict import POSITIONS, judge, positions, quiet, read_all, replayed, written
+from tests.faults.verdict import judge, judge_positions, quiet, read_all, replayed, written
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World
 
@@ -93,11 +93,13 @@ async def _verify(world: World, story: Story) -> None:
     world.check()
     client = world.client()
     async with asyncio.timeout(STORY_SECONDS_MAX):
-        count = written(world, (await client.protocol.topic("out")).topic_id)
-        seen = await read_all(client, count)
+        count = written(world, (await client.protocol.topic(story.names.output)).topic_id)
+        seen = await read_all(client, story.names, count)
         judge(story.attempts, seen)
-        assert await positions(client) == POSITIONS, "I21, I24: the groups stand elsewhere"
-        assert seen == await read_all(client, count), "I8: two readers saw different sequences"
+        await judge_positions(client, story.names)
+        assert seen == await read_all(client, story.names, count), (
+            "I8: two readers saw different sequences"
+        )
     async with asyncio.timeout(HEALED_SECONDS_MAX):
         # I29.
         producer = await client.transactional_producer("enricher")

@@ -88,17 +88,43 @@ class Told(NamedTuple):
     say: Callable[[str], None]
 
 
+class Names(NamedTuple):
+    """What a story is about; several may be told in one cluster."""
+
+    prefix: str = ""
+
+    @property
+    def input(self) -> str:
+        return f"{self.prefix}in"
+
+    @property
+    def output(self) -> str:
+        return f"{self.prefix}out"
+
+    @property
+    def enricher(self) -> str:
+        return f"{self.prefix}enricher"
+
+    @property
+    def job(self) -> str:
+        return f"{self.prefix}job"
+
+
 class Story:
     """One telling. `attempts` in the order in which they began."""
 
-    def __init__(self, told: Told) -> None:
+    def __init__(self, told: Told, names: Names = Names()) -> None:  # noqa: B008
         self.attempts: list[Attempt] = []
+        self.names = names
         self._told = told
         self._done = 0
         self._taken_over = False
 
     async def prepare(self, client: Log) -> None:
-        for name, partitions in (("in", IN_PARTITIONS), ("out", OUT_PARTITIONS)):
+        for name, partitions in (
+            (self.names.input, IN_PARTITIONS),
+            (self.names.output, OUT_PARTITIONS),
+        ):
             try:
                 await _insist(functools.partial(client.admin.create_topic, name, partitions))
             except errors.TopicExists:
@@ -126,7 +152,7 @@ class Story:
         delivery timeout is longer than any fault of these tests."""
         producer = await client.producer()
         for number in range(INPUTS):
-            await producer.send("in", b"%d" % number, partition=number % IN_PARTITIONS)
+            await producer.send(self.names.input, b"%d" % number, partition=number % IN_PARTITIONS)
             await producer.flush()
             await asyncio.sleep(0.08)
 
@@ -136,7 +162,7 @@ class Story:
             attempt = self._attempt("plain")
             partition = number % OUT_PARTITIONS
             attempt.wrote.append((partition, attempt.value("0")))
-            await producer.send("out", attempt.wrote[0][1], partition=partition)
+            await producer.send(self.names.output, attempt.wrote[0][1], partition=partition)
             await producer.flush()
             attempt.outcome = Outcome.COMMITTED
             await asyncio.sleep(0.1)
@@ -152,10 +178,14 @@ class Story:
 
     async def _enrich(self, client: Log, *, until_fenced: bool) -> None:
         producer = await _insist(
-            lambda: client.transactional_producer("enricher", transaction_timeout_ms=IDLE_MS)
+            lambda: client.transactional_producer(
+                self.names.enricher, transaction_timeout_ms=IDLE_MS
+            )
         )
         self._taken_over |= not until_fenced
-        consumer = await client.consumer(["in"], group="enricher", batch_records_max=3)
+        consumer = await client.consumer(
+            [self.names.input], group=self.names.enricher, batch_records_max=3
+        )
         while until_fenced or self._done < INPUTS:
             too_late = until_fenced and self._taken_over
             try:
@@ -183,11 +213,11 @@ class Story:
                         partition = (int(row.value) + copy) % OUT_PARTITIONS
                         value = attempt.value(f"{int(row.value)}/{copy}")
                         attempt.wrote.append((partition, value))
-                        await tx.send("out", value, partition=partition)
+                        await tx.send(self.names.output, value, partition=partition)
                 if not rows:
                     # Nothing to do but to look whether the name is still ours.
                     attempt.wrote.append((0, attempt.value("alone")))
-                    await tx.send("out", attempt.wrote[0][1], partition=0)
+                    await tx.send(self.names.output, attempt.wrote[0][1], partition=0)
                 if how < 0.5:
                     await tx.flush()
                 if how < 0.15:
@@ -218,7 +248,7 @@ class Story:
                     for index in range(4):
                         partition = index % OUT_PARTITIONS
                         attempt.wrote.append((partition, attempt.value(str(index))))
-                        await tx.send("out", attempt.wrote[-1][1], partition=partition)
+                        await tx.send(self.names.output, attempt.wrote[-1][1], partition=partition)
                 attempt.outcome = Outcome.COMMITTED
             except errors.OncelogError as error:
                 self._told.say(f"ledger: {error.reason}")
@@ -227,7 +257,7 @@ class Story:
             await asyncio.sleep(0.05)
 
     async def _several_writers(self, client: Log) -> None:
-        job = _Job(client)
+        job = _Job(client, self.names)
         await _insist(job.start)
         for number in range(BATCHES):
             done = False
@@ -250,15 +280,16 @@ class _ChangedMind(Exception):
 class _Job:
     """Several writers in one transaction, over the low-level face, as the Spark sink does it."""
 
-    def __init__(self, client: Log) -> None:
+    def __init__(self, client: Log, names: Names) -> None:
+        self._names = names
         self._protocol = client.protocol
         self._instance = self._protocol.entropy(16)
         self._topic_id = b""
         self._input_id = b""
 
     async def start(self) -> None:
-        self._topic_id = (await self._protocol.topic("out")).topic_id
-        self._input_id = (await self._protocol.topic("in")).topic_id
+        self._topic_id = (await self._protocol.topic(self._names.output)).topic_id
+        self._input_id = (await self._protocol.topic(self._names.input)).topic_id
 
     def renew(self) -> None:
         """The next run: its InitProducer decides what this one left open."""
@@ -300,7 +331,9 @@ class _Job:
         """Two tasks, one transaction."""
         entered: list[tuple[int, int, int]] = []
         for _ in WRITERS:
-            init = coordinator_pb2.InitProducerRequest(name="job", instance_id=self._instance)
+            init = coordinator_pb2.InitProducerRequest(
+                name=self._names.job, instance_id=self._instance
+            )
             made = await self._protocol.call("coordinator.init_producer", init, 60_000)
             begin = coordinator_pb2.BeginTransactionRequest(
                 producer=made.producer, request_id=number + 1, timeout_ms=IDLE_MS
@@ -320,7 +353,7 @@ class _Job:
         request = offset_manager_pb2.CommitTransactionOffsetsRequest(
             tx_id=tx_id, producer=producer, timeout_ms=IDLE_MS
         )
-        request.offsets.group = "job"
+        request.offsets.group = self._names.job
         offset = request.offsets.offsets.add(to_offset=number + 1, view=types_pb2.VIEW_COMMITTED)
         offset.partition.topic_id = self._input_id
         if number:

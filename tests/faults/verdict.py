@@ -13,27 +13,30 @@ from oncelogpb.v1 import offset_manager_pb2
 from services.core.frame import Kind
 from services.core.machine import EpochStart, Snapshot
 from services.runtime.driver import Driver
-from tests.faults.story import BATCHES, IN_PARTITIONS, INPUTS, OUT_PARTITIONS, Attempt, Outcome
+from tests.faults.story import (
+    BATCHES,
+    IN_PARTITIONS,
+    INPUTS,
+    OUT_PARTITIONS,
+    Attempt,
+    Names,
+    Outcome,
+)
 from tests.simulation.world import World
 
 # Partition of "out" -> values by offset.
 Seen = Mapping[int, Sequence[bytes]]
-
-# Where the groups stand when all is done, by partition of "in".
-POSITIONS: Final = {
-    "enricher": [INPUTS // IN_PARTITIONS] * IN_PARTITIONS,
-    "job": [BATCHES],
-}
 
 # The longest timeout of a transaction of the story, its slack, and room for elections.
 QUIET_SECONDS_MAX: Final = 60.0
 SILENCE_SECONDS: Final = 1.5
 
 
-async def read_all(client: Log, count: int) -> Seen:
-    """The committed log of "out", to its end after `count` records. I14: dense from 0."""
+async def read_all(client: Log, names: Names, count: int) -> Seen:
+    """The committed log of the output, to its end, which is not before `count` records. I14: dense
+    from 0."""
     seen: dict[int, list[bytes]] = {number: [] for number in range(OUT_PARTITIONS)}
-    consumer = await client.consumer(["out"], start="earliest")
+    consumer = await client.consumer([names.output], start="earliest")
     while True:
         batch = await consumer.poll(SILENCE_SECONDS)
         if batch is None:
@@ -98,17 +101,20 @@ def _judge_order(attempts: Sequence[Attempt], seen: Seen) -> None:
             end = places[-1]
 
 
-async def positions(client: Log) -> dict[str, list[int]]:
-    """Stable committed offsets of both groups, by partition of "in"."""
-    topic = await client.protocol.topic("in")
-    found: dict[str, list[int]] = {}
-    for group in POSITIONS:
+async def judge_positions(client: Log, names: Names) -> None:
+    """I21, I24: both groups stand where all is done, and nothing of theirs is pending."""
+    topic = await client.protocol.topic(names.input)
+    expected = {
+        names.enricher: [INPUTS // IN_PARTITIONS] * IN_PARTITIONS,
+        names.job: [BATCHES],
+    }
+    for group, offsets in expected.items():
         request = offset_manager_pb2.FetchOffsetsRequest(group=group, stable=True)
-        for number in range(len(POSITIONS[group])):
+        for number in range(len(offsets)):
             request.partitions.add(topic_id=topic.topic_id, number=number)
         reply = await client.protocol.call("offset_manager.fetch_offsets", request)
-        found[group] = [entry.offset for entry in reply.offsets]
-    return found
+        found = [entry.offset for entry in reply.offsets]
+        assert found == offsets, f"I21: group {group} stands at {found}"
 
 
 # --------------------------------------------------------------------------------- of the machines
