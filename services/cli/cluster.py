@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import Any, Final
 
 import click
@@ -10,19 +11,27 @@ from oncelog.protocol import Protocol
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2
 from services.cli.examples import examples
-from services.cli.failures import CommandFailed
 from services.cli.output import print_fields, print_json, print_table
 from services.cli.places import PLACE, Place
 from services.cli.session import Session, connected
 
-LATER: Final = (
-    "`cluster recover` comes in a later version. Until then an etcd that is wiped, restored or of "
-    "another cluster is refused: point the services at the etcd that they had, or restore its "
-    "data directory. Data of the services is untouched."
-)
+# Imported when it is run: the other commands need no server.
+RECOVER: Final = "services.cli.recover"
 
 
-@click.group()
+class _ClusterGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*self.commands, "recover"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "recover":
+            return super().get_command(ctx, cmd_name)
+        command = importlib.import_module(RECOVER).recover
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_ClusterGroup)
 def cluster() -> None:
     """Look at the cluster, and repair it."""
 
@@ -146,13 +155,6 @@ def unclean_elect(session: Session, place: Place, node_id: str | None, accept_lo
         return
     click.echo(f"{request.node_id} leads {place} in epoch {reply.epoch}")
     click.echo(f"kept: journal offsets below {reply.kept_end}; acknowledged records above are lost")
-
-
-@cluster.command(hidden=True, context_settings={"ignore_unknown_options": True})
-@click.argument("ignored", nargs=-1)
-def recover(ignored: tuple[str, ...]) -> None:
-    """Not built yet: services name this command where they refuse an etcd."""
-    raise CommandFailed(LATER)
 
 
 def _only_replica(session: Session, place: Place) -> str:

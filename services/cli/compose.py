@@ -29,6 +29,7 @@ from services.runtime.etcd.client import EtcdClient
 from services.runtime.etcd.directory import ClusterView
 from services.runtime.etcd.endpoints import EtcdTls
 from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from services.runtime.etcd.refusal import EtcdRefused
 from services.runtime.failpoint_actions import VARIABLE, arm_from_environment
 from services.runtime.node import ClusterHandler, Node, NodeLimits, Outside
 from services.runtime.node_config import MIB, PORTS, NodeConfig, split_address
@@ -122,6 +123,8 @@ async def serve(settings: ServeSettings) -> None:
     node = _real_node(settings, log, metrics, etcd, peers)
     try:
         await _run(node, stopped, config, metrics, log)
+    except EtcdRefused:
+        raise
     except EtcdUnavailable as error:
         raise Unavailable(f"etcd: {error}") from error
     finally:

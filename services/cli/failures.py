@@ -4,6 +4,7 @@
 1  refused: by a service, or by this command (nothing happened, unless the message says otherwise)
 2  wrong usage: click says which option
 3  nobody answers: no service is reachable, or none answered in time
+4  `serve` only: etcd is not the one that the data belongs to; see `oncelog cluster recover`
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from services.cli.output import error_console, show_tx_id
 
 REFUSED: Final = 1
 UNREACHABLE: Final = 3
+ETCD_REFUSED: Final = 4
 
 _UNREACHABLE_REASONS: Final = frozenset(
     kind.reason
@@ -85,6 +87,12 @@ class CommandFailed(click.ClickException):
 
     def show(self, file: Any = None) -> None:
         error_console().print(f"[bold red]failed[/] {escape(self.message)}", highlight=False)
+
+
+class RefusedEtcd(CommandFailed):
+    """`serve` met an etcd that is not its own. The message says what to do."""
+
+    exit_code = ETCD_REFUSED
 
 
 def advice(error: errors.OncelogError) -> str:

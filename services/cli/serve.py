@@ -9,7 +9,7 @@ import click
 
 from oncelogpb.errors import OncelogError
 from services.cli.examples import examples
-from services.cli.failures import CommandFailed, Refused
+from services.cli.failures import CommandFailed, Refused, RefusedEtcd
 from services.runtime.config import ConfigError
 from services.runtime.node_config import PORTS
 
@@ -60,6 +60,7 @@ def serve(
     # Imported here: other commands need no server.
     from services.cli import compose
     from services.cli.settings import ServeSettings
+    from services.runtime.etcd.refusal import EtcdRefused
 
     try:
         settings = ServeSettings.make(
@@ -72,6 +73,8 @@ def serve(
         raise click.UsageError(str(error)) from None
     try:
         asyncio.run(compose.serve(settings))
+    except EtcdRefused as error:
+        raise RefusedEtcd(str(error)) from error
     except OncelogError as error:
         raise Refused(error) from error
     except OSError as error:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Final
@@ -22,7 +22,7 @@ from oncelog.protocol import Protocol
 from oncelogpb.errors import OncelogError
 from oncelogpb.v1 import cluster_pb2 as pb
 from services.cli.examples import examples
-from services.cli.failures import CommandFailed
+from services.cli.failures import ETCD_REFUSED, CommandFailed
 from services.cli.folder import (
     DEFAULT_FOLDER,
     HOST,
@@ -70,6 +70,10 @@ METADATA_TIMEOUT_MS: Final = 2_000
     "--set", "pairs", metavar="SECTION.KEY=VALUE", multiple=True, help="A setting of the services."
 )
 @click.option("--allow-old-etcd", is_flag=True, help="Also an etcd that can lose data when killed.")
+@click.option(
+    "--recover", is_flag=True, help="First rebuild a lost or restored etcd."
+)
+@click.option("--accept-loss", is_flag=True, help="With --recover: with replicas in doubt, too.")
 @json_option
 def up(
     folder_path: Path,
@@ -78,6 +82,8 @@ def up(
     one_process: bool,
     pairs: tuple[str, ...],
     allow_old_etcd: bool,
+    recover: bool,
+    accept_loss: bool,
     as_json: bool,
 ) -> None:
     """Run etcd and the three services on this machine, until Ctrl-C.
@@ -87,6 +93,8 @@ def up(
     """
     if ports_from and free_ports:
         raise click.UsageError("--ports-from and --free-ports exclude each other.")
+    if accept_loss and not recover:
+        raise click.UsageError("--accept-loss belongs to --recover.")
     say = _Said(as_json)
     with ExitStack() as stack:
         stop = stack.enter_context(_stop_signals())
@@ -94,6 +102,8 @@ def up(
         stack.callback(folder.close)
         layout = _layout(folder, ports_from, free_ports=free_ports, one_process=one_process)
         etcd = _start_etcd(folder, stack, say, allow_old=allow_old_etcd)
+        if recover:
+            _recover(folder, layout, etcd, say, accept_loss=accept_loss)
         services = [_service(folder, layout, name, etcd, pairs) for name in layout.processes]
         stack.callback(_stop_all, services, say)
         for service in services:
@@ -153,6 +163,24 @@ def _start_etcd(folder: Folder, stack: ExitStack, say: _Said, *, allow_old: bool
         raise CommandFailed(str(error)) from error
     say.started("etcd", etcd.endpoint, etcd.log_path)
     return etcd
+
+
+def _recover(
+    folder: Folder, layout: Layout, etcd: EmbeddedEtcd, say: _Said, *, accept_loss: bool
+) -> None:
+    """Raises CommandFailed."""
+    # Imported here: other runs need nothing of it.
+    from services.cli import recover
+    from services.runtime.cluster_recovery.perform import Loss, Replace
+    from services.runtime.etcd.client import EtcdClient
+
+    recovered = recover.run(
+        [path for process in layout.processes if (path := folder.data_of(process)).is_dir()],
+        lambda: EtcdClient([etcd.endpoint]),
+        Replace.WHAT_IS_REFUSED,
+        Loss.ACCEPTED if accept_loss else Loss.REFUSED,
+    )
+    say.recovered(recovered.surveyed.cluster.recovery, [d.why for d in recovered.plan.doubts])
 
 
 def _service(
@@ -231,6 +259,12 @@ def _group_per_partition() -> list[str]:
 def _require_alive(services: list[Service], etcd: EmbeddedEtcd) -> None:
     """Raises CommandFailed with the last words of who died."""
     for service in services:
+        if service.exit_code == ETCD_REFUSED:
+            raise CommandFailed(
+                f"{service.name} does not work with the etcd of this folder:\n{service.tail()}\n"
+                "If etcd's data was removed or restored, `oncelog up --recover` rebuilds it from "
+                "the data of the services, which is untouched."
+            )
         if service.exit_code is not None:
             raise CommandFailed(
                 f"{service.name} ended by itself ({show_exit(service.exit_code)}). The end of its "
@@ -287,6 +321,12 @@ class _Said:
         self._say(
             f"{name:<17} {address:<21} log: {log}",
             {"service": name, "address": address, "log": str(log)},
+        )
+
+    def recovered(self, recovery: int, doubts: Sequence[str]) -> None:
+        self._say(
+            "\n".join([f"etcd is of recovery {recovery} of this cluster", *doubts]),
+            {"recovery": recovery, "doubts": list(doubts)},
         )
 
     def ready(self, bootstrap: str) -> None:

@@ -176,6 +176,11 @@ class Etcd(Protocol):
         """Linearizable. With the revision of the store."""
         ...
 
+    async def get_at(self, key: str, revision: int) -> KeyValue | None:
+        """As it was at that revision; None where it was not there, or etcd has not come so far.
+        Raises EtcdCompacted."""
+        ...
+
     async def range(self, prefix: str) -> tuple[list[KeyValue], int]:
         """Linearizable, by key."""
         ...

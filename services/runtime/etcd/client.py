@@ -63,6 +63,10 @@ END_OF_STREAM: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]
 assert WATCH_QUIET_MS * 2 < WATCH_SILENCE_MS, "a live watch always hears of progress in time"
 
 
+class _FutureRevision(Exception):
+    """etcd has not come so far."""
+
+
 class EtcdClient:
     """One process's connections to etcd. Made and used on one event loop."""
 
@@ -93,6 +97,14 @@ class EtcdClient:
         reply = await self._read(lambda c, t: c.kv.Range(request, timeout=t))
         kvs = [self._key_value(kv) for kv in reply.kvs]
         return (kvs[0] if kvs else None), reply.header.revision
+
+    async def get_at(self, key: str, revision: int) -> KeyValue | None:
+        request = rpc.RangeRequest(key=self._full(key), revision=revision)
+        try:
+            reply = await self._read(lambda c, t: c.kv.Range(request, timeout=t))
+        except _FutureRevision:
+            return None
+        return self._key_value(reply.kvs[0]) if reply.kvs else None
 
     async def range(self, prefix: str) -> tuple[list[KeyValue], int]:
         while True:
@@ -259,6 +271,8 @@ class EtcdClient:
             return EtcdLeaseGone(details)
         if "required revision has been compacted" in details:
             return EtcdCompacted(details)
+        if "required revision is a future revision" in details:
+            return _FutureRevision(details)
         if error.code() is grpc.StatusCode.INVALID_ARGUMENT:
             return ValueError(f"etcd refuses the request: {details}")
         return EtcdUnavailable(f"etcd at {endpoint}: {error.code().name}: {details}")

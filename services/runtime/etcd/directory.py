@@ -61,9 +61,15 @@ class Entry(NamedTuple):
 
 
 class Guard(Protocol):
-    """Judges each linearizable read of the cluster record (Identity). Raises EtcdRefused."""
+    """Remembers what etcd was, and judges what it is (Identity)."""
 
-    def observe(self, record: KeyValue | None, revision: int) -> None: ...
+    def observe(self, record: KeyValue | None, revision: int) -> None:
+        """A linearizable read of the cluster record. Raises EtcdRefused."""
+        ...
+
+    def witness(self, put: KeyValue) -> None:
+        """A key that was written at that revision, in the history that this process follows."""
+        ...
 
 
 def _control_topic(name: str, topic_id: TopicId) -> TopicInfo:
@@ -290,6 +296,8 @@ class ClusterView:
             if event.mod_revision <= self.revision:
                 continue
             self._set(event.key, event.value, event.mod_revision)
+            if event.value is not None and self._guard is not None:
+                self._guard.witness(KeyValue(event.key, event.value, event.mod_revision))
             changed.add(event.key)
         if changed:
             self.revision = max(event.mod_revision for event in batch)

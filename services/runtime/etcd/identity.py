@@ -8,6 +8,7 @@ and the boot id of the process that ran last. An etcd that does not match is ref
     another cluster id of etcd's own             replaced
     a revision below one seen before             restored from a backup
     another number of recoveries                 rebuilt without this directory, or restored since
+    another value where one was seen written     restored, and past that revision again
 
 Invariant: what is remembered about revisions never goes back, except by `oncelog cluster recover`
 (`runtime/recover`), which counts itself. It may lag by REMEMBER_EVERY_MS, so a backup younger than
@@ -17,13 +18,14 @@ that is not noticed here; epochs in the logs are the second line.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 import msgspec
 
 from services.core.ids import CONTROL_PARTITIONS, BootId
-from services.core.ports import Compare, Disk, Etcd, KeyValue, Put
+from services.core.ports import Compare, Disk, Etcd, EtcdCompacted, KeyValue, Put
 from services.runtime.etcd.keys import CLUSTER, ClusterValue, encode
 from services.runtime.etcd.refusal import EtcdRefused
 from services.runtime.etcd.steady import steady_ms
@@ -76,6 +78,16 @@ class Remembered(msgspec.Struct, frozen=True):
     # Of the cluster record, for the day when that is lost. 0: not known.
     min_insync_replicas: int = 0
     lease_ms: int = 0
+    # A key that was written at this revision, and what was written: proof of etcd's history.
+    witness: Witness | None = None
+
+
+class Witness(msgspec.Struct, frozen=True):
+    """See Remembered."""
+
+    key: str
+    revision: int
+    value_sha256: str
 
 
 class Identity:
@@ -99,6 +111,7 @@ class Identity:
         self._remembered = load_remembered(disk)
         # Highest revision seen, in memory; ahead of the file.
         self._revision = self._remembered.revision
+        self._witness: KeyValue | None = None
         self._written_ms = now_ms() - REMEMBER_EVERY_MS
         self._writing: asyncio.Task[None] | None = None
         self._file = asyncio.Lock()
@@ -129,6 +142,11 @@ class Identity:
         if record is None and not known.cluster_id:
             record, revision = await self._found(proposed)
         self.observe(record, revision)
+        if not await has_history_of(self._etcd, known):
+            raise EtcdRefused(
+                f"etcd has another history than it had: this node has seen revision "
+                f"{known.revision}, and now that is another one"
+            )
         assert record is not None, "observe refuses a missing record"
         value = msgspec.json.decode(record.value, type=ClusterValue)
         _require_counts(value)
@@ -171,6 +189,11 @@ class Identity:
                 f"recovery {known.recovery}"
             )
         self.saw(revision)
+
+    def witness(self, put: KeyValue) -> None:
+        """Kept with the next write of the file."""
+        self._witness = put
+        self._revision = max(self._revision, put.mod_revision)
 
     def saw(self, revision: int) -> None:
         """Remembers a revision soon, off the loop, at most once in REMEMBER_EVERY_MS."""
@@ -218,12 +241,30 @@ class Identity:
     async def _write(self, **changed: Any) -> None:
         """One at a time: each replaces the whole file, and builds on the one before."""
         async with self._file:
+            if self._witness is not None:
+                changed["witness"] = _make_witness(self._witness)
             remembered = msgspec.structs.replace(
                 self._remembered, revision=self._revision, **changed
             )
             self._written_ms = self._now_ms()
             await self._offload(lambda: save_remembered(self._disk, remembered))
             self._remembered = remembered
+
+
+async def has_history_of(etcd: Etcd, known: Remembered) -> bool:
+    """Whether what was seen written is still part of etcd's past. True also where etcd has
+    compacted it away. Raises EtcdUnavailable."""
+    if known.witness is None:
+        return True
+    try:
+        found = await etcd.get_at(known.witness.key, known.witness.revision)
+    except EtcdCompacted:
+        return True
+    return found is not None and _make_witness(found) == known.witness
+
+
+def _make_witness(put: KeyValue) -> Witness:
+    return Witness(put.key, put.mod_revision, hashlib.sha256(put.value).hexdigest())
 
 
 def save_remembered(disk: Disk, remembered: Remembered) -> None:

@@ -98,6 +98,19 @@ class MemoryEtcdServer:
         stored = self._keys.get(key)
         return None if stored is None else KeyValue(key, stored.value, stored.mod_revision)
 
+    def get_at(self, key: str, revision: int) -> KeyValue | None:
+        if revision < self._compacted:
+            raise EtcdCompacted(f"revision {revision} is gone; the oldest is {self._compacted}")
+        if revision > self.revision:
+            return None
+        for events in reversed(self._history[: revision - self._compacted]):
+            for event in events:
+                if event.key == key:
+                    gone = event.value is None
+                    return None if gone else KeyValue(key, event.value or b"", event.mod_revision)
+        found = self.get(key)
+        return found if found is not None and found.mod_revision <= self._compacted else None
+
     def range(self, prefix: str) -> list[KeyValue]:
         return [
             KeyValue(key, stored.value, stored.mod_revision)
@@ -269,6 +282,12 @@ class MemoryEtcd:
     async def get(self, key: str) -> tuple[KeyValue | None, int]:
         await self._travel()
         found = self.server.get(key), self.server.revision
+        await self._travel()
+        return found
+
+    async def get_at(self, key: str, revision: int) -> KeyValue | None:
+        await self._travel()
+        found = self.server.get_at(key, revision)
         await self._travel()
         return found
 

@@ -1,4 +1,4 @@
-"""What every command has: help with examples, --json, and nothing that is not built."""
+"""What every command has: help with examples, --json."""
 
 from __future__ import annotations
 
@@ -53,14 +53,6 @@ def test_every_command_but_serve_prints_json(path: tuple[str, ...]) -> None:
     command = dict(VISIBLE)[path]
     flags = {opt for param in command.params for opt in param.opts}
     assert ("--json" in flags) == (path != ("serve",))
-
-
-def test_what_is_not_built_is_not_in_the_help() -> None:
-    shown = CliRunner().invoke(oncelog, ["cluster", "--help"]).output
-    assert "recover" not in shown
-    result = CliRunner().invoke(oncelog, ["cluster", "recover", "--force"])
-    assert result.exit_code == 1
-    assert "later version" in result.output
 
 
 def test_commands_are_found_by_name() -> None:
