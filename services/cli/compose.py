@@ -37,6 +37,7 @@ from services.runtime.observe.logs import Log
 from services.runtime.observe.metrics import Metrics
 from services.runtime.pointed import pointed
 from services.runtime.rpc.cluster_service import ClusterService, ElectUncleanly
+from services.runtime.rpc.health import Health, HealthServer
 from services.runtime.rpc.limits import RpcLimits
 from services.runtime.rpc.peers import GrpcPeers
 from services.runtime.rpc.server import RpcServer
@@ -47,6 +48,10 @@ from services.runtime.storage.disk import RealDisk
 TESTING_SEGMENT_BYTES: Final = 4 * MIB
 READY_TIMEOUT_SECONDS: Final = 30.0
 READY_POLL_SECONDS: Final = 0.01
+# How often a process that starts asks whether its logs are open.
+OPENED_POLL_SECONDS: Final = 0.1
+# Between two attempts to start with an etcd that does not answer.
+ETCD_RETRY_SECONDS: Final = 0.5
 
 _ROLE_CLASSES: Final[Mapping[str, Callable[[Settings], Role]]] = {
     "coordinator": lambda settings: CoordinatorRole(settings.of(CoordinatorConfig)),
@@ -67,12 +72,14 @@ class GrpcListener:
         advertise: str = "",
         tls: TlsFiles | None = None,
         limits: RpcLimits | None = None,
+        health: Health | None = None,
     ) -> None:
         self._listen = listen
         self._advertise = advertise
         self._reporter = reporter
         self._tls = tls
         self._limits = limits
+        self._health = health
         self._server: RpcServer | None = None
 
     async def start(self, handlers: Mapping[str, object]) -> tuple[str, int]:
@@ -82,6 +89,7 @@ class GrpcListener:
             reporter=self._reporter,
             tls=self._tls,
             limits=self._limits,
+            health=self._health,
         )
         port = await self._server.start()
         if self._advertise:
@@ -120,48 +128,102 @@ async def serve(settings: ServeSettings) -> None:
     metrics = Metrics()
     etcd = _etcd(config)
     peers = GrpcPeers(_tls(config))
-    node = _real_node(settings, log, metrics, etcd, peers)
+    health = Health()
+    probes = HealthServer(health, config.health_listen) if config.health_listen else None
+
+    def make_node() -> Node:
+        return _real_node(settings, log, metrics, etcd, peers, health)
+
     try:
-        await _run(node, stopped, config, metrics, log)
+        _say_where(config, metrics, log)
+        if probes is not None:
+            log.line("health checks", port=await probes.start())
+        await _run(make_node, health, stopped, log)
     except EtcdRefused:
         raise
     except EtcdUnavailable as error:
         raise Unavailable(f"etcd: {error}") from error
     finally:
-        await node.stop()
         await peers.close()
         await etcd.close()
         metrics.close()
+        if probes is not None:
+            await probes.stop()
         log.line("stopped")
 
 
-async def _run(
-    node: Node, stopped: asyncio.Event, config: NodeConfig, metrics: Metrics, log: Log
-) -> None:
+def _say_where(config: NodeConfig, metrics: Metrics, log: Log) -> None:
     if not config.tls and not _is_loopback(_listen_address(config, ())):
         log.line("no TLS: everybody who reaches this address may do everything", level="warning")
     if config.metrics_listen:
         host, port = split_address(config.metrics_listen)
         log.line("metrics", address=f"http://{host}:{metrics.serve(host, port)}/metrics")
+
+
+async def _run(
+    make_node: Callable[[], Node], health: Health, stopped: asyncio.Event, log: Log
+) -> None:
     waiting = asyncio.create_task(stopped.wait())
-    starting = asyncio.create_task(node.start())
+    starting = asyncio.create_task(_start(make_node, log))
     await asyncio.wait([waiting, starting], return_when=asyncio.FIRST_COMPLETED)
     if not starting.done():
         starting.cancel()
         await asyncio.gather(starting, return_exceptions=True)
         return
-    await starting
+    node = await starting
     failing = asyncio.create_task(node.failed())
-    await asyncio.wait([waiting, failing], return_when=asyncio.FIRST_COMPLETED)
-    waiting.cancel()
-    if failing.done():
-        await failing
-    failing.cancel()
-    log.line("stopping")
+    opening = asyncio.create_task(_say_ready(node, health))
+    try:
+        await asyncio.wait([waiting, failing], return_when=asyncio.FIRST_COMPLETED)
+        if failing.done():
+            await failing
+        log.line("stopping")
+    finally:
+        for task in (waiting, failing, opening):
+            task.cancel()
+        await health.drain()
+        await node.stop()
+
+
+async def _start(make_node: Callable[[], Node], log: Log) -> Node:
+    """Tries again while etcd does not answer, however long that is: whoever would start this
+    process again could do no better, and waits longer and longer in between."""
+    said = ""
+    while True:
+        node = make_node()
+        try:
+            await node.start()
+            return node
+        except EtcdRefused:
+            # Waiting does not help: somebody has to look (`oncelog cluster recover`).
+            await node.stop()
+            raise
+        except EtcdUnavailable as error:
+            await node.stop()
+            if str(error) != said:
+                said = str(error)
+                log.line("waiting for etcd", level="warning", error=said)
+        except BaseException:
+            await node.stop()
+            raise
+        await asyncio.sleep(ETCD_RETRY_SECONDS)
+
+
+async def _say_ready(node: Node, health: Health) -> None:
+    """Once every log is open. One that is damaged keeps the process from it, and so keeps a rolling
+    update from going on to the next."""
+    while not node.has_opened():  # noqa: ASYNC110
+        await asyncio.sleep(OPENED_POLL_SECONDS)
+    await health.ready()
 
 
 def _real_node(
-    settings: ServeSettings, log: Log, metrics: Metrics, etcd: EtcdClient, peers: GrpcPeers
+    settings: ServeSettings,
+    log: Log,
+    metrics: Metrics,
+    etcd: EtcdClient,
+    peers: GrpcPeers,
+    health: Health,
 ) -> Node:
     config = settings.node
     reporter = metrics.reporter("node", log)
@@ -171,6 +233,7 @@ def _real_node(
         advertise=config.advertise,
         tls=_tls(config),
         limits=rpc_limits_of(config),
+        health=health,
     )
     outside = Outside(
         disk=RealDisk(config.data_dir),

@@ -31,6 +31,7 @@ from services.runtime.node_config import PORTS
 @click.option("--data", metavar="DIR", help="Directory of this process alone.")
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen. Default: loopback.")
 @click.option("--advertise", metavar="HOST:PORT", help="What others connect to.")
+@click.option("--health-listen", metavar="HOST:PORT", help="Health checks alone, without TLS.")
 @click.option("--etcd", metavar="HOST:PORT", multiple=True, help="An etcd endpoint. Repeatable.")
 @click.option("--etcd-ca", metavar="FILE", help="PEM file: who signs etcd's certificate.")
 @click.option("--etcd-cert", metavar="FILE", help="PEM file: what etcd is shown.")
@@ -86,6 +87,7 @@ _SETTING_OF = {
     "data": "data_dir",
     "listen": "listen",
     "advertise": "advertise",
+    "health_listen": "health_listen",
     "etcd_ca": "etcd_tls_ca",
     "etcd_cert": "etcd_tls_certificate",
     "etcd_key": "etcd_tls_key",

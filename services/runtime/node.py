@@ -248,6 +248,15 @@ class Node:
         """The replicas that answer now, by role and partition: tests look at what they hold."""
         return [driver for replicas in self._replicas.values() for driver in replicas.led()]
 
+    def has_opened(self) -> bool:
+        """Every replica that etcd gives this process is open: it leads, or could."""
+        assert self._view is not None, "started"
+        return all(
+            self._of(partition).is_open(partition)
+            for partition in self._view.replicas_on(self.node_id)
+            if role_of(partition.topic_id) in self._replicas
+        )
+
     def led_machines(self) -> list[Any]:
         """Their machines: tests call their check()."""
         return [driver.machine for driver in self.led_replicas()]

@@ -5,11 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from services.runtime.etcd.identity import LEASE_MS_MAX, LEASE_MS_MIN
+
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
 # Where each role listens if nothing else is said.
 PORTS: Final = {"coordinator": 7400, "partition_leader": 7401, "offset_manager": 7402}
+# Every address of a machine: to listen on, not to connect to.
+WILDCARDS: Final = ("0.0.0.0", "::", "*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +28,9 @@ class NodeConfig:
     listen: str = ""
     # What others are told to connect to, host:port. Empty: what is listened on.
     advertise: str = ""
+    # A second port for health checks alone, host:port; port 0 takes a free one, empty: none. It is
+    # plain even with TLS, for probes that have no certificate, and tells nobody anything else.
+    health_listen: str = ""
     # PEM files: who signs the other side, what this side shows, its key. All three or none; given,
     # every connection needs a certificate (mTLS).
     tls_ca: str = ""
@@ -74,16 +81,19 @@ class NodeConfig:
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"node.{name} must be above 0, not {getattr(self, name)}")
-        if self.lease_ms < 1_000:
-            raise ValueError("node.lease_ms must be 1000 or more: etcd's leases are whole seconds")
+        if not LEASE_MS_MIN <= self.lease_ms <= LEASE_MS_MAX:
+            raise ValueError(
+                f"node.lease_ms must be {LEASE_MS_MIN} to {LEASE_MS_MAX}, not {self.lease_ms}"
+            )
         if self.tick_ms * 4 > self.lease_ms:
             raise ValueError("node.tick_ms must be at most a quarter of node.lease_ms")
         if self.disk_free_floor_bytes < 0:
             raise ValueError("node.disk_free_floor_bytes must be 0 or more")
         if not self.etcd_prefix.startswith("/") or not self.etcd_prefix.endswith("/"):
             raise ValueError("node.etcd_prefix must start and end with '/'")
-        for name in ("listen", "advertise", "metrics_listen"):
+        for name in ("listen", "advertise", "health_listen", "metrics_listen"):
             _require_address(name, getattr(self, name))
+        _require_reachable(self.listen, self.advertise)
         given = [bool(value) for value in (self.tls_ca, self.tls_certificate, self.tls_key)]
         if any(given) and not all(given):
             raise ValueError("node.tls_ca, node.tls_certificate, node.tls_key: all three or none")
@@ -111,3 +121,17 @@ def _require_address(name: str, address: str) -> None:
         split_address(address)
     except ValueError as error:
         raise ValueError(f"node.{name}: {error}") from None
+
+
+def _require_reachable(listen: str, advertise: str) -> None:
+    """What others are told to connect to must be an address of one machine."""
+    if advertise and split_address(advertise)[0] in WILDCARDS:
+        raise ValueError(
+            f"node.advertise: nobody can connect to {advertise}; give the name or address at which "
+            "others reach this process"
+        )
+    if listen and not advertise and split_address(listen)[0] in WILDCARDS:
+        raise ValueError(
+            f"node.listen is {listen}, every address of this machine; give node.advertise, too: "
+            "the one that others connect to"
+        )

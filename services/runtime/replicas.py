@@ -89,6 +89,10 @@ class RoleReplicas:
         driver = self._drivers.get(partition)
         return driver is not None and driver.standing is Standing.READY
 
+    def is_open(self, partition: PartitionId) -> bool:
+        """Its journal was found sound, or recovered."""
+        return partition in self._drivers
+
     def _elsewhere(self, partition: PartitionId) -> Exception:
         known = self._directory.partition(partition)
         if known is None:

@@ -42,12 +42,15 @@ class Metrics:
         # A second series per counter and histogram, with its birth time: not in the catalogue.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        self._reporters: dict[str, PrometheusReporter] = {}
         self._endpoint: WSGIServer | None = None
         self._thread: threading.Thread | None = None
 
     def reporter(self, role: str, log: Log) -> PrometheusReporter:
-        """The Reporter of one role. Once per role."""
-        return PrometheusReporter(self.registry, role, log)
+        """The Reporter of one role, the same one each time."""
+        if role not in self._reporters:
+            self._reporters[role] = PrometheusReporter(self.registry, role, log)
+        return self._reporters[role]
 
     def serve(self, host: str, port: int) -> int:
         """Serves /metrics from a thread of its own; the port. Raises OSError."""

@@ -20,8 +20,7 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
-from grpc_health.v1 import health_pb2, health_pb2_grpc
-from grpc_health.v1._async import HealthServicer
+from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
 from oncelogpb import bulk, rpcs
@@ -31,6 +30,7 @@ from services.core.ports import Reporter
 from services.runtime.rpc import tls as tls_files
 from services.runtime.rpc.call_stream import CallStream
 from services.runtime.rpc.handling import CallContext, Method, StreamEnd
+from services.runtime.rpc.health import Health, bind
 from services.runtime.rpc.limits import (
     EXEMPT_FROM_INFLIGHT,
     Inflight,
@@ -38,8 +38,6 @@ from services.runtime.rpc.limits import (
     throttled,
 )
 
-SERVING: Final = health_pb2.HealthCheckResponse.SERVING
-NOT_SERVING: Final = health_pb2.HealthCheckResponse.NOT_SERVING
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -54,9 +52,11 @@ class RpcServer:
         reporter: Reporter,
         tls: tls_files.TlsFiles | None = None,
         limits: RpcLimits | None = None,
+        health: Health | None = None,
     ) -> None:
         """`handlers` by service name ("Coordinator"); `listen` as host:port, port 0 for a free
-        one. Without `tls` the listener is plain."""
+        one. Without `tls` the listener is plain. Without `health` it is ready while it
+        listens; with it, its owner says when."""
         self._listen = listen
         self._tls = tls
         self._reporter = reporter
@@ -66,7 +66,8 @@ class RpcServer:
         self._streams: set[CallStream] = set()
         self._stream_count = 0
         self._stopping = False
-        self._health = HealthServicer()
+        self._health_is_ours = health is None
+        self._health = health or Health()
         self._handlers = {rpcs.find(name): handler for name, handler in handlers.items()}
         self._server: Any = None
         self.port = 0
@@ -77,21 +78,14 @@ class RpcServer:
         names = [service.full_name for service in self._handlers]
         for service, handler in self._handlers.items():
             server.add_generic_rpc_handlers((self._serving(service, handler),))
-            await self.set_health(service.name, serving=True)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
+        await self._health.announce(names)
+        if self._health_is_ours:
+            await self._health.ready()
+        self._health.serve_on(server)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         reflection.enable_server_reflection((*names, health_name, reflection.SERVICE_NAME), server)
-        try:
-            self.port = (
-                server.add_secure_port(self._listen, tls_files.server_credentials(self._tls))
-                if self._tls is not None
-                else server.add_insecure_port(self._listen)
-            )
-        except RuntimeError as error:
-            raise OSError(
-                f"cannot listen on {self._listen}: the port is taken or the address is not of "
-                f"this machine ({error})"
-            ) from None
+        credentials = None if self._tls is None else tls_files.server_credentials(self._tls)
+        self.port = bind(server, self._listen, credentials)
         await server.start()
         return self.port
 
@@ -100,15 +94,11 @@ class RpcServer:
         if self._server is None:
             return
         self._stopping = True
-        await self._health.enter_graceful_shutdown()
+        if self._health_is_ours:
+            await self._health.drain()
         for stream in tuple(self._streams):
             stream.drain()
         await self._server.stop(grace_ms / 1000)
-
-    async def set_health(self, service: str, *, serving: bool) -> None:
-        """What health checks answer for a service; "" is the process."""
-        name = rpcs.find(service).full_name if service else ""
-        await self._health.set(name, SERVING if serving else NOT_SERVING)
 
     # --------------------------------------------------------------------------------- assembly
 

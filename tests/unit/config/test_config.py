@@ -127,7 +127,8 @@ def test_the_defaults_of_every_role_are_valid_and_every_field_says_what_it_is(ki
 @pytest.mark.parametrize(
     ("pair", "message"),
     [
-        ("lease_ms=500", "lease_ms must be 1000 or more"),
+        ("lease_ms=500", "lease_ms must be 1000 to 60000"),
+        ("lease_ms=60001", "lease_ms must be 1000 to 60000"),
         ("tick_ms=4000", "at most a quarter"),
         ("listen=nowhere", "node.listen: 'nowhere' is not host:port"),
         ("tls_ca=ca.pem", "all three or none"),
@@ -148,3 +149,12 @@ def test_addresses() -> None:
     for wrong in ("host", ":1", "host:", "host:x", "host:70000"):
         with pytest.raises(ValueError):
             split_address(wrong)
+
+
+@pytest.mark.parametrize("listen", ["0.0.0.0:7400", "[::]:7400"])
+def test_every_address_can_be_listened_on_but_not_advertised(listen: str) -> None:
+    NodeConfig(listen=listen, advertise="coordinator-0.nodes:7400").validate()
+    with pytest.raises(ValueError, match=r"give node\.advertise, too"):
+        NodeConfig(listen=listen).validate()
+    with pytest.raises(ValueError, match=r"node\.advertise: nobody can connect to"):
+        NodeConfig(listen=listen, advertise=listen).validate()

@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 
 from oncelogpb import calls
+from services.runtime.rpc.health import Health
 from services.runtime.rpc.limits import RpcLimits
 from services.runtime.rpc.server import RpcServer
 from services.runtime.rpc.tls import TlsFiles
@@ -51,6 +52,7 @@ async def serving(
     limits: RpcLimits | None = None,
     reporter: Recorder | None = None,
     tls: TlsFiles | None = None,
+    health: Health | None = None,
     **methods: Callable[..., Any],
 ) -> AsyncIterator[tuple[RpcServer, Any]]:
     server = RpcServer(
@@ -59,6 +61,7 @@ async def serving(
         reporter=reporter or Recorder(),
         limits=limits,
         tls=tls,
+        health=health,
     )
     port = await server.start()
     channel: Any = grpc.aio.insecure_channel(f"127.0.0.1:{port}", options=calls.CHANNEL_OPTIONS)

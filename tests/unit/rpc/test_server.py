@@ -8,7 +8,6 @@ from typing import Any
 import grpc
 import grpc.aio
 import pytest
-from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
 from oncelogpb import calls, rpcs
@@ -493,25 +492,6 @@ def test_a_taken_port_is_an_error_that_names_the_address() -> None:
             second = RpcServer({}, listen=f"127.0.0.1:{server.port}", reporter=Recorder())
             with pytest.raises(OSError, match=f"127.0.0.1:{server.port}"):
                 await second.start()
-
-    run(story())
-
-
-def test_health_answers_per_service() -> None:
-    async def story() -> None:
-        async with serving("Coordinator") as (server, channel):
-            stub = health_pb2_grpc.HealthStub(channel)
-
-            async def status(service: str) -> int:
-                reply = await stub.Check(health_pb2.HealthCheckRequest(service=service))
-                return int(reply.status)
-
-            up, down = (health_pb2.HealthCheckResponse.SERVING, 2)
-            assert await status("") == up
-            assert await status("oncelogpb.v1.Coordinator") == up
-            await server.set_health("Coordinator", serving=False)
-            assert await status("oncelogpb.v1.Coordinator") == down
-            assert await status("") == up
 
     run(story())
 
