@@ -21,8 +21,16 @@ from google.protobuf.message import DecodeError
 from oncelogpb import bulk
 from oncelogpb.calls import PACK_BYTES
 from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable, to_status
+from services.runtime.rpc.fields import require_few
 from services.runtime.rpc.handling import CallContext, Method, StreamEnd
-from services.runtime.rpc.limits import Inflight, RpcLimits, throttled, undecodable
+from services.runtime.rpc.limits import (
+    EXEMPT_FROM_FIELDS,
+    Inflight,
+    RpcLimits,
+    message_too_large,
+    throttled,
+    undecodable,
+)
 
 _AIO: Final[Any] = grpc.aio
 
@@ -53,6 +61,7 @@ class CallStream:
         self._stream_id = stream_id
         self._limits = limits
         self._inflight = inflight
+        self._counts_fields = next(iter(methods.values())).service not in EXEMPT_FROM_FIELDS
         self._end = StreamEnd()
         self._running: dict[int, asyncio.Task[None]] = {}
         self._ready: deque[tuple[Chunks, int]] = deque()
@@ -103,16 +112,28 @@ class CallStream:
             if data is _AIO.EOF:
                 return None
             try:
-                calls = self._calls_class.FromString(data).calls
-            except DecodeError as error:
-                return undecodable(self._calls_class.DESCRIPTOR.name, error)
+                calls = self._decode(data)
+            except OncelogError as error:
+                return error
             share = len(data) // (len(calls) or 1)
             for call in calls:
                 self._start(call, share)
-            while len(self._ready) > self._limits.stream_calls_max:
-                # Who does not read its answers is not read either.
-                self._answers_written.clear()
-                await self._answers_written.wait()
+                while len(self._ready) > self._limits.stream_calls_max:
+                    # Who does not read its answers is not read either.
+                    self._answers_written.clear()
+                    await self._answers_written.wait()
+
+    def _decode(self, data: bytes) -> Any:
+        """The calls of a message. Raises TooLarge, InvalidArgument."""
+        limits, descriptor = self._limits, self._calls_class.DESCRIPTOR
+        if len(data) > limits.message_bytes_max:
+            raise message_too_large("a message of calls", len(data), limits.message_bytes_max)
+        if self._counts_fields:
+            require_few(data, descriptor, limits.message_fields_max)
+        try:
+            return self._calls_class.FromString(data).calls
+        except DecodeError as error:
+            raise undecodable(descriptor.name, error) from None
 
     def _start(self, call: Any, size: int) -> None:
         """Starts the handler of a call, or answers at once why not. The handler's first step is
@@ -167,7 +188,11 @@ class CallStream:
         if isinstance(answer, OncelogError):
             self._ready.append(bulk.frame_error(number, to_status(answer)))
         else:
-            self._ready.append(bulk.frame_answer(number, field, answer))
+            framed = bulk.frame_answer(number, field, answer)
+            if framed[1] > self._limits.message_bytes_max:
+                refusal = message_too_large("a reply", framed[1], self._limits.message_bytes_max)
+                framed = bulk.frame_error(number, to_status(refusal))
+            self._ready.append(framed)
         self._answer_ready.set()
 
     async def _write(self) -> None:

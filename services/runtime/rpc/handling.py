@@ -19,11 +19,17 @@ from typing import Any, Final
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 
-from oncelogpb import rpcs
+from oncelogpb import bulk, rpcs
 from oncelogpb.bulk import Encoded
 from oncelogpb.errors import Internal, OncelogError, UnknownOutcome, Unsupported
 from services.core.ports import Reporter
-from services.runtime.rpc.limits import undecodable
+from services.runtime.rpc.fields import require_few
+from services.runtime.rpc.limits import (
+    EXEMPT_FROM_FIELDS,
+    RpcLimits,
+    message_too_large,
+    undecodable,
+)
 
 # A traceback in a log line, characters; the end of it says most.
 TRACEBACK_CHARACTERS_MAX: Final = 8_000
@@ -111,12 +117,23 @@ class Method:
         except Exception as error:
             return self.fault(error)
 
-    def decode(self, data: bytes) -> Any:
-        """Raises InvalidArgument."""
+    def decode(self, data: bytes, limits: RpcLimits) -> Any:
+        """Raises TooLarge, InvalidArgument."""
+        if len(data) > limits.message_bytes_max:
+            raise message_too_large("a request", len(data), limits.message_bytes_max)
+        if self.service not in EXEMPT_FROM_FIELDS:
+            require_few(data, self.descriptor.input_type, limits.message_fields_max)
         try:
             return self.parse(data)
         except DecodeError as error:
             raise undecodable(self.descriptor.input_type.name, error) from None
+
+    def encode(self, reply: Any, limits: RpcLimits) -> bytes:
+        """Raises TooLarge, which is said of reads only: what changes anything answers briefly."""
+        encoded = bulk.encode(reply)
+        if encoded.size > limits.message_bytes_max:
+            raise message_too_large("a reply", encoded.size, limits.message_bytes_max)
+        return bulk.join(encoded.chunks)
 
     def unsupported(self) -> Unsupported:
         return Unsupported(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
-from oncelogpb.errors import InvalidArgument, Throttled
+from oncelogpb.errors import InvalidArgument, Throttled, TooLarge
 
 # When a throttled caller should come back, milliseconds.
 RETRY_AFTER_MS: Final = 50
@@ -15,8 +15,12 @@ RETRY_AFTER_MS: Final = 50
 class RpcLimits:
     """Limits of one RpcServer."""
 
-    # Largest message that is received, bytes. The transport refuses a larger one.
+    # Largest message of a request or a reply, bytes: TOO_LARGE above. What is more than twice as
+    # large is refused by the transport, which names no limit.
     message_bytes_max: int = 32 * 1024 * 1024
+    # Fields of a request, those of the messages in it included: TOO_LARGE above. Two bytes of a
+    # request can become a hundred in memory. Markers are exempt.
+    message_fields_max: int = 500_000
     # Requests whose handlers run, over all callers, bytes: THROTTLED above. A request that comes
     # alone is always taken. Markers, replication and metadata are exempt.
     inflight_bytes_max: int = 256 * 1024 * 1024
@@ -38,6 +42,10 @@ class RpcLimits:
     def timeout_ms(self, asked_ms: int) -> int:
         """How long a call may take that asked for so much; 0 is the default."""
         return min(asked_ms or self.default_timeout_ms, self.timeout_ms_max)
+
+
+# Above this, the transport closes its ears. Between, a caller is told the limit by name.
+TRANSPORT_BYTES_FACTOR: Final = 2
 
 
 class Inflight:
@@ -64,6 +72,15 @@ class Inflight:
         assert self._bytes >= 0, "more was given back than taken"
 
 
+def message_too_large(what: str, size: int, maximum: int) -> TooLarge:
+    """The refusal of a message that will never do."""
+    return TooLarge(
+        f"{what} of {size} bytes is above message_bytes_max = {maximum}; ask for less at once",
+        limit="message_bytes_max",
+        maximum=maximum,
+    )
+
+
 def throttled(limit: str, maximum: int) -> Throttled:
     """The refusal at a limit that passes by itself."""
     return Throttled(
@@ -79,4 +96,6 @@ def undecodable(what: str, cause: Exception) -> InvalidArgument:
     return InvalidArgument(f"not a {what} message: {cause}")
 
 
+# Between services: a marker may name a million writers.
+EXEMPT_FROM_FIELDS: Final = frozenset({"Participant", "Replication"})
 EXEMPT_FROM_INFLIGHT: Final = frozenset({"Participant", "Replication", "Cluster"})

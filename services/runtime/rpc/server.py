@@ -23,7 +23,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
-from oncelogpb import bulk, rpcs
+from oncelogpb import rpcs
 from oncelogpb.calls import STATUS_KEY
 from oncelogpb.errors import OncelogError, Unavailable, to_status
 from services.core.ports import Reporter
@@ -33,6 +33,7 @@ from services.runtime.rpc.handling import CallContext, Method, StreamEnd
 from services.runtime.rpc.health import Health, bind
 from services.runtime.rpc.limits import (
     EXEMPT_FROM_INFLIGHT,
+    TRANSPORT_BYTES_FACTOR,
     Inflight,
     RpcLimits,
     throttled,
@@ -106,7 +107,10 @@ class RpcServer:
         """design §9."""
         limits = self._limits
         return [
-            ("grpc.max_receive_message_length", limits.message_bytes_max),
+            (
+                "grpc.max_receive_message_length",
+                limits.message_bytes_max * TRANSPORT_BYTES_FACTOR,
+            ),
             ("grpc.max_send_message_length", limits.message_bytes_max),
             ("grpc.max_concurrent_streams", limits.connection_calls_max),
             ("grpc.keepalive_time_ms", 5_000),
@@ -149,7 +153,7 @@ class RpcServer:
             answer: Any
             try:
                 self._admit(size)
-                request = method.decode(data)
+                request = method.decode(data, self._limits)
             except OncelogError as error:
                 return await _abort(context, method.count(error))
             self._inflight.add(size)
@@ -160,7 +164,9 @@ class RpcServer:
             if isinstance(answer, OncelogError):
                 return await _abort(context, answer)
             try:
-                return bulk.join(bulk.encode(answer).chunks)
+                return method.encode(answer, self._limits)
+            except OncelogError as error:
+                return await _abort(context, method.count(error))
             except Exception as error:
                 # A reply that is no message.
                 return await _abort(context, method.fault(error))
@@ -195,9 +201,10 @@ class RpcServer:
             self._admit_stream()
             if method.call is None:
                 raise method.unsupported()
-            async with aclosing(method.call(method.decode(data), call)) as replies:
+            request = method.decode(data, self._limits)
+            async with aclosing(method.call(request, call)) as replies:
                 async for reply in replies:
-                    await context.write(bulk.join(bulk.encode(reply).chunks))
+                    await context.write(method.encode(reply, self._limits))
         except OncelogError as error:
             return method.count(error)
         except Exception as error:

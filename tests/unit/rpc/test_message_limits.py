@@ -1,0 +1,131 @@
+"""What is too large is refused by name, before it is parsed, and never sent."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oncelogpb import calls
+from oncelogpb.errors import InvalidArgument, TooLarge
+from oncelogpb.v1 import coordinator_pb2 as coordinator
+from oncelogpb.v1 import partition_leader_pb2 as leader
+from oncelogpb.v1 import types_pb2 as types
+from services.runtime.rpc import fields
+from services.runtime.rpc.limits import RpcLimits
+from tests.unit.rpc.harness import outcome_of, run, serving
+
+SMALL = RpcLimits(message_bytes_max=10_000)
+PRODUCE = leader.ProduceRequest.DESCRIPTOR
+
+
+async def echo(request: Any, call: Any) -> Any:
+    return coordinator.InitProducerReply(max_timeout_ms=len(request.name))
+
+
+async def repeat(request: Any, call: Any) -> Any:
+    """As many transactions as asked for."""
+    one = coordinator.TransactionDescription(name="x" * 1_000)
+    return coordinator.GetTransactionReply(transaction=one) if request.tx_id == 1 else _huge()
+
+
+def _huge() -> coordinator.GetTransactionReply:
+    described = coordinator.TransactionDescription(name="x" * 20_000)
+    return coordinator.GetTransactionReply(transaction=described)
+
+
+def test_a_request_above_message_bytes_max_is_told_so_and_the_server_goes_on() -> None:
+    async def story() -> None:
+        async with serving("Coordinator", limits=SMALL, init_producer=echo) as (_, channel):
+            large = coordinator.InitProducerRequest(name="x" * 12_000)
+            error = await outcome_of(calls.unary(channel, "coordinator", "init_producer", large))
+            assert type(error) is TooLarge
+            assert error.metadata == {"limit": "message_bytes_max", "maximum": "10000"}
+            small = coordinator.InitProducerRequest(name="x")
+            reply = await calls.unary(channel, "coordinator", "init_producer", small)
+            assert reply.max_timeout_ms == 1
+
+    run(story())
+
+
+def test_a_stream_message_above_message_bytes_max_ends_the_stream_by_name() -> None:
+    async def story() -> None:
+        async with serving("Coordinator", limits=SMALL, init_producer=echo) as (_, channel):
+            stream = channel.stream_stream("/oncelogpb.v1.Coordinator/Stream")()
+            await stream.initial_metadata()
+            await stream.write(b"\x00" * 12_000)
+            error = calls.from_rpc_error(await outcome_of(stream.read()))
+            assert type(error) is TooLarge
+            assert error.metadata["limit"] == "message_bytes_max"
+
+    run(story())
+
+
+def test_a_reply_above_message_bytes_max_is_an_error_of_its_call_alone() -> None:
+    async def story() -> None:
+        async with serving("Coordinator", limits=SMALL, get_transaction=repeat) as (_, channel):
+            stream = calls.CallStream(channel, "coordinator")
+            large, small = (coordinator.GetTransactionRequest(tx_id=tx_id) for tx_id in (2, 1))
+            for error in (
+                await outcome_of(calls.unary(channel, "coordinator", "get_transaction", large)),
+                await outcome_of(stream.call("get_transaction", large)),
+            ):
+                assert type(error) is TooLarge
+                assert error.metadata["limit"] == "message_bytes_max"
+            reply = await stream.call("get_transaction", small)
+            assert len(reply.transaction.name) == 1_000
+            await stream.close()
+
+    run(story())
+
+
+def test_fields_are_counted_also_in_messages_but_not_in_bytes() -> None:
+    request = leader.ProduceRequest(tx_id=1, producer=types.Producer(producer_id=7))
+    for number in range(3):
+        batch = request.batches.add(payload=b"\x0a\x00" * 1_000, record_count=1)
+        batch.partition.number = number + 1
+    # tx_id · producer, its id · three of: batch, partition, number, record_count, payload.
+    assert fields.count_fields(request.SerializeToString(), PRODUCE, stop_above=99) == 3 + 3 * 5
+
+
+@pytest.mark.parametrize("stop_above", [0, 1, 10])
+def test_the_count_stops_where_it_is_enough(stop_above: int) -> None:
+    many = leader.ProduceRequest(batches=[types.Batch()] * 100).SerializeToString()
+    assert fields.count_fields(many, PRODUCE, stop_above=stop_above) == stop_above + 1
+
+
+def test_a_message_of_empty_messages_is_refused_before_it_is_parsed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fields, "COUNT_ABOVE_BYTES", 100)
+    few = RpcLimits(message_fields_max=1_000)
+
+    async def produce(request: Any, call: Any) -> Any:
+        raise AssertionError("it never comes this far")
+
+    async def story() -> None:
+        async with serving("PartitionLeader", limits=few, produce=produce) as (_, channel):
+            bomb = leader.ProduceRequest(batches=[types.Batch()] * 1_001)
+            error = await outcome_of(calls.unary(channel, "partition_leader", "produce", bomb))
+            assert type(error) is TooLarge
+            assert error.metadata["limit"] == "message_fields_max"
+            stream = channel.stream_stream("/oncelogpb.v1.PartitionLeader/Stream")()
+            await stream.initial_metadata()
+            await stream.write(b"\x0a\x00" * 1_001)
+            error = calls.from_rpc_error(await outcome_of(stream.read()))
+            assert type(error) is TooLarge
+
+    run(story())
+
+
+def test_what_is_malformed_is_left_to_the_parser(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fields, "COUNT_ABOVE_BYTES", 10)
+
+    async def story() -> None:
+        async with serving("Coordinator", init_producer=echo) as (_, channel):
+            call = channel.unary_unary("/oncelogpb.v1.Coordinator/InitProducer")
+            for data in (b"\x0b" * 100, b"\x0a\x7f" * 50, b"\xff" * 100):
+                error = calls.from_rpc_error(await outcome_of(call(data)))
+                assert type(error) is InvalidArgument
+
+    run(story())
