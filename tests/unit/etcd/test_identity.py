@@ -7,10 +7,11 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from services.core.ids import BootId
-from services.core.ports import Compare, Delete, Put
+from services.core.ports import Compare, Delete, KeyValue, Put
 from services.runtime.etcd.identity import FILE, REMEMBER_EVERY_MS, ClusterSettings, Identity
 from services.runtime.etcd.keys import CLUSTER, ClusterValue, encode
 from services.runtime.etcd.memory import MemoryEtcd
@@ -212,3 +213,56 @@ def test_a_cluster_of_another_layout_is_refused(world: World, tmp_path: Path) ->
 def test_settings_out_of_range_are_refused(lease_ms: int, isr: int) -> None:
     with pytest.raises(ValueError, match="must be"):
         ClusterSettings(min_insync_replicas=isr, lease_ms=lease_ms).validate()
+
+
+@pytest.mark.parametrize("compacted", [False, True])
+def test_a_restored_etcd_is_refused_though_it_is_past_the_revision_that_was_seen(
+    world: World, tmp_path: Path, compacted: bool
+) -> None:
+    async def story() -> None:
+        etcd, disk = MemoryEtcd(world.server), RealDisk(tmp_path)
+        own = identity(disk, etcd)
+        await own.join(ClusterSettings())
+        record, _ = await etcd.get(CLUSTER)
+        assert record is not None
+        written = await etcd.txn([], [Put("topics/later", b"1")])
+        own.witness(KeyValue("topics/later", b"1", written.revision))
+        own.observe(*await etcd.get(CLUSTER))
+        await own.stop()
+        # As it is: nothing to say against it, also when others have gone on.
+        await etcd.txn([], [Delete("topics/later")])
+        await identity(disk, etcd).join(ClusterSettings())
+        # Restored without that key, and then others write to it.
+        world.server.wipe()
+        await etcd.txn([], [Put(CLUSTER, record.value)])
+        for number in range(9):
+            await etcd.txn([], [Put("x", b"%d" % number)])
+        if compacted:
+            # Nobody can tell any more.
+            world.server.compact(world.server.revision)
+            await identity(disk, etcd).join(ClusterSettings())
+            return
+        with pytest.raises(EtcdRefused, match="another history"):
+            await identity(disk, etcd).join(ClusterSettings())
+
+    world.run(story)
+
+
+@pytest.mark.parametrize("now", [1, 3])
+def test_another_recovery_than_the_directory_knows_is_refused(
+    world: World, tmp_path: Path, now: int
+) -> None:
+    async def story() -> None:
+        etcd, disk = MemoryEtcd(world.server), RealDisk(tmp_path)
+        value = ClusterValue("ab" * 16, 16, 16, 1, 5_000, recovery=2)
+        await etcd.txn([], [Put(CLUSTER, encode(value))])
+        own = identity(disk, etcd)
+        await own.join(ClusterSettings())
+        changed = msgspec.structs.replace(value, recovery=now)
+        await etcd.txn([], [Put(CLUSTER, encode(changed))])
+        with pytest.raises(EtcdRefused, match=f"recovery {now} of this cluster"):
+            own.observe(*await etcd.get(CLUSTER))
+        with pytest.raises(EtcdRefused, match="of recovery 2"):
+            await identity(disk, etcd).join(ClusterSettings())
+
+    world.run(story)

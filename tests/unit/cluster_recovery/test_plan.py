@@ -1,0 +1,159 @@
+"""What etcd is told of the replicas that were found: one row per kind of replica."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from services.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    CONTROL_PARTITIONS,
+    TRANSACTION_CONTROL_ID,
+    PartitionId,
+    TopicId,
+)
+from services.runtime.cluster_recovery.inventory import FoundReplica, RecoveryRefused
+from services.runtime.cluster_recovery.plan import (
+    EPOCH_MAX,
+    RECOVERY_EPOCHS,
+    VACANT,
+    Standing,
+    make_plan,
+)
+from services.runtime.etcd.keys import PartitionState, TopicValue
+from services.runtime.etcd.standing import Fitness, Prepared, fitness
+from services.runtime.replica_record import ReplicaRecord, TopicRecord
+
+ORDERS, OLD_ORDERS = TopicId(b"o" * 16), TopicId(b"p" * 16)
+NOW, BEFORE = "ab" * 16, "cd" * 16
+TOPIC = TopicRecord("orders", 2, 1, {"max.batch.bytes": "5"}, created_ms=7, version=1)
+CONTROL = PartitionId(TRANSACTION_CONTROL_ID, 3)
+
+
+def replica(
+    partition: PartitionId = CONTROL,
+    *,
+    path: str = "/a",
+    node_id: str = "a",
+    noted: str = NOW,
+    noted_epoch: int = 5,
+    topic: TopicRecord | None = None,
+    last_epoch: int = 5,
+    damage: str = "",
+) -> FoundReplica:
+    record = None
+    if noted:
+        topic_id = partition.topic_id.hex()
+        record = ReplicaRecord(topic_id, partition.number, noted, noted_epoch, topic)
+    incarnation = "" if damage else NOW
+    return FoundReplica(path, node_id, partition, record, incarnation, last_epoch, 9, damage)
+
+
+def of_orders(number: int = 0, topic: TopicRecord = TOPIC, **changed: object) -> FoundReplica:
+    return replica(PartitionId(ORDERS, number), topic=topic, **changed)  # type: ignore[arg-type]
+
+
+def may_lead(state: PartitionState, last_epoch: int) -> bool:
+    return fitness(state, Prepared(bytes.fromhex(NOW), last_epoch)) is Fitness.FIT
+
+
+def test_a_sound_replica_leads_far_above_all_epochs() -> None:
+    plan = make_plan([replica(last_epoch=5, noted_epoch=3)], Standing())
+    state = plan.partitions[CONTROL]
+    assert (plan.doubts, state.epoch, state.unclean_epoch) == ([], 5 + RECOVERY_EPOCHS, 0)
+    assert may_lead(state, 5)
+
+
+@pytest.mark.parametrize("noted", [BEFORE, ""], ids=["another incarnation", "never led"])
+def test_i19_a_replica_that_may_lack_records_skips_offsets_and_is_in_doubt(noted: str) -> None:
+    plan = make_plan([replica(noted=noted)], Standing())
+    (doubt,) = plan.doubts
+    assert "may be lost" in doubt.why
+    state = plan.partitions[CONTROL]
+    assert may_lead(state, 5)
+    # So the next leader of a control journal skips 2^32 offsets, and no TxId repeats.
+    assert state.unclean_epoch == state.epoch > 5
+
+
+@pytest.mark.parametrize("noted", [NOW, ""])
+def test_a_damaged_replica_stays_offline_under_an_epoch_that_it_did_not_reach(noted: str) -> None:
+    plan = make_plan([replica(noted=noted, damage="file 3", last_epoch=0)], Standing())
+    (doubt,) = plan.doubts
+    assert "file 3" in doubt.why
+    state = plan.partitions[CONTROL]
+    assert fitness(state, Prepared(b"fresh incarnation", 0)) is not Fitness.FIT
+    assert state.epoch >= RECOVERY_EPOCHS
+
+
+def test_a_topic_comes_back_as_its_newest_memory_has_it_with_vacant_keys_for_the_rest() -> None:
+    newer = msgspec.structs.replace(TOPIC, configs={}, version=2, partitions=3)
+    plan = make_plan([of_orders(0), of_orders(1, newer)], Standing())
+    assert plan.topics == {"orders": TopicValue(ORDERS.hex(), 3, 1, {}, 7, 2)}
+    assert plan.partitions[PartitionId(ORDERS, 2)] == VACANT
+    vacant = [p for p in plan.vacant if p.topic_id == ORDERS]
+    assert vacant == [PartitionId(ORDERS, 2)]
+
+
+def test_a_vacant_key_keeps_control_partitions_from_being_created_anew() -> None:
+    plan = make_plan([replica()], Standing())
+    control = [p for p in plan.partitions if p.topic_id == TRANSACTION_CONTROL_ID]
+    assert len(control) == CONTROL_PARTITIONS
+    assert len([p for p in plan.partitions if p.topic_id == CONSUMER_OFFSETS_ID]) == 16
+    assert fitness(VACANT, Prepared(b"anybody", 0)) is not Fitness.FIT
+
+
+def test_of_two_topics_with_one_name_the_newer_stays() -> None:
+    older = msgspec.structs.replace(TOPIC, created_ms=6)
+    left = replica(PartitionId(OLD_ORDERS, 0), topic=older)
+    plan = make_plan([left, of_orders(0)], Standing())
+    assert plan.topics["orders"].topic_id == ORDERS.hex()
+    assert plan.left_out == [left]
+    assert "newer topic" in plan.doubts[0].why
+
+
+@pytest.mark.parametrize(("last_epoch", "doubts"), [(0, 0), (1, 1)])
+def test_a_replica_of_no_known_topic_is_left_out_and_in_doubt_if_it_ever_led(
+    last_epoch: int, doubts: int
+) -> None:
+    nameless = replica(PartitionId(ORDERS, 0), noted="", last_epoch=last_epoch)
+    plan = make_plan([nameless], Standing())
+    assert plan.left_out == [nameless]
+    assert len(plan.doubts) == doubts
+
+
+# ------------------------------------------------------------ beside what another run has written
+
+
+def test_later_directories_fill_vacant_keys_and_leave_the_rest() -> None:
+    first = make_plan([of_orders(0)], Standing())
+    standing = Standing(first.partitions, first.topics)
+    second = make_plan([of_orders(1, node_id="b", path="/b")], standing)
+    assert {p: s.replicas for p, s in second.partitions.items()} == {PartitionId(ORDERS, 1): ("b",)}
+    assert second.topics == {}
+    # Once more, as after a crash: nothing is left to do.
+    again = Standing({**first.partitions, **second.partitions}, first.topics)
+    assert make_plan([of_orders(1, node_id="b", path="/b")], again).partitions == {}
+
+
+def test_a_topic_that_was_made_meanwhile_under_the_name_keeps_it() -> None:
+    standing = Standing({}, {"orders": TopicValue("ff" * 16, 1, 1, {}, 99)})
+    plan = make_plan([of_orders(0)], standing)
+    assert plan.topics == {}
+    assert "newer topic in etcd" in plan.doubts[0].why
+
+
+def test_a_newer_memory_of_the_settings_wins_over_what_an_earlier_run_wrote() -> None:
+    first = make_plan([of_orders(0)], Standing())
+    newer = msgspec.structs.replace(TOPIC, configs={}, version=2)
+    plan = make_plan([of_orders(1, newer)], Standing(first.partitions, first.topics))
+    assert plan.topics["orders"].configs == {}
+
+
+def test_contradictions_are_refused() -> None:
+    with pytest.raises(RecoveryRefused, match=r"/a and in /b.*copy"):
+        make_plan([replica(), replica(path="/b", node_id="b")], Standing())
+    held = Standing({CONTROL: PartitionState(replicas=("b",), epoch=1)}, {})
+    with pytest.raises(RecoveryRefused, match=r"at node b.*copy"):
+        make_plan([replica()], held)
+    with pytest.raises(RecoveryRefused, match=f"the last is {EPOCH_MAX}"):
+        make_plan([replica(last_epoch=EPOCH_MAX)], Standing())
