@@ -1,11 +1,14 @@
 """etcd is wiped, or restored from an older copy: the services refuse it and name the way out, and
-`oncelog cluster recover` rebuilds it from their data. Nothing acknowledged is lost, no TxId repeats."""
+`oncelog cluster recover` rebuilds it from their data. Nothing acknowledged is lost."""
 
 from __future__ import annotations
 
+import contextlib
 import json
-import os
 import shutil
+import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -77,7 +80,7 @@ def fill(log: oncelog.Log) -> None:
 
 
 def test_i5_a_wiped_etcd_is_refused_and_rebuilt(cluster: Cluster) -> None:
-    with cluster.connect() as log, ByHand(cluster, "billing") as hand:
+    with cluster.connect() as log, ByHand(cluster.bootstrap, "billing") as hand:
         fill(log)
         before = hand.begin()
         before.produce(TOPIC, 1, b"transactional")
@@ -249,3 +252,53 @@ def replica_of(cluster: Cluster, number: int) -> Path:
         if path.name.endswith(f"-{number}")
     )
     return found
+
+
+# ------------------------------------------------------------------------------------ `oncelog up`
+
+
+@contextlib.contextmanager
+def up(folder: Path, *flags: str) -> Iterator[list[dict[str, Any]]]:
+    """What it said until it was ready, or ended; then Ctrl-C."""
+    arguments = ["up", f"--data={folder}", "--free-ports", "--json", *flags]
+    arguments += ["--set=node.segment_bytes=1048576", "--set=node.disk_free_floor_bytes=0"]
+    with (folder.parent / "up.log").open("wb") as errors:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "services.cli", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+        )
+    assert process.stdout is not None
+    said: list[dict[str, Any]] = []
+    try:
+        for line in process.stdout:
+            said.append(json.loads(line))
+            if "ready" in said[-1]:
+                break
+        yield said
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.stdout.read()
+        process.stdout.close()
+        process.wait(60)
+
+
+def test_up_says_what_to_do_and_recovers(tmp_path: Path) -> None:
+    folder = tmp_path / "play"
+    with up(folder) as said, oncelog.connect(said[-1]["bootstrap"]) as log:
+        log.admin.create_topic(TOPIC)
+        with log.producer() as plain:
+            plain.send(TOPIC, b"acknowledged", partition=0)
+    shutil.rmtree(folder / "etcd" / "member")
+    with up(folder) as said:
+        assert not any("ready" in line for line in said)
+    assert "oncelog up --recover" in (tmp_path / "up.log").read_text()
+    with up(folder, "--recover") as said:
+        assert {"recovery": 1, "doubts": []} in said
+        with oncelog.connect(said[-1]["bootstrap"]) as log:
+            assert values(log, TOPIC) == [b"acknowledged"]
+    # Once more is harmless: its etcd is the one that the data knows.
+    with up(folder, "--recover") as said:
+        assert {"recovery": 1, "doubts": []} in said
+        assert "ready" in said[-1]
