@@ -41,6 +41,8 @@ class Sent:
     transaction: Transaction | None
     operation: Operation
     order: tuple[int, int, int]
+    # The input that it was made of: (partition, offset).
+    source: tuple[Place, int] | None = None
 
 
 @dataclass(slots=True)
@@ -82,6 +84,8 @@ class OffsetCommit:
     group: str
     place: Place
     since: int | str
+    # Where the input that it covers begins: `since`, or where a group that had nothing began.
+    base: int | None
     to: int
     consumer: str | None
     asked: Operation
@@ -314,12 +318,13 @@ class Facts:
         self, operation: Operation, send: Mapping[str, Any], transaction: Transaction | None
     ) -> None:
         topic, partition = send["topic"], send.get("partition")
-        writer = send.get("writer", 0)
+        writer, of = send.get("writer", 0), send.get("of")
+        source = None if of is None else (Place(of[0], of[1]), int(of[2]))
         for index, value in enumerate(send["values"]):
             if value in self.sent:
                 raise ValueError(f"the value {value!r} is sent twice: every record has its own id")
             order = (operation.invoked_us, operation.line, index)
-            sent = Sent(value, topic, partition, writer, transaction, operation, order)
+            sent = Sent(value, topic, partition, writer, transaction, operation, order, source)
             self.sent[value] = sent
             if transaction is not None and operation.may_have_applied:
                 transaction.sends.append(sent)
@@ -331,6 +336,7 @@ class Facts:
             group=offset.get("group") or operation.args["group"],
             place=Place(offset["topic"], offset["partition"]),
             since=offset.get("from", "any"),
+            base=offset.get("base"),
             to=offset["to"],
             consumer=offset.get("consumer"),
             asked=operation,

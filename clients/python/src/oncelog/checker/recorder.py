@@ -304,10 +304,22 @@ class RecordedTransaction:
         self.name = self._history.fresh("tx")
 
     async def send(
-        self, topic: str, value: bytes, key: bytes | None = None, partition: int | None = None
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes | None = None,
+        partition: int | None = None,
+        of: Record | None = None,
     ) -> None:
+        """`of`: the input that this was made of. Where one record says so, all input that the
+        group's transactions commit must have become output (I21)."""
         op = self._history.invoke(
-            "send", tx=self.name, topic=topic, partition=partition, values=[value.decode()]
+            "send",
+            tx=self.name,
+            topic=topic,
+            partition=partition,
+            values=[value.decode()],
+            of=None if of is None else [of.topic, of.partition, of.offset],
         )
         try:
             await self.inner.send(topic, value, key, partition=partition)

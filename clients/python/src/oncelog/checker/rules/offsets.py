@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from oncelog.checker.facts import Place, Transaction, lines_of
+from oncelog.checker.facts import OffsetCommit, Place, Transaction, lines_of
 from oncelog.checker.history import Operation
 from oncelog.checker.report import Finding
 from oncelog.checker.rules.case import Case
@@ -16,8 +16,10 @@ from oncelog.checker.stored_offsets import Judgement, Verdict, Write
 def i21_consumed_exactly_once(case: Case) -> Iterator[Finding]:
     """The commits of a group that took effect in a partition, plain or with a transaction, cover
     its input once: no two cover one offset, and each starts where another one ended (none is
-    checked where somebody committed `from` any). A consumer commits the position where it stands. A
-    producer commits one transaction per number of a `commit_seq` scope."""
+    checked where somebody committed `from` any). A consumer commits the position where it stands.
+    A producer commits one transaction per number of a `commit_seq` scope. Where records say what
+    input they are `of`, a transaction commits the input that its records are of, and all input
+    that it commits became records of it."""
     for (group, place), writes in sorted(case.stored_offsets.writes().items()):
         if all(write.commit.since != "any" for write in writes if write.possible):
             yield from _chain(group, place, writes)
@@ -29,6 +31,7 @@ def i21_consumed_exactly_once(case: Case) -> Iterator[Finding]:
             )
             yield Finding(message, [line, *commit.asked.lines])
     yield from _commit_seqs(case)
+    yield from _outputs(case)
 
 
 def i22_no_offset_of_an_open_or_aborted_transaction(case: Case) -> Iterator[Finding]:
@@ -121,3 +124,44 @@ def _commit_seqs(case: Case) -> Iterator[Finding]:
             message = f"{first.name} and {transaction.name} both committed {number} of {scope!r}"
             asked_first = first.asked_to_commit()
             yield Finding(message, lines_of([asked_first, asked]))
+
+
+def _outputs(case: Case) -> Iterator[Finding]:
+    """Of transactions that commit input. Only of groups in which some record says what it is of."""
+    saying = {
+        commit.group
+        for transaction in case.facts.transactions.values()
+        if any(sent.source is not None for sent in transaction.sends)
+        for commit in transaction.offsets
+    }
+    for transaction in case.facts.transactions.values():
+        ranges = [commit for commit in transaction.offsets if commit.group in saying]
+        if not ranges or not case.outcomes.is_committed(transaction):
+            continue
+        committed = {
+            (commit.place, offset): commit
+            for commit in ranges
+            for offset in range(_base(commit), commit.to)
+        }
+        made = {sent.source: sent for sent in transaction.sends if sent.source is not None}
+        for (place, offset), commit in committed.items():
+            if (place, offset) not in made:
+                message = f"{transaction.name} committed offset {offset} of {place} without output"
+                yield Finding(message, commit.asked.lines)
+                break
+        for (place, offset), sent in made.items():
+            if (place, offset) not in committed:
+                message = (
+                    f"record {sent.value!r} is of offset {offset} of {place}, which "
+                    f"{transaction.name} did not commit"
+                )
+                lines = [sent.operation.line, *lines_of([transaction.asked_to_commit()])]
+                yield Finding(message, lines)
+                break
+
+
+def _base(commit: OffsetCommit) -> int:
+    """Where its input begins."""
+    if commit.base is not None:
+        return commit.base
+    return commit.since if isinstance(commit.since, int) else commit.to
