@@ -63,8 +63,14 @@ class Entry(NamedTuple):
 class Guard(Protocol):
     """Remembers what etcd was, and judges what it is (Identity)."""
 
-    def observe(self, record: KeyValue | None, revision: int) -> None:
-        """A linearizable read of the cluster record. Raises EtcdRefused."""
+    @property
+    def revision(self) -> int:
+        """The highest that was seen."""
+        ...
+
+    def observe(self, record: KeyValue | None, revision: int, *, at_least: int) -> None:
+        """A linearizable read of the cluster record. `at_least` is what had been seen before it was
+        sent: what the watch tells meanwhile may overtake the answer. Raises EtcdRefused."""
         ...
 
     def witness(self, put: KeyValue) -> None:
@@ -255,10 +261,11 @@ class ClusterView:
 
     async def _probe(self) -> None:
         while True:
+            seen = 0 if self._guard is None else self._guard.revision
             try:
                 record, revision = await self._etcd.get(keys.CLUSTER)
                 if self._guard is not None:
-                    self._guard.observe(record, revision)
+                    self._guard.observe(record, revision, at_least=seen)
                 self._reachable = True
             except EtcdUnavailable as error:
                 self._reachable = False

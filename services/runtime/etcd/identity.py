@@ -141,7 +141,7 @@ class Identity:
         record, revision = await self._etcd.get(CLUSTER)
         if record is None and not known.cluster_id:
             record, revision = await self._found(proposed)
-        self.observe(record, revision)
+        self.observe(record, revision, at_least=known.revision)
         if not await has_history_of(self._etcd, known):
             raise EtcdRefused(
                 f"etcd has another history than it had: this node has seen revision "
@@ -168,12 +168,11 @@ class Identity:
         """Call once the previous boot's key is gone (Membership.start) and before leading."""
         await self._write(boot_id=boot_id.hex())
 
-    def observe(self, record: KeyValue | None, revision: int) -> None:
-        """Judges the answer of a linearizable read of the cluster record. Raises EtcdRefused."""
-        if revision < self._revision:
-            raise EtcdRefused(
-                f"etcd is at revision {revision}, this node has seen {self._revision}"
-            )
+    def observe(self, record: KeyValue | None, revision: int, *, at_least: int) -> None:
+        """Judges the answer of a linearizable read of the cluster record. `at_least` is `revision`
+        as it was before the read was sent. Raises EtcdRefused."""
+        if revision < at_least:
+            raise EtcdRefused(f"etcd is at revision {revision}, this node has seen {at_least}")
         if record is None:
             raise EtcdRefused("etcd holds no cluster record under this prefix")
         value = msgspec.json.decode(record.value, type=ClusterValue)

@@ -116,12 +116,12 @@ def test_a_restored_etcd_is_refused_by_its_lower_revision(world: World, tmp_path
         assert backup is not None
         for number in range(10):
             await etcd.txn([], [Put("x", b"%d" % number)])
-        own.observe(*await etcd.get(CLUSTER))
+        own.observe(*await etcd.get(CLUSTER), at_least=own.revision)
         await own.stop()
         world.server.wipe()
         world.server.txn([Compare(CLUSTER, 0)], [Put(CLUSTER, backup.value)])
         with pytest.raises(EtcdRefused, match="has seen 12"):
-            own.observe(*await etcd.get(CLUSTER))
+            own.observe(*await etcd.get(CLUSTER), at_least=own.revision)
         with pytest.raises(EtcdRefused, match="has seen 12"):
             await identity(disk, etcd).join(ClusterSettings())
 
@@ -184,7 +184,7 @@ def test_writes_of_the_memory_never_overlap_and_lose_nothing(world: World, tmp_p
             await asyncio.sleep(1)
             await etcd.txn([], [Put("x", boot)])
             await joining
-            own.observe(*await etcd.get(CLUSTER))
+            own.observe(*await etcd.get(CLUSTER), at_least=own.revision)
             await own.remember_boot(BootId(boot * 16))
             await own.stop()
             kept = json.loads((tmp_path / FILE).read_text())
@@ -215,6 +215,22 @@ def test_settings_out_of_range_are_refused(lease_ms: int, isr: int) -> None:
         ClusterSettings(min_insync_replicas=isr, lease_ms=lease_ms).validate()
 
 
+def test_an_answer_that_the_watch_overtook_is_no_older_etcd(world: World, tmp_path: Path) -> None:
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        own = identity(RealDisk(tmp_path), etcd)
+        await own.join(ClusterSettings())
+        seen = own.revision
+        answer = await etcd.get(CLUSTER)
+        written = await etcd.txn([], [Put("topics/meanwhile", b"1")])
+        own.witness(KeyValue("topics/meanwhile", b"1", written.revision))
+        own.observe(*answer, at_least=seen)
+        assert own.revision == written.revision
+        await own.stop()
+
+    world.run(story)
+
+
 @pytest.mark.parametrize("compacted", [False, True])
 def test_a_restored_etcd_is_refused_though_it_is_past_the_revision_that_was_seen(
     world: World, tmp_path: Path, compacted: bool
@@ -227,7 +243,7 @@ def test_a_restored_etcd_is_refused_though_it_is_past_the_revision_that_was_seen
         assert record is not None
         written = await etcd.txn([], [Put("topics/later", b"1")])
         own.witness(KeyValue("topics/later", b"1", written.revision))
-        own.observe(*await etcd.get(CLUSTER))
+        own.observe(*await etcd.get(CLUSTER), at_least=own.revision)
         await own.stop()
         # As it is: nothing to say against it, also when others have gone on.
         await etcd.txn([], [Delete("topics/later")])
@@ -261,7 +277,7 @@ def test_another_recovery_than_the_directory_knows_is_refused(
         changed = msgspec.structs.replace(value, recovery=now)
         await etcd.txn([], [Put(CLUSTER, encode(changed))])
         with pytest.raises(EtcdRefused, match=f"recovery {now} of this cluster"):
-            own.observe(*await etcd.get(CLUSTER))
+            own.observe(*await etcd.get(CLUSTER), at_least=own.revision)
         with pytest.raises(EtcdRefused, match="of recovery 2"):
             await identity(disk, etcd).join(ClusterSettings())
 
