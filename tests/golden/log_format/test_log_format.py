@@ -12,6 +12,7 @@ import pytest
 
 from services.core.frame import At, ControlCode, Frame, Kind, StoredFrame
 from services.core.machine import Snapshot, Table
+from services.runtime.replica_record import ReplicaRecord, save_record
 from services.runtime.storage.epochs import EpochEntry, EpochTable
 from services.runtime.storage.frames import HEADER_BYTES, decode, encode
 from services.runtime.storage.identity import Bounds, encode_incarnation
@@ -153,6 +154,7 @@ def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
     journal.slots("outcomes", 8).write(1, b"outcome!")
     journal.save_snapshot(2, Snapshot(b"", {"t": Table(1, 0, b"x")}))
     journal.close()
+    save_record(disk, "j", ReplicaRecord("ab" * 16, 0, "cd" * 16, epoch=1))
     below = [
         f"{directory}{name}"
         for directory in ("", "tables/", "slots/outcomes/")
