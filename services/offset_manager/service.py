@@ -11,7 +11,12 @@ from collections.abc import Awaitable
 from oncelogpb.errors import NotLeader, OncelogError, Unsupported, to_status
 from oncelogpb.v1 import offset_manager_pb2 as pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
-from services.core.ids import CONSUMER_OFFSETS_ID, PartitionId, control_partition
+from services.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    TRANSACTION_CONTROL_ID,
+    PartitionId,
+    control_partition,
+)
 from services.core.ports import Call, Replica
 from services.core.role import RoleEnv
 from services.offset_manager import wire
@@ -95,6 +100,7 @@ class OffsetParticipant:
             partition = wire.partition_id(group.partition)
             replica = self._env.replicas.lead(partition)
             self._require_boot(partition, group.leader_boot_id)
+            self._require_granted(group)
             return replica.submit(wire.write_markers(group))
         except OncelogError as refusal:
             return refusal
@@ -105,6 +111,19 @@ class OffsetParticipant:
         if boot_id and leader is not None and leader.boot_id != boot_id:
             raise NotLeader(
                 f"partition {partition} is led by another run of this process; ask etcd again"
+            )
+
+    def _require_granted(self, group: participant_pb.MarkerGroup) -> None:
+        """An epoch that etcd granted to nobody must not be remembered as the highest: no real
+        coordinator could write here again. Where this process lags behind etcd, it is asked
+        again."""
+        journal = PartitionId(TRANSACTION_CONTROL_ID, group.journal_partition)
+        known = self._env.directory.partition(journal)
+        if known is not None and group.coordinator_epoch > known.epoch:
+            raise NotLeader(
+                f"epoch {group.coordinator_epoch} of {journal} is not known here, only "
+                f"{known.epoch}; try again",
+                epoch=known.epoch,
             )
 
 

@@ -28,7 +28,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from oncelogpb.errors import LimitExceeded, OncelogError
+from oncelogpb.errors import LimitExceeded, OncelogError, TransactionEnded
 from services.core.frame import At, ControlCode, Frame, Kind
 from services.core.ids import (
     Generation,
@@ -168,12 +168,24 @@ class PartitionMachine:
         transaction = self.pending.open.get(batch.tx_id)
         if transaction is not None:
             return transaction.refusal(batch)
+        if self._has_marker(batch.tx_id):
+            return TransactionEnded(
+                f"transaction {batch.tx_id:x} has ended, and it was another producer's; use the "
+                "TxId that your own Begin returned",
+                tx_id=batch.tx_id,
+            )
         if len(self.pending.open) >= self.config.open_transactions_max:
             return _limit("open_transactions_max", self.config.open_transactions_max)
         known = batch.producer_id in self.fencing
         if not known and len(self.fencing) >= self.config.producers_max:
             return _limit("producers_max", self.config.producers_max)
         return None
+
+    def _has_marker(self, tx_id: int) -> bool:
+        """Fences go by producer: this keeps out another one that writes under this TxId (I20). One
+        that comes when the exposure is forgotten is asked about, and dropped."""
+        ended = self.order.exposed(journal_partition_of(tx_id), tx_id)
+        return bool(ended) or tx_id in self.damage.parts
 
     def _expectation(self, command: Produce) -> tuple[int, int]:
         """The next sequence, and how many more batches there is room for."""

@@ -19,7 +19,7 @@ from oncelogpb.errors import (
     to_status,
 )
 from oncelogpb.v1 import participant_pb2 as pb
-from services.core.ids import PartitionId
+from services.core.ids import TRANSACTION_CONTROL_ID, PartitionId
 from services.core.ports import Call, EtcdUnavailable, Replica
 from services.core.role import RoleEnv
 from services.partition_leader import wire
@@ -50,6 +50,7 @@ class ParticipantHandler:
             partition = wire.partition_id(group.partition)
             replica = self._env.replicas.lead(partition)
             self._require_boot(partition, group.leader_boot_id)
+            self._require_granted(group)
             command, no_room = _with_room(replica, wire.write_markers(group))
             return replica.submit(command), no_room
         except OncelogError as refusal:
@@ -65,6 +66,19 @@ class ParticipantHandler:
                 leader_host=leader.host,
                 leader_port=leader.port,
                 epoch=leader.epoch,
+            )
+
+    def _require_granted(self, group: pb.MarkerGroup) -> None:
+        """An epoch that etcd granted to nobody must not be remembered as the highest: no real
+        coordinator could write here again. Where this process lags behind etcd, it is asked
+        again."""
+        journal = PartitionId(TRANSACTION_CONTROL_ID, group.journal_partition)
+        known = self._env.directory.partition(journal)
+        if known is not None and group.coordinator_epoch > known.epoch:
+            raise NotLeader(
+                f"epoch {group.coordinator_epoch} of {journal} is not known here, only "
+                f"{known.epoch}; try again",
+                epoch=known.epoch,
             )
 
     async def _result(

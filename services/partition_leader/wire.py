@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Final
 
+from oncelogpb import records
 from oncelogpb.errors import InvalidArgument, OncelogError, to_status
 from oncelogpb.v1 import coordinator_pb2, participant_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as pb
@@ -163,7 +164,17 @@ def _marker(marker: participant_pb2.Marker) -> Marker:
 
 
 def _one_shot_batch(marker: participant_pb2.Marker) -> Frame:
+    """Judged by the coordinator; here only that it can stand in the journal. Raises
+    InvalidArgument."""
     batch = marker.batch
+    if batch.encoding not in (types_pb2.ENCODING_ROWS, types_pb2.ENCODING_ARROW_V1):
+        raise InvalidArgument(
+            f"batch encoding {batch.encoding} is not known here", field="markers.batch.encoding"
+        )
+    if not batch.record_count or records.checksum(batch.payload) != batch.crc32c:
+        raise InvalidArgument(
+            "a one-shot's batch holds records that match its CRC32C", field="markers.batch"
+        )
     return Frame(
         Kind.ONE_SHOT,
         batch.payload,

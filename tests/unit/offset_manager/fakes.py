@@ -13,7 +13,7 @@ from services.core.ids import (
     PartitionId,
 )
 from services.core.machine import Instant
-from services.core.ports import Address
+from services.core.ports import Address, PartitionInfo
 from services.core.role import RoleEnv
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.machine import OffsetManagerMachine
@@ -77,6 +77,9 @@ class FakeDirectory:
         if partition.topic_id == CONSUMER_OFFSETS_ID:
             return Address("n", BOOT, "localhost", 2, 1)
         return self.coordinator
+
+    def partition(self, partition: PartitionId) -> PartitionInfo | None:
+        return PartitionInfo(partition, ["n"], ["ab"], self.leader_of(partition), 9)
 
 
 class FakeClock:

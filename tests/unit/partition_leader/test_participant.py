@@ -50,6 +50,38 @@ def test_says_where_the_parts_became_readable() -> None:
     assert (exposed.first_offset, exposed.record_count, exposed.partition.number) == (0, 2, 0)
 
 
+@pytest.mark.parametrize("counts", [(1,), (2,)], ids=["exposed", "damaged"])
+def test_i20_another_producer_cannot_write_under_a_txid_that_has_ended(counts: Any) -> None:
+    world = World()
+    stranger = send(5, batch([b"b"]))
+    stranger.producer.producer_id = NAMED.producer_id + 1
+    _, _, reply = write(world, send(5, batch([b"a"])), commit(5, 9, *counts), stranger)
+    assert errors.from_status(reply.results[0].error).reason == "TRANSACTION_ENDED"
+    world.first.machine.check()
+
+
+def test_an_epoch_that_etcd_granted_to_nobody_is_not_believed() -> None:
+    """Else no real coordinator could write here again."""
+    world = World()
+    forged = commit(5, 8, 1)
+    forged.groups[0].coordinator_epoch = (1 << 64) - 1
+    _, refused, applied = write(world, send(5, batch([b"a"])), forged, commit(5, 9, 1))
+    assert errors.from_status(refused.groups[0].error).reason == "NOT_LEADER"
+    assert applied.groups[0].results[0].status == pb.MarkerResult.STATUS_APPLIED
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [{"record_count": 0}, {"encoding": 99}, {"encoding": 0}, {"crc32c": 1}, {"payload": b"?"}],
+)
+def test_a_one_shot_that_cannot_stand_in_the_journal_is_refused(spoil: dict[str, Any]) -> None:
+    one_shot = batch([b"a"])
+    for name, value in spoil.items():
+        setattr(one_shot, name, value)
+    (reply,) = write(World(), commit(5, 9, one_shot=one_shot))
+    assert errors.from_status(reply.groups[0].error).reason == "INVALID_ARGUMENT"
+
+
 def test_damage_is_told_counted_and_logged() -> None:
     world = World()
     _, reply = write(world, send(5, batch([b"a"])), commit(5, 9, 2))
