@@ -12,7 +12,7 @@ STUBS := protos/src
 help: ## List the verbs
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
 
-$(VENV)/.installed: constraints.txt pyproject.toml protos/pyproject.toml clients/python/pyproject.toml spark/pyproject.toml
+$(VENV)/.installed: constraints.txt requirements-dev.txt pyproject.toml protos/pyproject.toml clients/python/pyproject.toml spark/pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip setuptools wheel -c constraints.txt
 	@echo "installing Oncelog, its tools and PySpark (about 500 MB the first time)"
@@ -44,11 +44,12 @@ format: install ## Format the code
 	$(BIN)/ruff check --fix
 
 .PHONY: check
-check: install drift ## Formatting, lint, types, import contracts, drift of the stubs
+check: install drift ## Formatting, lint, types, import contracts, style, deploy/, drift of the stubs
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/pytest tests/tidy
 
 .PHONY: test
 test: check ## All tests: make check, then pytest with real etcd, processes and Spark

@@ -39,7 +39,13 @@ from services.runtime.node_config import PORTS
 @click.option("--tls-ca", metavar="FILE", help="PEM file: who signs the other side (mTLS).")
 @click.option("--tls-cert", metavar="FILE", help="PEM file: this process's certificate.")
 @click.option("--tls-key", metavar="FILE", help="PEM file: its key.")
-@click.option("--config", "config_file", metavar="FILE", help="Settings, as TOML sections.")
+@click.option(
+    "--config",
+    "config_file",
+    metavar="FILE",
+    envvar="ONCELOG_CONFIG",
+    help="Settings, as TOML sections. Also: ONCELOG_CONFIG.",
+)
 @click.option(
     "--set", "pairs", metavar="SECTION.KEY=VALUE", multiple=True, help="A setting. Repeatable."
 )
