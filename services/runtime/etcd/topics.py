@@ -102,8 +102,8 @@ class EtcdTopics:
     async def create(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> TopicInfo:
-        """Raises InvalidArgument, Unsupported, TopicExists (also while another process creates
-        it), Unavailable, UnknownOutcome."""
+        """Raises InvalidArgument, Unsupported, TopicExists, Unavailable (also while another process
+        creates it), UnknownOutcome."""
         require_topic(name, partitions, replication_factor, configs)
         value = TopicValue(
             topic_id=self._new_topic_id().hex(),
@@ -196,7 +196,8 @@ class EtcdTopics:
             other, _ = await self._etcd.get(creating)
             if other is not None and not await self._remove_abandoned(other):
                 break
-        raise TopicExists(f"topic {name!r} is being created by another call")
+        # Its creator may have died: TopicExists would tell of a topic that may never be.
+        raise Unavailable(f"topic {name!r} is being created by another call; try again")
 
     async def _remove_abandoned(self, marker: KeyValue) -> bool:
         """Frees a name whose creation failed here. False: it is somebody else's."""
