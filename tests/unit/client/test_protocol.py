@@ -9,9 +9,11 @@ import pytest
 
 from oncelog._core.routing import Endpoint
 from oncelogpb import errors
+from oncelogpb.v1 import cluster_pb2 as cluster
 from oncelogpb.v1 import coordinator_pb2 as coordinator
 from oncelogpb.v1 import offset_manager_pb2 as offsets
 from oncelogpb.v1 import partition_leader_pb2 as leader
+from oncelogpb.v1 import types_pb2 as types
 from tests.unit.client.scripted import (
     TOPIC_ID,
     ScriptedTransport,
@@ -73,6 +75,25 @@ def test_not_leader_that_names_the_leader_is_followed_without_asking_again() -> 
         ("offset_manager.fetch_offsets", 6),
     ]
     assert seconds < 0.01
+
+
+def test_an_unclean_election_goes_to_the_node_that_shall_lead() -> None:
+    transport = ScriptedTransport(5)
+    nodes = [
+        cluster.Node(node_id=f"n{port}", endpoint=types.Endpoint(host="boot", port=port))
+        for port in (5, 6, 7)
+    ]
+    transport.handlers["cluster.get_metadata"] = answers(cluster.GetMetadataReply(nodes=nodes))
+    transport.handlers["cluster.unclean_elect"] = answers(cluster.UncleanElectReply(epoch=3))
+    for port in (6, 7):
+        request = cluster.UncleanElectRequest(topic="t", node_id=f"n{port}", accept_loss=True)
+        reply, _ = ask(transport, "cluster.unclean_elect", request)
+        assert reply.epoch == 3
+        assert transport.asked[-1] == ("cluster.unclean_elect", port)
+    request.node_id = "n8"
+    refused, _ = ask(transport, "cluster.unclean_elect", request, 1_000)
+    assert refused.reason == "UNAVAILABLE"
+    assert "n8" in str(refused)
 
 
 def test_i29_a_call_for_any_process_finds_the_one_that_came_back_elsewhere() -> None:

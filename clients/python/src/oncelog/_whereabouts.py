@@ -180,6 +180,14 @@ class Whereabouts:
         self._turn += 1
         return processes[self._turn % len(processes)]
 
+    async def node_process(self, node_id: str, deadline: float) -> Endpoint:
+        """Where the process of that node listens now. Raises Unavailable where it is not alive."""
+        await self.refresh(deadline=deadline)
+        for node in self.directory.nodes:
+            if node.node_id == node_id:
+                return Endpoint(node.endpoint.host, node.endpoint.port)
+        raise errors.Unavailable(f"the process of node {node_id} is not alive: start it")
+
     async def _refresh(self) -> None:
         # A turn of the loop, so that everybody who asks now asks in one message.
         await asyncio.sleep(0)

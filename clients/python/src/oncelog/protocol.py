@@ -46,6 +46,14 @@ class AsyncProtocol(Whereabouts):
             return await FanOut(self).call_partitions(method, request, deadline)
         if kind is Kind.ROLE_ALL:
             return await FanOut(self).call_all(method, request, deadline)
+        if kind is Kind.NODE:
+            return await self.repeat(
+                method,
+                request,
+                deadline,
+                lambda: self.node_process(request.node_id, deadline),
+                None,
+            )
         if kind in (Kind.ANYONE, Kind.ROLE_ANY):
             return await self.repeat(
                 method, request, deadline, lambda: self.any_process(method, deadline), None

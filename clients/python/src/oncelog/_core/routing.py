@@ -6,6 +6,7 @@
     partition_leader.*  produce, fetch, list_offsets, ...: split by partition leader and merged in
                         order; administration of topics: any partition leader process
     listings            all processes of the role, merged
+    cluster.*           any process; UncleanElect: the node that shall lead
 
 `Directory` is the client's memory of who leads what. It is a hint: a leader that is asked in error
 says NOT_LEADER, and that answer corrects it.
@@ -37,6 +38,7 @@ class Kind(Enum):
     """How a method finds its process."""
 
     ANYONE = "any process"
+    NODE = "process of a node"
     TRANSACTION_GROUP = "coordinator of a transaction group"
     JOURNAL = "coordinator of a journal partition"
     CONSUMER_GROUP = "offset manager of a consumer group"
@@ -69,7 +71,7 @@ class Key(NamedTuple):
 METHODS: Final[dict[str, Method]] = {
     "cluster.get_metadata": Method(Kind.ANYONE, idempotent=True),
     "cluster.get_config": Method(Kind.ANYONE, idempotent=True),
-    "cluster.unclean_elect": Method(Kind.ANYONE, idempotent=False),
+    "cluster.unclean_elect": Method(Kind.NODE, idempotent=False),
     "coordinator.init_producer": Method(Kind.TRANSACTION_GROUP, idempotent=True, streamed=True),
     "coordinator.begin_transaction": Method(Kind.JOURNAL, idempotent=True, streamed=True),
     "coordinator.commit_transaction": Method(Kind.JOURNAL, idempotent=True, streamed=True),
