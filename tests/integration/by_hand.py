@@ -20,7 +20,6 @@ from oncelogpb.v1 import coordinator_pb2 as tx_pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb
-from tests.integration.cluster import Cluster
 
 PREPARED, VISIBLE = pb.WAIT_PREPARED, pb.WAIT_VISIBLE
 
@@ -28,8 +27,8 @@ PREPARED, VISIBLE = pb.WAIT_PREPARED, pb.WAIT_VISIBLE
 class ByHand:
     """One registered producer, over the low-level client, which routes and retries."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
-        self.protocol = Protocol(cluster.bootstrap)
+    def __init__(self, bootstrap: str, name: str) -> None:
+        self.protocol = Protocol(bootstrap)
         self._request_id = 0
         reply: tx_pb.InitProducerReply = self.protocol.call(
             "coordinator.init_producer",

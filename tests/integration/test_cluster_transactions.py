@@ -45,7 +45,10 @@ def topic(log: oncelog.Log) -> str:
 def test_i8_an_open_transaction_holds_back_nobody(
     cluster: Cluster, log: oncelog.Log, topic: str
 ) -> None:
-    with ByHand(cluster, topic) as first, ByHand(cluster, f"{topic}-late") as late:
+    with (
+        ByHand(cluster.bootstrap, topic) as first,
+        ByHand(cluster.bootstrap, f"{topic}-late") as late,
+    ):
         consumer = log.consumer([topic])
         early = first.begin()
         early.produce(topic, 0, b"early 1")
@@ -73,7 +76,10 @@ def test_i8_an_open_transaction_holds_back_nobody(
 def test_i8_the_order_is_the_same_after_a_restart(
     cluster: Cluster, log: oncelog.Log, topic: str
 ) -> None:
-    with ByHand(cluster, topic) as hand, ByHand(cluster, f"{topic}-late") as late:
+    with (
+        ByHand(cluster.bootstrap, topic) as hand,
+        ByHand(cluster.bootstrap, f"{topic}-late") as late,
+    ):
         early, later = hand.begin(), late.begin()
         early.produce(topic, 0, b"early")
         later.produce(topic, 0, b"later")
@@ -129,10 +135,10 @@ def test_i16_a_later_instance_of_a_name_fences_the_earlier(
 def test_i16_a_fenced_producer_can_write_begin_and_commit_nothing(
     cluster: Cluster, log: oncelog.Log, topic: str
 ) -> None:
-    with ByHand(cluster, topic) as older:
+    with ByHand(cluster.bootstrap, topic) as older:
         tx = older.begin()
         tx.produce(topic, 0, b"never")
-        with ByHand(cluster, topic) as newer:
+        with ByHand(cluster.bootstrap, topic) as newer:
             with pytest.raises(errors.ProducerFenced):
                 tx.commit()
             with pytest.raises(errors.ProducerFenced):
@@ -153,7 +159,7 @@ def test_i16_a_fenced_producer_can_write_begin_and_commit_nothing(
 def test_i30_an_idle_transaction_is_aborted_and_nothing_stays_pending(
     cluster: Cluster, log: oncelog.Log, topic: str, restart: tuple[str, ...]
 ) -> None:
-    with ByHand(cluster, topic) as hand:
+    with ByHand(cluster.bootstrap, topic) as hand:
         tx = hand.begin(timeout_ms=1_000)
         tx.produce(topic, 0, b"never")
         tx.send_offset(topic, topic, 0, since=None, to=7)
@@ -177,7 +183,7 @@ def test_i30_an_idle_transaction_is_aborted_and_nothing_stays_pending(
 def test_i30_data_of_a_transaction_that_never_was_is_aborted(
     cluster: Cluster, log: oncelog.Log, topic: str
 ) -> None:
-    with ByHand(cluster, topic) as hand:
+    with ByHand(cluster.bootstrap, topic) as hand:
         never = ByHandTransaction(hand, hand.begin().tx_id + 1)
         never.produce(topic, 0, b"never")
         # It may yet be given out, as far as anybody knows: nothing is guessed away.
@@ -210,7 +216,7 @@ def test_i12_wait_visible_names_the_offsets_and_they_can_be_read(
 def test_a_damaged_part_is_told_and_passed_and_resolved_by_hand(
     cluster: Cluster, log: oncelog.Log, topic: str, action: str, seen: list[bytes]
 ) -> None:
-    with ByHand(cluster, topic) as hand:
+    with ByHand(cluster.bootstrap, topic) as hand:
         tx = hand.begin()
         tx.produce(topic, 0, b"a", b"b")
         tx.produce(topic, 1, b"whole")

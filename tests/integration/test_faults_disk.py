@@ -66,12 +66,12 @@ def topic(log: oncelog.Log) -> str:
 def test_i28_below_the_floor_data_is_refused_and_all_else_goes_on(
     cluster: Cluster, log: oncelog.Log, topic: str
 ) -> None:
-    with ByHand(cluster, topic) as hand, Stubs(cluster) as stubs:
+    with ByHand(cluster.bootstrap, topic) as hand, Stubs(cluster) as stubs:
         with log.producer() as plain:
             plain.send(topic, b"acknowledged", partition=1)
         committed, aborted = hand.begin(), None
         committed.produce(topic, 0, b"open")
-        with ByHand(cluster, f"{topic}-other") as other:
+        with ByHand(cluster.bootstrap, f"{topic}-other") as other:
             aborted = other.begin()
             aborted.produce(topic, 0, b"never")
             cluster.of_role[PARTITION_LEADER] = [FLOOR_ABOVE_ALL]
@@ -168,7 +168,7 @@ def test_i28_a_disk_fills_up_and_gets_more_room(tmp_path: Path) -> None:
         cluster.connect() as log,
     ):
         log.admin.create_topic("t", partitions=1)
-        with ByHand(cluster, "before") as hand:
+        with ByHand(cluster.bootstrap, "before") as hand:
             tx = hand.begin()
             tx.produce("t", 0, b"open")
             acknowledged = fill_up(log, "t")
@@ -238,7 +238,7 @@ def test_i26_a_flipped_byte_takes_one_partition_offline_and_is_named(
     cluster: Cluster, log: oncelog.Log, topic: str, rot: Rot
 ) -> None:
     sent = fill(log, topic)
-    with ByHand(cluster, topic) as hand, Stubs(cluster) as stubs:
+    with ByHand(cluster.bootstrap, topic) as hand, Stubs(cluster) as stubs:
         partition = hand.partition(topic, 0)
         cluster.stop(PARTITION_LEADER)
         segment, position = flip_a_byte(cluster, partition, rot)
@@ -266,7 +266,7 @@ def test_i26_a_flipped_byte_that_is_only_found_by_a_reader_is_never_served(
     cluster: Cluster, log: oncelog.Log, topic: str
 ) -> None:
     sent = fill(log, topic)
-    with ByHand(cluster, topic) as hand:
+    with ByHand(cluster.bootstrap, topic) as hand:
         partition = hand.partition(topic, 0)
         cluster.stop(PARTITION_LEADER)
         segment, _ = flip_a_byte(cluster, partition, Rot(0.5, snapshot=True))

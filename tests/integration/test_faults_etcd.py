@@ -75,7 +75,7 @@ def test_i29_i5_etcd_is_away_for_longer_than_the_lease(
     topic: str,
     away: Callable[[Cluster], contextlib.AbstractContextManager[None]],
 ) -> None:
-    with ByHand(cluster, topic) as hand, Stubs(cluster) as stubs:
+    with ByHand(cluster.bootstrap, topic) as hand, Stubs(cluster) as stubs:
         with log.producer() as plain:
             plain.send(topic, b"acknowledged", partition=1)
         tx = hand.begin()
@@ -167,7 +167,7 @@ def errors_of(items: Iterable[Any]) -> set[str]:
 def test_i18_i19_who_slept_longer_than_the_lease_answers_nothing_until_it_has_rejoined(
     cluster: Cluster, log: oncelog.Log, topic: str, role: str
 ) -> None:
-    with ByHand(cluster, topic) as hand, Stubs(cluster) as stubs:
+    with ByHand(cluster.bootstrap, topic) as hand, Stubs(cluster) as stubs:
         tx = hand.begin()
         tx.produce(topic, 0, b"pending")
         partition = hand.partition(topic, 1)

@@ -94,7 +94,7 @@ def test_i21_a_service_goes_after_produce_before_commit(
 def test_i4_a_service_goes_after_commit_before_visible(
     cluster: Cluster, log: oncelog.Log, name: str, role: str, end: Callable[..., None]
 ) -> None:
-    with ByHand(cluster, name) as hand:
+    with ByHand(cluster.bootstrap, name) as hand:
         tx = hand.begin()
         tx.produce(f"{name}-out", 0, b"a", b"b")
         tx.produce(f"{name}-out", 1, b"c")
@@ -118,7 +118,7 @@ def test_i4_a_service_goes_after_commit_before_visible(
 def test_i4_all_services_go_between_commit_and_visible(
     cluster: Cluster, log: oncelog.Log, name: str
 ) -> None:
-    with ByHand(cluster, name) as hand:
+    with ByHand(cluster.bootstrap, name) as hand:
         tx = hand.begin()
         tx.produce(f"{name}-out", 0, b"a")
         tx.send_offset(name, f"{name}-in", 0, since=None, to=COUNT)
@@ -134,7 +134,7 @@ def test_i4_all_services_go_between_commit_and_visible(
 def test_i1_an_abort_outlives_the_coordinator(
     cluster: Cluster, log: oncelog.Log, name: str
 ) -> None:
-    with ByHand(cluster, name) as hand:
+    with ByHand(cluster.bootstrap, name) as hand:
         tx = hand.begin()
         tx.produce(f"{name}-out", 0, b"never")
         tx.send_offset(name, f"{name}-in", 0, since=None, to=COUNT)

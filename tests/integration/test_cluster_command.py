@@ -1,0 +1,321 @@
+"""The `oncelog` command over a real `oncelog up`: what README's reader types."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+from click.testing import CliRunner
+
+import oncelog
+from oncelogpb import errors
+from oncelogpb.v1 import partition_leader_pb2
+from oncelogpb.v1 import types_pb2 as pb
+from services.cli.app import oncelog as oncelog_command
+from tests.integration.by_hand import ByHand, rows_batch
+from tests.integration.cluster import until
+
+pytestmark = pytest.mark.integration
+
+COMMAND = (sys.executable, "-m", "services.cli")
+REFUSED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
+# Bounds that only end a test that would hang.
+READY_S, DONE_S = 120, 60
+
+
+class Up:
+    """One run of `oncelog up` over a folder, and commands against it."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.said: list[dict[str, Any]] = []
+        self._process = subprocess.Popen(
+            [*COMMAND, "up", "--json", "--free-ports", f"--data={folder}", *SETTINGS],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            self.said.append(json.loads(line))
+            if self.said[-1].get("ready"):
+                self.bootstrap: str = self.said[-1]["bootstrap"]
+                return
+        raise AssertionError(f"it did not come up: {self.said} {self._process.communicate()[1]}")
+
+    def interrupt(self) -> list[dict[str, Any]]:
+        """Ctrl-C: what it says until it ends, which it must do well."""
+        self._process.send_signal(signal.SIGINT)
+        out, err = self._process.communicate(timeout=DONE_S)
+        assert self._process.returncode == 0, err
+        return [json.loads(line) for line in out.splitlines()]
+
+    def end(self) -> None:
+        """At the end of a test, whatever state it left; shown where the test fails."""
+        with self._process as process:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+            if process.stdout is not None and not process.stdout.closed:
+                print(*process.communicate(timeout=DONE_S), sep="\n")
+
+    def ask(self, *words: str, given: str = "") -> Any:
+        """What `oncelog WORDS... --json` prints, as one value."""
+        done = self.run(*words, given=given)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    def lines(self, *words: str) -> list[Any]:
+        """The same of a command that prints a value per line."""
+        done = self.run(*words)
+        assert done.returncode == 0, done.stderr
+        return [json.loads(line) for line in done.stdout.splitlines()]
+
+    def refused(self, *words: str, code: int = REFUSED) -> str:
+        """The reason."""
+        done = self.run(*words)
+        assert done.returncode == code, f"{done.stdout} {done.stderr}"
+        return str(json.loads(done.stderr.splitlines()[-1])["error"]["reason"])
+
+    def run(self, *words: str, given: str = "") -> Done:
+        """In this process: a real one for each would take minutes on a busy machine."""
+        result = CliRunner().invoke(
+            oncelog_command,
+            [*words, "--json"],
+            input=given,
+            env={"ONCELOG_BOOTSTRAP": self.bootstrap},
+        )
+        if not isinstance(result.exception, SystemExit | None):
+            raise result.exception
+        return Done(result.exit_code, result.stdout, result.stderr)
+
+
+class Done(NamedTuple):
+    """As a shell sees a command."""
+
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+SETTINGS = ("--set=node.disk_free_floor_bytes=0", "--set=node.segment_bytes=1048576")
+
+
+@contextlib.contextmanager
+def up_over(folder: Path) -> Iterator[Up]:
+    up = Up(folder)
+    try:
+        yield up
+    finally:
+        up.end()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("up") / "data"
+
+
+@pytest.fixture(scope="module")
+def up(folder: Path) -> Iterator[Up]:
+    with up_over(folder) as made:
+        yield made
+
+
+def test_up_says_one_line_per_service(up: Up) -> None:
+    *services, ready = up.said
+    assert services[0]["service"] == "etcd"
+    assert sorted(said["service"] for said in services[1:]) == [
+        "coordinator",
+        "offset_manager",
+        "partition_leader",
+    ]
+    assert sorted(said["address"] for said in services[1:]) == sorted(ready["bootstrap"].split(","))
+    assert all(Path(said["log"]).exists() for said in services)
+
+
+def test_a_second_up_over_the_folder_is_refused(up: Up, folder: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "up", f"--data={folder}"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DONE_S,
+    )
+    assert done.returncode == REFUSED
+    assert "in use by another `oncelog up`" in done.stderr
+
+
+def test_topics_are_created_listed_described_changed(up: Up) -> None:
+    assert len(up.ask("topic", "create", "changed", "--partitions", "2")["partitions"]) == 2
+    assert up.refused("topic", "create", "changed") == "TOPIC_EXISTS"
+    assert "changed" in [topic["name"] for topic in up.ask("topic", "list")]
+    until(lambda: len(journals(up, "changed")) == 2, "both partitions are led")
+    assert [journal["open_transactions"] for journal in journals(up, "changed")] == [0, 0]
+    altered = up.ask("topic", "alter", "changed", "--config", "max.batch.bytes=4096")
+    assert altered["configs"]["max.batch.bytes"] == "4096"
+    assert up.refused("topic", "alter", "changed", "--config", "max.bach.bytes=1") == (
+        "INVALID_ARGUMENT"
+    )
+    assert up.refused("topic", "describe", "nothing") == "UNKNOWN_TOPIC"
+
+
+def journals(up: Up, topic: str) -> list[Any]:
+    (described,) = up.ask("topic", "describe", topic)
+    found: list[Any] = described["journals"]
+    return found
+
+
+def test_records_are_produced_and_consumed_by_a_group(up: Up) -> None:
+    up.ask("topic", "create", "payments", "--partitions", "1")
+    sent = up.ask("produce", "payments", "--key-separator", ":", given="alice:10\nbob:20\n")
+    assert sent["records"] == 2
+    sent = up.ask("produce", "payments", "--transactional", given="30\n40\n")
+    assert sent == {"topic": "payments", "records": 2, "transactional": True}
+    seen = up.lines("consume", "payments")
+    assert [(row["offset"], row["key"], row["value"]) for row in seen] == [
+        (0, "alice", "10"),
+        (1, "bob", "20"),
+        (2, None, "30"),
+        (3, None, "40"),
+    ]
+    first = up.lines("consume", "payments", "--group", "audit", "--max", "3")
+    rest = up.lines("consume", "payments", "--group", "audit")
+    assert [row["value"] for row in first + rest] == ["10", "20", "30", "40"]
+    (place,) = up.ask("offsets", "show", "audit")["offsets"]
+    assert (place["partition"], place["offset"], place["lag"]) == ("payments/0", 4, 0)
+    assert "audit" in [group["group"] for group in up.ask("offsets", "list")]
+    up.ask("offsets", "set", "audit", "payments/0=1")
+    (place,) = up.ask("offsets", "show", "audit")["offsets"]
+    assert (place["offset"], place["lag"]) == (1, 3)
+    up.ask("offsets", "delete", "audit", "--yes")
+    assert up.refused("offsets", "show", "audit") == "NOT_FOUND"
+
+
+def test_transactions_are_listed_described_aborted(up: Up) -> None:
+    up.ask("topic", "create", "watched", "--partitions", "1")
+    with ByHand(up.bootstrap, "watched-producer") as hand:
+        tx = hand.begin()
+        tx.produce("watched", 0, b"never")
+        (listed,) = up.ask("tx", "list", "--name", "watched-producer")["transactions"]
+        assert (listed["tx_id"], listed["state"]) == (f"{tx.tx_id:016x}", "ongoing")
+        assert [journal["open_transactions"] for journal in journals(up, "watched")] == [1]
+        up.ask("tx", "abort", listed["tx_id"], "--yes")
+        described = up.ask("tx", "describe", listed["tx_id"])
+        assert (described["state"], described["cause"]) == ("aborted", "operator")
+        with pytest.raises(errors.TransactionEnded):
+            tx.commit()
+        committed = hand.begin()
+        committed.produce("watched", 0, b"seen")
+        committed.commit()
+        assert up.refused("tx", "abort", f"{committed.tx_id:016x}", "--yes") == "TRANSACTION_ENDED"
+    assert [row["value"] for row in up.lines("consume", "watched")] == ["seen"]
+
+
+def test_the_cluster_shows_itself(up: Up) -> None:
+    status = up.ask("cluster", "status")
+    assert status["etcd"]["reachable"]
+    assert len(status["nodes"]) == 3
+    assert status["partitions_without_leader"] == []
+    settings = up.ask("cluster", "config", "--changed")
+    assert sorted(settings) == sorted(up.bootstrap.split(","))
+    for values in settings.values():
+        found = {value["name"]: (value["value"], value["source"]) for value in values}
+        assert found["node.segment_bytes"] == ("1048576", "command line")
+
+
+def test_a_topic_that_was_made_anew_is_another_topic(up: Up) -> None:
+    up.ask("topic", "create", "again", "--partitions", "1")
+    up.ask("produce", "again", given="old\n")
+    with ByHand(up.bootstrap, "again-producer") as hand:
+        old = hand.partition("again", 0)
+        tx = hand.begin()
+        tx.produce("again", 0, b"of the old one")
+        deleted = up.ask("topic", "delete", "again", "--yes")
+        assert bytes.fromhex(deleted["topic_id"]) == old.topic_id
+        assert up.refused("topic", "describe", "again") == "UNKNOWN_TOPIC"
+        up.ask("topic", "create", "again", "--partitions", "1")
+        request = partition_leader_pb2.ProduceRequest(
+            producer=pb.Producer(producer_id=1 << 63 | 3), batches=[rows_batch(old, b"lost")]
+        )
+        (result,) = hand.protocol.call("partition_leader.produce", request).results
+        assert errors.from_status(result.error).reason == "UNKNOWN_TOPIC"
+        # What wrote to the old one is decided all the same.
+        tx.commit()
+    up.ask("produce", "again", given="new\n")
+    assert [(row["offset"], row["value"]) for row in up.lines("consume", "again")] == [(0, "new")]
+
+
+def test_scripts_tell_nobody_there_from_a_wrong_word() -> None:
+    done = subprocess.run(
+        [*COMMAND, "topic", "list", "--json", "--bootstrap=127.0.0.1:9", "--timeout=0.5"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=DONE_S,
+    )
+    assert done.returncode == UNREACHABLE
+    assert json.loads(done.stderr.splitlines()[-1])["error"]["reason"] == "UNAVAILABLE"
+    done = subprocess.run([*COMMAND, "topic", "lst"], capture_output=True, text=True, check=False)
+    assert done.returncode == WRONG_USAGE
+
+
+def test_i5_ctrl_c_stops_cleanly_and_a_restart_keeps_everything(tmp_path: Path) -> None:
+    with up_over(tmp_path / "data") as up:
+        up.ask("topic", "create", "kept", "--partitions", "2")
+        up.ask("produce", "kept", "--key-separator", ":", given="a:1\nb:2\nc:3\n")
+        up.lines("consume", "kept", "--group", "audit")
+        before = up.ask("cluster", "status")["cluster_id"]
+        with oncelog.connect(up.bootstrap) as log:
+            producer = log.transactional_producer("kept")
+            with producer.transaction(commit_seq=("scope", 7)) as tx:
+                tx.send("kept", b"4", partition=0)
+        stopped = up.interrupt()
+        assert [(said["stopped"], said["clean"]) for said in stopped] == [
+            ("offset_manager", True),
+            ("partition_leader", True),
+            ("coordinator", True),
+        ]
+        bootstrap = up.bootstrap
+    with up_over(tmp_path / "data") as up:
+        assert up.bootstrap == bootstrap
+        assert up.ask("cluster", "status")["cluster_id"] == before
+        seen = up.lines("consume", "kept")
+        assert sorted(row["value"] for row in seen) == ["1", "2", "3", "4"]
+        assert [row["value"] for row in up.lines("consume", "kept", "--group", "audit")] == ["4"]
+        with oncelog.connect(up.bootstrap) as log:
+            with log.transactional_producer("kept").transaction(commit_seq=("scope", 7)) as tx:
+                tx.send("kept", b"4", partition=0)
+            assert tx.already_committed
+
+
+def test_a_partition_that_was_lost_is_led_again_by_an_unclean_election(tmp_path: Path) -> None:
+    with up_over(tmp_path / "data") as up:
+        created = up.ask("topic", "create", "t", "--partitions", "2")
+        with oncelog.connect(up.bootstrap) as log, log.producer() as plain:
+            for partition in (0, 1):
+                plain.send("t", b"%d" % partition, partition=partition)
+        up.interrupt()
+    # As after a disk that was replaced.
+    (lost,) = (tmp_path / "data").glob(f"partition_leader/partitions/{created['topic_id']}-1")
+    shutil.rmtree(lost)
+    with up_over(tmp_path / "data") as up:
+        assert up.ask("cluster", "status")["partitions_without_leader"] == ["t/1"]
+        assert up.refused("consume", "t", "--partition", "1", "--timeout", "1", code=UNREACHABLE)
+        assert [row["value"] for row in up.lines("consume", "t", "--partition", "0")] == ["0"]
+        assert up.run("cluster", "unclean-elect", "t/1").returncode == WRONG_USAGE
+        elected = up.ask("cluster", "unclean-elect", "t/1", "--accept-loss")
+        assert (elected["partition"], elected["epoch"]) == ("t/1", 2)
+        assert up.ask("cluster", "status")["partitions_without_leader"] == []
+        with oncelog.connect(up.bootstrap) as log, log.producer() as plain:
+            plain.send("t", b"anew", partition=1)
+        assert [row["value"] for row in up.lines("consume", "t")] == ["0", "anew"]
+        # Only for partitions that nobody leads.
+        refused = up.refused("cluster", "unclean-elect", "t/0", "--accept-loss")
+        assert refused == "INVALID_ARGUMENT"
