@@ -409,6 +409,8 @@ class RecordedConsumer:
         self._history = history
         self._isolation = isolation
         self._expected: dict[TopicPartition, int] = {}
+        # What the next commit starts from: it changes with a commit, and where the group was asked.
+        self._since: Mapping[TopicPartition, object] = {}
 
     @property
     def group(self) -> str | None:
@@ -495,14 +497,17 @@ class RecordedConsumer:
         return commits
 
     async def _look_where_it_stands(self) -> None:
-        """Where it is not where it was left, it went back or asked the group: a `position`."""
+        """A `position` where it is not where it was left (it went back), or where the next commit
+        starts elsewhere than the last one ended (it asked the group)."""
         at_us = self._history.now_us()
         moved: list[dict[str, Any]] = []
-        for place in self.inner.assignment:
-            offset = await self.inner.position(*place)
-            if self._expected.get(place) != offset:
+        offsets = {place: await self.inner.position(*place) for place in self.inner.assignment}
+        since = {} if self.group is None else self.inner.group_metadata().since
+        for place, offset in offsets.items():
+            if self._expected.get(place) != offset or self._since.get(place) != since.get(place):
                 self._expected[place] = offset
                 moved.append({**_place(place), "offset": offset})
+        self._since = since
         if moved:
             op = self._history.invoke(
                 "position",
