@@ -214,6 +214,12 @@ def settings(overlay: str, name: str) -> ServeSettings:
     return ServeSettings.make(parsed["roles"], file=file, environment=variables)
 
 
+def test_the_file_is_found_by_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ONCELOG_CONFIG", "/etc/oncelog/oncelog.toml")
+    parsed = serve.make_context("serve", ["coordinator"]).params
+    assert parsed["config_file"] == "/etc/oncelog/oncelog.toml"
+
+
 @pytest.mark.parametrize(("overlay", "name"), PROCESSES)
 def test_the_process_understands_its_settings(overlay: str, name: str) -> None:
     node, only = settings(overlay, name).node, container(overlay, name)
