@@ -12,8 +12,9 @@ Verbs that every role's scripts know:
     release         sync, and after every command from now on
     pass MS         lets time pass, then ticks
     tick            ticks
-    failover        another leader, with all frames: a later epoch, timers and sessions forgotten
-    crash           another leader that never got what is above the HW
+    failover        another leader, from a snapshot at the HW and the frames behind it: a later
+                    epoch, timers and sessions forgotten
+    crash           another leader, by replay alone, that never got what is above the HW
     # ...           a remark inside a block
 """
 
@@ -132,13 +133,27 @@ class MachineHost:
 
     def failover(self, *, lose_tail: bool) -> list[Parked]:
         """Another leader replays the journal. What was parked gets no answer: returned."""
+        durable = [s for s in self.frames if s.at.offset < self.high_watermark]
         if lose_tail:
-            self.frames = [s for s in self.frames if s.at.offset < self.high_watermark]
-        self.machine = self.replay(self.frames)
-        self._tables = {}
+            self.frames = durable
+            self.machine, self._tables = self.replay(durable), {}
+        else:
+            # What a snapshot leaves out is missed here, by whoever asks the new leader for it.
+            self.machine, self._tables = self._restored(durable)
+            self.replay(self.frames[len(durable) :], onto=self.machine)
         lost, self._parked = self._parked, []
         self.begin_epoch()
         return lost
+
+    def _restored(
+        self, frames: Sequence[StoredFrame]
+    ) -> tuple[Machine[Any, Any, Any], dict[str, bytes]]:
+        """A machine from a snapshot, and the rows of its tables."""
+        state, tables = self._whole(self.replay(frames).snapshot(), {})
+        machine = self._fresh()
+        machine.restore(state, tables)
+        machine.check()
+        return machine, tables
 
     def replay(
         self, frames: Sequence[StoredFrame], onto: Machine[Any, Any, Any] | None = None
@@ -158,11 +173,7 @@ class MachineHost:
         assert replayed == live, "I35: replay gives another state"
         step = max(1, len(self.frames) // RESTORES_MAX)
         for middle in range(0, len(self.frames), step):
-            early = self.replay(self.frames[:middle])
-            state, tables = self._whole(early.snapshot(), {})
-            restored = self._fresh()
-            restored.restore(state, tables)
-            restored.check()
+            restored, tables = self._restored(self.frames[:middle])
             self.replay(self.frames[middle:], onto=restored)
             whole = self._whole(restored.snapshot(), tables)
             assert whole == live, f"I35: restored after {middle} frames gives another state"

@@ -19,7 +19,9 @@ what was printed into the scripts: review the difference as prose.
 
 from __future__ import annotations
 
+import difflib
 import os
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Final, NamedTuple, Protocol
 
@@ -60,9 +62,10 @@ def run(path: Path, driver: Driver) -> None:
     if os.environ.get(REWRITE_VARIABLE) == "1":
         path.write_text(render(Script(script.intent, told)))
         return
-    # The whole story at once: pytest shows the first difference with what stands around it.
-    assert render(Script(script.intent, told)) == render(script), (
-        f"{path.name}: if the new output is right, {REWRITE_VARIABLE}=1 writes it"
+    before, after = render(script), render(Script(script.intent, told))
+    assert after == before, (
+        f"{path.name}: if the new output is right, {REWRITE_VARIABLE}=1 writes it\n"
+        + "\n".join(_difference(before, after))
     )
 
 
@@ -94,6 +97,12 @@ def _execute(block: Block, driver: Driver) -> str:
     output = "\n".join(text for text in printed if text)
     assert "\n\n" not in output, f"output must not hold blank lines: {output!r}"
     return output
+
+
+def _difference(before: str, after: str) -> Iterator[str]:
+    return difflib.unified_diff(
+        before.splitlines(), after.splitlines(), "the story", "what happened", lineterm=""
+    )
 
 
 def _leading_comments(lines: list[str]) -> list[str]:

@@ -497,6 +497,30 @@ def test_questions_are_answered_in_order() -> None:
     run(story)
 
 
+def test_i04_nothing_is_told_before_epoch_start_is_durable() -> None:
+    """why.md: coordinator 2 redoes a PREPARE that only it has, and dies."""
+
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        tx_id = await begin(c, who)
+        c.replica.host.failover(lose_tail=False)
+        where = types.Partition(topic_id=ORDERS, number=3)
+        asked = pb.AskTransactionsRequest(
+            journal_partition=c.replica.partition.number,
+            questions=[pb.Question(tx_id=tx_id, producer=who, partition=where)],
+        )
+        looked = pb.GetTransactionRequest(tx_id=tx_id)
+        listed = pb.ListTransactionsRequest()
+        assert await refused(c.service.ask_transactions(asked, FakeCall())) == "LOADING"
+        assert await refused(c.service.get_transaction(looked, FakeCall())) == "LOADING"
+        assert await refused(c.service.list_transactions(listed, FakeCall())) == "LOADING"
+        c.replica.host.sync()
+        reply = await c.service.ask_transactions(asked, FakeCall())
+        assert reply.answers[0].verdict == pb.Answer.VERDICT_ONGOING
+
+    run(story)
+
+
 def test_a_repeated_begin_is_not_counted_again() -> None:
     async def story(c: Coordinator) -> None:
         who = await init(c)

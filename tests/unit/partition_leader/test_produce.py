@@ -118,6 +118,7 @@ def test_i28_a_full_disk_refuses_data_and_says_so() -> None:
     world.first.full = True
     (reply,) = produce(world, plain(batch([b"a"]), batch([b"b"], partition=SECOND)))
     assert reasons(reply) == ["DISK_FULL", "ok"]
+    assert world.first.log_end == 1, "refused before decide: nothing but EPOCH_START stands there"
 
 
 CONTRADICTIONS = [

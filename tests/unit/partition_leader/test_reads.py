@@ -95,6 +95,17 @@ def test_i08_committed_is_in_commit_order_and_dense() -> None:
     run(story)
 
 
+def test_i08_an_open_transaction_holds_back_nobody() -> None:
+    async def story(session: Session) -> None:
+        await session.produce(send(5, batch([b"open"])))
+        await session.produce(plain(batch([b"plain"])))
+        await session.produce(send(6, batch([b"t6"])))
+        await session.commit(6, 10, 1)
+        assert values_of(await session.fetch()) == [b"plain", b"t6"]
+
+    run(story)
+
+
 @pytest.mark.parametrize(
     ("offset", "first", "values"),
     [(0, 0, 6), (1, 0, 6), (2, 2, 4), (3, 2, 4), (4, 4, 2), (5, 5, 1), (6, None, 0)],

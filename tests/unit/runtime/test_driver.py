@@ -166,8 +166,10 @@ def test_i18_nothing_is_acknowledged_past_the_lease() -> None:
         bench.lease_valid = False
         with pytest.raises(UnknownOutcome):
             await reply
+        end = bench.driver.log_end
         with pytest.raises(NotLeader):
-            await bench.driver.submit(Add(0))
+            await bench.driver.submit(Add(2))
+        assert bench.driver.log_end == end, "nothing is appended for an answer that cannot be given"
         with pytest.raises(NotLeader):
             bench.driver.require_lease()
 
@@ -235,6 +237,27 @@ def test_snapshots_hold_only_what_is_durable() -> None:
         assert saved is None or saved[0] <= after.driver.journal.log_end
         await after.lead(2)
         assert after.driver.machine.total == durable
+
+    story(tell)
+
+
+def test_i35_a_snapshot_waits_until_what_it_holds_is_durable() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        await bench.driver.submit(Add(1))
+        first = bench.driver.submit(Add(2))
+        await asyncio.sleep(0)
+        # The state is taken while the next record waits for its own sync.
+        bench.driver.submit(Add(3)).add_done_callback(lambda done: done.exception())
+        bench.driver._capture_snapshot()
+        await first
+        await asyncio.sleep(0)
+        assert bench.driver.high_watermark < bench.driver.log_end
+        assert bench.driver.journal.load_snapshot() is None, "it runs ahead of the log"
+        await asyncio.sleep(1)
+        saved = bench.driver.journal.load_snapshot()
+        assert saved is not None
+        assert saved[0] == bench.driver.log_end
 
     story(tell)
 

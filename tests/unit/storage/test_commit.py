@@ -85,18 +85,20 @@ def test_i25_nobody_is_told_before_the_disk_has_synced() -> None:
     async def story() -> None:
         disk = Watched()
         scene = Scene(disk)
+        # Collected, for a callback that raises is somebody's bug and not heard here.
+        early: list[int] = []
         for number in range(30):
             end = scene.journals[0].log_end + 1 + (number == 0)
 
             def synced(told: int, end: int = end) -> None:
-                assert disk.returned
-                assert told >= end
-                assert scene.journals[0].synced_end >= end
+                if not disk.returned or min(told, scene.journals[0].synced_end) < end:
+                    early.append(end)
 
             scene.write(0, str(number))
             scene.commit.wrote(scene.journals[0], synced, scene.told.append)  # type: ignore[arg-type]
             await asyncio.sleep(0.0003)
         await scene.commit.flush()
+        assert early == [], "told before the sync"
         assert scene.told == []
         disk.crash()
         again = Journal.open(disk.reopen(), "p0")

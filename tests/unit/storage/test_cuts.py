@@ -10,6 +10,7 @@ import pytest
 from oncelogpb.errors import CorruptLog
 from services.core.machine import Snapshot
 from services.runtime.storage.epochs import EpochTable
+from services.runtime.storage.identity import SyncedEnd
 from services.runtime.storage.journal import Journal
 from services.runtime.storage.tail import MemoryTail
 from tests.simulation.disk import FakeDisk, Tear
@@ -108,11 +109,16 @@ def test_a_cut_lowers_the_promise_before_the_log() -> None:
     journal = start(disk, *"abc")
     journal.note_synced_end()
     sync(journal, disk)
-    disk.fail_next()
+    # The note is the first durable step; the cut itself is the one that fails.
+    disk.fail_next(after=1)
     with pytest.raises(OSError, match="told to fail"):
         journal.cut(2)
     disk.crash()
-    assert replayed(open_journal(disk.reopen())) == ["a", "b", "c"]
+    disk = disk.reopen()
+    noted = SyncedEnd(disk, DIRECTORY).noted
+    assert noted is not None
+    assert noted.synced_end == 2, "who crashes in the middle of a cut must not look damaged"
+    assert replayed(open_journal(disk)) == ["a", "b", "c"]
 
 
 # ------------------------------------------------------------------------------------ failed writes
