@@ -24,6 +24,7 @@ from services.offset_manager.role import OffsetManagerRole
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.role import PartitionLeaderRole
 from services.runtime.clock import RealClock
+from services.runtime.collector import calm_collector
 from services.runtime.config import Settings, Value
 from services.runtime.etcd.client import EtcdClient
 from services.runtime.etcd.directory import ClusterView
@@ -116,6 +117,7 @@ async def offload(work: Callable[[], None]) -> None:
 
 async def serve(settings: ServeSettings) -> None:
     """Runs one process until SIGTERM or SIGINT. Raises OSError (disk, port), Unavailable (etcd)."""
+    calm_collector()
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
     for signum in (signal.SIGTERM, signal.SIGINT):
