@@ -203,6 +203,7 @@ class RoleReplicas:
         if driver is not None:
             driver.step_down("topic deleted")
             await driver.closed()
+            await self._around.commit.leave(driver.journal)
             driver.journal.close()
         put_aside(self._disk, directory_of(partition))
 

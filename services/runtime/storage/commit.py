@@ -48,6 +48,8 @@ class GroupCommit:
         # By identity of the journal, in the order in which they were written.
         self._waiting: dict[int, _Waiting] = {}
         self._running: asyncio.Task[None] | None = None
+        # Identities of the journals that the disk is writing for now, and when it has.
+        self._under_way: tuple[set[int], asyncio.Future[None]] | None = None
         self._stopped = False
 
     def wrote(
@@ -68,6 +70,14 @@ class GroupCommit:
         """Returns when nothing is on its way to the disk."""
         while self._running is not None:
             await asyncio.wait([self._running])
+
+    async def leave(self, journal: Journal) -> None:
+        """Takes nothing more of it, and returns when nothing of it is on its way to the disk: from
+        then on its files may be moved. Before, a name that is gone would fail the commit of all
+        who are in it."""
+        self._waiting.pop(id(journal), None)
+        while self._under_way is not None and id(journal) in self._under_way[0]:
+            await asyncio.wait([self._under_way[1]])
 
     async def stop(self) -> None:
         """Flushes, then takes no more."""
@@ -99,7 +109,13 @@ class GroupCommit:
                 self._call(item.on_synced, end)
         if not writes:
             return
-        error = await self._commit(writes, len(taken))
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way = ({id(item.journal) for item, _ in taken}, written)
+        try:
+            error = await self._commit(writes, len(taken))
+        finally:
+            self._under_way = None
+            written.set_result(None)
         for item, end in taken:
             if error is not None:
                 self._fail(item, error)

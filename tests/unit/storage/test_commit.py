@@ -57,6 +57,26 @@ def test_the_appends_of_one_turn_share_one_sync() -> None:
     play(story())
 
 
+def test_who_leaves_waits_for_the_disk_and_is_in_no_later_commit() -> None:
+    """Its directory may be moved then; a name that is gone would fail the others' commit."""
+
+    async def story() -> None:
+        scene = Scene(FakeDisk(delay_ms=(10, 10)), count=2)
+        scene.write(0, "a")
+        scene.write(1, "a")
+        await asyncio.sleep(0.005)
+        scene.write(0, "b")
+        scene.write(1, "b")
+        await scene.commit.leave(scene.journals[0])
+        assert asyncio.get_running_loop().time() >= 0.01
+        assert scene.told[:1] == [(0, 2)]
+        await scene.commit.flush()
+        assert scene.told == [(0, 2), (1, 2), (1, 3)]
+        await scene.commit.leave(scene.journals[0])
+
+    play(story())
+
+
 def test_what_is_appended_during_a_sync_goes_down_in_the_next_one() -> None:
     async def story() -> None:
         scene = Scene(FakeDisk(delay_ms=(10, 10)))
