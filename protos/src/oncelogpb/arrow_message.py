@@ -32,7 +32,6 @@ METADATA_BYTES_MAX: Final = 4096
 ENTRIES_MAX: Final = 64
 
 _I64 = struct.Struct("<q")
-_PAIR = struct.Struct("<qq")
 
 
 class Malformed(Exception):
@@ -165,8 +164,6 @@ class _Flat:
         count = self.number("<I", position)
         if count > ENTRIES_MAX:
             raise Malformed(f"{count} nodes or buffers, more than {ENTRIES_MAX}")
-        first = position + 4
-        return tuple(
-            (pair[0], pair[1])
-            for pair in (_PAIR.unpack_from(self.data, first + 16 * i) for i in range(count))
-        )
+        # One unpacking for all of them: this runs for every batch that a server is sent.
+        values = struct.unpack_from(f"<{2 * count}q", self.data, position + 4)
+        return tuple(zip(values[::2], values[1::2], strict=True))
