@@ -6,7 +6,7 @@ for its shape before it gets here (`wire`): sizes are in range, a manifest names
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum
 from typing import NamedTuple
 
@@ -243,7 +243,8 @@ class OwedMarker(NamedTuple):
     prepare_offset: int
     committed: bool
     producer: Identity
-    parts: Sequence[tuple[int, int]]
+    # (writer, record count)
+    parts: Iterable[tuple[int, int]]
     batch: OneShotBatch | None
 
 

@@ -198,7 +198,7 @@ def _require_announced(
     offsets = {part for part in announced if part.topic_id == CONSUMER_OFFSETS_ID}
     if not offsets:
         return
-    named = {participant for participant, _ in command.manifest.parts()}
+    named = command.manifest.participants()
     missing = sorted(part.number for part in offsets - named)
     if missing:
         raise ManifestMismatch(

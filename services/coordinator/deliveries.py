@@ -26,7 +26,7 @@ from services.coordinator.commands import (
     OweMarkers,
 )
 from services.coordinator.transactions import State, Transaction
-from services.coordinator.values import OneShotBatch, WriterPart
+from services.coordinator.values import OneShotBatch, WriterParts
 from services.core.ids import PartitionId, TxId
 
 # Of one group. A single larger marker goes alone.
@@ -68,7 +68,7 @@ class _Undelivered:
     """A decided transaction, and who has not acknowledged it."""
 
     transaction: Transaction
-    parts: dict[PartitionId, list[WriterPart]]
+    parts: dict[PartitionId, WriterParts]
     batches: dict[PartitionId, OneShotBatch]
     waiting: set[PartitionId]
     exposed: list[Exposure] = field(default_factory=list)

@@ -50,7 +50,7 @@ def verdict(
         return Verdict.ONGOING
     if transaction.state is State.PREPARE_ABORT:
         return Verdict.ABORTED
-    if partition in transaction.participants():
+    if transaction.takes_part(partition):
         return Verdict.COMMITTED_WITH_YOU
     return Verdict.COMMITTED_WITHOUT_YOU
 

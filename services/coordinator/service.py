@@ -118,7 +118,7 @@ class CoordinatorService:
         self, request: pb.CommitTransactionRequest, call: Call
     ) -> pb.CommitTransactionReply:
         command = wire.commit_transaction(request, self._config)
-        self._require_partitions({participant for participant, _ in command.manifest.parts()})
+        self._require_partitions(command.manifest.participants())
         if command.begin_next is not None:
             self._require_partitions(command.begin_next.parts)
         replica = self._lead(command.tx_id, "tx_id")

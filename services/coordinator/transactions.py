@@ -19,7 +19,7 @@ from services.coordinator.values import (
     Manifest,
     OneShotBatch,
     OneShotOffsets,
-    WriterPart,
+    WriterParts,
 )
 from services.core.ids import Generation, PartitionId, ProducerId, TxId
 
@@ -82,15 +82,26 @@ class Transaction(msgspec.Struct, array_like=True):
         """Of a one-shot."""
         return sum(len(batch.payload) for batch in self.batches)
 
-    def participants(self) -> dict[PartitionId, list[WriterPart]]:
+    def takes_part(self, partition: PartitionId) -> bool:
+        """Gets its marker. Of a decided one; asked often, so nothing is built for it."""
+        if self.state is State.PREPARE_ABORT:
+            return partition in self.parts
+        if self.is_one_shot:
+            return partition in self.participants()
+        return any(
+            topic.topic_id == partition.topic_id and partition.number in topic.partitions
+            for topic in self.manifest.topics
+        )
+
+    def participants(self) -> dict[PartitionId, WriterParts]:
         """Who gets its marker, and the parts that a COMMITTED one names there."""
         if self.state is State.PREPARE_ABORT:
-            return {participant: [] for participant in self.parts}
+            return {participant: WriterParts() for participant in self.parts}
         if not self.is_one_shot:
             return self.manifest.by_participant()
-        found = {batch.partition: [WriterPart(0, batch.record_count)] for batch in self.batches}
+        found = {batch.partition: WriterParts([0], [batch.record_count]) for batch in self.batches}
         if self.offsets is not None:
-            found[self.offsets.participant] = []
+            found[self.offsets.participant] = WriterParts()
         return found
 
 

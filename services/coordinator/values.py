@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
@@ -51,11 +51,19 @@ class TopicParts(msgspec.Struct, frozen=True, array_like=True):
     counts: tuple[int, ...]
 
 
-class WriterPart(NamedTuple):
-    """What one writer wrote to a partition."""
+class WriterParts(msgspec.Struct, array_like=True):
+    """What the writers of a transaction wrote to one partition, as columns: a million of them must
+    not become a million objects, for they are handled in one turn of the loop."""
 
-    writer: int
-    record_count: int
+    writers: list[int] = []
+    counts: list[int] = []
+
+    def __len__(self) -> int:
+        return len(self.writers)
+
+    def __iter__(self) -> Iterator[tuple[int, int]]:
+        """(writer, record count)."""
+        return zip(self.writers, self.counts, strict=True)
 
 
 class Manifest(msgspec.Struct, frozen=True, array_like=True):
@@ -67,21 +75,40 @@ class Manifest(msgspec.Struct, frozen=True, array_like=True):
     def parts_count(self) -> int:
         return sum(len(topic.partitions) for topic in self.topics)
 
-    def parts(self) -> Iterator[tuple[PartitionId, WriterPart]]:
+    @property
+    def names_each_once(self) -> bool:
+        """Each (partition, writer). A topic may stand in several entries."""
+        pairs: dict[TopicId, set[tuple[int, int]]] = {}
         for topic in self.topics:
+            of_topic = pairs.setdefault(topic.topic_id, set())
+            of_topic.update(zip(topic.partitions, topic.writers, strict=True))
+        return sum(map(len, pairs.values())) == self.parts_count
+
+    def participants(self) -> set[PartitionId]:
+        """Partitions, each once."""
+        return {
+            PartitionId(topic.topic_id, number)
+            for topic in self.topics
+            for number in set(topic.partitions)
+        }
+
+    def by_participant(self) -> dict[PartitionId, WriterParts]:
+        """The parts of each participant in manifest order; none for a partition of
+        `__consumer_offsets`, which is named only to say that it takes part."""
+        found: dict[PartitionId, WriterParts] = {}
+        for topic in self.topics:
+            columns = {}
+            for number in dict.fromkeys(topic.partitions):
+                parts = found.setdefault(PartitionId(topic.topic_id, number), WriterParts())
+                columns[number] = (parts.writers.append, parts.counts.append)
+            if topic.topic_id == CONSUMER_OFFSETS_ID:
+                continue
             for number, writer, count in zip(
                 topic.partitions, topic.writers, topic.counts, strict=True
             ):
-                yield PartitionId(topic.topic_id, number), WriterPart(writer, count)
-
-    def by_participant(self) -> dict[PartitionId, list[WriterPart]]:
-        """The parts of each participant in manifest order; none for a partition of
-        `__consumer_offsets`, which is named only to say that it takes part."""
-        found: dict[PartitionId, list[WriterPart]] = {}
-        for participant, part in self.parts():
-            parts = found.setdefault(participant, [])
-            if participant.topic_id != CONSUMER_OFFSETS_ID:
-                parts.append(part)
+                append_writer, append_count = columns[number]
+                append_writer(writer)
+                append_count(count)
         return found
 
     def encoded(self) -> bytes:

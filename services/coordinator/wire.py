@@ -131,15 +131,10 @@ def manifest(message: types.Manifest, config: CoordinatorConfig) -> Manifest:
         _too_large("manifest_parts_max", count, config.manifest_parts_max)
     if message.ByteSize() > config.manifest_bytes_max:
         _too_large("manifest_bytes_max", message.ByteSize(), config.manifest_bytes_max)
-    topics = tuple(_topic_parts(topic) for topic in message.topics)
-    keys = {
-        (topic.topic_id, number, writer)
-        for topic in topics
-        for number, writer in zip(topic.partitions, topic.writers, strict=True)
-    }
-    if len(keys) != count:
+    manifest = Manifest(tuple(_topic_parts(topic) for topic in message.topics))
+    if not manifest.names_each_once:
         raise ManifestMismatch("the manifest names a (partition, writer) twice")
-    return Manifest(topics)
+    return manifest
 
 
 def identity(message: types.Producer) -> Identity:

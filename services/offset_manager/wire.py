@@ -199,7 +199,7 @@ def _step(commit: pb.OffsetCommit) -> OffsetCommit:
     if len(commit.metadata.encode()) > METADATA_BYTES_MAX:
         raise TooLarge(
             f"the metadata of an offset has at most {METADATA_BYTES_MAX} bytes of UTF-8",
-            limit="METADATA_BYTES_MAX",
+            limit="metadata_bytes_max",
         )
     if commit.to_offset > OFFSET_MAX:
         raise InvalidArgument(f"to_offset must be at most {OFFSET_MAX}", field="to_offset")
@@ -269,7 +269,7 @@ def _require_count(count: int) -> None:
     if count > OFFSETS_PER_CALL_MAX:
         raise TooLarge(
             f"a call names at most {OFFSETS_PER_CALL_MAX} partitions, this one {count}; split it",
-            limit="OFFSETS_PER_CALL_MAX",
+            limit="offsets_per_call_max",
         )
 
 

@@ -394,9 +394,12 @@ class CoordinatorDriver(HostDriver):
                 return f"BEGIN {show_tx(record.tx_id)} timeout={record.timeout_ms}{number}{parts}"
             case PreparedCommit():
                 parts = ",".join(
-                    f"{show_partition(p)}:{part.record_count}"
-                    + (f"#{part.writer}" if part.writer else "")
-                    for p, part in record.manifest.parts()
+                    f"{show_partition(PartitionId(topic.topic_id, number))}:{count}"
+                    + (f"#{writer}" if writer else "")
+                    for topic in record.manifest.topics
+                    for number, writer, count in zip(
+                        topic.partitions, topic.writers, topic.counts, strict=True
+                    )
                 )
                 number = f" seq={show_seq(record.commit_seq)}" if record.commit_seq else ""
                 return f"PREPARE_COMMIT {show_tx(record.tx_id)}{number}" + (

@@ -42,7 +42,7 @@ REFUSALS: list[tuple[str, pb.GroupOffsets, type[OncelogError], str]] = [
     ("long group", _offsets(group="é" * 128), InvalidArgument, "group"),
     ("a member", pb.GroupOffsets(group="g", member=pb.GroupMember()), Unsupported, "member"),
     ("nothing", pb.GroupOffsets(group="g"), InvalidArgument, "offsets"),
-    ("metadata", _offsets(_offset(metadata="é" * 2049)), TooLarge, "METADATA_BYTES_MAX"),
+    ("metadata", _offsets(_offset(metadata="é" * 2049)), TooLarge, "metadata_bytes_max"),
     ("to", _offsets(_offset(to_offset=1 << 63)), InvalidArgument, "to_offset"),
     (
         "a topic by name",
@@ -79,7 +79,7 @@ def test_too_many_partitions_are_refused_by_the_limits_name() -> None:
     partitions = [types_pb2.Partition(topic_id=TOPIC, number=n) for n in range(10_001)]
     with pytest.raises(TooLarge) as refusal:
         wire.fetch_offsets(pb.FetchOffsetsRequest(group="g", partitions=partitions))
-    assert refusal.value.metadata["limit"] == "OFFSETS_PER_CALL_MAX"
+    assert refusal.value.metadata["limit"] == "offsets_per_call_max"
 
 
 @pytest.mark.parametrize(

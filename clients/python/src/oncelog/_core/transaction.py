@@ -43,8 +43,8 @@ ONE_SHOT_PARTITIONS_MAX: Final = 64
 ADOPT_WITHIN: Final = 0.5
 # Idle timeout of a transaction where the coordinator does not say, milliseconds (design §13).
 DEFAULT_TIMEOUT_MS: Final = 60_000
-# Parts that a manifest may name (design §7).
-MANIFEST_PARTS_MAX: Final = 1_000_000
+# Parts that a manifest may name: what a coordinator takes by default.
+MANIFEST_PARTS_MAX: Final = 100_000
 
 
 class State(Enum):
