@@ -1,11 +1,17 @@
-"""What else the machine did while we measured: CPU seconds of everybody, and of ourselves."""
+"""What else the machine did while we measured: CPU seconds of everybody, and of ourselves. And what
+its disk can: a sync stands in every latency of ours, and in none of Kafka's."""
 
 from __future__ import annotations
 
 import os
+import statistics
+import tempfile
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
+SYNC_BYTES: Final = 512
+SYNCS: Final = 300
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 
 
@@ -36,6 +42,21 @@ def cpu_seconds(root_pids: list[int]) -> CpuSeconds:
         ours |= more
         grew = bool(more)
     return CpuSeconds(machine, sum(used.get(pid, 0.0) for pid in ours))
+
+
+def syncs_ms(folder: Path) -> float:
+    """Median of one small write and sync into allocated space."""
+    took = []
+    with tempfile.TemporaryFile(dir=folder) as file:
+        fd = file.fileno()
+        os.posix_fallocate(fd, 0, SYNCS * SYNC_BYTES)
+        os.fsync(fd)
+        for number in range(SYNCS):
+            start = time.perf_counter()
+            os.pwrite(fd, bytes(SYNC_BYTES), number * SYNC_BYTES)
+            os.fdatasync(fd)
+            took.append(time.perf_counter() - start)
+    return statistics.median(took) * 1000
 
 
 def _processes() -> tuple[dict[int, int], dict[int, float]]:

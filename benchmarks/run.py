@@ -17,14 +17,14 @@ from rich.progress import Progress
 from rich.table import Table
 
 import oncelog
-from benchmarks.machine import CpuSeconds, cpu_seconds
+from benchmarks.machine import SYNC_BYTES, CpuSeconds, cpu_seconds, syncs_ms
 from benchmarks.workloads import PARTITIONS_OF, RATIO_TO, WORKLOADS, Cluster, Result
 from oncelog_spark.jobs.local_cluster import local_cluster
 
 Measured = tuple[Result, CpuSeconds]
 # What Kafka's twin of a workload is called.
 KAFKA: Final = "kafka "
-UNITS: Final = ("records_per_s", "tx_per_s", "mb_per_s", "p50_ms", "p99_ms")
+UNITS: Final = ("records_per_s", "tx_per_s", "mb_per_s", "p50_ms", "p99_ms", "cpu_us")
 
 
 @click.command()
@@ -42,11 +42,13 @@ def main(only: tuple[str, ...], rounds: int, one_process: bool, kafka: bool, as_
         broker = _start_kafka(stack, folder / "kafka") if kafka else None
         bootstrap = stack.enter_context(local_cluster(folder / "oncelog", options=options))
         measured = _run(bootstrap, broker, names, rounds, quiet=as_json)
+        sync_ms = syncs_ms(folder)
     figures = {name: _figures(results) for name, results in measured.items()}
     if as_json:
         print(json.dumps(figures, indent=2))
     else:
         Console().print(_table(figures))
+        print(f"One fdatasync of {SYNC_BYTES} bytes on this disk took {sync_ms:.2f} ms (median).")
 
 
 def _start_kafka(stack: ExitStack, folder: Path) -> str:
@@ -110,6 +112,11 @@ def _figures(measured: Sequence[Measured]) -> dict[str, Any]:
     foreign = sum(cpu.foreign for _, cpu in measured)
     total = sum(cpu.machine for _, cpu in measured)
     figures: dict[str, Any] = {"foreign_cpu_share": round(foreign / total, 2) if total else 0.0}
+    # Of the client and all servers, per record, transaction or round: what others do to the
+    # machine changes it least.
+    figures["cpu_us"] = _spread(
+        [cpu.ours / (result.records or len(result.rounds)) * 1e6 for result, cpu in measured]
+    )
     if measured[0][0].rounds:
         p50 = [statistics.median(result.rounds) * 1000 for result, _ in measured]
         p99 = [
