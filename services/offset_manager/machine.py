@@ -2,7 +2,7 @@
 
     command                    records                         what decides
     CommitOffsets              OffsetsCommitted                `Group.needs_plain`
-    CommitTransactionOffsets   OffsetsPending                  `Fences.admit`, `Group.needs_pending`
+    CommitTransactionOffsets   OffsetsPending                  `Fences`, `Group.needs_pending`
     WriteMarkers               TransactionMarked per marker    order, repeats: design §6 "Markers"
     DropTransaction            TransactionDropped              the coordinator's verdict
     FetchOffsets, ListGroups   -                               reads: the reply waits for the HW
@@ -66,6 +66,7 @@ from services.offset_manager.records import (
     Why,
 )
 from services.offset_manager.state import State
+from services.participant.marker_order import misplaced
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -139,7 +140,11 @@ class OffsetManagerMachine:
 
     def _commit_in_transaction(self, command: CommitTransactionOffsets) -> Decision[Record]:
         tx_id, producer_id = command.tx_id, command.producer_id
-        self._state.fences.admit(tx_id, producer_id, command.generation)
+        fenced = self._state.fences.refusal(
+            tx_id=tx_id, producer_id=producer_id, generation=command.generation
+        )
+        if fenced is not None:
+            raise fenced
         self._require_owner(command)
         group = self._group_for_commit(command.group)
         steps = tuple(
@@ -185,14 +190,21 @@ class OffsetManagerMachine:
     def _write_markers(self, command: WriteMarkers) -> Decision[Record]:
         """In order, up to the first refusal (why.md: "a batch of markers stops at its first
         refusal"). A repeat is OK and leaves no record."""
-        fences = self._state.fences
-        fences.require_coordinator(command.journal_partition, command.coordinator_epoch)
-        last_prepare = fences.last_prepare(command.journal_partition)
+        order = self._state.order
+        replaced = order.refusal(command.journal_partition, command.coordinator_epoch)
+        if replaced is not None:
+            raise replaced
+        last_prepare = order.prepare_offset(command.journal_partition)
         records: list[Record] = []
         applied: list[TxId] = []
         previous = 0
         for marker in command.markers:
-            refusal = _misplaced(marker, command.journal_partition, previous)
+            refusal = misplaced(
+                tx_id=marker.tx_id,
+                prepare_offset=marker.prepare_offset,
+                journal_partition=command.journal_partition,
+                previous=previous,
+            )
             if refusal is not None:
                 return Decision(records, MarkersWritten(applied, refusal))
             previous = marker.prepare_offset
@@ -208,9 +220,9 @@ class OffsetManagerMachine:
             case Outcome.COMMITTED:
                 return marker.prepare_offset > last_prepare
             case Outcome.ABORTED:
-                return marker.tx_id in self._state.open or not self._state.fences.has_ended(
-                    marker.tx_id, marker.producer_id
-                )
+                journal = journal_partition_of(marker.tx_id)
+                ended = self._state.fences.highest_ended(marker.producer_id, journal)
+                return marker.tx_id in self._state.open or marker.tx_id > ended
         assert_never(marker.outcome)
 
     def _fetch(self, command: FetchOffsets) -> FetchedOffsets:
@@ -253,9 +265,9 @@ class OffsetManagerMachine:
         if idle:
             yield GroupsForgotten(idle, Why.EXPIRED)
         before = wall_ms - self._config.producer_retention_ms
-        producers = _until(state.fences.producers, lambda seen: seen.changed_ms > before)
+        producers = list(islice(state.fences.silent_since(before), FORGOTTEN_PER_TICK_MAX))
         busy = {opened.producer_id for opened in state.open.values()} if producers else set()
-        gone = tuple(producer_id for producer_id in producers if producer_id not in busy)
+        gone = tuple(ProducerId(known) for known in producers if known not in busy)
         if gone:
             yield ProducersForgotten(gone)
 
@@ -320,22 +332,6 @@ def _marked(marker: Marker, command: WriteMarkers) -> TransactionMarked:
         marker.prepare_offset,
         command.coordinator_epoch,
     )
-
-
-def _misplaced(marker: Marker, journal_partition: int, previous: int) -> OncelogError | None:
-    """A marker in the wrong group or order would be taken for a repeat, and be lost."""
-    if journal_partition_of(marker.tx_id) != journal_partition:
-        return InvalidArgument(
-            f"transaction {marker.tx_id:x} is not of journal partition {journal_partition}",
-            field="tx_id",
-        )
-    if marker.prepare_offset <= previous:
-        return InvalidArgument(
-            f"PREPARE offset {marker.prepare_offset} stands after {previous}: markers of a group "
-            "ascend",
-            field="prepare_offset",
-        )
-    return None
 
 
 def _fetched(group: Group, partition: PartitionId, command: FetchOffsets) -> FetchedOffset:

@@ -13,7 +13,6 @@ import msgspec
 from services.core.frame import At
 from services.core.ids import Generation, PartitionId, ProducerId, TxId, journal_partition_of
 from services.offset_manager.commands import Outcome
-from services.offset_manager.fences import Fences
 from services.offset_manager.group import Group
 from services.offset_manager.records import (
     GroupsForgotten,
@@ -23,6 +22,8 @@ from services.offset_manager.records import (
     TransactionDropped,
     TransactionMarked,
 )
+from services.participant.fences import Fences
+from services.participant.marker_order import MarkerOrder
 
 # What a pending offset counts as in the sign of life that a question carries.
 OFFSET_BYTES: Final = 64
@@ -52,6 +53,7 @@ class State(msgspec.Struct):
     groups: dict[str, Group] = {}
     open: dict[TxId, OpenTransaction] = {}
     fences: Fences = msgspec.field(default_factory=Fences)
+    order: MarkerOrder = msgspec.field(default_factory=MarkerOrder)
     next_offset: int = 0
 
     def commit(self, record: OffsetsCommitted, time_ms: int) -> None:
@@ -60,7 +62,7 @@ class State(msgspec.Struct):
             group.commit(step, tx_id=TxId(0), time_ms=time_ms)
 
     def hold(self, record: OffsetsPending, at: At) -> None:
-        self.fences.note_producer(record.producer_id, record.generation, at.time_ms)
+        self.fences.saw(record.producer_id, record.generation, at.time_ms)
         opened = self.open.setdefault(
             record.tx_id, OpenTransaction(record.producer_id, record.generation, at.offset)
         )
@@ -73,19 +75,18 @@ class State(msgspec.Struct):
 
     def mark(self, record: TransactionMarked, time_ms: int) -> None:
         """The coordinator's marker: moves the order (COMMITTED only), fences, and ends."""
-        committed_prepare = record.prepare_offset if record.outcome is Outcome.COMMITTED else 0
-        self.fences.note_coordinator(
-            journal_partition_of(record.tx_id), record.coordinator_epoch, committed_prepare
-        )
-        self.fences.note_producer(record.producer_id, record.generation, time_ms)
-        self.fences.note_ended(record.tx_id, record.producer_id)
+        journal, epoch = journal_partition_of(record.tx_id), record.coordinator_epoch
+        if record.outcome is Outcome.COMMITTED:
+            self.order.committed(journal, epoch, prepare_offset=record.prepare_offset)
+        else:
+            self.order.saw(journal, epoch)
+        self.fences.ended(record.producer_id, record.generation, record.tx_id, time_ms)
         self._end(record.tx_id, record.outcome, time_ms)
 
     def drop(self, record: TransactionDropped, time_ms: int) -> None:
         """A local abort: fences and ends, but does not move the order of markers."""
         opened = self.open[record.tx_id]
-        self.fences.note_producer(opened.producer_id, opened.generation, time_ms)
-        self.fences.note_ended(record.tx_id, opened.producer_id)
+        self.fences.ended(opened.producer_id, opened.generation, record.tx_id, time_ms)
         self._end(record.tx_id, Outcome.ABORTED, time_ms)
 
     def _end(self, tx_id: TxId, outcome: Outcome, time_ms: int) -> None:
@@ -109,8 +110,7 @@ class State(msgspec.Struct):
             del self.groups[name]
 
     def forget_producers(self, record: ProducersForgotten) -> None:
-        for producer_id in record.producer_ids:
-            del self.fences.producers[producer_id]
+        self.fences.forget(record.producer_ids)
         for name, group in list(self.groups.items()):
             for producer_id in record.producer_ids:
                 group.last_commits.pop(producer_id, None)

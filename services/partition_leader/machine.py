@@ -37,6 +37,8 @@ from services.core.ids import (
     journal_partition_of,
 )
 from services.core.machine import Decision, EpochStart, Instant, Snapshot, Table, Tick, refuse
+from services.participant.fences import Fences
+from services.participant.marker_order import MarkerOrder
 from services.partition_leader import markers
 from services.partition_leader.commands import (
     FINAL_VERDICTS,
@@ -57,8 +59,7 @@ from services.partition_leader.commands import (
 from services.partition_leader.committed_log import ROW_BYTES, CommittedLog, DumpedLog
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.damage import Damage, DumpedDamage
-from services.partition_leader.fencing import Fence, Fencing
-from services.partition_leader.marker_order import Line, MarkerOrder
+from services.partition_leader.exposures import Exposures
 from services.partition_leader.pending import DumpedTransaction, OpenTransaction, Pending
 from services.partition_leader.pending import dump as dump_transaction
 from services.partition_leader.pending import load as load_transaction
@@ -80,8 +81,9 @@ class DumpedMachine(msgspec.Struct, frozen=True, array_like=True):
     next_sweep_ms: int
     committed: DumpedLog
     plain: list[tuple[int, PlainProducer]]
-    fences: list[tuple[int, Fence]]
-    lines: list[tuple[int, Line]]
+    fences: Fences
+    order: MarkerOrder
+    exposures: Exposures
     open: list[DumpedTransaction]
     damage: DumpedDamage
 
@@ -98,8 +100,9 @@ class PartitionMachine:
         self.committed = CommittedLog()
         self.pending = Pending()
         self.plain = PlainSequences()
-        self.fencing = Fencing()
+        self.fences = Fences()
         self.order = MarkerOrder()
+        self.exposures = Exposures()
         self.damage = Damage()
         self._next_sweep_ms = 0
         # Rows of the index that earlier snapshots of this machine handed over. Volatile.
@@ -119,8 +122,9 @@ class PartitionMachine:
             return markers.decide(
                 command,
                 open_=self.pending.open,
-                fencing=self.fencing,
+                fences=self.fences,
                 order=self.order,
+                exposures=self.exposures,
                 damage=self.damage,
                 end_offset=self.committed.end_offset,
             )
@@ -162,7 +166,9 @@ class PartitionMachine:
             if batch.producer_id in self.plain or len(self.plain) < self.config.producers_max:
                 return None
             return _limit("producers_max", self.config.producers_max)
-        refusal = self.fencing.refusal(batch)
+        refusal = self.fences.refusal(
+            tx_id=batch.tx_id, producer_id=batch.producer_id, generation=batch.generation
+        )
         if refusal is not None:
             return refusal
         transaction = self.pending.open.get(batch.tx_id)
@@ -176,15 +182,15 @@ class PartitionMachine:
             )
         if len(self.pending.open) >= self.config.open_transactions_max:
             return _limit("open_transactions_max", self.config.open_transactions_max)
-        known = batch.producer_id in self.fencing
-        if not known and len(self.fencing) >= self.config.producers_max:
+        known = batch.producer_id in self.fences
+        if not known and len(self.fences) >= self.config.producers_max:
             return _limit("producers_max", self.config.producers_max)
         return None
 
     def _has_marker(self, tx_id: int) -> bool:
         """Fences go by producer: this keeps out another one that writes under this TxId (I20). One
         that comes when the exposure is forgotten is asked about, and dropped."""
-        ended = self.order.exposed(journal_partition_of(tx_id), tx_id)
+        ended = self.exposures.of(tx_id)
         return bool(ended) or tx_id in self.damage.parts
 
     def _expectation(self, command: Produce) -> tuple[int, int]:
@@ -266,7 +272,7 @@ class PartitionMachine:
         self.plain.remember(frame, journal_offset=at.offset, offset=offset, time_ms=at.time_ms)
 
     def _apply_pending(self, frame: Frame, at: At) -> None:
-        self.fencing.saw(frame.producer_id, frame.generation, at.time_ms)
+        self.fences.saw(frame.producer_id, frame.generation, at.time_ms)
         if self.pending.append(frame, at):
             self._questions.opened(frame.tx_id)
 
@@ -277,9 +283,8 @@ class PartitionMachine:
             journal_partition_of(frame.tx_id),
             frame.writer,
             prepare_offset=frame.base_sequence,
-            tx_id=frame.tx_id,
-            exposed=(Exposed(0, offset, frame.record_count),),
         )
+        self.exposures.remember(frame.tx_id, (Exposed(0, offset, frame.record_count),))
 
     def _append_exposed(self, frame: Frame, at: At) -> int:
         return self.committed.append_frame(
@@ -303,21 +308,18 @@ class PartitionMachine:
         elif held is not None:
             exposed = self._expose(held, marker.parts, at)
         self.order.committed(
-            journal_partition,
-            marker.coordinator_epoch,
-            prepare_offset=marker.prepare_offset,
-            tx_id=marker.tx_id,
-            exposed=exposed,
+            journal_partition, marker.coordinator_epoch, prepare_offset=marker.prepare_offset
         )
+        self.exposures.remember(marker.tx_id, exposed)
 
     def _end(self, tx_id: int, producer_id: int, generation: int, at: At) -> OpenTransaction | None:
         """A marker of this TxId: nothing of it is accepted any more (I20). Returns what it
         holds."""
-        self.fencing.ended(producer_id, generation, tx_id, at.time_ms)
+        self.fences.ended(producer_id, generation, tx_id, at.time_ms)
         held = self.pending.open.pop(tx_id, None)
         if held is not None and held.producer_id != producer_id:
             # Somebody else had written under this TxId: neither of them may go on.
-            self.fencing.ended(held.producer_id, held.generation, tx_id, at.time_ms)
+            self.fences.ended(held.producer_id, held.generation, tx_id, at.time_ms)
         return held
 
     def _expose(
@@ -342,7 +344,7 @@ class PartitionMachine:
     def _sweep(self, time_ms: int) -> None:
         old_ms = time_ms - self.config.producer_expiry_ms
         self.plain.forget_before(old_ms)
-        self.fencing.forget_before(old_ms)
+        self.fences.forget(list(self.fences.silent_since(old_ms)))
         self._next_sweep_ms = time_ms + SWEEP_EVERY_MS
 
     # ------------------------------------------------------------------------- questions, positions
@@ -380,11 +382,11 @@ class PartitionMachine:
         self.committed.check(self.next_offset)
         self.pending.check(self.next_offset)
         self.plain.check()
-        self.fencing.check()
+        self.fences.check()
         for tx_id in self.pending.open:
             # Being below the highest ended one is no proof: a prepared transaction may be.
             assert tx_id not in self.damage.parts, f"{tx_id:x} is open and damaged"
-            exposed = self.order.exposed(journal_partition_of(tx_id), tx_id)
+            exposed = self.exposures.of(tx_id)
             assert not exposed, f"{tx_id:x} is open after its marker (I20)"
 
     def snapshot(self) -> Snapshot:
@@ -393,8 +395,9 @@ class PartitionMachine:
             self._next_sweep_ms,
             self.committed.dump(),
             self.plain.dump(),
-            self.fencing.dump(),
-            self.order.dump(),
+            self.fences,
+            self.order,
+            self.exposures,
             [dump_transaction(transaction) for transaction in self.pending.open.values()],
             self.damage.dump(),
         )
@@ -409,8 +412,9 @@ class PartitionMachine:
         self._next_sweep_ms = dumped.next_sweep_ms
         self.committed.load(dumped.committed, tables.get(COMMITTED_TABLE, b""))
         self.plain.load(dumped.plain)
-        self.fencing.load(dumped.fences)
-        self.order.load(dumped.lines)
+        self.fences = dumped.fences
+        self.order = dumped.order
+        self.exposures = dumped.exposures
         self.pending.open.update((one.tx_id, load_transaction(one)) for one in dumped.open)
         self.damage.load(dumped.damage)
         self._rows_handed = self.committed.final_rows

@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oncelogpb.errors import InvalidArgument, OncelogError
 from services.core.frame import ControlCode, Frame
-from services.core.ids import journal_partition_of
 from services.core.machine import Decision
+from services.participant.fences import Fences
+from services.participant.marker_order import MarkerOrder, misplaced
 from services.partition_leader.commands import (
     Exposed,
     Marker,
@@ -31,8 +31,7 @@ from services.partition_leader.commands import (
     WriteMarkers,
 )
 from services.partition_leader.damage import Damage
-from services.partition_leader.fencing import Fencing
-from services.partition_leader.marker_order import MarkerOrder
+from services.partition_leader.exposures import Exposures
 from services.partition_leader.pending import OpenTransaction
 from services.partition_leader.records import MarkerWritten, Record, one_shot
 
@@ -41,8 +40,9 @@ def decide(
     command: WriteMarkers,
     *,
     open_: Mapping[int, OpenTransaction],
-    fencing: Fencing,
+    fences: Fences,
     order: MarkerOrder,
+    exposures: Exposures,
     damage: Damage,
     end_offset: int,
 ) -> Decision[Record]:
@@ -54,12 +54,17 @@ def decide(
     ended: set[int] = set()
     previous = -1
     for marker in command.markers:
-        refusal = refusal or _misplaced(marker, command, previous)
+        refusal = refusal or misplaced(
+            tx_id=marker.tx_id,
+            prepare_offset=marker.prepare_offset,
+            journal_partition=command.journal_partition,
+            previous=previous,
+        )
         if refusal is not None:
             break
         previous = marker.prepare_offset
         held = open_.get(marker.tx_id) if marker.tx_id not in ended else None
-        is_news = marker.tx_id not in ended and marker.tx_id > fencing.highest_ended(
+        is_news = marker.tx_id not in ended and marker.tx_id > fences.highest_ended(
             marker.producer_id, command.journal_partition
         )
         record: Record | None = None
@@ -69,7 +74,7 @@ def decide(
         elif marker.prepare_offset > last_prepare:
             record = _commit(marker, held, command)
         if record is None:
-            results.append(_repeat(marker, order, damage))
+            results.append(_repeat(marker, exposures, damage))
             continue
         result = _result_of(marker, record, end_offset)
         end_offset += sum(exposed.record_count for exposed in result.exposed)
@@ -77,21 +82,6 @@ def decide(
         records.append(record)
         results.append(result)
     return Decision(records, MarkersWritten(tuple(results), refusal))
-
-
-def _misplaced(marker: Marker, command: WriteMarkers, previous: int) -> OncelogError | None:
-    """Out of order, a later marker would make the earlier one look like a repeat (why.md)."""
-    if marker.prepare_offset <= previous:
-        return InvalidArgument(
-            f"markers must ascend by PREPARE offset, {marker.prepare_offset} follows {previous}",
-            field="markers.prepare_offset",
-        )
-    if journal_partition_of(marker.tx_id) != command.journal_partition:
-        return InvalidArgument(
-            f"transaction {marker.tx_id:x} is not of journal partition {command.journal_partition}",
-            field="markers.tx_id",
-        )
-    return None
 
 
 def _commit(marker: Marker, held: OpenTransaction | None, command: WriteMarkers) -> Record:
@@ -124,12 +114,12 @@ def _marker(marker: Marker, control: ControlCode, command: WriteMarkers) -> Mark
     )
 
 
-def _repeat(marker: Marker, order: MarkerOrder, damage: Damage) -> MarkerResult:
+def _repeat(marker: Marker, exposures: Exposures, damage: Damage) -> MarkerResult:
     if marker.outcome is Outcome.ABORTED:
         return MarkerResult(marker.tx_id, MarkerStatus.APPLIED)
     if marker.tx_id in damage.parts:
         return MarkerResult(marker.tx_id, MarkerStatus.DAMAGED)
-    exposed = order.exposed(journal_partition_of(marker.tx_id), marker.tx_id)
+    exposed = exposures.of(marker.tx_id)
     return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, exposed)
 
 
