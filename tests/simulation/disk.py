@@ -7,6 +7,7 @@ files that were made and not synced. One seed decides every delay and every tear
     disk.fail_next(errno.EIO)        the next durable step fails, its bytes stay in doubt
     disk.short_write_next()          the next write takes half of its bytes, then fails
     disk.full = True                 every write that needs room fails with ENOSPC
+    disk.left_bytes = 4096           so much room is left, whatever is written
     disk.kill()                      the process ends: unsynced bytes stay in the page cache
     disk.crash(Tear.SCATTER)         the power goes
     disk = disk.reopen()             the next process on the same platter
@@ -152,6 +153,8 @@ class FakeDisk:
         self._next_is_short = False
         # Every write that needs room fails.
         self.full = False
+        # None: what `capacity_bytes` leaves.
+        self.left_bytes: int | None = None
         # Commits that returned, and syncs of single files, for tests that count them.
         self.commits = 0
         self.syncs = 0
@@ -308,6 +311,8 @@ class FakeDisk:
     def free_bytes(self) -> int:
         if self.full:
             return 0
+        if self.left_bytes is not None:
+            return self.left_bytes
         if self._capacity_bytes is None:
             return UNLIMITED_BYTES
         used = sum(len(inode.content) for inode in self._platter.names.values())

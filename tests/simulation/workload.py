@@ -52,6 +52,7 @@ HEALED_WITHIN_S: Final = 60.0
 SUCCESSES_AFTER_HEALING: Final = 2
 TRANSACTION_TIMEOUT_MS: Final = 4_000
 CALL_TIMEOUT_MS: Final = 8_000
+DELIVERY_TIMEOUT_MS: Final = 6_000
 # A key of this size makes a transaction overflow the one-shot limit: begin_next.
 LARGE_KEY: Final = b"k" * 150_000
 
@@ -126,7 +127,7 @@ class Workload:
     # -------------------------------------------------------------------------------- applications
 
     async def feed(self, log: RecordedLog) -> None:
-        producer = await log.producer(delivery_timeout_ms=6_000)
+        producer = await log.producer(delivery_timeout_ms=DELIVERY_TIMEOUT_MS)
         while not self.stopping:
             for _ in range(self.random.randint(1, 4)):
                 topic = self.random.choice(["in", "in", "in", "out", "side"])
@@ -141,7 +142,9 @@ class Workload:
     async def enrich(self, log: RecordedLog, group: str, name: str | None) -> None:
         """Until another instance fences this one, or it is tired."""
         producer = await log.transactional_producer(
-            name, transaction_timeout_ms=TRANSACTION_TIMEOUT_MS
+            name,
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
         )
         name = name or "unnamed enricher"
         consumer = await log.consumer(
@@ -168,6 +171,7 @@ class Workload:
             name,
             "writers" if name else None,
             transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
         )
         for _ in range(self.random.randint(5, 60)):
             if self.stopping:
@@ -298,10 +302,14 @@ class Workload:
         await asyncio.sleep(self.random.uniform(0.5, 4))
 
 
-async def tell(world: World, history_of: Callable[[HistoryWriter], None]) -> None:
+async def tell(
+    world: World,
+    history_of: Callable[[HistoryWriter], None],
+    make: Callable[[World], Workload] = Workload,
+) -> None:
     """The whole day; raises what is wrong with liveness."""
     await world.start_all()
-    work = Workload(world)
+    work = make(world)
     history_of(work.history)
     async with work.connected() as log:
         for name, partitions in TOPICS.items():
@@ -352,13 +360,17 @@ async def _everybody_succeeds(
         await asyncio.sleep(0.1)
 
 
-def run_seed(seed: int) -> tuple[Report, list[str], list[dict[str, Any]]]:
+def run_seed(
+    seed: int,
+    make: Callable[[World], Workload] = Workload,
+    settings: Sequence[str] = (),
+) -> tuple[Report, list[str], list[dict[str, Any]]]:
     """The report, the trace and the history of a run. Raises what is wrong with liveness."""
     loop = VirtualTimeLoop()
-    world = World(seed, loop)
+    world = World(seed, loop, settings)
     made: list[HistoryWriter] = []
     try:
-        run(tell(world, made.append), loop)
+        run(tell(world, made.append, make), loop)
     except BaseException:
         print("\n".join(world.trace[-200:]), file=sys.stderr)
         raise

@@ -1,0 +1,78 @@
+"""Random days on disks that fail, write short, and fill up: what clients were told fits the
+promises, and everybody succeeds again once it is over (I28, I29)."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from errno import EIO
+
+import pytest
+
+from tests.simulation.workload import Workload, run_seed
+from tests.simulation.world import World
+
+FLOOR_BYTES = 1 << 20
+SETTINGS = (f"node.disk_free_floor_bytes={FLOOR_BYTES}",)
+TROUBLE_S = 25.0
+# Epoch and partition, as the trace has them.
+LED = re.compile(r"epoch=(\d+)|partition=(\S+)")
+ROLES = ("coordinator", "partition_leader", "offset_manager")
+
+
+class FailingDisks(Workload):
+    """Trouble with disks, and nothing else."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world)
+        self.done: set[str] = set()
+
+    async def trouble(self) -> None:
+        end_s = self.world.loop.time() + TROUBLE_S
+        faults = [self._eio, self._short, self._below_the_floor, self._full]
+        while self.world.loop.time() < end_s:
+            await asyncio.sleep(self.random.choice([0.05, 0.5, 3.0]))
+            role = self.random.choice(ROLES)
+            fault = self.random.choice(faults)
+            self.done.add(fault.__name__)
+            self.world.say(f"-- {fault.__name__} at {role}")
+            await fault(role)
+        await self.world.ready()
+
+    async def _eio(self, role: str) -> None:
+        self.world.processes[role].disk.fail_next(EIO, after=self.random.randrange(6))
+        await asyncio.sleep(1)
+        # Not left for the days that must be good.
+        self.world.processes[role].disk.fail_next(0)
+
+    async def _short(self, role: str) -> None:
+        self.world.processes[role].disk.short_write_next()
+        await asyncio.sleep(0.5)
+
+    async def _below_the_floor(self, role: str) -> None:
+        """Data is refused, the rest goes on."""
+        disk = self.world.processes[role].disk
+        disk.left_bytes = FLOOR_BYTES - 1
+        await asyncio.sleep(self.random.choice([0.5, 2, 7]))
+        disk.left_bytes = None
+
+    async def _full(self, role: str) -> None:
+        """Not a byte."""
+        disk = self.world.processes[role].disk
+        disk.full = True
+        await asyncio.sleep(self.random.choice([0.5, 2, 7]))
+        disk.full = False
+
+
+@pytest.mark.parametrize("seed", range(500, 503))
+def test_i5_i28_i29_hold_on_disks_that_fail_and_fill_up(seed: int) -> None:
+    report, trace, _ = run_seed(seed, FailingDisks, SETTINGS)
+    assert report.clean, str(report)
+    assert report.size.committed > 50, "a day without work shows nothing"
+    assert not report.size.unknown, "everything was read at the end: each commit has its outcome"
+    assert any("write failed, resigning" in line for line in trace)
+    assert any("disk full, data is refused" in line for line in trace)
+    # Nobody goes on in an epoch that a failed write ended: each one is led once.
+    led = [tuple(LED.findall(line)) for line in trace if ": leading " in line]
+    assert led
+    assert len(led) == len(set(led)), "an epoch is never continued"
