@@ -101,6 +101,11 @@ class GrpcListener:
         if self._server is not None:
             await self._server.stop()
 
+    def held(self) -> dict[str, int]:
+        """What is held for callers now, by the names of its metrics."""
+        assert self._server is not None, "started"
+        return self._server.held()
+
 
 def make_roles(names: Iterable[str], settings: Settings) -> list[Role]:
     """The roles of a process, by name."""
@@ -326,6 +331,7 @@ class InProcessCluster:
         self._server = MemoryEtcdServer()
         self._nodes: dict[str, Node] = {}
         self._peers: dict[str, GrpcPeers] = {}
+        self._listeners: dict[str, GrpcListener] = {}
         self._ports = dict.fromkeys(ROLES, 0)
 
     @classmethod
@@ -362,6 +368,10 @@ class InProcessCluster:
         """Every partition has a leader that answers."""
         return all(node.leads_all() for node in self._nodes.values())
 
+    def held(self, role: str) -> dict[str, int]:
+        """What the process of a role holds for its callers now, by the names of its metrics."""
+        return self._listeners[role].held()
+
     def led_machines(self) -> list[Any]:
         """The machines that answer now: tests call their check()."""
         return [machine for node in self._nodes.values() for machine in node.led_machines()]
@@ -377,6 +387,7 @@ class InProcessCluster:
         peers = self._peers[role] = GrpcPeers()
         limits = rpc_limits_of(self._settings.node)
         listener = GrpcListener(f"127.0.0.1:{self._ports[role]}", reporter, limits=limits)
+        self._listeners[role] = listener
         outside = Outside(
             disk=RealDisk(self._data_dir / role),
             etcd=MemoryEtcd(self._server),

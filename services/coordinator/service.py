@@ -60,6 +60,7 @@ from services.core.role import RoleEnv
 
 QUESTIONS_MAX: Final = 1_000
 LISTED_DEFAULT: Final = 1_000
+LISTED_MAX: Final = 5_000
 
 
 class CoordinatorService:
@@ -277,12 +278,13 @@ class CoordinatorService:
     async def list_transactions(
         self, request: pb.ListTransactionsRequest, call: Call
     ) -> pb.ListTransactionsReply:
-        limit = request.limit or LISTED_DEFAULT
+        limit = min(request.limit or LISTED_DEFAULT, LISTED_MAX)
+        states = frozenset(request.states)
         found = [
             description
             for replica in self._listed(request)
             for description in self._descriptions(replica)
-            if self._matches(description, request)
+            if self._matches(description, request, states)
         ]
         found.sort(key=lambda description: description.tx_id)
         return pb.ListTransactionsReply(transactions=found[:limit], more=len(found) > limit)
@@ -305,10 +307,15 @@ class CoordinatorService:
             if journal_offset_of(transaction.tx_id) < below
         ]
 
-    def _matches(self, of: pb.TransactionDescription, request: pb.ListTransactionsRequest) -> bool:
+    def _matches(
+        self,
+        of: pb.TransactionDescription,
+        request: pb.ListTransactionsRequest,
+        states: frozenset[int],
+    ) -> bool:
         age_ms = self._env.clock.now().wall_ms - of.begin_time_ms
         return (
-            (not request.states or of.state in request.states)
+            (not states or of.state in states)
             and age_ms >= request.min_age_ms
             and request.name in ("", of.name)
             and request.group in ("", of.group)

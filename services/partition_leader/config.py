@@ -34,6 +34,11 @@ class PartitionLeaderConfig:
     max_batch_bytes: int = 16 * MIB
     # Largest decompressed payload of a batch, bytes.
     decompressed_bytes_max: int = 64 * MIB
+    # Batches of one Produce, queries of one ListOffsets, topics of one DescribeTopics, partitions
+    # of one DescribeJournals.
+    items_per_call_max: int = 10_000
+    # Partitions that one DescribeTopics describes, of all its topics.
+    described_partitions_max: int = 100_000
     # Partitions of one Fetch or Subscribe.
     fetch_partitions_max: int = 1_000
     # Longest long poll, milliseconds.

@@ -20,6 +20,7 @@ from services.core.ports import Call, Replica
 from services.core.role import RoleEnv
 from services.partition_leader import wire
 from services.partition_leader.committed_log import RUN_BYTES, CommittedLog
+from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.reads import Ends, committed_ends, journal_ends
 
 
@@ -31,10 +32,13 @@ class _Listed(NamedTuple):
 class Listing:
     """See the module."""
 
-    def __init__(self, env: RoleEnv) -> None:
+    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
+        self._config = config
 
     async def list_offsets(self, request: pb.ListOffsetsRequest, call: Call) -> pb.ListOffsetsReply:
+        most = self._config.items_per_call_max
+        wire.require_few("queries", len(request.queries), "items_per_call_max", most)
         return pb.ListOffsetsReply(
             offsets=[await self._answer(query, request.isolation) for query in request.queries]
         )

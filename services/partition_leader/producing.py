@@ -49,6 +49,8 @@ class Producing:
 
     async def produce(self, request: pb.ProduceRequest, call: Call) -> pb.ProduceReply:
         wire.require_producer(request)
+        most = self._config.items_per_call_max
+        wire.require_few("batches", len(request.batches), "items_per_call_max", most)
         verdicts: list[Placed | OncelogError | None] = [None] * len(request.batches)
         async with self._lanes.turn(call.stream_id) as turn:
             by_partition = await self._judge_all(request, verdicts)

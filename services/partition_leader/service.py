@@ -28,11 +28,12 @@ class PartitionLeaderService:
 
     def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
+        self._config = config
         fetching, topics = Fetching(env, config), TopicAdmin(env, config)
         self.produce = Producing(env, config).produce
         self.fetch = fetching.fetch
         self.subscribe = fetching.subscribe
-        self.list_offsets = Listing(env).list_offsets
+        self.list_offsets = Listing(env, config).list_offsets
         self.create_topic = topics.create_topic
         self.describe_topics = topics.describe_topics
         self.list_topics = topics.list_topics
@@ -57,6 +58,8 @@ class PartitionLeaderService:
     async def describe_journals(
         self, request: pb.DescribeJournalsRequest, call: Call
     ) -> pb.DescribeJournalsReply:
+        most = self._config.items_per_call_max
+        wire.require_few("partitions", len(request.partitions), "items_per_call_max", most)
         replicas: Sequence[Replica] = self._env.replicas.led()
         if request.partitions:
             partitions = [wire.partition_id(partition) for partition in request.partitions]

@@ -19,6 +19,7 @@ from oncelogpb.v1 import types_pb2
 from services.core.ids import CONSUMER_OFFSETS, TRANSACTION_CONTROL, PartitionId, TopicId
 from services.core.ports import Address, Call, TopicInfo
 from services.core.role import RoleEnv
+from services.partition_leader import wire
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.topic_configs import effective, require_configs
 
@@ -52,12 +53,18 @@ class TopicAdmin:
     ) -> pb.DescribeTopicsReply:
         if not request.names and not request.topic_ids:
             raise InvalidArgument("name at least one topic, or its id", field="names")
+        asked = len(request.names) + len(request.topic_ids)
+        most = self._config.items_per_call_max
+        wire.require_few("topics", asked, "items_per_call_max", most)
         directory = self._env.directory
         found = [_required(directory.topic(name), repr(name)) for name in request.names]
         found += [
             _required(directory.topic_by_id(TopicId(topic_id)), f"with id {topic_id.hex()}")
             for topic_id in request.topic_ids
         ]
+        partitions = sum(topic.partitions for topic in found)
+        most = self._config.described_partitions_max
+        wire.require_few("partitions", partitions, "described_partitions_max", most)
         return pb.DescribeTopicsReply(topics=self._describe_all(found))
 
     async def list_topics(self, request: pb.ListTopicsRequest, call: Call) -> pb.ListTopicsReply:

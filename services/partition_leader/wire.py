@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Final
 
 from oncelogpb import records
-from oncelogpb.errors import InvalidArgument, OncelogError, to_status
+from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, to_status
 from oncelogpb.v1 import coordinator_pb2, participant_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from services.core.frame import ControlCode, Frame, Kind
@@ -77,6 +77,16 @@ def partition_id(partition: types_pb2.Partition) -> PartitionId:
 
 def partition_message(partition: PartitionId) -> types_pb2.Partition:
     return types_pb2.Partition(topic_id=partition.topic_id, number=partition.number)
+
+
+def require_few(what: str, count: int, limit: str, maximum: int) -> None:
+    """Raises TooLarge."""
+    if count > maximum:
+        raise TooLarge(
+            f"{count} {what} are above {limit} = {maximum}; ask for less at once",
+            limit=limit,
+            maximum=maximum,
+        )
 
 
 # -------------------------------------------------------------------------------------- produce

@@ -176,6 +176,17 @@ class Hand:
         request = tx_pb.AbortTransactionRequest(tx_id=tx_id, producer=producer)
         await self.call("coordinator.abort_transaction", request)
 
+    async def open_transactions(self, prefix: str) -> int:
+        """Of producers whose names begin so. Asks until no marker of theirs is on its way."""
+        async with asyncio.timeout(TIMEOUT_S):
+            while True:
+                request = tx_pb.ListTransactionsRequest(limit=10_000)
+                reply = await self.call("coordinator.list_transactions", request)
+                states = [one.state for one in reply.transactions if one.name.startswith(prefix)]
+                if all(state == pb.TRANSACTION_STATE_ONGOING for state in states):
+                    return len(states)
+                await asyncio.sleep(0.05)
+
     async def transact(
         self,
         where: pb.Partition,
@@ -209,11 +220,15 @@ def story(
     data_dir: Path,
     tell: Callable[[Hand], Coroutine[Any, Any, None]],
     *settings: str,
+    witnessed: bool = True,
 ) -> None:
     """Tells it on a cluster of its own, beside a client that must notice nothing."""
 
     async def main() -> None:
         async with running(data_dir, *settings) as target:
+            if not witnessed:
+                await tell(Hand(target))
+                return
             witness = Witness(target.cluster.bootstrap)
             await witness.start()
             await tell(Hand(target))

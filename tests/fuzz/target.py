@@ -98,6 +98,10 @@ class Target:
         if self.failures:
             raise ExceptionGroup("answers that no client may get", self.failures)
 
+    def held(self, role: str) -> dict[str, int]:
+        """What a process holds for its callers now, as its metrics say."""
+        return self.cluster.held(role)
+
     def check(self) -> None:
         """Every machine that answers keeps its invariants."""
         for machine in self.cluster.led_machines():

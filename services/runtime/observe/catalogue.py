@@ -115,6 +115,8 @@ OFFSET_MANAGER: Final = (
 # Of the process, whatever roles it runs.
 NODE: Final = (
     _counter("rpc_calls", "Calls whose handler was started.", "service", "method"),
+    _gauge("inflight_bytes", "Bytes of requests whose handlers run (inflight_bytes_max)."),
+    _gauge("streams", "Streams that are open (streams_max)."),
     _counter("rpc_errors", "Calls answered with an error.", "service", "method", "reason"),
     _gauge("etcd_reachable", "1 while etcd answers this process."),
     _gauge("disk_free_bytes", "Free space of the data directory's volume."),

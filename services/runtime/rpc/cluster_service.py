@@ -110,11 +110,11 @@ class ClusterService:
 
     def _wanted_topics(self, request: pb.GetMetadataRequest) -> Iterable[TopicInfo]:
         """An unknown one is absent."""
-        for name in request.topics:
+        for name in dict.fromkeys(request.topics):
             topic = self._directory.topic(name)
             if topic is not None:
                 yield topic
-        for topic_id in request.topic_ids:
+        for topic_id in dict.fromkeys(request.topic_ids):
             topic = self._directory.topic_by_id(TopicId(topic_id))
             if topic is not None:
                 yield topic

@@ -12,6 +12,7 @@ Left out: what the calls mean; who may make them (handlers look at `call.identit
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
@@ -39,6 +40,8 @@ from services.runtime.rpc.limits import (
     throttled,
 )
 
+# How often the gauges of `held` are set.
+REPORT_EVERY_MS: Final = 1_000
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -67,6 +70,7 @@ class RpcServer:
         self._streams: set[CallStream] = set()
         self._stream_count = 0
         self._stopping = False
+        self._reporting: asyncio.Task[None] | None = None
         self._health_is_ours = health is None
         self._health = health or Health()
         self._handlers = {rpcs.find(name): handler for name, handler in handlers.items()}
@@ -88,6 +92,7 @@ class RpcServer:
         credentials = None if self._tls is None else tls_files.server_credentials(self._tls)
         self.port = bind(server, self._listen, credentials)
         await server.start()
+        self._reporting = asyncio.create_task(self._report())
         return self.port
 
     async def stop(self, grace_ms: int = 1_000) -> None:
@@ -100,6 +105,18 @@ class RpcServer:
         for stream in tuple(self._streams):
             stream.drain()
         await self._server.stop(grace_ms / 1000)
+        if self._reporting is not None:
+            self._reporting.cancel()
+
+    def held(self) -> dict[str, int]:
+        """What is held for callers now, by the names of its metrics."""
+        return {"inflight_bytes": self._inflight.bytes, "streams": self._stream_count}
+
+    async def _report(self) -> None:
+        while True:
+            for name, value in self.held().items():
+                self._reporter.gauge(name, value)
+            await asyncio.sleep(REPORT_EVERY_MS / 1000)
 
     # --------------------------------------------------------------------------------- assembly
 

@@ -530,7 +530,7 @@ class ListTransactionsRequest(google.protobuf.message.Message):
     """Only of this producer name or group; any where empty."""
     group: builtins.str
     limit: builtins.int
-    """At most so many; 0: 1,000. `more` says that there are others."""
+    """At most so many, and at most 5,000; 0: 1,000. `more` says that there are others."""
     @property
     def journal_partitions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Journal partitions to list, all that this process leads where empty."""
