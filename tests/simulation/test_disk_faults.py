@@ -4,37 +4,28 @@ promises, and everybody succeeds again once it is over (I28, I29)."""
 from __future__ import annotations
 
 import asyncio
+import itertools
 import re
 from errno import EIO
 
 import pytest
 
 from tests.simulation.workload import Workload, run_seed
-from tests.simulation.world import World
 
 FLOOR_BYTES = 1 << 20
 SETTINGS = (f"node.disk_free_floor_bytes={FLOOR_BYTES}",)
-TROUBLE_S = 25.0
 # Epoch and partition, as the trace has them.
 LED = re.compile(r"epoch=(\d+)|partition=(\S+)")
 ROLES = ("coordinator", "partition_leader", "offset_manager")
 
 
 class FailingDisks(Workload):
-    """Trouble with disks, and nothing else."""
-
-    def __init__(self, world: World) -> None:
-        super().__init__(world)
-        self.done: set[str] = set()
+    """Trouble with disks, and nothing else: each kind at each role."""
 
     async def trouble(self) -> None:
-        end_s = self.world.loop.time() + TROUBLE_S
         faults = [self._eio, self._short, self._below_the_floor, self._full]
-        while self.world.loop.time() < end_s:
+        for role, fault in self.random.sample(list(itertools.product(ROLES, faults)), 12):
             await asyncio.sleep(self.random.choice([0.05, 0.5, 3.0]))
-            role = self.random.choice(ROLES)
-            fault = self.random.choice(faults)
-            self.done.add(fault.__name__)
             self.world.say(f"-- {fault.__name__} at {role}")
             await fault(role)
         await self.world.ready()
@@ -64,7 +55,7 @@ class FailingDisks(Workload):
         disk.full = False
 
 
-@pytest.mark.parametrize("seed", range(500, 503))
+@pytest.mark.parametrize("seed", range(500, 502))
 def test_i5_i28_i29_hold_on_disks_that_fail_and_fill_up(seed: int) -> None:
     report, trace, _ = run_seed(seed, FailingDisks, SETTINGS)
     assert report.clean, str(report)
