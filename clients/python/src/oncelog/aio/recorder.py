@@ -184,16 +184,7 @@ class Recorder:
     async def seal_all(self) -> None:
         """Seals everything that was sent before, and waits until it was delivered or has failed."""
         for buffer in list(self._buffers.values()):
-            with self._lock:
-                items, size = buffer.take()
-                at_once = bool(items) and not self._travelling
-                if at_once:
-                    self.outstanding += size
-                elif items:
-                    self._hand_over(buffer, items, size)
-            # Nothing is on its way that this could overtake: two turns of the loop are saved.
-            if at_once:
-                self._accept(buffer.topic, items, size)
+            self._seal_here(buffer)
         if self._travelling:
             arrived: asyncio.Future[None] = self._loop.create_future()
             self._loop.call_soon_threadsafe(_done, arrived)
@@ -248,15 +239,31 @@ class Recorder:
             if not waiter.done():
                 waiter.set_result(None)
 
+    def _seal_here(self, buffer: TopicBuffer) -> None:
+        """As `_seal`, on the loop: where nothing is on its way that this could overtake, the chunk
+        arrives at once, without a detour over the loop's queue."""
+        with self._lock:
+            items, size = buffer.take()
+            at_once = bool(items) and not self._travelling
+            if at_once:
+                self.outstanding += size
+            elif items:
+                self._hand_over(buffer, items, size)
+        if at_once:
+            self._accept(buffer.topic, items, size)
+
     def _linger(self, buffer: TopicBuffer) -> None:
         assert self._linger_ms is not None
-        self._loop.call_later(self._linger_ms / 1000, self._lingered, buffer)
+        if self._linger_ms:
+            self._loop.call_later(self._linger_ms / 1000, self._lingered, buffer)
+        else:
+            self._lingered(buffer)
 
     def _lingered(self, buffer: TopicBuffer) -> None:
         # Before taking: a record that comes after this arms the timer again.
         buffer.armed = False
         if not self.stopped:
-            self._seal(buffer)
+            self._seal_here(buffer)
 
     def _arrive(self, topic: str, chunk: Chunk, size: int) -> None:
         with self._lock:
