@@ -10,6 +10,7 @@ from errno import EIO
 
 import pytest
 
+from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.workload import Workload, run_seed
 
 FLOOR_BYTES = 1 << 20
@@ -53,6 +54,48 @@ class FailingDisks(Workload):
         disk.full = True
         await asyncio.sleep(self.random.choice([0.5, 2, 7]))
         disk.full = False
+
+
+class LostFiles(Workload):
+    """Files that can be made again are gone, or older, when a process starts again."""
+
+    async def trouble(self) -> None:
+        lost: set[str] = set()
+        for role in self.random.sample(ROLES * 3, 9):
+            await asyncio.sleep(self.random.choice([0.5, 2.0, 4.0]))
+            await self.world.lose_power(role, self.random.choice(list(Tear)))
+            process = self.world.processes[role]
+            process.disk = process.disk.reopen()
+            lost |= self._lose(process.disk)
+            await self.world.start(role)
+        await self.world.ready()
+        assert lost == {"index", "epochs", "snapshot", "rows"}, f"only {lost} was lost"
+
+    def _lose(self, disk: FakeDisk) -> set[str]:
+        """Which kinds."""
+        lost = set()
+        for replica in disk.list("partitions"):
+            directory = f"partitions/{replica}"
+            newest = [name for name in disk.list(directory) if name.startswith("snapshot-")][-1:]
+            rows = [f"tables/{name}" for name in disk.list(f"{directory}/tables")]
+            indexes = [name for name in disk.list(directory) if name.endswith(".index")]
+            for name in [*newest, *rows, *indexes, "epochs", "replica.json"]:
+                if disk.exists(f"{directory}/{name}") and self.random.random() < 0.3:
+                    disk.remove(f"{directory}/{name}")
+                    self.world.say(f"-- lost {directory}/{name}")
+                    lost |= {
+                        kind for kind in ("index", "epochs", "snapshot", "rows") if kind in name
+                    }
+        return lost
+
+
+@pytest.mark.parametrize("seed", range(520, 522))
+def test_i24_i35_hold_where_files_that_can_be_made_again_are_lost(seed: int) -> None:
+    settings = ("node.disk_free_floor_bytes=0", "node.snapshot_every_bytes=20000")
+    report, _, _ = run_seed(seed, LostFiles, settings)
+    assert report.clean, str(report)
+    assert report.size.committed > 50, "a day without work shows nothing"
+    assert not report.size.unknown, "everything was read at the end: each commit has its outcome"
 
 
 @pytest.mark.parametrize("seed", range(500, 502))
