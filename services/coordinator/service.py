@@ -77,6 +77,8 @@ class CoordinatorService:
         self._env = env
         self._waiting = waiting
         self._endings_of = endings
+        # Sessions whose stream tells its end. Invariant: one per producer and stream.
+        self._held: set[SessionOpened] = set()
         self._batch_limits = records.BatchLimits(
             max_batch_bytes=config.one_shot_bytes_max,
             decompressed_bytes_max=config.one_shot_decompressed_bytes_max,
@@ -100,7 +102,16 @@ class CoordinatorService:
     def _hold_session(self, replica: Replica, granted: ProducerGranted, call: Call) -> None:
         session = SessionOpened(granted.producer, call.stream_id)
         replica.signal(session)
-        call.on_stream_end(lambda: replica.signal(SessionEnded(*session)))
+        if session in self._held:
+            # Asked for again on its stream: one end is enough.
+            return
+        self._held.add(session)
+
+        def ended() -> None:
+            self._held.discard(session)
+            replica.signal(SessionEnded(*session))
+
+        call.on_stream_end(ended)
 
     # -------------------------------------------------------------------------------- transactions
 

@@ -93,7 +93,10 @@ class CoordinatorState:
             return
         if transaction.identity != signal.producer:
             return
-        self.asked.setdefault(signal.tx_id, set()).add(signal.partition)
+        asked = self.asked.setdefault(signal.tx_id, set())
+        # Above the limit it is no participant that anybody could name in a manifest either.
+        if len(asked) < self.config.parts_max:
+            asked.add(signal.partition)
         if signal.bytes_received and signal.tx_id in self.idle:
             self.idle.set(signal.tx_id, now_ms + transaction.timeout_ms)
 

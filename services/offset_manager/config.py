@@ -22,6 +22,11 @@ class OffsetManagerConfig:
     open_transactions_max: int = 100_000
     # Groups per partition of __consumer_offsets.
     groups_max: int = 1_000_000
+    # Partitions that one group has committed or pending offsets of. Danger: all of them are one
+    # reply where a client asks for all.
+    offsets_per_group_max: int = 100_000
+    # Producers of transactions that a partition of __consumer_offsets remembers.
+    producers_max: int = 1_000_000
     # How long a transaction may be open here before its coordinator is asked, milliseconds.
     question_after_ms: int = 1_000
     # And how often again, until it has ended here, milliseconds.

@@ -136,6 +136,7 @@ class OffsetManagerMachine:
     def _commit(self, command: CommitOffsets) -> Decision[Record]:
         group = self._group_for_commit(command.group)
         steps = tuple(step for step in command.offsets if group.needs_plain(step))
+        self._require_room(group, steps)
         return Decision([OffsetsCommitted(command.group, steps)] if steps else [])
 
     def _commit_in_transaction(self, command: CommitTransactionOffsets) -> Decision[Record]:
@@ -152,6 +153,7 @@ class OffsetManagerMachine:
         )
         if not steps:
             return Decision()
+        self._require_room(group, steps)
         record = OffsetsPending(tx_id, producer_id, command.generation, command.group, steps)
         return Decision([record])
 
@@ -167,11 +169,34 @@ class OffsetManagerMachine:
                     "offset_manager.open_transactions_max",
                     limit="open_transactions_max",
                 )
+            self._require_known(command.producer_id)
         elif (opened.producer_id, opened.generation) != (command.producer_id, command.generation):
             raise ProducerMismatch(
                 f"transaction {command.tx_id:x} belongs to another producer or generation; "
                 "use the producer that began it",
                 tx_id=command.tx_id,
+            )
+
+    def _require_known(self, producer_id: ProducerId) -> None:
+        fences, limit = self._state.fences, self._config.producers_max
+        if producer_id not in fences and len(fences) >= limit:
+            raise LimitExceeded(
+                f"this partition of __consumer_offsets remembers {limit} producers; reuse names, "
+                "or raise offset_manager.producers_max",
+                limit="producers_max",
+            )
+
+    def _require_room(self, group: Group, steps: Sequence[OffsetCommit]) -> None:
+        limit = self._config.offsets_per_group_max
+        held = len(group.committed) + len(group.pending)
+        if held + len(steps) <= limit:
+            return
+        new = {step.partition for step in steps}.difference(group.committed, group.pending)
+        if new and len({*group.committed, *group.pending}) + len(new) > limit:
+            raise LimitExceeded(
+                f"the group has offsets of {limit} partitions; use several groups, or raise "
+                "offset_manager.offsets_per_group_max",
+                limit="offsets_per_group_max",
             )
 
     def _group_for_commit(self, name: str) -> Group:

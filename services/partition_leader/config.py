@@ -19,6 +19,9 @@ class PartitionLeaderConfig:
     open_transactions_max: int = 100_000
     # Batches of one writer in one transaction, per partition. Danger: 32 bytes of memory each.
     batches_per_part_max: int = 1_000_000
+    # Writers of one transaction, per partition: an ordinary producer is one, each attempt of a
+    # Spark task another. Danger: about 1 KiB of memory each.
+    writers_per_transaction_max: int = 100_000
     # Producers (plain ones, and ones of transactions) that a partition remembers, each. Danger:
     # about 2 KiB of memory for a plain one.
     producers_max: int = 1_000_000

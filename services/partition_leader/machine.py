@@ -173,6 +173,9 @@ class PartitionMachine:
             return refusal
         transaction = self.pending.open.get(batch.tx_id)
         if transaction is not None:
+            limit = self.config.writers_per_transaction_max
+            if batch.writer not in transaction.writers and len(transaction.writers) >= limit:
+                return _limit("writers_per_transaction_max", limit)
             return transaction.refusal(batch)
         if self._has_marker(batch.tx_id):
             return TransactionEnded(

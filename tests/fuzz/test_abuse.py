@@ -13,8 +13,9 @@ import grpc
 import grpc.aio
 
 from oncelogpb import calls
-from oncelogpb.errors import LimitExceeded
+from oncelogpb.errors import LimitExceeded, from_status
 from oncelogpb.v1 import coordinator_pb2 as tx_pb
+from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb
 from tests.fuzz.hand import Hand, rows, story
@@ -129,6 +130,89 @@ def test_limits_on_what_is_held_open_are_told_by_name(tmp_path: Path) -> None:
         "partition_leader.producers_max=4",
     )
     # No witness: it would meet these limits as well.
+    story(tmp_path, tell, *settings, witnessed=False)
+
+
+def test_what_one_transaction_or_group_may_hold_is_limited_by_name(tmp_path: Path) -> None:
+    async def tell(hand: Hand) -> None:
+        where = await hand.topic("wide", partitions=4)
+        producer = await hand.named_producer("p")
+        tx_id = await hand.begin(producer)
+
+        async def write(writer: int) -> None:
+            request = log_pb.ProduceRequest(
+                tx_id=tx_id, producer=producer, writer=writer, batches=[rows(where, b"x")]
+            )
+            reply = await hand.call("partition_leader.produce", request)
+            if reply.results[0].HasField("error"):
+                raise from_status(reply.results[0].error)
+
+        def commit(number: int, tx_id: int = 0, producer_id: int = 0) -> Awaitable[Any]:
+            place = pb.Partition(topic_id=where.topic_id, number=number)
+            step = offsets_pb.OffsetCommit(partition=place, from_any=True, to_offset=1)
+            offsets = offsets_pb.GroupOffsets(group="g", offsets=[step])
+            if not tx_id:
+                request = offsets_pb.CommitOffsetsRequest(offsets=offsets)
+                return hand.call("offset_manager.commit_offsets", request)
+            who = pb.Producer(producer_id=producer_id, generation=1)
+            return hand.call(
+                "offset_manager.commit_transaction_offsets",
+                offsets_pb.CommitTransactionOffsetsRequest(
+                    tx_id=tx_id, producer=who, offsets=offsets
+                ),
+            )
+
+        async def limit_of(call: Awaitable[Any]) -> str:
+            error = await hand.refusal(call)
+            assert error.reason == "LIMIT_EXCEEDED"
+            return error.metadata["limit"]
+
+        await write(1)
+        await write(2)
+        assert await limit_of(write(3)) == "writers_per_transaction_max"
+        await commit(0)
+        await commit(1)
+        assert await limit_of(commit(2)) == "offsets_per_group_max"
+        # What it has may go on.
+        await commit(1)
+        await commit(0, tx_id=5, producer_id=101)
+        await commit(1, tx_id=6, producer_id=102)
+        assert await limit_of(commit(1, tx_id=7, producer_id=103)) == "producers_max"
+
+    settings = (
+        "partition_leader.writers_per_transaction_max=2",
+        "offset_manager.offsets_per_group_max=2",
+        "offset_manager.producers_max=2",
+    )
+    story(tmp_path, tell, *settings, witnessed=False)
+
+
+def test_a_session_that_is_asked_for_again_is_held_once(tmp_path: Path) -> None:
+    """And questions about an open transaction add no more partitions than a manifest may name."""
+
+    async def tell(hand: Hand) -> None:
+        channel = hand.target.channels["coordinator"]
+        stream = calls.CallStream(channel, "coordinator")
+        request = tx_pb.InitProducerRequest(name="held", instance_id=bytes(16), session=True)
+        for _ in range(50):
+            granted = await stream.call("init_producer", request)
+        tx_id = await hand.begin(granted.producer)
+        asking = tx_pb.AskTransactionsRequest(journal_partition=tx_id >> 48)
+        for number in range(20):
+            question = asking.questions.add(tx_id=tx_id, producer=granted.producer)
+            question.partition.topic_id = bytes(15) + bytes((number,))
+        await hand.call("coordinator.ask_transactions", asking)
+        described = await hand.call(
+            "coordinator.get_transaction", tx_pb.GetTransactionRequest(tx_id=tx_id)
+        )
+        assert len(described.transaction.parts.topics) == 5
+        await stream.close()
+        # Its session is over: after the grace, the transaction is too.
+        async with asyncio.timeout(20):
+            while await hand.open_transactions(""):
+                await asyncio.sleep(0.05)
+
+    settings = ("coordinator.parts_max=5", "coordinator.session_grace_ms=100")
     story(tmp_path, tell, *settings, witnessed=False)
 
 

@@ -347,7 +347,8 @@ def require_topic(
     if partitions > PARTITIONS_PER_TOPIC_MAX:
         raise LimitExceeded(
             f"{partitions} partitions are more than partitions_per_topic_max "
-            f"({PARTITIONS_PER_TOPIC_MAX})"
+            f"({PARTITIONS_PER_TOPIC_MAX})",
+            limit="partitions_per_topic_max",
         )
     if replication_factor < 1:
         raise InvalidArgument(f"the replication factor is at least 1, not {replication_factor}")
@@ -360,11 +361,15 @@ def require_topic(
 
 def _require_configs(configs: Mapping[str, str]) -> None:
     if len(configs) > CONFIGS_MAX:
-        raise LimitExceeded(f"{len(configs)} settings are more than configs_max ({CONFIGS_MAX})")
+        raise LimitExceeded(
+            f"{len(configs)} settings are more than configs_max ({CONFIGS_MAX})",
+            limit="configs_max",
+        )
     for name in sorted(configs):
         if len(name) + len(configs[name].encode()) > CONFIG_BYTES_MAX:
             raise LimitExceeded(
-                f"the setting {name[:40]!r} is longer than config_bytes_max ({CONFIG_BYTES_MAX})"
+                f"the setting {name[:40]!r} is longer than config_bytes_max ({CONFIG_BYTES_MAX})",
+                limit="config_bytes_max",
             )
 
 

@@ -116,6 +116,7 @@ OFFSET_MANAGER: Final = (
 NODE: Final = (
     _counter("rpc_calls", "Calls whose handler was started.", "service", "method"),
     _gauge("inflight_bytes", "Bytes of requests whose handlers run (inflight_bytes_max)."),
+    _gauge("unary_calls", "Unary calls under way (calls_max)."),
     _gauge("streams", "Streams that are open (streams_max)."),
     _counter("rpc_errors", "Calls answered with an error.", "service", "method", "reason"),
     _gauge("etcd_reachable", "1 while etcd answers this process."),

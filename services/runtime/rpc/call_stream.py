@@ -65,6 +65,8 @@ class CallStream:
         self._end = StreamEnd()
         self._running: dict[int, asyncio.Task[None]] = {}
         self._ready: deque[tuple[Chunks, int]] = deque()
+        # Of the answers in it.
+        self._ready_bytes = 0
         self._answer_ready = asyncio.Event()
         self._answers_written = asyncio.Event()
         self._writing = False
@@ -118,10 +120,20 @@ class CallStream:
             share = len(data) // (len(calls) or 1)
             for call in calls:
                 self._start(call, share)
-                while len(self._ready) > self._limits.stream_calls_max:
-                    # Who does not read its answers is not read either.
-                    self._answers_written.clear()
-                    await self._answers_written.wait()
+                await self._until_read()
+
+    def _is_read(self) -> bool:
+        """The caller reads its answers, more or less."""
+        return (
+            len(self._ready) <= self._limits.stream_calls_max
+            and self._ready_bytes <= self._limits.stream_answer_bytes_max
+        )
+
+    async def _until_read(self) -> None:
+        """Who does not read its answers is not read either."""
+        while not self._is_read():
+            self._answers_written.clear()
+            await self._answers_written.wait()
 
     def _decode(self, data: bytes) -> Any:
         """The calls of a message. Raises TooLarge, InvalidArgument."""
@@ -169,6 +181,7 @@ class CallStream:
         context = CallContext(
             self._limits.timeout_ms(timeout_ms), self._identity, self._stream_id, self._end
         )
+        await self._until_read()
         answer = await method.answer(request, context)
         try:
             self._answer(number, answer, self._fields[method.name])
@@ -186,13 +199,14 @@ class CallStream:
 
     def _answer(self, number: int, answer: Any, field: int) -> None:
         if isinstance(answer, OncelogError):
-            self._ready.append(bulk.frame_error(number, to_status(answer)))
+            framed = bulk.frame_error(number, to_status(answer))
         else:
             framed = bulk.frame_answer(number, field, answer)
             if framed[1] > self._limits.message_bytes_max:
                 refusal = message_too_large("a reply", framed[1], self._limits.message_bytes_max)
                 framed = bulk.frame_error(number, to_status(refusal))
-            self._ready.append(framed)
+        self._ready.append(framed)
+        self._ready_bytes += framed[1]
         self._answer_ready.set()
 
     async def _write(self) -> None:
@@ -202,6 +216,8 @@ class CallStream:
             self._writing = True
             while self._ready:
                 await self._context.write(self._take())
+                if self._is_read():
+                    self._answers_written.set()
             self._writing = False
             self._answers_written.set()
             self._look_if_idle()
@@ -212,6 +228,7 @@ class CallStream:
         total = 0
         while self._ready and (not total or total + self._ready[0][1] <= PACK_BYTES):
             answer, size = self._ready.popleft()
+            self._ready_bytes -= size
             chunks.extend(answer)
             total += size
         return bulk.join(chunks)

@@ -26,6 +26,12 @@ class RpcLimits:
     inflight_bytes_max: int = 256 * 1024 * 1024
     # Calls of one stream that are not answered yet: THROTTLED above.
     stream_calls_max: int = 8_192
+    # Bytes of answers on one stream that its caller has not read yet: above, it is not read either,
+    # and what it asked before is answered later. A caller that reads none costs no more than this,
+    # and what its calls under way are answered.
+    stream_answer_bytes_max: int = 64 * 1024 * 1024
+    # Unary calls under way at once, over all callers: THROTTLED above.
+    calls_max: int = 65_536
     # Streams open at once, over all callers: THROTTLED above.
     streams_max: int = 4_096
     # Calls at once on one connection; HTTP/2 makes a client wait above.

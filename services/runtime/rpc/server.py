@@ -69,6 +69,7 @@ class RpcServer:
         self._stream_ids = itertools.count(1)
         self._streams: set[CallStream] = set()
         self._stream_count = 0
+        self._call_count = 0
         self._stopping = False
         self._reporting: asyncio.Task[None] | None = None
         self._health_is_ours = health is None
@@ -110,7 +111,11 @@ class RpcServer:
 
     def held(self) -> dict[str, int]:
         """What is held for callers now, by the names of its metrics."""
-        return {"inflight_bytes": self._inflight.bytes, "streams": self._stream_count}
+        return {
+            "inflight_bytes": self._inflight.bytes,
+            "streams": self._stream_count,
+            "unary_calls": self._call_count,
+        }
 
     async def _report(self) -> None:
         while True:
@@ -174,9 +179,11 @@ class RpcServer:
             except OncelogError as error:
                 return await _abort(context, method.count(error))
             self._inflight.add(size)
+            self._call_count += 1
             try:
                 answer = await method.answer(request, self._unary_context(context))
             finally:
+                self._call_count -= 1
                 self._inflight.remove(size)
             if isinstance(answer, OncelogError):
                 return await _abort(context, answer)
@@ -274,6 +281,8 @@ class RpcServer:
     def _admit(self, size: int) -> None:
         if self._stopping:
             raise Unavailable("this process is stopping; ask for the leader again")
+        if self._call_count >= self._limits.calls_max:
+            raise throttled("calls_max", self._limits.calls_max)
         if size and not self._inflight.has_room(size):
             raise throttled("inflight_bytes_max", self._limits.inflight_bytes_max)
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import AsyncIterator
 from typing import Any
 
+import grpc.aio
 import pytest
 
 from oncelogpb import calls
-from oncelogpb.errors import InvalidArgument, TooLarge
+from oncelogpb.errors import InvalidArgument, Throttled, TooLarge
 from oncelogpb.v1 import coordinator_pb2 as coordinator
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as types
@@ -129,3 +132,72 @@ def test_what_is_malformed_is_left_to_the_parser(monkeypatch: pytest.MonkeyPatch
                 assert type(error) is InvalidArgument
 
     run(story())
+
+
+def test_calls_max_counts_calls_that_are_under_way() -> None:
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        async def wait(request: Any, call: Any) -> Any:
+            await gate.wait()
+            return coordinator.InitProducerReply()
+
+        limits = RpcLimits(calls_max=2)
+        async with serving("Coordinator", limits=limits, init_producer=wait) as (server, channel):
+            request = coordinator.InitProducerRequest(name="x")
+
+            def ask() -> Any:
+                return calls.unary(channel, "coordinator", "init_producer", request)
+
+            two = [asyncio.create_task(ask()) for _ in range(2)]
+            while server.held()["unary_calls"] < 2:
+                await asyncio.sleep(0)
+            error = await outcome_of(ask())
+            assert (type(error), error.metadata["limit"]) == (Throttled, "calls_max")
+            gate.set()
+            await asyncio.gather(*two)
+            assert server.held() == {"inflight_bytes": 0, "streams": 0, "unary_calls": 0}
+
+    run(story())
+
+
+def test_calls_of_a_caller_that_does_not_read_wait_until_it_does() -> None:
+    """Its answers are bounded by their bytes, and all come in the end."""
+    started: list[int] = []
+
+    async def large(request: Any, call: Any) -> Any:
+        started.append(request.tx_id)
+        described = coordinator.TransactionDescription(name="x" * 1_000_000)
+        return coordinator.GetTransactionReply(transaction=described)
+
+    async def story() -> None:
+        limits = RpcLimits(stream_answer_bytes_max=2_000_000)
+        async with serving("Coordinator", limits=limits, get_transaction=large) as (_, channel):
+            stream = channel.stream_stream(
+                "/oncelogpb.v1.Coordinator/Stream",
+                response_deserializer=coordinator.CoordinatorAnswers.FromString,
+            )()
+            await stream.initial_metadata()
+            asked = [
+                coordinator.CoordinatorCall(
+                    number=n, get_transaction=coordinator.GetTransactionRequest(tx_id=n)
+                )
+                for n in range(1, 101)
+            ]
+            packed = coordinator.CoordinatorCalls(calls=asked)
+            await stream.write(packed.SerializeToString())
+            for _ in range(500):
+                await asyncio.sleep(0.001)
+            assert 0 < len(started) < 50, "most have not begun"
+            await stream.done_writing()
+            numbers = [
+                answer.number async for answers in _until_end(stream) for answer in answers.answers
+            ]
+            assert numbers == started == list(range(1, 101))
+
+    run(story())
+
+
+async def _until_end(stream: Any) -> AsyncIterator[Any]:
+    while (answers := await stream.read()) is not grpc.aio.EOF:  # type: ignore[attr-defined]
+        yield answers
