@@ -1,16 +1,39 @@
-"""Shows what the services said when a test fails."""
+"""A real cluster for each module that asks for one; what its services said when a test fails."""
 
 from __future__ import annotations
 
-from collections.abc import Generator
+import itertools
+from collections.abc import Generator, Iterator
 
 import pytest
 
-from tests.integration.cluster import OF_THIS_TEST, ROLES
+import oncelog
+from tests.integration.cluster import OF_THIS_TEST, ROLES, Cluster, running
 
 LOG_LINES_MAX = 25
 # Said so often, and of so little interest, that the rest would be lost among them.
 NOISE = ('"event": "elected"', '"event": "leading"', '"event": "deposed"')
+
+_names = itertools.count()
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    """Shared by the tests of a module: each leaves it whole."""
+    with running(tmp_path_factory.mktemp("cluster")) as made:
+        yield made
+
+
+@pytest.fixture
+def log(cluster: Cluster) -> Iterator[oncelog.Log]:
+    with cluster.connect() as made:
+        yield made
+
+
+@pytest.fixture
+def topic(log: oncelog.Log) -> str:
+    """A new one, with two partitions."""
+    return log.admin.create_topic(f"topic-{next(_names)}", partitions=2).name
 
 
 @pytest.hookimpl(wrapper=True)

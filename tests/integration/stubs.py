@@ -10,16 +10,22 @@ import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
+from oncelogpb import errors
 from oncelogpb.v1 import (
     cluster_pb2_grpc,
     coordinator_pb2_grpc,
     offset_manager_pb2_grpc,
+    partition_leader_pb2,
     partition_leader_pb2_grpc,
 )
+from oncelogpb.v1 import types_pb2 as pb
+from tests.integration.by_hand import rows_batch
 from tests.integration.cluster import COORDINATOR, OFFSET_MANAGER, PARTITION_LEADER, Cluster
 
 # Where gRPC puts the google.rpc.Status with its details.
 DETAILS = "grpc-status-details-bin"
+# Of plain producers the top bit is set.
+PLAIN = pb.Producer(producer_id=1 << 63 | 7)
 # A bound that only ends a test that would hang.
 TIMEOUT_S = 30.0
 
@@ -48,6 +54,16 @@ class Stubs:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+def produce(stubs: Stubs, partition: pb.Partition, value: bytes = b"plain") -> str:
+    """Appends a plain record, the first of a producer of its own. Reason of the refusal; "" where
+    it is acknowledged, also as a repeat."""
+    request = partition_leader_pb2.ProduceRequest(
+        producer=PLAIN, batches=[rows_batch(partition, value)]
+    )
+    (result,) = stubs.leader.Produce(request, timeout=TIMEOUT_S, wait_for_ready=True).results
+    return errors.from_status(result.error).reason if result.HasField("error") else ""
 
 
 def refusal(call: Callable[..., Any], request: object) -> error_details_pb2.ErrorInfo:

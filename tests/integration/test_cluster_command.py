@@ -4,34 +4,31 @@ from __future__ import annotations
 
 import contextlib
 import json
-import shutil
 import signal
 import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
 import oncelog
 from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2
 from oncelogpb.v1 import types_pb2 as pb
-from services.cli.app import oncelog as oncelog_command
 from tests.integration.by_hand import ByHand, rows_batch
 from tests.integration.cluster import until
+from tests.integration.shell import REFUSED, UNREACHABLE, WRONG_USAGE, Shell
 
 pytestmark = pytest.mark.integration
 
 COMMAND = (sys.executable, "-m", "services.cli")
-REFUSED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 # Bounds that only end a test that would hang.
 READY_S, DONE_S = 120, 60
 
 
-class Up:
+class Up(Shell):
     """One run of `oncelog up` over a folder, and commands against it."""
 
     def __init__(self, folder: Path) -> None:
@@ -47,7 +44,7 @@ class Up:
         for line in self._process.stdout:
             self.said.append(json.loads(line))
             if self.said[-1].get("ready"):
-                self.bootstrap: str = self.said[-1]["bootstrap"]
+                super().__init__(self.said[-1]["bootstrap"])
                 return
         raise AssertionError(f"it did not come up: {self.said} {self._process.communicate()[1]}")
 
@@ -65,44 +62,6 @@ class Up:
                 process.send_signal(signal.SIGTERM)
             if process.stdout is not None and not process.stdout.closed:
                 print(*process.communicate(timeout=DONE_S), sep="\n")
-
-    def ask(self, *words: str, given: str = "") -> Any:
-        """What `oncelog WORDS... --json` prints, as one value."""
-        done = self.run(*words, given=given)
-        assert done.returncode == 0, done.stderr
-        return json.loads(done.stdout)
-
-    def lines(self, *words: str) -> list[Any]:
-        """The same of a command that prints a value per line."""
-        done = self.run(*words)
-        assert done.returncode == 0, done.stderr
-        return [json.loads(line) for line in done.stdout.splitlines()]
-
-    def refused(self, *words: str, code: int = REFUSED) -> str:
-        """The reason."""
-        done = self.run(*words)
-        assert done.returncode == code, f"{done.stdout} {done.stderr}"
-        return str(json.loads(done.stderr.splitlines()[-1])["error"]["reason"])
-
-    def run(self, *words: str, given: str = "") -> Done:
-        """In this process: a real one for each would take minutes on a busy machine."""
-        result = CliRunner().invoke(
-            oncelog_command,
-            [*words, "--json"],
-            input=given,
-            env={"ONCELOG_BOOTSTRAP": self.bootstrap},
-        )
-        if not isinstance(result.exception, SystemExit | None):
-            raise result.exception
-        return Done(result.exit_code, result.stdout, result.stderr)
-
-
-class Done(NamedTuple):
-    """As a shell sees a command."""
-
-    returncode: int
-    stdout: str
-    stderr: str
 
 
 SETTINGS = ("--set=node.disk_free_floor_bytes=0", "--set=node.segment_bytes=1048576")
@@ -293,29 +252,3 @@ def test_i5_ctrl_c_stops_cleanly_and_a_restart_keeps_everything(tmp_path: Path) 
             with log.transactional_producer("kept").transaction(commit_seq=("scope", 7)) as tx:
                 tx.send("kept", b"4", partition=0)
             assert tx.already_committed
-
-
-def test_a_partition_that_was_lost_is_led_again_by_an_unclean_election(tmp_path: Path) -> None:
-    with up_over(tmp_path / "data") as up:
-        created = up.ask("topic", "create", "t", "--partitions", "2")
-        with oncelog.connect(up.bootstrap) as log, log.producer() as plain:
-            for partition in (0, 1):
-                plain.send("t", b"%d" % partition, partition=partition)
-        up.interrupt()
-    # As after a disk that was replaced.
-    (lost,) = (tmp_path / "data").glob(f"partition_leader/partitions/{created['topic_id']}-1")
-    shutil.rmtree(lost)
-    with up_over(tmp_path / "data") as up:
-        assert up.ask("cluster", "status")["partitions_without_leader"] == ["t/1"]
-        assert up.refused("consume", "t", "--partition", "1", "--timeout", "1", code=UNREACHABLE)
-        assert [row["value"] for row in up.lines("consume", "t", "--partition", "0")] == ["0"]
-        assert up.run("cluster", "unclean-elect", "t/1").returncode == WRONG_USAGE
-        elected = up.ask("cluster", "unclean-elect", "t/1", "--accept-loss")
-        assert (elected["partition"], elected["epoch"]) == ("t/1", 2)
-        assert up.ask("cluster", "status")["partitions_without_leader"] == []
-        with oncelog.connect(up.bootstrap) as log, log.producer() as plain:
-            plain.send("t", b"anew", partition=1)
-        assert [row["value"] for row in up.lines("consume", "t")] == ["0", "anew"]
-        # Only for partitions that nobody leads.
-        refused = up.refused("cluster", "unclean-elect", "t/0", "--accept-loss")
-        assert refused == "INVALID_ARGUMENT"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import os
 from collections.abc import Iterator
@@ -20,7 +21,6 @@ from tests.integration.cluster import (
     PARTITION_LEADER,
     ROLES,
     Cluster,
-    running,
     until,
 )
 from tests.integration.stubs import TIMEOUT_S, Stubs, info_of, refusal
@@ -28,12 +28,6 @@ from tests.integration.stubs import TIMEOUT_S, Stubs, info_of, refusal
 pytestmark = pytest.mark.integration
 
 _names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
 
 
 @pytest.fixture
@@ -70,10 +64,14 @@ def test_reflection_lists_the_services_and_shows_their_files(stubs: Stubs, role:
 @pytest.mark.parametrize("role", ROLES)
 def test_health_is_serving_for_the_process_and_each_service(stubs: Stubs, role: str) -> None:
     health = health_pb2_grpc.HealthStub(stubs.channels[role])
-    for name in ("", *(f"oncelogpb.v1.{name}" for name in SERVED[role])):
+
+    def serves(name: str) -> bool:
         request = health_pb2.HealthCheckRequest(service=name)
         status = health.Check(request, timeout=TIMEOUT_S).status
-        assert status == health_pb2.HealthCheckResponse.SERVING, name
+        return bool(status == health_pb2.HealthCheckResponse.SERVING)
+
+    for name in ("", *(f"oncelogpb.v1.{name}" for name in SERVED[role])):
+        until(functools.partial(serves, name), f"{name} is served")
     with pytest.raises(grpc.RpcError) as caught:
         health.Check(health_pb2.HealthCheckRequest(service="oncelogpb.v1.Nothing"))
     assert caught.value.code() is grpc.StatusCode.NOT_FOUND

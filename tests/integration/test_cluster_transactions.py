@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import itertools
-import json
-import subprocess
-import sys
-from collections.abc import Iterator
-
 import pytest
 
 import oncelog
 from oncelog import errors
 from oncelogpb.v1 import types_pb2 as pb
 from tests.integration.by_hand import VISIBLE, ByHand, ByHandTransaction
-from tests.integration.cluster import COORDINATOR, PARTITION_LEADER, Cluster, running, until
+from tests.integration.cluster import COORDINATOR, PARTITION_LEADER, Cluster, until
 from tests.integration.reading import next_values, values
+from tests.integration.shell import Shell
 
 pytestmark = pytest.mark.integration
-
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
-
-
-@pytest.fixture
-def log(cluster: Cluster) -> Iterator[oncelog.Log]:
-    with cluster.connect() as made:
-        yield made
-
-
-@pytest.fixture
-def topic(log: oncelog.Log) -> str:
-    return log.admin.create_topic(f"topic-{next(_names)}", partitions=2).name
 
 
 # ------------------------------------------------------------------------------------------ order
@@ -233,25 +209,10 @@ def test_a_damaged_part_is_told_and_passed_and_resolved_by_hand(
         assert values(log, topic) == [b"after", b"whole"]
         assert list(hand.journal(topic, 0).damaged) == [tx.tx_id]
         cluster.restart(PARTITION_LEADER)
-        resolved = oncelog_command(
-            cluster, "tx", "resolve", f"{tx.tx_id:016x}", f"{topic}/0", f"--{action}"
+        resolved = Shell(cluster.bootstrap).ask(
+            "tx", "resolve", f"{tx.tx_id:016x}", f"{topic}/0", f"--{action}"
         )
         assert resolved["record_count"] == 2
         assert values(log, topic) == [b"after", *seen, b"whole"]
         assert not hand.journal(topic, 0).damaged
         assert not hand.journal(topic, 0).HasField("first_open_position")
-
-
-def oncelog_command(cluster: Cluster, *words: str) -> dict[str, object]:
-    """What `oncelog WORDS... --json` prints."""
-    command = [sys.executable, "-m", "services.cli", *words, "--json"]
-    done = subprocess.run(
-        [*command, "--bootstrap", cluster.bootstrap],
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=60,
-    )
-    assert done.returncode == 0, done.stderr
-    printed: dict[str, object] = json.loads(done.stdout)
-    return printed

@@ -4,7 +4,6 @@ truly is refused by name, and everything goes on when it is back (docs/operating
 from __future__ import annotations
 
 import contextlib
-import itertools
 import os
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +21,6 @@ from tests.integration.cluster import (
     PARTITION_LEADER,
     ROLES,
     Cluster,
-    running,
     until,
 )
 from tests.integration.reading import next_values, values
@@ -32,25 +30,6 @@ pytestmark = pytest.mark.integration
 
 # A producer of its own for a plain batch: the top bit is set.
 PLAIN = pb.Producer(producer_id=1 << 63 | 7)
-
-_names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
-
-
-@pytest.fixture
-def log(cluster: Cluster) -> Iterator[oncelog.Log]:
-    with cluster.connect() as made:
-        yield made
-
-
-@pytest.fixture
-def topic(log: oncelog.Log) -> str:
-    return log.admin.create_topic(f"topic-{next(_names)}", partitions=2).name
 
 
 @contextlib.contextmanager

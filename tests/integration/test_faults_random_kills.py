@@ -6,8 +6,7 @@ import random
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +14,7 @@ import oncelog
 from oncelog.protocol import Protocol
 from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
-from tests.integration.cluster import ROLES, Cluster, running, until
+from tests.integration.cluster import ROLES, Cluster, until
 from tests.integration.reading import read_all, values
 
 pytestmark = pytest.mark.integration
@@ -52,12 +51,6 @@ class Background:
     def check(self) -> None:
         if self.error is not None:
             raise self.error
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    with running(tmp_path) as made:
-        yield made
 
 
 def test_i21_i14_i22_exactly_once_over_random_kills_of_all_services(cluster: Cluster) -> None:

@@ -8,7 +8,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
@@ -21,7 +21,6 @@ from tests.integration.cluster import (
     PARTITION_LEADER,
     ROLES,
     Cluster,
-    running,
     until,
 )
 from tests.integration.reading import next_values, values
@@ -33,18 +32,6 @@ ENDS: dict[str, Callable[..., None]] = {"killed": Cluster.kill, "stopped": Clust
 COUNT = 20
 
 _names = itertools.count()
-
-
-@pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
-    with running(tmp_path_factory.mktemp("cluster")) as made:
-        yield made
-
-
-@pytest.fixture
-def log(cluster: Cluster) -> Iterator[oncelog.Log]:
-    with cluster.connect() as made:
-        yield made
 
 
 @pytest.fixture
@@ -206,9 +193,7 @@ with oncelog.connect(bootstrap) as log:
 def test_i30_what_a_killed_program_left_open_ends_with_its_session(
     cluster: Cluster, log: oncelog.Log, name: str
 ) -> None:
-    cluster.of_role[COORDINATOR] = ["coordinator.session_grace_ms=500"]
-    cluster.restart(COORDINATOR)
-    cluster.wait_ready()
+    set_session_grace(cluster, 500)
     program = subprocess.Popen(
         [sys.executable, "-c", PROGRAM, cluster.bootstrap, name],
         stdout=subprocess.PIPE,
@@ -226,3 +211,12 @@ def test_i30_what_a_killed_program_left_open_ends_with_its_session(
     with log.transactional_producer(name).transaction(wait="visible") as tx:
         tx.send(f"{name}-out", b"next", partition=0)
     assert values(log, f"{name}-out") == [b"next"]
+    set_session_grace(cluster, None)
+
+
+def set_session_grace(cluster: Cluster, grace_ms: int | None) -> None:
+    """None: back to the default."""
+    changed = [] if grace_ms is None else [f"coordinator.session_grace_ms={grace_ms}"]
+    cluster.of_role[COORDINATOR] = changed
+    cluster.restart(COORDINATOR)
+    cluster.wait_ready()
