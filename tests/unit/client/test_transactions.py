@@ -3,6 +3,7 @@ becomes of lost answers, fences and timeouts."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -218,8 +219,6 @@ def test_the_next_large_one_is_open_already_and_a_begun_one_asks_only_once() -> 
 
 
 def test_a_transaction_opened_too_long_ago_is_aborted_not_used() -> None:
-    import asyncio
-
     async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
         async with producer.transaction() as tx:
             for _ in range(5):
@@ -419,6 +418,30 @@ def test_i20_a_batch_behind_the_marker_spoils_the_transaction_and_the_commit_say
     transacting(work)
 
 
+@pytest.mark.parametrize("adopts", [False, True], ids=["begins", "ends the adopted one"])
+def test_one_that_is_spoiled_while_it_opens_is_aborted_and_says_why(adopts: bool) -> None:
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        async with producer.transaction() as tx:
+            for _ in range(5 if adopts else 1):
+                await tx.send("a", BIG)
+        await asyncio.sleep(40)
+        transport.delay_s = 0.1
+        with pytest.raises(errors.BadRequest):
+            async with producer.transaction() as tx:
+                for _ in range(5):
+                    await tx.send("a", BIG)
+                await asyncio.sleep(0.05)
+                for _ in range(5):
+                    await tx.send("a", BIG, partition=9)
+                await tx.flush()
+        ended = [request.tx_id for request in services.of("abort_transaction")]
+        assert ended == [102], "the first one is 101; what was opened after it does not stay open"
+        async with producer.transaction() as tx:
+            await tx.send("a", b"next")
+
+    transacting(work)
+
+
 def test_a_lost_race_for_the_input_asks_the_group_where_it_stands() -> None:
     async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
         services.script["transact"] = [errors.StalePosition("x", committed=9)]
@@ -463,8 +486,6 @@ def test_one_transaction_at_a_time_and_none_after_its_end() -> None:
 
 
 def test_a_broken_session_is_taken_over_by_the_same_instance() -> None:
-    import asyncio
-
     async def work(
         producer: TransactionalProducer, services: Services, transport: ScriptedTransport
     ) -> None:

@@ -11,6 +11,7 @@
     OPEN         COMMIT    COMMITTING   drains, then CommitTransaction with the manifest
     OPENING, OPEN, COMMITTING, ONE_SHOT
                  SPOIL     SPOILED      AbortTransaction where a TxId is known; the error is kept
+    SPOILED      OPENED    SPOILED      what was under way is open: its TxId is kept for the abort
     ONE_SHOT, COMMITTING
                  DECIDE    COMMITTED    advances the consumer
     ONE_SHOT, COMMITTING
@@ -100,7 +101,11 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
         Event.SPOIL: State.SPOILED,
         Event.LOSE: State.IN_DOUBT,
     },
-    State.SPOILED: {Event.SPOIL: State.SPOILED, Event.DROP: State.ABORTED},
+    State.SPOILED: {
+        Event.SPOIL: State.SPOILED,
+        Event.OPENED: State.SPOILED,
+        Event.DROP: State.ABORTED,
+    },
     State.COMMITTED: {},
     State.ABORTED: {},
     State.IN_DOUBT: {},

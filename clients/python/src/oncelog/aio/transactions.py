@@ -276,7 +276,10 @@ class Transaction:
             identity = await self._producer.identity()
             adopted = await self._producer.adopt(self._timeout_ms, self._commit_seq)
             if adopted:
-                self._core.opened(adopted, Event.ADOPT)
+                spoiled = self._core.state is State.SPOILED
+                self._core.opened(adopted, Event.OPENED if spoiled else Event.ADOPT)
+            elif self._core.state is State.SPOILED:
+                return
             else:
                 self._core.on(Event.BEGIN)
                 reply = await self._protocol.call(
@@ -297,6 +300,9 @@ class Transaction:
                 # Something may be open that we know no TxId of: a later start decides it.
                 self._producer.doubt(0)
             self._spoil(error)
+            return
+        if self._core.state is State.SPOILED:
+            # By a record that met its error meanwhile: what is open is ended by the abort.
             return
         self._sender = self._producer.sender(
             Identity(self._core.tx_id, identity.producer_id, identity.generation),
