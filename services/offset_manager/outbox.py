@@ -48,8 +48,9 @@ ENDED_WITHOUT_US: Final[Mapping[int, str]] = {
 class Watched(msgspec.Struct):
     """A transaction that is open here, with its question timer."""
 
-    # Monotonic.
+    # Monotonic, both. Since when this leader knows it is a lower bound of its age.
     due_ms: int
+    since_ms: int
     bytes_told: int = 0
     # Whom the last question went to.
     asked_of: tuple[BootId, int] | None = None
@@ -64,8 +65,10 @@ class OffsetManagerOutbox:
         self._env = env
         self._config = config
         # A new leader asks at once about all that it inherits.
+        now_ms = env.clock.now().monotonic_ms
         self._watched: dict[TxId, Watched] = {
-            ask.tx_id: Watched(due_ms=0) for ask in replica.machine.owed(replica.high_watermark)
+            ask.tx_id: Watched(due_ms=0, since_ms=now_ms)
+            for ask in replica.machine.owed(replica.high_watermark)
         }
         self._next_look_ms = 0
         self._asking: set[asyncio.Task[None]] = set()
@@ -95,10 +98,13 @@ class OffsetManagerOutbox:
     def _watch(self, owed: Sequence[Ask], now_ms: int) -> None:
         first_due_ms = now_ms + self._config.question_after_ms
         self._watched = {
-            ask.tx_id: self._still_watched(ask) or Watched(due_ms=first_due_ms) for ask in owed
+            ask.tx_id: self._still_watched(ask) or Watched(first_due_ms, now_ms) for ask in owed
         }
         label = str(self._replica.partition.number)
-        self._env.reporter.gauge("open_transactions", len(owed), partition=label)
+        oldest_ms = min((one.since_ms for one in self._watched.values()), default=now_ms)
+        reporter = self._env.reporter
+        reporter.gauge("open_transactions", len(owed), partition=label)
+        reporter.gauge("oldest_open_transaction_age_ms", now_ms - oldest_ms, partition=label)
 
     def _still_watched(self, ask: Ask) -> Watched | None:
         """Fewer bytes than it was said to have: it ended here and was opened again by somebody

@@ -107,9 +107,17 @@ PARTITION_LEADER: Final = (
 OFFSET_MANAGER: Final = (
     _counter("offsets_committed", "Offsets committed outside of a transaction."),
     _counter("offsets_pending", "Offsets that became pending under a transaction."),
-    _counter("transactions_dropped", "ABORTED markers and local aborts applied."),
+    _counter(
+        "transactions_dropped",
+        "Transactions whose offsets were dropped by a coordinator's verdict.",
+    ),
     _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
     _gauge("open_transactions", "Transactions with pending offsets.", "partition"),
+    _gauge(
+        "oldest_open_transaction_age_ms",
+        "Age of the oldest of these, as this leader knows it.",
+        "partition",
+    ),
 )
 
 # Of the process, whatever roles it runs.
