@@ -6,11 +6,13 @@ import asyncio
 import sys
 from typing import Final, NamedTuple
 
+from oncelog.checker import HistoryWriter
+from oncelog.checker.recorder import RecordedLog
 from services.cli.settings import ROLES
 from services.core import failpoints
 from tests.faults.matrix import Case, Injector, Passings
 from tests.faults.story import Story, Told
-from tests.faults.verdict import judge, judge_positions, quiet, read_all, replayed, written
+from tests.faults.verdict import judge, judge_history, quiet, read_to_the_end, replayed
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World
 
@@ -60,7 +62,8 @@ async def _play(world: World, case: Case | None, passing: int, made: list[Inject
     await _start(world, injector)
     helping += [asyncio.create_task(injector.supervise(role)) for role in ROLES]
     story = Story(Told(world.random, world.say))
-    clients = [world.client() for _ in range(CLIENTS)]
+    history = HistoryWriter(now_us=lambda: round(world.loop.time() * 1e6))
+    clients = [RecordedLog(world.client(), history) for _ in range(CLIENTS)]
     injector.story_begins()
     async with asyncio.timeout(STORY_SECONDS_MAX):
         await story.prepare(clients[0])
@@ -69,7 +72,7 @@ async def _play(world: World, case: Case | None, passing: int, made: list[Inject
         assert injector.fired, f"{case}: passing {passing} was never reached"
         async with asyncio.timeout(STORY_SECONDS_MAX):
             await injector.over.wait()
-    await _verify(world, story)
+    await _verify(world, story, history)
     for task in helping:
         task.cancel()
     for client in clients:
@@ -86,20 +89,15 @@ async def _start(world: World, injector: Injector) -> None:
     await world.ready()
 
 
-async def _verify(world: World, story: Story) -> None:
+async def _verify(world: World, story: Story, history: HistoryWriter) -> None:
     failpoints.disarm()
     await world.ready()
     await quiet(world)
     world.check()
     client = world.client()
     async with asyncio.timeout(STORY_SECONDS_MAX):
-        count = written(world, (await client.protocol.topic(story.names.output)).topic_id)
-        seen = await read_all(client, story.names, count)
-        judge(story.attempts, seen)
-        await judge_positions(client, story.names)
-        assert seen == await read_all(client, story.names, count), (
-            "I8: two readers saw different sequences"
-        )
+        judge(story.attempts, await read_to_the_end(RecordedLog(client, history), story.names))
+    judge_history(history)
     async with asyncio.timeout(HEALED_SECONDS_MAX):
         # I29.
         producer = await client.transactional_producer("enricher")

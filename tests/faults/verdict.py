@@ -4,24 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import functools
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from oncelog.aio.log import Log
+from oncelog.batch import Record
+from oncelog.checker import HistoryWriter, check
+from oncelog.checker.recorder import RecordedLog
 from oncelogpb.v1 import offset_manager_pb2
 from services.core.frame import Kind
+from services.core.ids import PartitionId
 from services.core.machine import EpochStart, Snapshot
-from services.runtime.driver import Driver
-from tests.faults.story import (
-    BATCHES,
-    IN_PARTITIONS,
-    INPUTS,
-    OUT_PARTITIONS,
-    Attempt,
-    Names,
-    Outcome,
-)
+from services.core.role import Role
+from services.runtime.storage.journal import Journal
+from tests.faults.attempts import Attempt, Outcome
+from tests.faults.job import BATCHES
+from tests.faults.story import IN_PARTITIONS, INPUTS, OUT_PARTITIONS, ROUNDS, Names
 from tests.simulation.world import World
 
 # Partition of "out" -> values by offset.
@@ -29,26 +29,35 @@ Seen = Mapping[int, Sequence[bytes]]
 
 # The longest timeout of a transaction of the story, its slack, and room for elections.
 QUIET_SECONDS_MAX: Final = 60.0
-SILENCE_SECONDS: Final = 1.5
 
 
-async def read_all(client: Log, names: Names, count: int) -> Seen:
-    """The committed log of the output, to its end, which is not before `count` records. I14: dense
-    from 0."""
+async def read_to_the_end(log: RecordedLog, names: Names) -> Seen:
+    """What readers see once nothing is under way, twice (I8), and where the groups stand. I14:
+    dense from 0. It is in the history, too."""
+    await log.settle()
+    found = [_by_partition(await log.read_everything([names.output])) for _ in range(2)]
+    assert found[0] == found[1], "I8: two readers saw different sequences"
+    await log.read_everything([names.input])
+    for group in (names.enricher, names.job):
+        await log.stable_offsets(group, [names.input])
+    await _judge_positions(log.log, names)
+    return found[0]
+
+
+def _by_partition(rows: Iterable[Record]) -> Seen:
     seen: dict[int, list[bytes]] = {number: [] for number in range(OUT_PARTITIONS)}
-    consumer = await client.consumer([names.output], start="earliest")
-    while True:
-        batch = await consumer.poll(SILENCE_SECONDS)
-        if batch is None:
-            if sum(len(values) for values in seen.values()) >= count:
-                break
-            continue
-        for record in batch.records():
-            assert record.offset == len(seen[record.partition]), "I14: a gap or a repeat"
-            assert record.value is not None
-            seen[record.partition].append(record.value)
-    await consumer.close()
+    for row in rows:
+        assert row.offset == len(seen[row.partition]), "I14: a gap or a repeat"
+        assert row.value is not None
+        seen[row.partition].append(row.value)
     return seen
+
+
+def judge_history(history: HistoryWriter) -> None:
+    """I1 to I24, by the checker that users have."""
+    report = check(history.events)
+    assert report.clean, str(report)
+    assert report.size.committed > ROUNDS, "a history without work shows nothing"
 
 
 def judge(attempts: Sequence[Attempt], seen: Seen) -> None:
@@ -101,7 +110,7 @@ def _judge_order(attempts: Sequence[Attempt], seen: Seen) -> None:
             end = places[-1]
 
 
-async def judge_positions(client: Log, names: Names) -> None:
+async def _judge_positions(client: Log, names: Names) -> None:
     """I21, I24: both groups stand where all is done, and nothing of theirs is pending."""
     topic = await client.protocol.topic(names.input)
     expected = {
@@ -128,15 +137,6 @@ async def quiet(world: World) -> None:
                 await asyncio.sleep(0.25)
     except TimeoutError:
         raise AssertionError(f"still pending: {pending(world)[:5]}") from None
-
-
-def written(world: World, topic_id: bytes) -> int:
-    """Records in the committed logs of a topic, as its leaders count them."""
-    return sum(
-        driver.machine.committed.end_offset
-        for driver in world.processes["partition_leader"].node.led_replicas()
-        if driver.partition.topic_id == topic_id
-    )
 
 
 def pending(world: World) -> list[str]:
@@ -172,33 +172,36 @@ def replayed(world: World) -> int:
     compared = 0
     for role, process in world.processes.items():
         for driver in process.node.led_replicas():
-            fresh = _replay(driver, from_snapshot=False).snapshot()
-            restored = _replay(driver, from_snapshot=True).snapshot()
+            again = functools.partial(replay, driver._role, driver.partition, driver.journal)
+            fresh = again(from_snapshot=False).snapshot()
+            restored = again(from_snapshot=True).snapshot()
             # Of a copy: a snapshot hands rows over, which the live machine must still do.
             live = copy.deepcopy(driver.machine).snapshot()
             driver.machine.check()
-            _same(live, fresh, f"{role} {driver.partition}: replay from the front")
-            _same(live, restored, f"{role} {driver.partition}: replay from the snapshot")
+            same(live, fresh, f"{role} {driver.partition}: replay from the front")
+            same(live, restored, f"{role} {driver.partition}: replay from the snapshot")
             compared += 1
     return compared
 
 
-def _replay(driver: Driver, *, from_snapshot: bool) -> Any:
-    machine = driver._role.machine(driver.partition)
-    position = driver.journal.log_start
-    saved = driver.journal.load_snapshot() if from_snapshot else None
+def replay(role: Role, partition: PartitionId, journal: Journal, *, from_snapshot: bool) -> Any:
+    """A fresh machine that has seen the journal, all of it or what stands behind the snapshot."""
+    machine = role.machine(partition)
+    position = journal.log_start
+    saved = journal.load_snapshot() if from_snapshot else None
     if saved is not None:
         position, state, tables = saved
         machine.restore(state, tables)
-    for stored in driver.journal.replay(position):
+    for stored in journal.replay(position):
         is_epoch = stored.frame.kind is Kind.EPOCH_START
-        record = EpochStart() if is_epoch else driver._role.codec.decode(stored.frame)
+        record = EpochStart() if is_epoch else role.codec.decode(stored.frame)
         machine.apply(record, stored.at)
     machine.check()
     return machine
 
 
-def _same(live: Snapshot, other: Snapshot, what: str) -> None:
+def same(live: Snapshot, other: Snapshot, what: str) -> None:
+    """I35, of two machines' snapshots."""
     assert live.state == other.state, f"I35: {what} gives another state"
     assert live.tables.keys() == other.tables.keys(), f"I35: {what} gives other tables"
     for name, table in live.tables.items():

@@ -1,0 +1,168 @@
+"""Real processes that kill or stop themselves at a failpoint while the story is told: kill -9
+there, start, go on; SIGSTOP there for longer than the lease, SIGCONT, go on.
+
+`make faults` runs every failpoint of every role; the suite runs some of each kind. At the end every
+journal is replayed (I35).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import itertools
+import os
+import random
+import signal
+from collections.abc import Iterator, Sequence
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import pytest
+
+from oncelog.aio.log import connect
+from oncelog.checker import HistoryWriter
+from oncelog.checker.recorder import RecordedLog
+from services.cli.compose import make_roles
+from services.cli.settings import ServeSettings
+from services.core.failpoints import COORDINATOR, OFFSET_MANAGER, PARTITION_LEADER, ROLES, TABLE
+from services.runtime.failpoint_actions import VARIABLE
+from services.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
+from services.runtime.storage.disk import RealDisk
+from services.runtime.storage.journal import Journal
+from tests.faults.story import Names, Story, Told
+from tests.faults.test_matrix import SCOPE
+from tests.faults.verdict import judge, judge_history, read_to_the_end, replay, same
+from tests.integration.cluster import LEASE_MS, Cluster, running
+
+pytestmark = pytest.mark.integration
+
+CLIENTS: Final = 5
+STORY_SECONDS_MAX: Final = 120
+# How long a stopped process sleeps.
+STOPPED_SECONDS: Final = LEASE_MS / 1000 + 2
+LOOK_EVERY_SECONDS: Final = 0.05
+
+_numbers = itertools.count()
+
+
+class Case(NamedTuple):
+    role: str
+    point: str
+    action: str
+    passing: int
+
+    def __str__(self) -> str:
+        return f"{self.role}-{self.point}-{self.action}"
+
+    @property
+    def setting(self) -> str:
+        return f"{self.point}={self.action}@{self.passing}"
+
+
+# What the suite runs: before and after the steps that decide, in each role.
+SOME: Final = (
+    Case(COORDINATOR, "driver.append.after", "kill", 9),
+    Case(COORDINATOR, "call.participant.write_markers.after", "kill", 5),
+    Case(COORDINATOR, "serve.coordinator.commit_transaction.after", "kill", 2),
+    Case(COORDINATOR, "driver.release.before", "stop", 25),
+    Case(PARTITION_LEADER, "driver.snapshot.before", "kill", 1),
+    Case(PARTITION_LEADER, "serve.participant.write_markers.before", "kill", 3),
+    Case(PARTITION_LEADER, "etcd.txn.after", "kill", 4),
+    Case(PARTITION_LEADER, "serve.partition_leader.produce.after", "stop", 12),
+    Case(OFFSET_MANAGER, "disk.commit.before", "kill", 6),
+    Case(OFFSET_MANAGER, "serve.offset_manager.commit_transaction_offsets.after", "kill", 3),
+    Case(OFFSET_MANAGER, "serve.participant.write_markers.after", "kill", 2),
+    Case(OFFSET_MANAGER, "etcd.keep_alive.before", "stop", 2),
+)
+ALL: Final = tuple(
+    Case(role, point.name, action, 1)
+    for point in TABLE
+    for role in point.roles
+    for action in ("kill", "stop")
+)
+
+
+def chosen() -> Sequence[Case]:
+    return ALL if SCOPE.startswith("all") else SOME
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+    folder = tmp_path_factory.mktemp("cluster")
+    with running(folder, "node.snapshot_every_bytes=4096", "node.segment_bytes=65536") as made:
+        yield made
+        made.kill(*ROLES)
+        compared = sum(replayed(role, made.data_of(role)) for role in ROLES)
+        assert compared > len(ROLES), "journals were replayed"
+
+
+@pytest.mark.parametrize("case", chosen(), ids=str)
+def test_all_promises_hold_over_a_process_that_dies_or_sleeps(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, case: Case
+) -> None:
+    """As in test_matrix.py, over the real disk, network, etcd and clocks."""
+    if cluster.is_running(case.role):
+        cluster.kill(case.role)
+    monkeypatch.setenv(VARIABLE, case.setting)
+    cluster.start(case.role)
+    monkeypatch.delenv(VARIABLE)
+    happened = asyncio.run(_tell(cluster, case, Names(f"n{next(_numbers)}-")))
+    assert happened, f"{case.setting} was never reached"
+
+
+async def _tell(cluster: Cluster, case: Case, names: Names) -> bool:
+    history = HistoryWriter()
+    story = Story(Told(random.Random(str(case)), print), names)
+    async with asyncio.timeout(STORY_SECONDS_MAX), AsyncExitStack() as stack:
+        async with asyncio.TaskGroup() as telling:
+            watching = telling.create_task(_watch(cluster, case))
+            clients = [
+                RecordedLog(await stack.enter_async_context(connect(cluster.bootstrap)), history)
+                for _ in range(CLIENTS)
+            ]
+            await story.prepare(clients[0])
+            await story.tell(*clients)
+            happened = watching.done()
+            watching.cancel()
+        judge(story.attempts, await read_to_the_end(clients[0], names))
+    judge_history(history)
+    return happened
+
+
+async def _watch(cluster: Cluster, case: Case) -> None:
+    """Starts or wakes the process when it has happened. Returns then."""
+    while True:
+        await asyncio.sleep(LOOK_EVERY_SECONDS)
+        if not cluster.is_running(case.role):
+            assert cluster.wait_exit(case.role) == -signal.SIGKILL
+            cluster.start(case.role)
+            return
+        pid = cluster.pid(case.role)
+        if case.action == "stop" and _is_stopped(pid):
+            await asyncio.sleep(STOPPED_SECONDS)
+            os.kill(pid, signal.SIGCONT)
+            return
+
+
+def _is_stopped(pid: int) -> bool:
+    # "pid (name) state ...", and a name may hold anything.
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "T"
+
+
+def replayed(role: str, data: Path) -> int:
+    """I35: from the front and from the newest snapshot a machine gets the same state. The number of
+    journals compared."""
+    (made,) = make_roles([role], ServeSettings.make([role]).loaded)
+    disk = RealDisk(data)
+    names = disk.list(PARTITIONS_DIRECTORY)
+    try:
+        for name in names:
+            journal = Journal.open(disk, f"{PARTITIONS_DIRECTORY}/{name}", segment_bytes=65536)
+            again = functools.partial(replay, made, partition_of(name), journal)
+            fresh, restored = again(from_snapshot=False), again(from_snapshot=True)
+            same(fresh.snapshot(), restored.snapshot(), f"{role} {name}")
+            journal.close()
+    finally:
+        disk.close()
+    return len(names)
