@@ -55,6 +55,10 @@ check: install drift ## Formatting, lint, types, import contracts, style, deploy
 test: check ## All tests: make check, then pytest with real etcd, processes and Spark
 	$(BIN)/pytest
 
+.PHONY: faults
+faults: install ## The whole kill matrix: every failpoint, role and fault, simulated and on real processes (about an hour)
+	ONCELOG_FAULTS=all:3 $(BIN)/pytest tests/faults
+
 .PHONY: flights
 flights: install ## The main job: etcd, three services, the flights data set and Spark on this machine
 	PATH="$(BIN):$$PATH" $(BIN)/python -m oncelog_spark.jobs.flights
