@@ -38,7 +38,7 @@ class ScriptedTransport:
 
     def metadata(self, to: Endpoint, request: Any) -> Any:
         """Port 0: nobody leads it. No partitions: there is no topic."""
-        reply = cluster_pb2.GetMetadataReply(cluster_id=b"c")
+        reply = cluster_pb2.GetMetadataReply(cluster_id=b"c", etcd_reachable=True)
         ports = sorted({port for port in self.partitions if port} or {BOOT.port})
         for port in ports:
             reply.nodes.add(

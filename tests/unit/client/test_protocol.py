@@ -15,6 +15,7 @@ from oncelogpb.v1 import offset_manager_pb2 as offsets
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as types
 from tests.unit.client.scripted import (
+    BOOT,
     TOPIC_ID,
     ScriptedTransport,
     on_virtual_time,
@@ -63,6 +64,29 @@ def test_a_call_goes_to_the_process_that_metadata_name() -> None:
     reply, _ = ask(transport, "offset_manager.fetch_offsets", FETCH)
     assert reply == offsets.FetchOffsetsReply()
     assert transport.asked == [("cluster.get_metadata", 1), ("offset_manager.fetch_offsets", 5)]
+
+
+@pytest.mark.parametrize("cut_off", [{5}, {5, 6}], ids=["one of them", "all of them"])
+def test_i29_who_does_not_reach_etcd_is_believed_only_where_nobody_does(cut_off: set[int]) -> None:
+    """What such a process says of leaders and topics may be of long ago, and stays so."""
+    transport = ScriptedTransport(5, 6)
+    leaders = {BOOT.port: 5, 5: 5, 6: 6}
+
+    def metadata(to: Endpoint, request: Any) -> Any:
+        reply = transport.metadata(to, request)
+        reply.etcd_reachable = to.port not in cut_off
+        for group in reply.consumer_groups:
+            group.leader.endpoint.port = leaders[to.port]
+        return reply
+
+    transport.handlers["cluster.get_metadata"] = metadata
+    transport.handlers["offset_manager.fetch_offsets"] = answers(
+        errors.NotLeader("moved"), offsets.FetchOffsetsReply()
+    )
+    reply, _ = ask(transport, "offset_manager.fetch_offsets", FETCH)
+    assert reply == offsets.FetchOffsetsReply()
+    asked = [port for method, port in transport.asked if method == "offset_manager.fetch_offsets"]
+    assert asked == [5, 6 if 6 not in cut_off else 5]
 
 
 def test_not_leader_that_names_the_leader_is_followed_without_asking_again() -> None:

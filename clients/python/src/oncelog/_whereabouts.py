@@ -21,7 +21,7 @@ from oncelog._transport import GrpcTransport, Transport
 from oncelog.errors import Closed
 from oncelog.options import ConnectOptions, require
 from oncelogpb import errors
-from oncelogpb.v1 import partition_leader_pb2
+from oncelogpb.v1 import cluster_pb2, partition_leader_pb2
 
 # One process has this long to answer a question about metadata before the next one is asked.
 METADATA_ATTEMPT_MS: Final = 3_000
@@ -198,6 +198,7 @@ class Whereabouts:
         self._asked = True
         processes = self.processes()
         failures: list[str] = []
+        stale: cluster_pb2.GetMetadataReply | None = None
         for step in range(len(processes)):
             endpoint = processes[(self._turn + step) % len(processes)]
             try:
@@ -207,10 +208,17 @@ class Whereabouts:
             except errors.OncelogError as error:
                 failures.append(f"{endpoint}: {error}")
                 continue
+            if not reply.etcd_reachable:
+                # What it says may be of long ago, and stays so; it counts where nobody knows more.
+                stale = stale or reply
+                continue
             self._turn = processes.index(endpoint)
             self.directory.learn(request, reply)
             return
         self._turn += 1
+        if stale is not None:
+            self.directory.learn(request, stale)
+            return
         raise errors.Unavailable("no process answers: " + "; ".join(failures))
 
     async def _wait_for(
