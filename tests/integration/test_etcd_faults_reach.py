@@ -12,6 +12,7 @@ import os
 import threading
 import urllib.request
 from collections.abc import Iterator
+from typing import Any
 
 import grpc
 import pytest
