@@ -32,7 +32,7 @@ class CoordinatorConfig:
     # How long a replaced instance id is remembered, milliseconds. Danger: too short, and a late
     # duplicate of an old InitProducer fences the living instance.
     replaced_instance_retention_ms: int = 7 * DAY_MS
-    # And how many of one producer.
+    # Replaced instance ids of one producer that are remembered.
     replaced_instances_max: int = 1_000
     # An unnamed producer without transactions for so long is forgotten, milliseconds. Named ones
     # are kept: they hold `commit_seq`.
@@ -41,21 +41,23 @@ class CoordinatorConfig:
     producers_max: int = 100_000
     # Transactions that are open or staged, per journal partition.
     open_transactions_max: int = 100_000
-    # Parts in a manifest, and its size in the journal, bytes. Danger: a manifest is handled in
+    # Parts in a manifest. Danger: a manifest is handled in
     # turns of the loop that nobody else shares; at a million (what design §7 allows) they are as
     # long as a lease, and all that this process leads would be lost with it.
     manifest_parts_max: int = 100_000
+    # A manifest as it comes, bytes.
     manifest_bytes_max: int = 16 * MIB
     # A one-shot's payload in all, bytes. Danger: it is held in memory until its markers are out.
     one_shot_bytes_max: int = 256 * KIB
+    # Partitions of a one-shot.
     one_shot_partitions_max: int = 64
     # What a compressed batch of a one-shot may become, bytes.
     one_shot_decompressed_bytes_max: int = 4 * MIB
     # Partitions per message of a producer that only names them (Begin's and Abort's hints).
     parts_max: int = 100_000
-    # Markers, and their payload in bytes, that may wait for one participant before new one-shots
-    # to it are THROTTLED. Danger: a one-shot's payload stays in memory until it is delivered.
+    # Markers that may wait for one participant before new one-shots to it are THROTTLED.
     marker_backlog_max: int = 10_000
+    # And their payload, bytes. Danger: it stays in memory until it is delivered.
     marker_backlog_bytes_max: int = 64 * MIB
     # One-shot payload of one journal partition that is not delivered yet, bytes.
     one_shot_undelivered_bytes_max: int = 256 * MIB

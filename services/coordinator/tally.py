@@ -80,6 +80,8 @@ class Tally:
             "open_transactions": state.transactions.undecided,
             "oldest_open_transaction_age_ms": age_ms,
             "unacknowledged_markers": state.deliveries.waiting_markers,
+            "producers": len(state.producers),
+            "undelivered_bytes": state.deliveries.payload_bytes,
             "sessions": len(state.sessions),
         }
         for name, value in gauges.items():

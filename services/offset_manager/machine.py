@@ -104,6 +104,16 @@ class OffsetManagerMachine:
         """For the gauge."""
         return len(self._state.open)
 
+    @property
+    def groups(self) -> int:
+        """For the gauge."""
+        return len(self._state.groups)
+
+    @property
+    def producers(self) -> int:
+        """For the gauge."""
+        return len(self._state.fences)
+
     # -------------------------------------------------------------------------------- decide
 
     def decide(self, command: Command, now: Instant) -> Decision[Record]:

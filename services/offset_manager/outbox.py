@@ -105,6 +105,8 @@ class OffsetManagerOutbox:
         reporter = self._env.reporter
         reporter.gauge("open_transactions", len(owed), partition=label)
         reporter.gauge("oldest_open_transaction_age_ms", now_ms - oldest_ms, partition=label)
+        reporter.gauge("groups", self._replica.machine.groups, partition=label)
+        reporter.gauge("producers", self._replica.machine.producers, partition=label)
 
     def _still_watched(self, ask: Ask) -> Watched | None:
         """Fewer bytes than it was said to have: it ended here and was opened again by somebody

@@ -81,6 +81,8 @@ COORDINATOR: Final = (
     _counter("markers_written", "Markers acknowledged by participants.", "status"),
     _counter("markers_refused", "WriteMarkers groups refused, to be sent again.", "reason"),
     _counter("questions_answered", "Answers to participants.", "verdict"),
+    _gauge("producers", "Producers that are known (producers_max).", "partition"),
+    _gauge("undelivered_bytes", "One-shot payload that is not delivered yet.", "partition"),
     _gauge("sessions", "Producers that hold a session.", "partition"),
 )
 
@@ -99,6 +101,7 @@ PARTITION_LEADER: Final = (
     _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
     _gauge("open_transactions", "Transactions with batches and without a marker.", "partition"),
     _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
+    _gauge("producers", "Producers, the more of either kind (producers_max).", "partition"),
     _gauge("committed_end_offset", "End of the committed log.", "partition"),
     _gauge("first_open_position", "Journal offset of the earliest pending batch.", "partition"),
     _gauge("subscriptions", "Subscribe streams that are open."),
@@ -113,6 +116,8 @@ OFFSET_MANAGER: Final = (
     ),
     _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
     _gauge("open_transactions", "Transactions with pending offsets.", "partition"),
+    _gauge("groups", "Groups with offsets (groups_max).", "partition"),
+    _gauge("producers", "Producers that are remembered (producers_max).", "partition"),
     _gauge(
         "oldest_open_transaction_age_ms",
         "Age of the oldest of these, as this leader knows it.",
