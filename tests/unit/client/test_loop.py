@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import signal
 import threading
 from collections.abc import Iterator
 
@@ -120,3 +121,49 @@ def test_the_loops_own_thread_is_sent_to_the_asyncio_face(loop: LoopThread) -> N
 
     with pytest.raises(Closed, match=r"oncelog\.aio"):
         loop.run(misuse())
+
+
+@pytest.mark.parametrize("ending", [KeyboardInterrupt, SystemExit])
+def test_an_interrupt_of_a_served_function_ends_the_work_and_not_the_loop(
+    loop: LoopThread, ending: type[BaseException]
+) -> None:
+    seen: list[type[BaseException]] = []
+
+    def end() -> None:
+        raise ending
+
+    async def work(serve: Serve) -> None:
+        try:
+            await serve(end)
+        except BaseException as error:
+            seen.append(type(error))
+            raise
+
+    # Many times: the thread and the loop raced for what the work gets to see.
+    for _ in range(100):
+        with pytest.raises(ending):
+            loop.run_serving(work)
+    assert set(seen) == {asyncio.CancelledError}
+    assert loop.run(double(4)) == 8
+
+
+def test_interrupted_work_has_ended_when_its_caller_goes_on(loop: LoopThread) -> None:
+    started, ended = threading.Event(), threading.Event()
+
+    async def work() -> None:
+        started.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            # An abort, say: it takes a while.
+            await asyncio.sleep(0.05)
+            ended.set()
+
+    def interrupt() -> None:
+        started.wait()
+        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+    with pytest.raises(KeyboardInterrupt):
+        loop.run(work())
+    assert ended.is_set()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import os
 import queue
 import threading
@@ -23,6 +24,9 @@ Serve = Callable[..., Coroutine[Any, Any, Any]]
 
 # How long the end of the loop may take, seconds; what then still runs is abandoned.
 CLOSE_SECONDS_MAX: Final = 10.0
+# How long work that was interrupted (Ctrl-C) may take to end in good order, seconds: a transaction
+# is aborted, or its consumer forgets where it stands. A second interrupt ends the wait.
+INTERRUPTED_SECONDS_MAX: Final = 2.0
 
 
 class LoopThread:
@@ -52,7 +56,7 @@ class LoopThread:
             raise Closed(f"{self._name} was closed meanwhile") from None
         except BaseException:
             # KeyboardInterrupt, too, ends the work that nobody waits for any more.
-            future.cancel()
+            self._interrupt(future, work)
             raise
 
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
@@ -83,7 +87,8 @@ class LoopThread:
             return await done
 
         self.require_usable()
-        future = asyncio.run_coroutine_threadsafe(start(serve), self.loop)
+        work = start(serve)
+        future = asyncio.run_coroutine_threadsafe(work, self.loop)
         future.add_done_callback(lambda _: calls.put(None))
         try:
             while (call := calls.get()) is not None:
@@ -92,7 +97,7 @@ class LoopThread:
         except concurrent.futures.CancelledError:
             raise Closed(f"{self._name} was closed meanwhile") from None
         except BaseException:
-            future.cancel()
+            self._interrupt(future, work)
             raise
 
     def require_usable(self) -> None:
@@ -117,6 +122,19 @@ class LoopThread:
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(CLOSE_SECONDS_MAX)
 
+    def _interrupt(
+        self, future: concurrent.futures.Future[T], work: Coroutine[Any, Any, T]
+    ) -> None:
+        """Cancels the work and waits until it has ended: what the caller does next must not meet a
+        transaction that is half way out. Nothing to do for work that failed by itself."""
+        if not future.cancel() or self._closed:
+            return
+        ended = asyncio.run_coroutine_threadsafe(_end_of(work), self.loop)
+        with contextlib.suppress(
+            concurrent.futures.TimeoutError, concurrent.futures.CancelledError
+        ):
+            ended.result(INTERRUPTED_SECONDS_MAX)
+
     def _serve(self) -> None:
         asyncio.set_event_loop(self.loop)
         try:
@@ -132,14 +150,25 @@ class LoopThread:
             self.loop.close()
 
 
+async def _end_of(work: Coroutine[Any, Any, Any]) -> None:
+    tasks = [task for task in asyncio.all_tasks() if task.get_coro() is work]
+    if tasks:
+        await asyncio.wait(tasks)
+
+
 def _succeed(future: asyncio.Future[R], result: R) -> None:
     if not future.done():
         future.set_result(result)
 
 
 def _fail(future: asyncio.Future[Any], error: BaseException) -> None:
-    """A StopIteration cannot be put into a future; nobody raises one on purpose here."""
-    if not future.done():
+    """A StopIteration cannot be put into a future; nobody raises one on purpose here. An interrupt
+    or an exit is of the thread that waits: raised on the loop, it would end the loop."""
+    if future.done():
+        return
+    if not isinstance(error, Exception):
+        future.cancel()
+    else:
         future.set_exception(
             RuntimeError("StopIteration") if isinstance(error, StopIteration) else error
         )

@@ -287,6 +287,11 @@ class TransactionalProducer:
         except errors.OncelogError:
             if identity is self._identity:
                 self.doubt(0)
+        except asyncio.CancelledError:
+            # It may be open still: who registers anew ends it.
+            if identity is self._identity:
+                self.doubt(tx_id)
+            raise
 
     def _require_usable(self) -> None:
         if self._closed:

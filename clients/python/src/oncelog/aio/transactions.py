@@ -169,6 +169,9 @@ class Transaction:
             if self._core.state not in core.ENDED:
                 self._spoil(error)
             raise
+        except BaseException:
+            self._interrupted()
+            raise
         finally:
             self._release()
 
@@ -178,19 +181,21 @@ class Transaction:
         if self._core.state in core.ENDED:
             return
         self._end()
-        if self._opening is not None:
-            await asyncio.gather(self._opening, return_exceptions=True)
-        opened = self._core.tx_id
         if self._core.state in (State.ONE_SHOT, State.COMMITTING):
             # Interrupted in the middle of its commit: only the group knows.
             self._lose()
             return
-        self._core.on(Event.DROP)
-        self._release()
-        if self._consumer is not None:
-            self._consumer.rewind(self._core.spoiled_by)
-        if opened:
-            await self._producer.abort_open(opened, self._partitions())
+        try:
+            if self._opening is not None:
+                await asyncio.gather(self._opening, return_exceptions=True)
+        finally:
+            # Also where this is cancelled: whoever goes on must get the same input again.
+            self._core.on(Event.DROP)
+            self._release()
+            if self._consumer is not None:
+                self._consumer.rewind(self._core.spoiled_by)
+        if self._core.tx_id:
+            await self._producer.abort_open(self._core.tx_id, self._partitions())
 
     async def __aenter__(self) -> Transaction:
         await self._producer.start()
@@ -296,11 +301,14 @@ class Transaction:
                     )
                 self._core.opened(reply.tx_id, Event.OPENED)
         except errors.OncelogError as error:
-            if self._core.state is State.OPENING and error.may_have_applied:
+            if self._core.state is not State.BUFFERING and error.may_have_applied:
                 # Something may be open that we know no TxId of: a later start decides it.
                 self._producer.doubt(0)
             self._spoil(error)
             return
+        except asyncio.CancelledError:
+            self._producer.doubt(0)
+            raise
         if self._core.state is State.SPOILED:
             # By a record that met its error meanwhile: what is open is ended by the abort.
             return
@@ -327,6 +335,19 @@ class Transaction:
             timeout_ms=self._timeout_ms,
             commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
         )
+
+    def _interrupted(self) -> None:
+        """`commit` was cancelled. What was on its way is dropped with it, so a later `commit` must
+        not find an open transaction and take the rest of it for the whole (I3)."""
+        if self._core.state in (State.ONE_SHOT, State.COMMITTING):
+            self._lose()
+        elif self._core.state not in core.ENDED:
+            self._core.spoil(
+                errors.InvalidArgument(
+                    "the commit of this transaction was interrupted before anything was decided: "
+                    "abort it, and begin another"
+                )
+            )
 
     def _spoil(self, error: BaseException) -> None:
         """Keeps the error for whoever sends or commits next; nothing more goes out."""
