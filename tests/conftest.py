@@ -1,7 +1,13 @@
-"""What must be so before anything imports grpc."""
+"""What must be so before anything imports grpc, and how Hypothesis looks for examples."""
 
 import os
+
+from hypothesis import HealthCheck, settings
 
 # The Spark tests start a JVM, by a fork, from this process, whose other tests use gRPC. With gRPC's
 # fork handlers some of those forks crash.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "false")
+
+# No test depends on how busy the machine is.
+settings.register_profile("oncelog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("oncelog")

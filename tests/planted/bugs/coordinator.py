@@ -1,0 +1,468 @@
+"""Bugs of the coordinator: fences, request ids, commit_seq, manifests, markers, timers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, story, unit
+
+BUGS: Final = (
+    # ------------------------------------------------------------------------ who may, and what for
+    Bug(
+        "generation-compared-with-less-than",
+        "I16, I17: only the generation that was granted is the producer's; a later one is as "
+        "foreign "
+        "as an earlier one",
+        (
+            Edit(
+                "services.coordinator.identify:require_producer",
+                "if producer is None or identity.generation > producer.generation:",
+                "if producer is None:",
+            ),
+        ),
+        {
+            story(
+                "coordinator/begin_of_a_stranger"
+            ): "-begin p 1 -> UNKNOWN_PRODUCER producer_id=1",
+        },
+    ),
+    Bug(
+        "replaced-generation-goes-on",
+        "I16: after InitProducer no begin, commit or one-shot of an older generation succeeds",
+        (
+            Edit(
+                "services.coordinator.identify:require_producer",
+                "if identity.generation < producer.generation:",
+                "if False:",
+            ),
+        ),
+        {
+            story("coordinator/fencing"): "-commit T2 p -> PRODUCER_FENCED generation=1.2",
+        },
+    ),
+    Bug(
+        "open-work-not-decided-first",
+        "I16: the open transaction of an older generation is decided before the new one is granted",
+        (
+            Edit(
+                "services.coordinator.decide_producer:_take_over",
+                "if producer.open_tx:",
+                "if False:",
+            ),
+        ),
+        {
+            story("coordinator/fencing"): "open work of older generations is decided first (I16)",
+        },
+    ),
+    Bug(
+        "generation-not-rooted-in-etcd",
+        "I17: the high half of a generation is the epoch that etcd granted, so a lost tail "
+        "repeats none",
+        (
+            Edit(
+                "services.coordinator.decide_producer:next_generation",
+                "compose_generation(epoch, counter + 1 if last_epoch == epoch else 1)",
+                "compose_generation(last_epoch, counter + 1)",
+            ),
+        ),
+        {
+            story("coordinator/generations_grow"): "-@4 INIT p 2.1",
+        },
+    ),
+    Bug(
+        "replaced-instances-forgotten",
+        "§7: without it a late duplicate of an old InitProducer fences the living instance",
+        (
+            Edit(
+                "services.coordinator.decide_producer:decide_init",
+                "if producer.was_replaced(command.instance_id):",
+                "if False:",
+            ),
+        ),
+        {
+            story("coordinator/init_replaced_instances"): "-init p a -> PRODUCER_FENCED",
+        },
+    ),
+    Bug(
+        "request-id-ignored",
+        "why.md: an ended request id returns its TxId and outcome; else task 1 gets a second "
+        "TxId in the middle of a batch",
+        (
+            Edit(
+                "services.coordinator.decide_begin:begin",
+                "if known is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            story("coordinator/begin_repeated"): "request ids grow",
+        },
+    ),
+    Bug(
+        "request-ids-outlive-their-generation",
+        "why.md: request ids belong to a generation; else run B's Begin(7) gets run A's "
+        "transaction",
+        (
+            Edit(
+                "services.coordinator.producers:Producer.take_over",
+                "self.begins = []",
+                "pass",
+            ),
+        ),
+        {
+            story("coordinator/begin_request_ids_of_a_generation"): "-@5 BEGIN T5 timeout=60000",
+        },
+    ),
+    Bug(
+        "begin-next-without-a-request-id-of-its-own",
+        "why.md: a late duplicate of the commit begins again",
+        (
+            Edit(
+                "services.coordinator.decide_end:_begin_next",
+                "return begin(state, producer, command.begin_next, closing=closing)",
+                "fresh = max((r.request_id for r in producer.begins), default=0) + 1\n"
+                "    again = type(command.begin_next)(command.begin_next.producer, fresh)\n"
+                "    return begin(state, producer, again, closing=closing)",
+            ),
+        ),
+        {
+            story("coordinator/commit_begin_next"): "-commit T2 p -> COMMITTED next: T4 OPEN",
+        },
+    ),
+    # ------------------------------------------------------------------------------- commit_seq
+    Bug(
+        "commit-seq-not-stored",
+        "why.md, I34: after a failover batch 1 is committed again",
+        (
+            Edit(
+                "services.coordinator.machine:CoordinatorMachine._committed",
+                "if transaction.commit_seq is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            story("coordinator/commit_seq"): "-init p b -> P1 1.2 last=T2 seq=q:5",
+        },
+    ),
+    Bug(
+        "commit-seq-not-in-the-snapshot",
+        "why.md: `commit_seq`, request ids, generations are in the snapshot",
+        (
+            Edit(
+                "services.coordinator.state:CoordinatorState.encode",
+                "sorted(self.producers, key=lambda p: p.producer_id)",
+                "[msgspec.structs.replace(p, last_commit=None)"
+                " for p in sorted(self.producers, key=lambda p: p.producer_id)]",
+            ),
+        ),
+        {
+            story(
+                "coordinator/commit_seq_survives_failover"
+            ): "-init p b -> P1 2.1 last=T2 visible seq=q:1",
+        },
+    ),
+    Bug(
+        "same-commit-seq-other-manifest",
+        "§7: same generation, same commit_seq, another manifest is DUPLICATE_COMMIT_SEQ",
+        (
+            Edit(
+                "services.coordinator.decide_end:_is_committed_before",
+                "if same and last.manifest_digest not in",
+                "if False and last.manifest_digest not in",
+            ),
+        ),
+        {
+            story(
+                "coordinator/commit_seq_duplicate"
+            ): "-commit T4 p -> DUPLICATE_COMMIT_SEQ tx_id=4",
+        },
+    ),
+    # --------------------------------------------------------------------------------- the manifest
+    Bug(
+        "announced-offsets-not-required",
+        "why.md: offset partitions are in the manifest, else offsets are dropped and data "
+        "committed",
+        (
+            Edit(
+                "services.coordinator.decide_end:_require_announced",
+                "if missing:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "coordinator/commit_offsets_announced"
+            ): "-commit T2 p -> MANIFEST_MISMATCH offsets_partitions=3",
+            story(
+                "coordinator/commit_offsets_announced_by_question"
+            ): "-commit T2 p -> MANIFEST_MISMATCH offsets_partitions=3",
+        },
+    ),
+    Bug(
+        "manifest-names-a-part-twice",
+        "why.md: a manifest names each (partition, writer) once, else records come twice",
+        (
+            Edit(
+                "services.coordinator.wire:manifest",
+                "if not manifest.names_each_once:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_service", "test_a_manifest_names_each_part_once"
+            ): "assert 'NOT_LEADER' == 'MANIFEST_MISMATCH'",
+        },
+    ),
+    Bug(
+        "commit-after-abort",
+        "I4: a transaction has one outcome",
+        (
+            Edit(
+                "services.coordinator.decide_end:decide_commit",
+                "if transaction.state is State.PREPARE_ABORT:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_precedence", "test_commit_in_order"
+            ): "assert 'INVALID_ARGUMENT' == 'TRANSACTION_ENDED'",
+        },
+    ),
+    # ------------------------------------------------------------------------- markers on their way
+    Bug(
+        "two-write-markers-in-flight",
+        'why.md: T1 @2 and T2 @5 on their way, 5 first: 2 "is a repeat"',
+        (
+            Edit(
+                "services.coordinator.deliveries:Deliveries.sent",
+                "self._ready.pop(participant, None)",
+                "pass",
+            ),
+            Edit(
+                "services.coordinator.deliveries:Deliveries.sent",
+                'assert participant not in self._under_way, "one unacknowledged group per '
+                'participant"',
+                "pass",
+            ),
+            Edit(
+                "services.coordinator.deliveries:Deliveries.check",
+                "assert (participant in self._ready) != (participant in self._under_way)",
+                "pass",
+            ),
+        ),
+        {
+            story("coordinator/markers_one_group_at_a_time"): "-markers to a/1: COMMITTED(T6@7 1)",
+            unit(
+                "coordinator/test_outbox",
+                "test_i11_one_group_per_participant_and_the_next_carries_all_that_is_due",
+            ): "assert 4 == 1",
+        },
+    ),
+    Bug(
+        "marker-before-its-prepare-is-durable",
+        "why.md: durable before any marker, else exposure of what is aborted later",
+        (
+            Edit(
+                "services.coordinator.deliveries:Deliveries._group",
+                "if entry.prepare_offset >= below or",
+                "if",
+            ),
+        ),
+        {
+            story("coordinator/markers_below_the_high_watermark"): "-nothing",
+            unit(
+                "coordinator/test_deliveries", "test_owed_is_below_the_high_watermark_only"
+            ): "assert not {",
+        },
+    ),
+    Bug(
+        "refused-markers-taken-for-applied",
+        'why.md: 100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
+        (
+            Edit(
+                "services.coordinator.outbox:CoordinatorOutbox._answered",
+                "MarkersAnswered(group.participant, answer.results)",
+                "MarkersAnswered(group.participant,"
+                " [MarkerResult(m.tx_id, MarkerStatus.APPLIED) for m in group.markers])",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_outbox", "test_the_rest_behind_a_refusal_is_sent_again_in_order"
+            ): "assert [[",
+        },
+    ),
+    Bug(
+        "what-was-decided-is-not-owed-after-a-failover",
+        "§4: a new leader asks the same question: owed work comes from state alone",
+        (
+            Edit(
+                "services.coordinator.state:CoordinatorState.decode",
+                "self.deliveries.add(transaction)",
+                "pass",
+            ),
+        ),
+        {
+            story("coordinator/markers_after_failover"): "markers are owed",
+        },
+    ),
+    # ----------------------------------------------------------------------- questions and outcomes
+    Bug(
+        "question-answered-above-the-high-watermark",
+        'why.md: an answer "unknown" only for a TxId below the HW: p aborts T; T commits: data '
+        "lost",
+        (
+            Edit(
+                "services.coordinator.questions:verdict",
+                "return Verdict.LATER",
+                "return Verdict.NEVER",
+            ),
+        ),
+        {
+            story("coordinator/question_below_the_high_watermark"): "-ask T2 a/0 -> LATER",
+        },
+    ),
+    Bug(
+        "question-answered-from-a-prepare-that-may-vanish",
+        'why.md: an answer "ended" only from below the HW',
+        (
+            Edit(
+                "services.coordinator.questions:is_decided",
+                " and transaction.prepare_offset < below",
+                "",
+            ),
+        ),
+        {
+            story("coordinator/question_below_the_high_watermark"): "-ask T2 a/0 -> ONGOING",
+            story("coordinator/question_after_crash"): "-ask T2 a/0 -> ONGOING",
+        },
+    ),
+    Bug(
+        "loading-coordinator-answers",
+        "why.md: a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
+        (
+            Edit(
+                "services.coordinator.endings:state_of",
+                "if machine is None or replica.high_watermark <= machine.state.epoch_start:",
+                "if machine is None:",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_service", "test_i04_nothing_is_told_before_epoch_start_is_durable"
+            ): "DID NOT RAISE OncelogError",
+        },
+    ),
+    Bug(
+        "outcome-forgotten-early",
+        "I4: the same question gets the same answer, or EXPIRED once its time is over",
+        (
+            Edit(
+                "services.coordinator.outcomes:Outcomes.read",
+                "expired=end_ms + self._retention_ms <= now_ms",
+                "expired=end_ms + self._retention_ms // 7 <= now_ms",
+            ),
+        ),
+        {
+            story("coordinator/question_expired"): "-COMMITTED begin +0 end +0 prepare @3",
+            unit(
+                "coordinator/test_outcomes", "test_an_outcome_is_told_until_its_time_is_over"
+            ): "expired=True) ==",
+        },
+    ),
+    Bug(
+        "damaged-part-told-to-abort",
+        "§6: a damaged part stays until an operator resolves it; its question is not answered "
+        "with abort",
+        (
+            Edit(
+                "services.coordinator.questions:verdict",
+                "if partition in state.damaged.get(tx_id, ()):",
+                "if False:",
+            ),
+        ),
+        {
+            story("coordinator/damaged"): "-ask T2 a/0 -> COMMITTED_WITH_YOU",
+        },
+    ),
+    # --------------------------------------------------------------------------------------- timers
+    Bug(
+        "timer-not-restarted",
+        "§4, I30: a new leader restarts each open transaction's timer",
+        (
+            Edit(
+                "services.coordinator.state:CoordinatorState.forget_volatile",
+                "t.tx_id: None for t in self.transactions if t.state is State.ONGOING",
+                "",
+            ),
+            Edit(
+                "services.coordinator.state:CoordinatorState._check_transaction",
+                "assert timed,",
+                "assert True,",
+            ),
+        ),
+        {
+            story("coordinator/timers_start_again"): "-@4 PREPARE_ABORT T2 TIMEOUT",
+        },
+    ),
+    Bug(
+        "no-lifetime",
+        "§7, I30: a hard transaction_lifetime_max under the idle time",
+        (
+            Edit(
+                "services.coordinator.decide_time:decide_tick",
+                "for timers in (state.idle, state.lifetime):",
+                "for timers in (state.idle,):",
+            ),
+        ),
+        {
+            story("coordinator/lifetime"): "-@3 PREPARE_ABORT T2 TIMEOUT parts=a/0",
+        },
+    ),
+    Bug(
+        "data-is-no-sign-of-life",
+        "§7: the timeout is idle time: data seen by a leader counts as life",
+        (
+            Edit(
+                "services.coordinator.state:CoordinatorState.partition_asked",
+                "if signal.bytes_received and signal.tx_id in self.idle:",
+                "if False:",
+            ),
+        ),
+        {
+            story("coordinator/idle_timeout_signs_of_life"): "-ask T2 a/0 -> ONGOING",
+        },
+    ),
+    Bug(
+        "staged-one-shot-times-out",
+        "§7: only the offset manager's answer ends a staged one-shot",
+        (
+            Edit(
+                "services.coordinator.decide_end:decide_abort",
+                "if transaction.state is State.STAGED:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "coordinator/staged_is_ended_by_the_offset_manager_only"
+            ): "-abort T2 p -> CONCURRENT_TRANSACTION tx_id=2",
+        },
+    ),
+    Bug(
+        "late-end-of-an-old-stream-ends-the-session",
+        "§7: the producer came back on another stream; the end of the first one is heard late",
+        (
+            Edit(
+                "services.coordinator.sessions:Sessions.ended",
+                "if self._held.get(session.producer.producer_id) == SessionOpened(*session):",
+                "if session.producer.producer_id in self._held:",
+            ),
+        ),
+        {
+            story("coordinator/session_comes_back"): "-ONGOING",
+        },
+    ),
+)

@@ -1,0 +1,277 @@
+"""Bugs of the offset manager: locks, stable reads, markers, questions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, story, unit
+
+BUGS: Final = (
+    Bug(
+        "pending-ignored",
+        "I22, why.md: a stable fetch is PENDING while anything is pending, else one item is "
+        "processed twice",
+        (
+            Edit(
+                "services.offset_manager.machine:_fetched",
+                "if holder and command.read is Read.STABLE:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/stable_fetch_waits_only_for_what_it_asks"
+            ): "-stable g orders/0 -> PENDING_TRANSACTION partition=0 tx_id=3.5",
+        },
+    ),
+    Bug(
+        "pending-offset-fetched",
+        "I22: a fetch never returns an offset of an open or aborted transaction",
+        (
+            Edit(
+                "services.offset_manager.machine:_fetched",
+                "committed = group.committed.get(partition)",
+                "line = group.pending.get(partition)\n"
+                "    committed = line[-1] if line else group.committed.get(partition)",
+            ),
+            Edit(
+                "services.offset_manager.machine:_fetched",
+                "committed.time_ms, holder",
+                "0, holder",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/committed_transaction_moves_the_offset"
+            ): "-fetch g -> orders/0=none(pending 3.5) orders/1=none(pending 3.5)",
+        },
+    ),
+    Bug(
+        "from-not-checked-when-pending",
+        "why.md: two jobs read from 0; both prepare and expose: item 0 twice",
+        (
+            Edit(
+                "services.offset_manager.group:Group._require_from",
+                "if step.from_ != position:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/two_jobs_from_one_position"
+            ): "-pend 4.5 200 1 g orders/0:none>10 -> STALE_POSITION committed=10",
+            story(
+                "offset_manager/stale_position_names_the_committed_one"
+            ): "-commit g orders/0:0>12 -> STALE_POSITION committed=10 partition=0",
+        },
+    ),
+    Bug(
+        "pending-offset-locks-nothing",
+        "§8: PENDING_TRANSACTION while another holds it",
+        (
+            Edit(
+                "services.offset_manager.group:Group.needs_pending",
+                "self._require_chain(step, last, tx_id=tx_id, producer_id=producer_id)",
+                "",
+            ),
+            Edit(
+                "services.offset_manager.group:Group.check",
+                "assert len(producers) == 1,",
+                "assert producers,",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/two_jobs_from_one_position"
+            ): "-pend 4.5 200 1 g orders/0:none>10 -> PENDING_TRANSACTION partitio",
+        },
+    ),
+    Bug(
+        "plain-commit-passes-the-lock",
+        "§8: PENDING_TRANSACTION while a transaction holds it, plain commits too",
+        (
+            Edit(
+                "services.offset_manager.group:Group.needs_plain",
+                "if line:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/plain_commit_waits_for_a_pending_one"
+            ): "-commit g orders/0:none>4 -> PENDING_TRANSACTION partition=0 tx_id",
+        },
+    ),
+    Bug(
+        "chained-on-another-producer",
+        "why.md: `from` may chain only on a transaction known to be at PREPARE_COMMIT, one's own",
+        (
+            Edit(
+                "services.offset_manager.group:Group._require_chain",
+                "if last.producer_id != producer_id:",
+                "if False:",
+            ),
+        ),
+        {
+            story("offset_manager/chain_on_somebody_else_is_refused"): "two producers in line",
+        },
+    ),
+    Bug(
+        "chained-on-whatever-is-pending",
+        "why.md: the committed offset jumps over the input of an aborted one",
+        (
+            Edit(
+                "services.offset_manager.group:Group._require_chain",
+                "if step.after != last.tx_id:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/chain_of_the_last_in_line"
+            ): "-pend 3.11 100 1 g orders/0:10>30 after=3.5 -> PENDING_TRANSACTION",
+        },
+    ),
+    Bug(
+        "same-step-of-another-is-a-repeat",
+        "I21: two consumers processed the same input, and the second one is told",
+        (
+            Edit(
+                "services.offset_manager.group:_is_repeat",
+                "if committed is None or committed.tx_id or committed.step != step:",
+                "if committed is None or committed.step != step:",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/the_same_step_by_another_is_no_repeat"
+            ): "-commit g orders/0:none>10 -> STALE_POSITION committed=10 partitio",
+        },
+    ),
+    Bug(
+        "aborted-offset-committed",
+        "I22: ABORTED gives the position back",
+        (
+            Edit(
+                "services.offset_manager.state:State._end",
+                "                if outcome is Outcome.COMMITTED:\n"
+                "                    group.commit(",
+                "                if True:\n                    group.commit(",
+            ),
+        ),
+        {
+            story("offset_manager/aborted_transaction_leaves_no_trace"): "-stable g -> orders/0=10",
+        },
+    ),
+    Bug(
+        "offset-marker-applied-twice",
+        "§6: a marker at or below the last PREPARE offset is a repeat",
+        (
+            Edit(
+                "services.offset_manager.machine:OffsetManagerMachine._is_new",
+                "return marker.prepare_offset > last_prepare",
+                "return True",
+            ),
+        ),
+        {
+            story("offset_manager/repeated_marker_is_ok"): "decide lets no repeat through",
+        },
+    ),
+    Bug(
+        "aborted-marker-moves-the-order-of-offsets",
+        "why.md: only COMMITTED markers move and obey the last PREPARE offset",
+        (
+            Edit(
+                "services.offset_manager.state:State.mark",
+                "self.order.saw(journal, epoch)",
+                "self.order.saw(journal, epoch).prepare_offset = record.prepare_offset",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/aborted_marker_does_not_move_the_order"
+            ): "-@4 MARKER 3.5 committed prepare=12 epoch=1",
+        },
+    ),
+    Bug(
+        "refused-offset-marker-swallowed",
+        "why.md: a batch of markers stops at its first refusal",
+        (
+            Edit(
+                "services.offset_manager.machine:OffsetManagerMachine._write_markers",
+                "return Decision(records, MarkersWritten(applied, refusal))",
+                "continue",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/markers_stop_at_the_first_refusal"
+            ): "-markers 3 1 3.5:7:c:100:1 4.9:8:c:100:1 3.8:10:c:100:1 -> applied",
+        },
+    ),
+    Bug(
+        "pending-offset-expires",
+        "§8: offsets of an empty group expire after 7 days, never a pending one",
+        (
+            Edit(
+                "services.offset_manager.machine:OffsetManagerMachine._expire",
+                "if not state.groups[name].pending",
+                "",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/pending_offset_never_expires"
+            ): "held by transactions or in line, not both",
+        },
+    ),
+    Bug(
+        "last-commit-not-recorded",
+        "§8: a commit marker records, per group and producer, the last committed TxId "
+        '("G-LAST-COMMIT")',
+        (
+            Edit(
+                "services.offset_manager.state:State._end",
+                "group.last_commits[opened.producer_id] = tx_id",
+                "pass",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/last_commit_per_group_and_producer"
+            ): "-fetch g -> orders/0=10 orders/1=10 last(100)=3.5 last(200)=4.5",
+        },
+    ),
+    Bug(
+        "offsets-asked-about-above-the-high-watermark",
+        "§4: outside work waits for the HW to cover what it was decided on",
+        (
+            Edit(
+                "services.offset_manager.machine:OffsetManagerMachine.owed",
+                "if opened.first_offset < below",
+                "",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/nothing_is_owed_above_the_hw"
+            ): "+ask 3.5 producer=100 generation=1 bytes=64",
+        },
+    ),
+    Bug(
+        "offsets-asked-about-once",
+        "why.md: leaders repeat their question until the TxId has ended there",
+        (
+            Edit(
+                "services.offset_manager.outbox:OffsetManagerOutbox._ask_all",
+                "watched.due_ms = now_ms + self._config.question_again_ms",
+                "watched.due_ms = 1 << 62",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_outbox", "test_asked_after_one_second_then_every_two"
+            ): "assert 0 == 1",
+        },
+    ),
+)

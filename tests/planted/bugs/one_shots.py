@@ -1,0 +1,147 @@
+"""Bugs of one-shot transactions: their order, their offsets, their numbers."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, story, unit
+
+BUGS: Final = (
+    Bug(
+        "one-shots-decided-out-of-order",
+        "why.md: #5 with offsets is STAGED, #6 without is visible first",
+        (
+            Edit(
+                "services.coordinator.decide_one_shot:_accept",
+                "if command.offsets is None and not producer.staged:",
+                "if command.offsets is None:",
+            ),
+        ),
+        {
+            story("coordinator/one_shot_order"): "-@3 STAGED T3 #2",
+        },
+    ),
+    Bug(
+        "one-shot-offsets-only-in-the-marker",
+        "why.md: one-shot with offsets is STAGED first, else the next member fetches a stale "
+        "position",
+        (
+            Edit(
+                "services.coordinator.decide_one_shot:_accept",
+                "if command.offsets is None and not producer.staged:",
+                "if not producer.staged and command.batches:",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_service", "test_transact_waits_for_the_offset_manager"
+            ): "assert 'participant.write_markers' ==",
+        },
+    ),
+    Bug(
+        "offsets-put-before-the-earlier-prepare-is-durable",
+        "why.md: #6 chains on #5's pending position and #5 aborts: input skipped",
+        (
+            Edit(
+                "services.coordinator.one_shots:StagedHeads.due",
+                "if gate < below",
+                "",
+            ),
+        ),
+        {
+            story("coordinator/one_shot_order_durable"): "-nothing",
+        },
+    ),
+    Bug(
+        "one-shot-chains-on-an-undecided-one",
+        "why.md: `from` may chain only on a transaction known to be at PREPARE_COMMIT",
+        (
+            Edit(
+                "services.coordinator.machine:CoordinatorMachine._stage",
+                "self.state.transactions.add(transaction)",
+                "self.state.transactions.add(transaction)\n"
+                "        self.state.heads.committed(transaction)",
+            ),
+        ),
+        {
+            story(
+                "coordinator/one_shot_never_chains_on_an_aborted_one"
+            ): "-offsets of T3 to offsets/6",
+        },
+    ),
+    Bug(
+        "one-shot-executed-again",
+        "why.md: request numbers are consecutive and durable, else an old duplicate is executed",
+        (
+            Edit(
+                "services.coordinator.decide_one_shot:_require_next_number",
+                "if request_number < producer.next_request_number:",
+                "if False:",
+            ),
+        ),
+        {
+            story("coordinator/one_shot_request_numbers"): "request numbers are consecutive",
+        },
+    ),
+    Bug(
+        "one-shot-beside-an-open-transaction",
+        'why.md: its TxId moves "highest ended" past the open one, whose batches are then refused',
+        (
+            Edit(
+                "services.coordinator.decide_one_shot:_require_no_rival",
+                "if producer.open_tx:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "coordinator/one_shot_beside_open"
+            ): "-transact p 1 -> CONCURRENT_TRANSACTION tx_id=2",
+        },
+    ),
+    Bug(
+        "begin-beside-a-staged-one-shot",
+        "§7: Begin meanwhile is CONCURRENT_TRANSACTION",
+        (
+            Edit(
+                "services.coordinator.identify:require_nothing_open",
+                "if producer.staged:",
+                "if False:",
+            ),
+        ),
+        {
+            story("coordinator/one_shot_beside_open"): "no one-shot beside an open transaction",
+        },
+    ),
+    Bug(
+        "init-does-not-wait-for-staged",
+        "§7: STAGED has no timeout and InitProducer waits for it",
+        (
+            Edit(
+                "services.coordinator.decide_producer:_take_over",
+                "if producer.staged:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "coordinator/init_waits_for_staged"
+            ): "-init p b -> CONCURRENT_TRANSACTION tx_id=2",
+        },
+    ),
+    Bug(
+        "one-shot-refused-after-prepare",
+        "§7: after PREPARE nobody says no: a full disk refuses before the append (DISK_FULL "
+        "after decide)",
+        (
+            Edit(
+                "services.coordinator.decide_one_shot:_require_room",
+                "if deliveries.is_disk_full(batch.partition):",
+                "if False:",
+            ),
+        ),
+        {
+            story("coordinator/one_shot_disk_full"): "-transact p 2 -> DISK_FULL",
+        },
+    ),
+)

@@ -1,0 +1,460 @@
+"""Bugs of the partition leader: markers, idempotence, questions."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, story, unit
+
+BUGS: Final = (
+    # -------------------------------------------------------------------------------------- markers
+    Bug(
+        "marker-applied-twice",
+        "§6, I6: a marker at or below the last PREPARE offset is a repeat, OK and does nothing",
+        (
+            Edit(
+                "services.partition_leader.markers:decide",
+                "elif marker.prepare_offset > last_prepare:",
+                "else:",
+            ),
+        ),
+        {
+            story("partition_leader/repeated_marker_does_nothing"): "decide lets no repeat through",
+        },
+    ),
+    Bug(
+        "one-shot-payload-appended-again",
+        "why.md: one-shot payload and marker are one frame, else a retry appends the payload again",
+        (
+            Edit(
+                "services.partition_leader.markers:decide",
+                "elif marker.prepare_offset > last_prepare:",
+                "elif marker.batch is not None or marker.prepare_offset > last_prepare:",
+            ),
+            Edit(
+                "services.participant.marker_order:MarkerOrder.committed",
+                "assert prepare_offset > seen.prepare_offset,",
+                "assert prepare_offset >= seen.prepare_offset,",
+            ),
+        ),
+        {
+            story("partition_leader/one_shot_is_one_frame"): "decide lets no repeat through",
+        },
+    ),
+    Bug(
+        "aborted-marker-moves-the-prepare-offset",
+        "why.md: T1's COMMITTED @2 is delayed, T2's ABORTED @4 first, then @2 is a repeat: T1 "
+        "loses a part",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._apply_marker",
+                "self.order.saw(journal_partition, marker.coordinator_epoch)",
+                "self.order.saw(journal_partition, marker.coordinator_epoch).prepare_offset"
+                " = marker.prepare_offset",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/aborted_marker_does_not_move_the_order"
+            ): "-@5 COMMITTED t5 p1.1 prepare=12 epoch=1 0*2",
+        },
+    ),
+    Bug(
+        "aborted-marker-obeys-the-prepare-offset",
+        "§6: ABORTED markers neither move nor obey that offset",
+        (
+            Edit(
+                "services.partition_leader.markers:decide",
+                "if held is not None or is_news:",
+                "if marker.prepare_offset > last_prepare and (held is not None or is_news):",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/aborted_marker_does_not_obey_the_order"
+            ): "-@4 ABORTED t5 p1.1 prepare=8 epoch=1",
+        },
+    ),
+    Bug(
+        "refused-marker-swallowed-by-the-watermark",
+        'why.md: 100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
+        (
+            Edit(
+                "services.partition_leader.markers:decide",
+                "        if refusal is not None:\n            break",
+                "        if refusal is not None:\n            refusal = None\n            continue",
+            ),
+        ),
+        {
+            story("partition_leader/markers_stop_at_the_first_refusal"): "+@5 COMMITTED t7",
+        },
+    ),
+    Bug(
+        "payload-marker-skipped-on-a-full-disk",
+        "§4, I28: a payload-carrying marker waits on a full disk, and those behind it",
+        (
+            Edit(
+                "services.partition_leader.participant:_with_room",
+                "        for marker in command.markers:\n"
+                "            if marker.batch is not None:\n",
+                "        for marker in command.markers:\n"
+                "            if marker.batch is not None and marker is command.markers[-1]:\n",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_participant",
+                "test_on_a_full_disk_markers_with_records_wait_and_those_behind_them",
+            ): "assert [5, 9, 6] == [5]",
+        },
+    ),
+    Bug(
+        "ended-by-the-highest-txid",
+        'why.md: "ended" for a marker is decided by (TxId, partition), else a COMMITTED marker is '
+        "dropped after a later local abort",
+        (
+            Edit(
+                "services.partition_leader.markers:decide",
+                "elif marker.prepare_offset > last_prepare:",
+                "elif marker.prepare_offset > last_prepare and is_news:",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/committed_marker_after_a_later_local_abort"
+            ): "-@5 COMMITTED t5 p1.1 prepare=7 epoch=1 0*2",
+        },
+    ),
+    Bug(
+        "marker-fenced-by-generation",
+        "why.md: markers are never fenced by generation, else InitProducer waits for ever",
+        (
+            Edit(
+                "services.partition_leader.markers:decide",
+                "        previous = marker.prepare_offset\n",
+                "        previous = marker.prepare_offset\n"
+                "        refusal = fences.refusal(\n"
+                "            tx_id=1 << 63, producer_id=marker.producer_id,\n"
+                "            generation=marker.generation)\n"
+                "        if refusal is not None:\n"
+                "            break\n",
+            ),
+        ),
+        {
+            story("partition_leader/markers_are_not_fenced_by_generation"): "-@3 COMMITTED t5",
+        },
+    ),
+    Bug(
+        "manifest-count-not-checked",
+        "why.md: the manifest's counts are checked at the marker, else a part of a transaction "
+        "is exposed",
+        (
+            Edit(
+                "services.partition_leader.markers:_holds",
+                " and held.matches(marker.parts)",
+                "",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/damaged_part_is_dropped"
+            ): "-@4 DAMAGED t5 p1.1 prepare=8 epoch=1 0*3",
+            story(
+                "partition_leader/damaged_part_is_exposed"
+            ): "-@8 DAMAGED t5 p1.1 prepare=8 epoch=1 8*2 7*2",
+        },
+    ),
+    Bug(
+        "missing-part-is-no-damage",
+        "why.md: a COMMITTED part of which nothing stands here is said, not hidden",
+        (
+            Edit(
+                "services.partition_leader.markers:_holds",
+                "return not any(part.record_count for part in marker.parts)",
+                "return True",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/damaged_part_that_holds_nothing"
+            ): "-@4 DAMAGED t5 p1.1 prepare=8 epoch=1 0*2",
+        },
+    ),
+    Bug(
+        "damage-holds-up-the-order",
+        "why.md: a mismatch is DAMAGED, and order moves on, else one wrong manifest blocks "
+        "everybody",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._apply_marker",
+                "self.damage.parts[marker.tx_id] = (held, marker.parts)",
+                "self.damage.parts[marker.tx_id] = (held, marker.parts)\n            return",
+            ),
+        ),
+        {
+            story("partition_leader/damaged_counts_as_applied"): "-@4 EPOCH_START 2",
+        },
+    ),
+    Bug(
+        "losers-of-the-manifest-exposed",
+        "why.md: winners are named by the driver, else a zombie attempt's records are in the "
+        "output",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._expose",
+                "for part in parts:",
+                "for part in [WriterPart(w, c.records) for w, c in held.writers.items()]:",
+            ),
+        ),
+        {
+            story("partition_leader/several_writers_in_manifest_order"): "-end 4",
+        },
+    ),
+    Bug(
+        "aborted-records-exposed",
+        "I1: no READ_COMMITTED read returns a record of an aborted transaction",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._apply_marker",
+                "if marker.control is ControlCode.ABORTED:",
+                "if marker.control is ControlCode.ABORTED:\n"
+                "            for writer, columns in held.writers.items() if held else ():\n"
+                "                self._expose(held, [WriterPart(writer, columns.records)], at)",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i01_aborted_records_are_never_read"
+            ): "-plain x1 1+1 -> @6 offset 1",
+        },
+    ),
+    # ------------------------------------------------------------------- batches: fences, sequences
+    Bug(
+        "aborted-marker-without-batches-forgotten",
+        "I20: a marker that finds nothing here keeps out the batches that come late",
+        (
+            Edit(
+                "services.partition_leader.markers:decide",
+                "if held is not None or is_news:",
+                "if held is not None:",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i20_aborted_marker_without_batches_keeps_late_ones_out"
+            ): "-@1 ABORTED t5 p1.1 prepare=6 epoch=1",
+        },
+    ),
+    Bug(
+        "highest-ended-not-kept-durably",
+        "why.md: the highest ended TxId is kept durably, in the snapshot too (I20)",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine.snapshot",
+                "self.fences,",
+                "Fences({\n"
+                "                p: type(s)(s.generation, s.last_ms)\n"
+                "                for p, s in self.fences.producers.items()\n"
+                "            }),",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i20_batch_after_the_marker_is_refused"
+            ): "-send t8 p1 1+1 -> TRANSACTION_ENDED tx_id=8",
+        },
+    ),
+    Bug(
+        "txid-shared-by-producers",
+        "§6: a batch whose (producer, generation) differs from the TxId's first one is refused",
+        (
+            Edit(
+                "services.partition_leader.pending:OpenTransaction.refusal",
+                "if batch.producer_id == self.producer_id and batch.generation == self.generation:",
+                "if True:",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/first_batch_binds_the_txid"
+            ): "-send t5 p2.1 0+1 -> PRODUCER_MISMATCH tx_id=5",
+        },
+    ),
+    Bug(
+        "repeat-appended",
+        "I6: an acknowledged record stands at exactly one position",
+        (
+            Edit(
+                "services.partition_leader.sequences:judge",
+                "if base == expected:",
+                "if base <= expected:",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i06_a_repeat_gets_its_original_positions"
+            ): "decide lets no gap through",
+        },
+    ),
+    Bug(
+        "sequences-run-on-over-transactions",
+        'why.md: a late batch 0 of aborted T1 arrives; T2\'s batch 0 is "its repeat"',
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._expectation",
+                "if not batch.tx_id:",
+                "if True:",
+            ),
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._find",
+                "if not first.tx_id:",
+                "if True:",
+            ),
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._apply_pending",
+                "if self.pending.append(frame, at):",
+                "self.plain.remember(\n"
+                "            frame, journal_offset=at.offset, offset=0, time_ms=at.time_ms)\n"
+                "        if self.pending.append(frame, at):",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i10_transactions_of_a_producer_keep_their_order"
+            ): "-@3 t7 p1.1 0+1",
+        },
+    ),
+    Bug(
+        "plain-producer-starts-anywhere",
+        "why.md: without state only sequence 0, else a retry after expiry is appended twice",
+        (
+            Edit(
+                "services.partition_leader.sequences:judge",
+                "if base == expected:",
+                "if base == expected or (expected == 0 and not batch.tx_id):",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/plain_producer_without_state_starts_at_zero"
+            ): "-plain x1 5+1 -> UNKNOWN_PRODUCER expected=0",
+        },
+    ),
+    Bug(
+        "gap-accepted",
+        "§6: a gap is OUT_OF_ORDER_SEQUENCE (I9: a transaction's records stand in send order)",
+        (
+            Edit(
+                "services.partition_leader.sequences:judge",
+                "if base > expected:",
+                "if base > expected > 0:\n        return None\n    if base > expected:",
+            ),
+        ),
+        {
+            story("partition_leader/plain_sequences_have_no_gaps"): "decide lets no gap through",
+        },
+    ),
+    Bug(
+        "disk-full-after-decide",
+        "§4, I28: below the floor data is refused (DISK_FULL) before decide",
+        (
+            Edit(
+                "services.partition_leader.producing:Producing._judge_all",
+                "self._env.replicas.lead(partition).require_room()",
+                "self._env.replicas.lead(partition)",
+            ),
+            Edit(
+                "services.partition_leader.producing:Producing._submit",
+                "            replica.require_room()\n"
+                "            reply = replica.submit(Produce(tuple(item.frame for item in judged)))",
+                "            reply = replica.submit(Produce(tuple(item.frame for item in "
+                "judged)))\n"
+                "            replica.require_room()",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_produce", "test_i28_a_full_disk_refuses_data_and_says_so"
+            ): "refused before decide: nothing but EPOCH_START stands there",
+        },
+    ),
+    Bug(
+        "batches-of-a-stream-overtake",
+        "§9, I9: what is judged in a thread is not overtaken by the next batch of its stream",
+        (
+            Edit(
+                "services.partition_leader.lanes:Turn.come",
+                "if self._before is not None and not self._before.done():",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_produce",
+                "test_batches_of_a_stream_are_submitted_in_the_order_they_came",
+            ): "== ['ok', 'ok', 'ok']",
+        },
+    ),
+    # ------------------------------------------------------------------------------------ questions
+    Bug(
+        "question-asked-once",
+        "why.md: leaders repeat their question until the TxId has ended there, else pending "
+        "for ever",
+        (
+            Edit(
+                "services.partition_leader.questions:Questions.asked",
+                "self._set_timer(tx_id, now_ms + self._again_ms)",
+                "pass",
+            ),
+        ),
+        {
+            story("partition_leader/questions_until_it_has_ended_here"): "-t5 p1.1 +50 bytes",
+            unit(
+                "partition_leader/test_outbox",
+                "test_asks_after_a_second_then_every_two_until_it_has_ended_here",
+            ): "assert [] == [[5], [5], [5]]",
+        },
+    ),
+    Bug(
+        "inherited-transactions-not-asked-about",
+        "§6: asked after every change of leader on either side (I30)",
+        (
+            Edit(
+                "services.partition_leader.questions:Questions.inherited",
+                "self._due.update(dict.fromkeys(tx_ids))",
+                "pass",
+            ),
+        ),
+        {
+            story("partition_leader/questions_after_a_change_of_leader_here"): "-t5 p1.1 +10 bytes",
+        },
+    ),
+    Bug(
+        "asked-about-what-could-be-lost",
+        "§4: outside work waits for the HW to cover what it was decided on",
+        (
+            Edit(
+                "services.partition_leader.questions:Questions.due",
+                "and transaction.first_position < below",
+                "",
+            ),
+        ),
+        {
+            story("partition_leader/questions_only_below_the_high_watermark"): "-no questions",
+        },
+    ),
+    Bug(
+        "later-taken-for-never",
+        "§6: only the last four verdicts journal an ABORT here; LATER and silence never do",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._hear_verdicts",
+                " if verdict in FINAL_VERDICTS",
+                "",
+            ),
+        ),
+        {
+            story("partition_leader/questions_until_it_has_ended_here"): "-verdict t5 ongoing -> 0",
+        },
+    ),
+)

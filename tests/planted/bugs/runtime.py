@@ -1,0 +1,306 @@
+"""Bugs of the driver, the high watermark, leases and elections."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    # -------------------------------------------------------------------------- durable, then said
+    Bug(
+        "reply-before-the-high-watermark",
+        "I5, I25, §4: a reply waits for the HW to cover what it was decided on",
+        (
+            Edit(
+                "services.runtime.driver:Driver.submit",
+                "if self._hw.value >= end and not self._parked:",
+                "if True:",
+            ),
+        ),
+        {
+            unit("runtime/test_driver", "test_i5_a_reply_waits_for_the_sync"): "assert not True",
+        },
+    ),
+    Bug(
+        "refusal-before-the-high-watermark",
+        "why.md: InitProducer's reply waits for everything decided before it; so does every "
+        "refusal",
+        (
+            Edit(
+                "services.runtime.driver:Driver.submit",
+                "if self._hw.value >= end and not self._parked:",
+                "if not decision.records:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver", "test_refusals_and_reads_wait_for_what_they_were_decided_on"
+            ): "assert not True",
+        },
+    ),
+    Bug(
+        "answers-while-loading",
+        "why.md: a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
+        (
+            Edit(
+                "services.runtime.driver:Driver.require_ready",
+                "if self.standing is Standing.READY:",
+                "if self.standing in (Standing.READY, Standing.LOADING):",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver", "test_nothing_is_answered_before_epoch_start_is_durable"
+            ): "DID NOT RAISE Loading",
+        },
+    ),
+    Bug(
+        "high-watermark-moves-below-epoch-start",
+        "why.md: Raft's figure 8: an inherited frame is shown, then another log wins",
+        (
+            Edit(
+                "services.runtime.replication.high_watermark:HighWatermark.synced",
+                "if covered <= self._epoch_start or covered <= self.value:",
+                "if covered <= self.value:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_high_watermark",
+                "test_it_does_not_move_before_it_can_pass_epoch_start",
+            ): "everything before EPOCH_START is synced, but not EPOCH_START",
+        },
+    ),
+    Bug(
+        "inherited-high-watermark-covers-epoch-start",
+        "§5: the HW does not move in an epoch until it can pass EPOCH_START",
+        (
+            Edit(
+                "services.runtime.replication.high_watermark:HighWatermark.__init__",
+                "min(inherited, epoch_start)",
+                "max(inherited, epoch_start + 1)",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_high_watermark", "test_what_was_inherited_never_covers_the_new_epoch"
+            ): "assert 9 == 3",
+        },
+    ),
+    Bug(
+        "acks-of-others-counted",
+        "§5: only ISR members count, and the HW is their minimum",
+        (
+            Edit(
+                "services.runtime.replication.high_watermark:HighWatermark.synced",
+                "covered = min(self._synced.values())",
+                "covered = max(self._synced.values())",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_high_watermark", "test_i25_it_is_the_minimum_over_those_that_count"
+            ): "assert not True",
+        },
+    ),
+    Bug(
+        "snapshot-ahead-of-the-high-watermark",
+        "why.md: snapshots hold only what is below the HW, else a phantom after the log is cut",
+        (
+            Edit(
+                "services.runtime.driver:Driver._save_snapshot",
+                "if offset > self._hw.value:",
+                "if False:",
+            ),
+            Edit(
+                "services.runtime.storage.journal:Journal.save_snapshot",
+                'assert offset <= self.synced_end, "a snapshot never runs ahead of the log"',
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver", "test_i35_a_snapshot_waits_until_what_it_holds_is_durable"
+            ): "it runs ahead of the log",
+        },
+    ),
+    Bug(
+        "projection-ahead-of-the-high-watermark",
+        "§4: index and data files hold only what is below the HW",
+        (
+            Edit(
+                "services.runtime.driver:Driver._append_all",
+                "self._unprojected.append((record, at))",
+                "self._projection.project(record, at)",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver", "test_projections_see_durable_records_in_order"
+            ): "assert [(1, 4), (2, 5), (3, 6)] == []",
+        },
+    ),
+    Bug(
+        "loss-called-not-leader",
+        "§9: NOT_LEADER promises that nothing happened; what was journaled is UNKNOWN_OUTCOME",
+        (
+            Edit(
+                "services.runtime.driver:_lost",
+                "if item.recorded:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver", "test_who_steps_down_says_that_the_outcome_is_unknown"
+            ): "NOT_LEADER",
+        },
+    ),
+    # ----------------------------------------------------------------- failed writes, lost leases
+    Bug(
+        "failed-sync-goes-on",
+        "why.md: a leader whose sync failed resigns and never leads that epoch again",
+        (
+            Edit(
+                "services.runtime.driver:Driver._write_failed",
+                "if self.standing is Standing.FAILED or epoch != self._epoch:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver", "test_a_failed_sync_ends_the_epoch_and_its_bytes_are_gone"
+            ): "all tasks wait and no timer is set",
+        },
+    ),
+    Bug(
+        "epoch-continued-after-a-restart",
+        "why.md, I18: a restarted process never continues an epoch",
+        (
+            Edit(
+                "services.runtime.driver:Driver.lead",
+                'assert epoch > self.journal.last_epoch, "an epoch is never continued"',
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver", "test_an_epoch_is_never_continued"
+            ): "Regex pattern did not match",
+        },
+    ),
+    Bug(
+        "acknowledged-past-the-lease",
+        "§5, I18: a node checks its own deadline when a reply is made, acknowledgements included",
+        (
+            Edit(
+                "services.runtime.driver:Driver._answer",
+                "if not self._around.lease_valid():",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver", "test_i18_nothing_is_acknowledged_past_the_lease"
+            ): "DID NOT RAISE UnknownOutcome",
+        },
+    ),
+    Bug(
+        "appended-past-the-lease",
+        "§5, I18: nothing is appended for an answer that could not be given",
+        (
+            Edit(
+                "services.runtime.driver:Driver.submit",
+                "self.require_lease()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver", "test_i18_nothing_is_acknowledged_past_the_lease"
+            ): "UNKNOWN_OUTCOME",
+        },
+    ),
+    Bug(
+        "deadline-from-the-answer",
+        "§5: the deadline counts from the moment the last successful keep-alive was sent",
+        (
+            Edit(
+                "services.runtime.etcd.lease:Membership._renew_on_the_loop",
+                "self._deadline(sent_ms)",
+                "self._deadline(self._now_ms())",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_lease", "test_the_deadline_counts_from_the_sending_of_the_keep_alive"
+            ): ">= 400",
+        },
+    ),
+    Bug(
+        "leadership-back-with-a-new-lease",
+        "why.md: a new lease gives no leadership back",
+        (
+            Edit(
+                "services.runtime.etcd.lease:Membership._register",
+                "held.confirmed = self.lost == 0",
+                "held.confirmed = True",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_lease", "test_a_new_lease_is_valid_only_when_leadership_was_compared"
+            ): "assert [('lost', ",
+        },
+    ),
+    Bug(
+        "late-election-believed",
+        "§5, I18: an election that is answered after the key was lost is void",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections._vote",
+                "if lost != self._membership.lost:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_election", "test_i18_an_election_answered_after_the_key_was_lost_is_void"
+            ): "assert [('elected'",
+        },
+    ),
+    Bug(
+        "restored-etcd-obeyed",
+        "§5: an etcd with a revision below the highest seen is refused",
+        (
+            Edit(
+                "services.runtime.etcd.identity:Identity.observe",
+                "if revision < at_least:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_identity", "test_a_restored_etcd_is_refused_by_its_lower_revision"
+            ): "DID NOT RAISE EtcdRefused",
+        },
+    ),
+    Bug(
+        "log-ahead-of-etcd-obeyed",
+        "§5: an etcd with an epoch below one found in a log is refused",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections._may_win",
+                "if fit is Fitness.FIT:",
+                "if fit is not Fitness.AHEAD_OF_ETCD:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_election",
+                "test_only_an_isr_incarnation_wins_and_the_offline_partition_names_the_way_out",
+            ): "assert 5 == 0",
+        },
+    ),
+)

@@ -1,0 +1,366 @@
+"""Bugs of the log on disk: syncs, torn tails, damage, identity, the lock."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "ack-before-sync",
+        "I5, I25: acknowledged means fsynced",
+        (
+            Edit(
+                "services.runtime.storage.commit:GroupCommit._commit_once",
+                "error = await self._commit(writes, len(taken))",
+                "for item, end in taken:\n"
+                "                self._call(item.on_synced, end)\n"
+                "            error = await self._commit(writes, len(taken))",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_commit", "test_i25_nobody_is_told_before_the_disk_has_synced"
+            ): "told before the sync",
+            unit("runtime/test_driver", "test_i5_a_reply_waits_for_the_sync"): "assert not True",
+        },
+    ),
+    Bug(
+        "write-without-sync",
+        "I25: losing power everywhere at once loses nothing acknowledged",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk._write_and_sync_all",
+                "self._sync_all(list(touched))",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk", "test_every_touched_file_is_synced_and_so_is_its_name"
+            ): "assert [] ==",
+        },
+    ),
+    Bug(
+        "failed-journal-appends",
+        "§4: after a failed sync nothing is appended until what is in doubt is abandoned",
+        (
+            Edit(
+                "services.runtime.storage.journal:Journal.mark_failed",
+                "self._failed = True",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_commit",
+                "test_a_failed_journal_writes_nothing_until_it_has_abandoned_what_is_in_doubt",
+            ): "DID NOT RAISE OSError",
+        },
+    ),
+    Bug(
+        "doubtful-bytes-kept",
+        "§4: a failed sync's bytes are in doubt: on from the last good sync, in a new file",
+        (
+            Edit(
+                "services.runtime.storage.journal:Journal.cut",
+                "            segment = self._begin_segment(end)\n"
+                "            self._disk.write_and_sync(segment.file, 0, _PROOF)",
+                "            pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_cuts",
+                "test_after_a_failed_write_the_log_goes_on_from_the_last_sync_in_a_new_file",
+            ): "0003.log' in [",
+        },
+    ),
+    Bug(
+        "torn-tail-served",
+        "I26: a torn tail is detected, never served",
+        (
+            Edit(
+                "services.runtime.storage.frames:decode",
+                "if crc32c(buffer[position + _SEAL.size : position + size]) != crc:",
+                "if not position and crc32c(buffer[_SEAL.size : size]) != crc:",
+            ),
+        ),
+        {
+            unit("storage/test_recovery", "test_a_torn_tail_is_cut_at_every_byte"): "== ['a']",
+        },
+    ),
+    Bug(
+        "corrupt-middle-taken-for-a-torn-tail",
+        "§5, I26: a bad frame below synced_end is refused by file and position",
+        (
+            Edit(
+                "services.runtime.storage.recovery:recover",
+                "if walk.why and walk.end.offset < noted.synced_end:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery",
+                "test_i26_a_flipped_bit_below_synced_end_is_refused_by_file_and_byte",
+            ): "DID NOT RAISE JournalDamaged",
+        },
+    ),
+    Bug(
+        "kept-tail-not-synced",
+        "why.md: recovery syncs what it kept before it reports a log end",
+        (
+            Edit(
+                "services.runtime.storage.recovery:_keep",
+                "disk.sync(segment.file)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery",
+                "test_every_file_that_was_kept_is_synced_before_the_log_end_is_told",
+            ): "assert ['a'] ==",
+        },
+    ),
+    Bug(
+        "damaged-replica-keeps-its-name",
+        "why.md: unfit replicas take a new incarnation",
+        (
+            Edit(
+                "services.runtime.storage.recovery:recover",
+                "if incarnation is None or not fit or walk.end.offset < noted.synced_end:",
+                "if incarnation is None or not fit:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery",
+                "test_i26_a_file_cut_below_synced_end_takes_a_new_incarnation_once",
+            ): "!= b'",
+        },
+    ),
+    Bug(
+        "second-damage-reuses-the-name",
+        "why.md: a fresh UUID at every damage, else the second damage reuses a trusted name",
+        (
+            Edit(
+                "services.runtime.storage.recovery:recover",
+                "        take_incarnation(disk, directory, random_bytes)\n"
+                "        raise JournalDamaged(",
+                "        take_incarnation(disk, directory, lambda count: bytes(count))\n"
+                "        raise JournalDamaged(",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery", "test_a_second_refusal_takes_another_incarnation"
+            ): "!= b'",
+        },
+    ),
+    Bug(
+        "crc-not-checked",
+        "I26: a flipped bit is detected, never served",
+        (
+            Edit(
+                "services.runtime.storage.frames:decode",
+                "if crc32c(buffer[position + _SEAL.size : position + size]) != crc:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_frames", "test_i26_every_flipped_bit_is_noticed"
+            ): "DID NOT RAISE FrameError",
+            unit(
+                "storage/test_journal", "test_i26_a_damaged_frame_is_never_read_and_is_named"
+            ): "DID NOT RAISE CorruptLog",
+        },
+    ),
+    Bug(
+        "unknown-frame-skipped",
+        "§5: an unknown frame kind stops the replica, it never skips",
+        (
+            Edit(
+                "services.runtime.storage.scan:Scan._take",
+                "raise UnknownFrame(self._file.path, place.position, str(error)) from error",
+                "self.ending, self.why = Ending.BAD, str(error)\n            return None",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery",
+                "test_an_unknown_kind_refuses_the_replica_and_costs_it_nothing",
+            ): "DID NOT RAISE UnknownFrame",
+        },
+    ),
+    Bug(
+        "misplaced-frame-kept",
+        "§5: recovery stops at the first frame whose offset is not the next or whose epoch is "
+        "lower",
+        (
+            Edit(
+                "services.runtime.storage.scan:Scan._take",
+                "if why is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery",
+                "test_the_tail_ends_before_an_intact_frame_that_does_not_belong",
+            ): "offset leaves a hole",
+        },
+    ),
+    Bug(
+        "read-above-below",
+        "I27: a read gives nothing above the offset that it is told",
+        (
+            Edit(
+                "services.runtime.storage.reading:read_segment",
+                "if stored.end > below or (taken and max_bytes < 0):",
+                "if taken and max_bytes < 0:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_journal",
+                "test_i27_a_read_gives_the_frame_that_holds_its_offset_and_nothing_above_below",
+            ): "assert [0, 1, 4] == [0, 1]",
+        },
+    ),
+    Bug(
+        "cut-not-noted-first",
+        "§5: the synced end is lowered before anything is cut: who crashes must not look damaged",
+        (
+            Edit(
+                "services.runtime.storage.journal:Journal._lower_promise",
+                "self._synced_end_file.note_and_sync(Bounds(self.log_start, min(end, "
+                "self.synced_end)))",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_cuts", "test_a_cut_lowers_the_promise_before_the_log"
+            ): "who crashes in the middle of a cut must not look damaged",
+        },
+    ),
+    Bug(
+        "snapshot-of-the-lost-tail-loaded",
+        "why.md: a snapshot of what the log lost is a phantom",
+        (
+            Edit(
+                "services.runtime.storage.snapshots:Snapshots.drop_above",
+                "if offset > end:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots",
+                "test_a_snapshot_above_the_log_end_is_never_loaded_not_even_when_the_log_has_grown",
+            ): "assert (6, b'six'",
+        },
+    ),
+    Bug(
+        "damaged-snapshot-loaded",
+        "I26: damage is detected, never served: the older snapshot serves",
+        (
+            Edit(
+                "services.runtime.storage.snapshots:decode_snapshot",
+                "if magic != _MAGIC or crc32c(memoryview(data)[_SEAL.size :]) != crc:",
+                "if magic != _MAGIC:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots", "test_a_damaged_newest_falls_back_to_the_older_one"
+            ): "assert (6, b'six'",
+        },
+    ),
+    Bug(
+        "snapshot-before-its-rows",
+        "§5: rows are synced before the snapshot that counts them stands",
+        (
+            Edit(
+                "services.runtime.storage.snapshots:Snapshots._append_rows",
+                "self._disk.sync(file)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots", "test_a_snapshot_that_was_cut_off_leaves_the_one_before"
+            ): "assert None == (6, b'six'",
+        },
+    ),
+    Bug(
+        "outcome-slots-not-synced",
+        "I4: a snapshot leaves outcomes behind only when they are durable",
+        (
+            Edit(
+                "services.runtime.storage.journal:Journal.save_snapshot",
+                "slots.sync()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots",
+                "test_slots_are_synced_before_the_snapshot_that_leaves_them_behind",
+            ): "assert None == b'kept'",
+        },
+    ),
+    Bug(
+        "outcome-of-another-slot",
+        "I4, I26: a slot in the place of another is noticed",
+        (
+            Edit(
+                "services.runtime.storage.slots:SlotFiles.read",
+                "if encode_slot(offset, slot) != stored or len(slot) != self.slot_bytes:",
+                "if len(slot) != self.slot_bytes:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots", "test_i26_a_slot_in_the_place_of_another_is_noticed"
+            ): "DID NOT RAISE CorruptLog",
+            unit(
+                "storage/test_snapshots", "test_i26_a_damaged_slot_is_named"
+            ): "DID NOT RAISE CorruptLog",
+        },
+    ),
+    Bug(
+        "lock-not-taken",
+        "§5: flock on the data directory",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk.lock",
+                "fcntl.flock(self._root_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)",
+                "pass",
+            ),
+        ),
+        {
+            unit("storage/test_disk", "test_a_second_process_is_refused_by_name"): "assert 0 == 3",
+        },
+    ),
+    Bug(
+        "short-write-is-a-record",
+        "§5: a short write is an error, not a record",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk._write_part",
+                "if written != wanted:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk", "test_a_short_write_is_an_error_never_a_record"
+            ): "DID NOT RAISE OSError",
+        },
+    ),
+)

@@ -1,0 +1,31 @@
+"""All bugs that are planted, by name. One file per room declares its own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from tests.planted.bugs import (
+    committed_log,
+    coordinator,
+    offset_manager,
+    one_shots,
+    participant,
+    partition_leader,
+    runtime,
+    storage,
+)
+from tests.planted.planting import Bug
+
+BUGS: Final[tuple[Bug, ...]] = (
+    *coordinator.BUGS,
+    *one_shots.BUGS,
+    *participant.BUGS,
+    *partition_leader.BUGS,
+    *committed_log.BUGS,
+    *offset_manager.BUGS,
+    *runtime.BUGS,
+    *storage.BUGS,
+)
+BY_NAME: Final[Mapping[str, Bug]] = {bug.name: bug for bug in BUGS}
+assert len(BY_NAME) == len(BUGS), "a name is given once"
