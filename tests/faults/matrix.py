@@ -11,7 +11,7 @@ import contextvars
 import random
 import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from errno import EIO
 from typing import Final, NamedTuple
@@ -95,21 +95,31 @@ class Passings(NamedTuple):
     at_start: int
 
 
-class Injector:
-    """One per run. Without a case it only counts."""
+class Strike(NamedTuple):
+    """A fault, and at which passing of its failpoint it happens: counted from the start, or from
+    the strike before it."""
 
-    def __init__(self, world: World, case: Case | None, passing: int = 0) -> None:
+    case: Case
+    passing: int
+
+
+class Injector:
+    """One per run. Lets the strikes of a plan happen one after the other; without one it only
+    counts."""
+
+    def __init__(self, world: World, plan: Sequence[Strike] = ()) -> None:
         self.passed: Counter[tuple[str, str]] = Counter()
         self.at_start: Counter[tuple[str, str]] = Counter()
-        self.fired = False
-        # Set when there is a process to be started again.
-        self.fallen = asyncio.Event()
-        # Nothing more will happen.
-        self.over = asyncio.Event()
+        # Strikes that happened.
+        self.struck = 0
+        # Roles whose process has fallen and is not up again.
+        self._down: set[str] = set()
+        self._falls: Counter[str] = Counter()
+        self._fell = asyncio.Event()
         self._world = world
-        self._case = case
-        self._passing = passing
-        self._chance = random.Random(0 if case is None else case.seed + passing)
+        self._plan = plan
+        self._left = plan[0].passing if plan else 0
+        self._chance = random.Random(sum(strike.case.seed + strike.passing for strike in plan))
         # What goes on after the step is the world's, not the process's.
         self._context = contextvars.copy_context()
 
@@ -119,25 +129,28 @@ class Injector:
     def __call__(self, name: str) -> Repeat | None:
         role = self._world.caller()
         self.passed[role, name] += 1
-        case = self._case
-        if case is None or (role, name) != (case.role, case.point) or self.fired:
+        if self.struck == len(self._plan):
             return None
-        if self.passed[role, name] != self._passing:
+        case = self._plan[self.struck].case
+        if (role, name) != (case.role, case.point):
             return None
-        self.fired = True
-        self._world.say(f"-- {case} at passing {self._passing}")
-        try:
-            return self._happen(case.role, case.fault)
-        finally:
-            if not self.fallen.is_set():
-                self.over.set()
+        self._left -= 1
+        if self._left:
+            return None
+        self.struck += 1
+        if self.struck < len(self._plan):
+            self._left = self._plan[self.struck].passing
+        self._world.say(f"-- {case}")
+        return self._happen(role, case.fault)
 
     def _happen(self, role: str, fault: Fault) -> Repeat | None:
         match fault:
             case Fault.POWER_LOSS | Fault.KILL:
                 tear = self._chance.choice(list(Tear)) if fault is Fault.POWER_LOSS else None
                 self._world.fall(role, tear)
-                self.fallen.set()
+                self._down.add(role)
+                self._falls[role] += 1
+                self._fell.set()
                 raise Died(fault.value)
             case Fault.PAUSE:
                 self._world.loop.pause(role, PAUSE_SECONDS)
@@ -168,19 +181,28 @@ class Injector:
     def _later(self, seconds: float, action: Callable[[], None]) -> None:
         self._world.loop.call_later(seconds, action, context=self._context)
 
+    async def settled(self) -> None:
+        """Until every process is up."""
+        while self._down:
+            await asyncio.sleep(RESTART_SECONDS)
+
     async def revive(self) -> None:
-        """Starts what falls, after a while."""
-        await self.fallen.wait()
-        assert self._case is not None, "only a case lets a process fall"
-        role = self._case.role
-        await self._world.bury(role)
-        await asyncio.sleep(self._chance.uniform(*DEAD_SECONDS))
-        await self._world.start(role)
-        self.over.set()
+        """Starts what falls, after a while, as often as it falls."""
+        while True:
+            await self._fell.wait()
+            self._fell.clear()
+            for role in sorted(self._down):
+                await self._world.bury(role)
+                await asyncio.sleep(self._chance.uniform(*DEAD_SECONDS))
+                falls = self._falls[role]
+                await self.start(role)
+                if self._falls[role] == falls:
+                    self._down.discard(role)
 
     async def start(self, role: str) -> None:
         """As an operator's supervisor would: what cannot start is started again. What falls as it
         starts is left to `revive`."""
+        falls = self._falls[role]
         while True:
             try:
                 await self._world.start(role)
@@ -189,7 +211,7 @@ class Injector:
                 self._world.say(f"-- {role} did not start: {error}")
                 await self._world.stop(role)
             except asyncio.CancelledError:
-                if not self.fallen.is_set():
+                if self._falls[role] == falls:
                     raise
                 return
             await asyncio.sleep(RESTART_SECONDS)
@@ -199,6 +221,8 @@ class Injector:
         node, ending = None, None
         while True:
             await asyncio.sleep(RESTART_SECONDS)
+            if role in self._down:
+                continue
             current = self._world.processes[role].node
             if current is not node:
                 node, ending = current, asyncio.ensure_future(current.failed())

@@ -1,16 +1,17 @@
-"""One run of the story in the simulated world, with one fault or none."""
+"""One run of the story in the simulated world, with the faults of a plan."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from oncelog.checker import HistoryWriter
 from oncelog.checker.recorder import RecordedLog
 from services.cli.settings import ROLES
 from services.core import failpoints
-from tests.faults.matrix import Case, Injector, Passings
+from tests.faults.matrix import Injector, Passings, Strike
 from tests.faults.story import Story, Told
 from tests.faults.verdict import judge, judge_history, quiet, read_to_the_end, replayed
 from tests.simulation.virtual_time import VirtualTimeLoop, run
@@ -31,14 +32,14 @@ class Run(NamedTuple):
     trace: list[str]
 
 
-def simulate(case: Case | None = None, passing: int = 0, *, seed: int = SEED) -> Run:
+def simulate(*plan: Strike, seed: int = SEED) -> Run:
     """Raises AssertionError where a promise is broken; the trace then goes to stderr."""
     loop = VirtualTimeLoop()
     loop.set_exception_handler(lambda loop, context: _complain(world, context))
     world = World(seed, loop, SETTINGS)
     injector: list[Injector] = []
     try:
-        run(_play(world, case, passing, injector), loop)
+        run(_play(world, plan, injector), loop)
     except BaseException:
         print("\n".join(world.trace), file=sys.stderr)
         raise
@@ -54,8 +55,8 @@ def count_passings() -> dict[tuple[str, str], Passings]:
     return {key: Passings(total, injector.at_start[key]) for key, total in injector.passed.items()}
 
 
-async def _play(world: World, case: Case | None, passing: int, made: list[Injector]) -> None:
-    injector = Injector(world, case, passing)
+async def _play(world: World, plan: Sequence[Strike], made: list[Injector]) -> None:
+    injector = Injector(world, plan)
     made.append(injector)
     failpoints.arm(injector)
     helping = [asyncio.create_task(injector.revive())]
@@ -68,10 +69,10 @@ async def _play(world: World, case: Case | None, passing: int, made: list[Inject
     async with asyncio.timeout(STORY_SECONDS_MAX):
         await story.prepare(clients[0])
         await story.tell(*clients)
-    if case is not None:
-        assert injector.fired, f"{case}: passing {passing} was never reached"
-        async with asyncio.timeout(STORY_SECONDS_MAX):
-            await injector.over.wait()
+    assert injector.struck >= min(1, len(plan)), f"{plan[0]} was never reached"
+    failpoints.arm(lambda name: None)
+    async with asyncio.timeout(STORY_SECONDS_MAX):
+        await injector.settled()
     await _verify(world, story, history)
     for task in helping:
         task.cancel()
@@ -84,13 +85,11 @@ async def _start(world: World, injector: Injector) -> None:
     """A process that falls as it starts is started again by the injector."""
     for role in ROLES:
         await injector.start(role)
-    if injector.fallen.is_set():
-        await injector.over.wait()
+    await injector.settled()
     await world.ready()
 
 
 async def _verify(world: World, story: Story, history: HistoryWriter) -> None:
-    failpoints.disarm()
     await world.ready()
     await quiet(world)
     world.check()

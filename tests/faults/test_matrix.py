@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import random
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Final
@@ -16,11 +17,14 @@ import pytest
 
 from services.core import failpoints
 from services.core.failpoints import TABLE
-from tests.faults.matrix import CASES, Case, Fault, Passings, faults_at, passing_of
+from tests.faults.matrix import CASES, Case, Fault, Passings, Strike, faults_at, passing_of
 from tests.faults.simulated import count_passings, simulate
 
 # "all": the whole matrix; a number behind it (all:3): so many passings of each case.
 SCOPE: Final = os.environ.get("ONCELOG_FAULTS", "")
+# Seeds of runs with two faults.
+PAIRS: Final = range(600 if SCOPE.startswith("all") else 60)
+SECOND_PASSING_MAX: Final = 8
 
 
 @functools.cache
@@ -63,5 +67,16 @@ def test_the_suite_runs_every_kind_of_fault() -> None:
 @pytest.mark.parametrize(("case", "attempt"), chosen(), ids=lambda value: str(value))
 def test_all_promises_hold_over_a_fault(case: Case, attempt: int) -> None:
     """I1, I3-I6, I8-I11, I14, I16, I21, I24, I29, I30, I35: see verdict.py."""
-    passing = passing_of(case, passings()[case.role, case.point], attempt)
-    assert simulate(case, passing).injector.fired
+    simulate(_strike(case, attempt))
+
+
+@pytest.mark.parametrize("seed", PAIRS)
+def test_all_promises_hold_over_two_faults(seed: int) -> None:
+    """The second one strikes after the first, wherever the story is then: in a recovery, too."""
+    chance = random.Random(seed)
+    first, second = chance.choice(CASES), chance.choice(CASES)
+    simulate(_strike(first, seed), Strike(second, chance.randint(1, SECOND_PASSING_MAX)))
+
+
+def _strike(case: Case, attempt: int) -> Strike:
+    return Strike(case, passing_of(case, passings()[case.role, case.point], attempt))
