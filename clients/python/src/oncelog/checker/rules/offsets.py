@@ -15,10 +15,11 @@ from oncelog.checker.stored_offsets import Judgement, Verdict, Write
 
 def i21_consumed_exactly_once(case: Case) -> Iterator[Finding]:
     """The commits of a group that took effect in a partition, plain or with a transaction, cover
-    its input once: no two cover one offset, and each starts where another one ended (none is
-    checked where somebody committed `from` any). A consumer commits the position where it stands.
-    A producer commits one transaction per number of a `commit_seq` scope. Where records say what
-    input they are `of`, a transaction commits the input that its records are of, and all input
+    its input once: no two cover one offset (a plain commit of the same step is the same commit),
+    and each starts where another one ended (none is checked where somebody committed `from` any).
+    A consumer commits the position where it stands. A producer commits one transaction per number
+    of a `commit_seq` scope, and what it is told to have committed already it did. Where records say
+    what input they are `of`, a transaction commits the input that its records are of, and all input
     that it commits became records of it."""
     for (group, place), writes in sorted(case.stored_offsets.writes().items()):
         if all(write.commit.since != "any" for write in writes if write.possible):
@@ -101,29 +102,39 @@ def _chain(group: str, place: Place, writes: list[Write]) -> Iterator[Finding]:
 
 
 def _once_each(writes: list[Write]) -> list[Write]:
-    """A commit that was asked for again is one."""
+    """A commit that was asked for again is one. Of plain commits nobody can tell who asked."""
     found: dict[tuple[object, ...], Write] = {}
-    for index, write in enumerate(writes):
-        owner = index if write.commit.transaction is None else write.commit.transaction.name
+    for write in writes:
+        owner = None if write.commit.transaction is None else write.commit.transaction.name
         found.setdefault((owner, write.commit.since, write.commit.to), write)
     return list(found.values())
 
 
 def _commit_seqs(case: Case) -> Iterator[Finding]:
+    """One transaction per number; and where it is said that a number was committed, it was."""
     taken: dict[tuple[str, str], dict[int, Transaction]] = defaultdict(dict)
+    highest: dict[tuple[str, str], int] = defaultdict(int)
+    known: list[tuple[tuple[str, str], int, Operation]] = []
     for transaction in case.facts.transactions.values():
         asked = transaction.asked_to_commit()
         seq = None if asked is None else asked.args.get("commit_seq")
-        if seq is None or transaction.producer is None:
+        if seq is None or asked is None or transaction.producer is None:
             continue
+        key, number = (transaction.producer, seq[0]), int(seq[1])
+        if asked.results.get("already_committed"):
+            known.append((key, number, asked))
+        if case.outcomes.may_be_committed(transaction):
+            highest[key] = max(highest[key], number)
         if not case.outcomes.is_committed(transaction):
             continue
-        scope, number = seq
-        first = taken[transaction.producer, scope].setdefault(number, transaction)
+        first = taken[key].setdefault(number, transaction)
         if first is not transaction:
-            message = f"{first.name} and {transaction.name} both committed {number} of {scope!r}"
-            asked_first = first.asked_to_commit()
-            yield Finding(message, lines_of([asked_first, asked]))
+            message = f"{first.name} and {transaction.name} both committed {number} of {seq[0]!r}"
+            yield Finding(message, lines_of([first.asked_to_commit(), asked]))
+    for key, number, asked in known:
+        if highest[key] < number:
+            message = f"{number} of {key[1]!r} was told committed already; nobody committed it"
+            yield Finding(message, asked.lines)
 
 
 def _outputs(case: Case) -> Iterator[Finding]:
