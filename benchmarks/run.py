@@ -25,6 +25,17 @@ Measured = tuple[Result, CpuSeconds]
 # What Kafka's twin of a workload is called.
 KAFKA: Final = "kafka "
 UNITS: Final = ("records_per_s", "tx_per_s", "mb_per_s", "p50_ms", "p99_ms", "cpu_us")
+COLUMNS: Final = (
+    "workload",
+    "unit",
+    "median",
+    "min",
+    "max",
+    "ratio",
+    "kafka",
+    "to kafka",
+    "foreign",
+)
 
 
 @click.command()
@@ -33,7 +44,15 @@ UNITS: Final = ("records_per_s", "tx_per_s", "mb_per_s", "p50_ms", "p99_ms", "cp
 @click.option("--one-process", is_flag=True, help="All services in one process.")
 @click.option("--kafka", is_flag=True, help="Each workload beside its twin on Kafka.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
-def main(only: tuple[str, ...], rounds: int, one_process: bool, kafka: bool, as_json: bool) -> None:
+@click.option("--markdown", "as_markdown", is_flag=True, help="Print the table for results.md.")
+def main(
+    only: tuple[str, ...],
+    rounds: int,
+    one_process: bool,
+    kafka: bool,
+    as_json: bool,
+    as_markdown: bool,
+) -> None:
     """Measure Oncelog on this machine. See benchmarks/README.md."""
     names = list(only) or list(WORKLOADS)
     options = ("--one-process",) if one_process else ()
@@ -41,13 +60,17 @@ def main(only: tuple[str, ...], rounds: int, one_process: bool, kafka: bool, as_
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
         broker = _start_kafka(stack, folder / "kafka") if kafka else None
         bootstrap = stack.enter_context(local_cluster(folder / "oncelog", options=options))
-        measured = _run(bootstrap, broker, names, rounds, quiet=as_json)
+        measured = _run(bootstrap, broker, names, rounds, quiet=as_json or as_markdown)
         sync_ms = syncs_ms(folder)
     figures = {name: _figures(results) for name, results in measured.items()}
     if as_json:
         print(json.dumps(figures, indent=2))
     else:
-        Console().print(_table(figures))
+        rows = _rows(figures)
+        if as_markdown:
+            print(_markdown(rows))
+        else:
+            Console().print(_table(rows))
         print(f"One fdatasync of {SYNC_BYTES} bytes on this disk took {sync_ms:.2f} ms (median).")
 
 
@@ -139,26 +162,35 @@ def _spread(values: Sequence[float]) -> dict[str, float]:
     }
 
 
-def _table(figures: dict[str, dict[str, Any]]) -> Table:
+def _rows(figures: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
+    return [
+        (
+            name,
+            unit,
+            *(_shown(figure[unit][which]) for which in ("median", "min", "max")),
+            _ratio(figures, name, RATIO_TO.get(name, ""), unit),
+            _of_kafka(figures, name, unit),
+            _ratio(figures, name, KAFKA + name, unit),
+            f"{figure['foreign_cpu_share']:.0%}",
+        )
+        for name, figure in figures.items()
+        if not name.startswith(KAFKA)
+        for unit in UNITS
+        if unit in figure
+    ]
+
+
+def _table(rows: Sequence[tuple[str, ...]]) -> Table:
     table = Table(title="Oncelog, every acknowledged byte synced")
-    for column in ("workload", "unit", "median", "min", "max", "ratio", "kafka", "to kafka"):
+    for column in COLUMNS:
         table.add_column(column, justify="right", no_wrap=True)
-    table.add_column("foreign", justify="right", no_wrap=True)
-    for name, figure in figures.items():
-        if name.startswith(KAFKA):
-            continue
-        for unit in UNITS:
-            if unit in figure:
-                table.add_row(
-                    name,
-                    unit,
-                    *(_shown(figure[unit][which]) for which in ("median", "min", "max")),
-                    _ratio(figures, name, RATIO_TO.get(name, ""), unit),
-                    _of_kafka(figures, name, unit),
-                    _ratio(figures, name, KAFKA + name, unit),
-                    f"{figure['foreign_cpu_share']:.0%}",
-                )
+    for row in rows:
+        table.add_row(*row)
     return table
+
+
+def _markdown(rows: Sequence[tuple[str, ...]]) -> str:
+    return "\n".join(f"| {' | '.join(row)} |" for row in (COLUMNS, ("---",) * len(COLUMNS), *rows))
 
 
 def _shown(value: float) -> str:
