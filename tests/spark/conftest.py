@@ -127,6 +127,7 @@ class Lab:
         checkpoint: Path,
         *,
         each: Callable[[DataFrame, int], None] | None = None,
+        format: str = "oncelog",
         **options: str,
     ) -> StreamingQuery:
         """Runs what is available to the sink (or to `each`), and gives the ended query. Raises what
@@ -135,7 +136,7 @@ class Lab:
         if each is not None:
             writer = writer.foreachBatch(each)
         else:
-            writer = writer.format("oncelog").option("bootstrap", self.bootstrap)
+            writer = writer.format(format).option("bootstrap", self.bootstrap)
         query = writer.options(**options).trigger(availableNow=True).start()
         try:
             assert query.awaitTermination(AVAILABLE_SECONDS_MAX), "the query does not end"

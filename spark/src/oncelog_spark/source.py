@@ -45,7 +45,12 @@ from oncelog_spark.offsets import (
 )
 from oncelog_spark.options import SourceOptions
 from oncelog_spark.schema import source_arrow_schema, source_batch
-from oncelog_spark.subscription import Subscription, plain_offsets, step_offsets
+from oncelog_spark.subscription import (
+    Subscription,
+    not_standing_at,
+    plain_offsets,
+    step_offsets,
+)
 from oncelog_spark.transaction import Standing
 from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2
@@ -102,6 +107,8 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Positions | None = None
         # The newest ends seen, for reportLatestOffset.
         self._seen: Vector | None = None
+        # Begin and end of the newest batch of this run that a sink has to commit.
+        self._planned: tuple[Positions, Positions] | None = None
 
     # ------------------------------------------------------------------ in the driver
 
@@ -140,6 +147,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         until = self._checked(subscription, from_json(end)).positions
         positions = b""
         if options.transactional_sink is not None and options.group is not None:
+            self._require_committed(subscription, options.group, begin, until)
             step = step_offsets(subscription, options.group, begin, until)
             positions = step.SerializeToString(deterministic=True)
         readable = _within(subscription, options, begin)
@@ -173,6 +181,25 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _subscription(self) -> Subscription:
         return Subscription.resolve(connection(self._options.bootstrap), self._options)
+
+    def _require_committed(
+        self, subscription: Subscription, group: str, begin: Positions, until: Positions
+    ) -> None:
+        """Spark plans a batch when the sink is done with the one before: then its positions are
+        committed, or nobody will ever do it. Raises SinkNeverCommits, before the tasks of this
+        batch wait for the transaction that the last one left open."""
+        planned, self._planned = self._planned, (begin, until)
+        if planned is None or planned == (begin, until) or planned[1] != begin:
+            return
+        behind = not_standing_at(subscription, group, begin)
+        if behind:
+            raise transaction.SinkNeverCommits(
+                f"the sink is done with the last batch, but group {group!r} did not get its "
+                f"positions (of {', '.join(map(str, behind))}): `transactionalSink` names a sink "
+                "that never commits. Write every batch with format(\"oncelog\"), the option "
+                f"inputGroups={group}, and the `producer` and `sinkName` that the source names; or, "
+                "for another sink, leave `transactionalSink` out: the group then shows the lag"
+            )
 
     def _latest(self, subscription: Subscription, start: Positions) -> Positions:
         """The ends of all partitions: of AvailableNow the fixed ones, else the newest, waited for

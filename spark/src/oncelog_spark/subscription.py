@@ -189,16 +189,34 @@ def step_offsets(
     return offsets
 
 
+def not_standing_at(
+    subscription: Subscription, group: str, positions: Positions
+) -> list[TopicPartition]:
+    """Partitions whose position the group neither has nor gets from a transaction that is decided
+    to commit."""
+    standing = subscription.committed(group, stable=False)
+    return [
+        partition
+        for partition, position in sorted(positions.items())
+        if partition in standing
+        and standing[partition].offset != position
+        and not _is_coming(subscription.protocol, standing[partition])
+    ]
+
+
 def _stands_nowhere(protocol: Protocol, committed: offset_manager_pb2.CommittedOffset) -> bool:
     """No position, and none on its way. A pending one counts once its transaction is decided to
     commit; one of an open transaction is of an earlier run, which this batch's tasks will fence."""
-    if committed.HasField("offset"):
-        return False
+    return not committed.HasField("offset") and not _is_coming(protocol, committed)
+
+
+def _is_coming(protocol: Protocol, committed: offset_manager_pb2.CommittedOffset) -> bool:
+    """A position is pending under a transaction that is decided to commit."""
     if committed.pending_tx_id == 0:
-        return True
+        return False
     reply = protocol.call(
         "coordinator.get_transaction",
         coordinator_pb2.GetTransactionRequest(tx_id=committed.pending_tx_id),
         timeout_ms=LIST_TIMEOUT_MS,
     )
-    return bool(reply.transaction.state != pb.TRANSACTION_STATE_COMMITTED)
+    return bool(reply.transaction.state == pb.TRANSACTION_STATE_COMMITTED)

@@ -51,6 +51,11 @@ class SecondWrite(RuntimeError):
     """The batch's transaction was committed by this very run: another write came before."""
 
 
+class SinkNeverCommits(RuntimeError):
+    """The source's `transactionalSink` is not a sink of this query: its positions would never be
+    committed, and each batch would wait for the transaction of the one before."""
+
+
 class Standing(Enum):
     """How a task finds its batch's transaction."""
 
