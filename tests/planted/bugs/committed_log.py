@@ -8,8 +8,22 @@ from tests.planted.planting import Bug, Edit, story, unit
 
 BUGS: Final = (
     Bug(
+        "resumed-at-the-next-batch",
+        "I15: stop anywhere, resume from the saved position: the sequence continues",
+        (
+            Edit(
+                "services.partition_leader.committed_log:CommittedLog.stretches",
+                "first = bisect_right(range(len(self)), from_offset, key=self.first_offset) - 1",
+                "first = sum(self.first_offset(n) < from_offset for n in range(len(self)))",
+            ),
+        ),
+        {
+            unit("partition_leader/test_reads", "test_i15_resume_from_any_offset"): "assert",
+        },
+    ),
+    Bug(
         "dense-offset-from-memory",
-        "§6, I7, I14: dense offsets are assigned by apply from the log, hence equal on every "
+        "§6, I7, I13, I14: dense offsets are assigned by apply from the log, hence equal on every "
         "replica",
         (
             Edit(
@@ -21,7 +35,7 @@ BUGS: Final = (
         ),
         {
             story(
-                "partition_leader/lost_tail_was_never_answered"
+                "partition_leader/i07_lost_tail_was_never_answered"
             ): "-markers commit@6/t5/p1/0*1 -> t5 applied w0 3..4",
             story("partition_leader/i13_plain_and_transactional_interleave"): "entry 2 is empty",
         },

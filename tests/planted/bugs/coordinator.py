@@ -146,7 +146,7 @@ BUGS: Final = (
     ),
     Bug(
         "commit-seq-not-in-the-snapshot",
-        "why.md: `commit_seq`, request ids, generations are in the snapshot",
+        "I35, why.md: `commit_seq`, request ids, generations are in the snapshot",
         (
             Edit(
                 "services.coordinator.state:CoordinatorState.encode",
@@ -233,7 +233,7 @@ BUGS: Final = (
     # ------------------------------------------------------------------------- markers on their way
     Bug(
         "two-write-markers-in-flight",
-        'why.md: T1 @2 and T2 @5 on their way, 5 first: 2 "is a repeat"',
+        'I10, I11, why.md: T1 @2 and T2 @5 on their way, 5 first: 2 "is a repeat"',
         (
             Edit(
                 "services.coordinator.deliveries:Deliveries.sent",
@@ -463,6 +463,38 @@ BUGS: Final = (
         ),
         {
             story("coordinator/session_comes_back"): "-ONGOING",
+        },
+    ),
+    # ------------------------------------------------------------------------------------ promises
+    Bug(
+        "visible-before-it-is",
+        "I12: real-time order across groups is promised to whoever commits with wait=VISIBLE",
+        (
+            Edit(
+                "services.coordinator.service:CoordinatorService.commit_transaction",
+                "exposed = await self._visible(replica, command.tx_id, call)",
+                "exposed = ()",
+            ),
+        ),
+        {
+            unit("coordinator/test_service", "test_i12_wait_visible_says_where_it_can_be_read"): (
+                "assert"
+            ),
+        },
+    ),
+    Bug(
+        "refused-markers-not-sent-again",
+        "§7, I29: markers are retried for ever, across leadership changes",
+        (
+            Edit(
+                "services.coordinator.outbox:CoordinatorOutbox._refused",
+                "self._spawn("
+                "self._again(group.participant, disk_full=isinstance(error, DiskFull)))",
+                "pass",
+            ),
+        ),
+        {
+            unit("coordinator/test_outbox", "test_a_call_that_fails_is_repeated"): "assert",
         },
     ),
 )

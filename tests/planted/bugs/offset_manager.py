@@ -8,6 +8,22 @@ from tests.planted.planting import Bug, Edit, story, unit
 
 BUGS: Final = (
     Bug(
+        "committed-offsets-not-in-the-snapshot",
+        "I24: committed offsets survive every failover",
+        (
+            Edit(
+                "services.offset_manager.machine:OffsetManagerMachine.restore",
+                "self._state = msgspec.msgpack.decode(state, type=State)",
+                "self._state = msgspec.msgpack.decode(state, type=State)\n"
+                "        for group in self._state.groups.values():\n"
+                "            group.committed.clear()",
+            ),
+        ),
+        {
+            story("offset_manager/i24_committed_offsets_survive_failover"): "group g is empty",
+        },
+    ),
+    Bug(
         "pending-ignored",
         "I22, why.md: a stable fetch is PENDING while anything is pending, else one item is "
         "processed twice",

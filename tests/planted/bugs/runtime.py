@@ -106,7 +106,7 @@ BUGS: Final = (
     ),
     Bug(
         "snapshot-ahead-of-the-high-watermark",
-        "why.md: snapshots hold only what is below the HW, else a phantom after the log is cut",
+        "I35, why.md: snapshots hold only what is below the HW, else a phantom after a cut",
         (
             Edit(
                 "services.runtime.driver:Driver._save_snapshot",
@@ -143,7 +143,7 @@ BUGS: Final = (
     ),
     Bug(
         "loss-called-not-leader",
-        "§9: NOT_LEADER promises that nothing happened; what was journaled is UNKNOWN_OUTCOME",
+        "§9, I31: NOT_LEADER promises that nothing happened; what was journaled is UNKNOWN_OUTCOME",
         (
             Edit(
                 "services.runtime.driver:_lost",
@@ -153,7 +153,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "runtime/test_driver", "test_who_steps_down_says_that_the_outcome_is_unknown"
+                "runtime/test_driver", "test_i31_who_steps_down_says_that_the_outcome_is_unknown"
             ): "NOT_LEADER",
         },
     ),
@@ -186,7 +186,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "runtime/test_driver", "test_an_epoch_is_never_continued"
+                "runtime/test_driver", "test_i18_an_epoch_is_never_continued"
             ): "Regex pattern did not match",
         },
     ),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from errno import EIO, ENOSPC
 from typing import Any
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from oncelogpb.errors import DiskFull, InvalidArgument, Loading, NotLeader, UnknownOutcome
 from services.core.ids import PartitionId, TopicId
 from services.core.role import at_once
-from services.runtime.driver import UNCLEAN_SKIP, Driver, Standing, Surroundings
+from services.runtime.driver import SNAPSHOT_RETRY_MS, UNCLEAN_SKIP, Driver, Standing, Surroundings
 from services.runtime.storage.commit import GroupCommit
 from services.runtime.storage.journal import Journal
 from tests.simulation.disk import FakeDisk, Tear
@@ -132,7 +133,7 @@ def test_nothing_is_answered_before_epoch_start_is_durable() -> None:
     story(tell)
 
 
-def test_who_steps_down_says_that_the_outcome_is_unknown() -> None:
+def test_i31_who_steps_down_says_that_the_outcome_is_unknown() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead()
         recorded = bench.driver.submit(Add(1))
@@ -194,7 +195,7 @@ def test_i25_i35_what_was_acknowledged_survives_power_loss(tear: Tear) -> None:
     story(tell)
 
 
-def test_an_epoch_is_never_continued() -> None:
+def test_i18_an_epoch_is_never_continued() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead(4)
         after = bench.lose_power()
@@ -258,6 +259,48 @@ def test_i35_a_snapshot_waits_until_what_it_holds_is_durable() -> None:
         saved = bench.driver.journal.load_snapshot()
         assert saved is not None
         assert saved[0] == bench.driver.log_end
+
+    story(tell)
+
+
+def test_i28_a_snapshot_that_found_no_room_is_written_when_there_is_some() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        for number in range(1, 6):
+            await bench.driver.submit(Add(number))
+        bench.disk.fail_next(ENOSPC, after=1)
+        bench.driver._capture_snapshot()
+        captured = bench.driver.log_end
+        await bench.driver.submit(Add(6))
+        await asyncio.sleep(1)
+        assert bench.driver.standing is Standing.READY, "a snapshot is a convenience"
+        assert bench.driver.journal.load_snapshot() is None
+        await asyncio.sleep(SNAPSHOT_RETRY_MS / 1000)
+        await bench.driver.submit(Add(7))
+        await asyncio.sleep(1)
+        saved = bench.driver.journal.load_snapshot()
+        assert saved is not None
+        assert saved[0] == captured
+        await bench.driver.checkpoint()
+        newest = bench.driver.journal.load_snapshot()
+        assert newest is not None
+        assert newest[0] == bench.driver.log_end
+
+    story(tell)
+
+
+def test_no_later_snapshot_stands_over_slots_that_are_in_doubt() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        bench.driver.journal.slots("outcomes", 8).write(1, b"outcome!")
+        await bench.driver.submit(Add(1))
+        bench.disk.fail_next(EIO)
+        await bench.driver.checkpoint()
+        await asyncio.sleep(SNAPSHOT_RETRY_MS / 1000)
+        await bench.driver.submit(Add(2))
+        await bench.driver.checkpoint()
+        await asyncio.sleep(1)
+        assert bench.driver.journal.load_snapshot() is None
 
     story(tell)
 
