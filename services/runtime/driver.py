@@ -36,12 +36,14 @@ from services.core.ports import Clock, Outbox, Reporter
 from services.core.role import Role
 from services.runtime.replication.high_watermark import HighWatermark
 from services.runtime.storage.commit import GroupCommit
-from services.runtime.storage.journal import Journal
+from services.runtime.storage.journal import Journal, SlotsInDoubt
 
 # Frames that are replayed before the loop gets a turn.
 REPLAY_SLICE: Final = 2_000
 # What a frame adds to its payload, for deciding when a snapshot is due.
 FRAME_BYTES_GUESS: Final = 128
+# A snapshot that could not be written (no space) is tried again after so long.
+SNAPSHOT_RETRY_MS: Final = 10_000
 # A control journal skips so many offsets after an unclean election, so that no TxId repeats (§5).
 UNCLEAN_SKIP: Final = 1 << 32
 
@@ -111,6 +113,8 @@ class Driver:
         self._bytes_since_snapshot = 0
         self._snapshot: tuple[int, Snapshot] | None = None
         self._saving: asyncio.Task[None] | None = None
+        # Not before this moment is one that failed tried again.
+        self._snapshot_after_ms = 0
         self._snapshots_stopped = False
         self._closing: asyncio.Task[None] | None = None
         # When the oldest append that is not durable yet was made; 0 while all is durable.
@@ -400,7 +404,7 @@ class Driver:
         if self._snapshot is None or self._saving is not None:
             return
         offset, snapshot = self._snapshot
-        if offset > self._hw.value:
+        if offset > self._hw.value or self._now_ms() < self._snapshot_after_ms:
             return
         self._snapshot = None
         self._saving = asyncio.get_running_loop().create_task(self._write(offset, snapshot))
@@ -412,12 +416,7 @@ class Driver:
             failpoints.reach("driver.snapshot.after")
             self._around.reporter.count("snapshots")
         except OSError as error:
-            # Table rows that this snapshot handed over are not handed over again, so no later one
-            # of this machine would be whole. Replay from the older snapshot is only slower.
-            self._snapshots_stopped = True
-            self._around.reporter.event(
-                "snapshot failed", partition=str(self.partition), error=str(error)
-            )
+            self._snapshot_failed(offset, snapshot, error)
         finally:
             self._saving = None
 
@@ -425,11 +424,29 @@ class Driver:
         """At a clean stop: a snapshot of all that is durable, so the next start replays little."""
         if self._saving is not None:
             await asyncio.wait([self._saving])
+        if self._snapshot is not None and self._snapshot[0] <= self._hw.value:
+            (offset, snapshot), self._snapshot = self._snapshot, None
+            await self._write(offset, snapshot)
         if self.standing is not Standing.READY or self._snapshots_stopped:
             return
         if self._snapshot is not None or self._hw.value != self.journal.log_end:
             return
         await self._write(self.journal.log_end, self.machine.snapshot())
+
+    def _snapshot_failed(self, offset: int, snapshot: Snapshot, error: OSError) -> None:
+        """Table rows that it handed over are not handed over again, so no later one of this machine
+        would be whole without it: this very one is tried again. Until then replay is slower."""
+        self._around.reporter.event(
+            "snapshot failed", partition=str(self.partition), error=str(error)
+        )
+        if isinstance(error, SlotsInDoubt):
+            self._snapshots_stopped = True
+        elif self.standing is Standing.READY:
+            self._snapshot = (offset, snapshot)
+            self._snapshot_after_ms = self._now_ms() + SNAPSHOT_RETRY_MS
+
+    def _now_ms(self) -> int:
+        return self._around.clock.now().monotonic_ms
 
     # ----------------------------------------------------------------------------------- failures
 

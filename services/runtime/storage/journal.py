@@ -29,7 +29,7 @@ from services.core.frame import OCCUPY_RECORDS, At, Frame, Kind, StoredFrame
 from services.core.machine import Snapshot
 from services.core.ports import Disk, File, Write
 from services.runtime.storage.cutting import cut_segments, place_in
-from services.runtime.storage.damage import JournalDamaged, UnknownFrame
+from services.runtime.storage.damage import JournalDamaged, SlotsInDoubt, UnknownFrame
 from services.runtime.storage.epochs import EPOCH_ENTRY_BYTES, EPOCHS_FILE, EpochEntry
 from services.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX, encode, encoded_bytes
 from services.runtime.storage.identity import Bounds, take_incarnation
@@ -41,7 +41,7 @@ from services.runtime.storage.slots import SlotFiles
 from services.runtime.storage.snapshots import Snapshots
 from services.runtime.storage.tail import MemoryTail
 
-__all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "UnknownFrame"]
+__all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "SlotsInDoubt", "UnknownFrame"]
 
 # Files of segments behind the active one that stay open after a read.
 SEALED_SEGMENTS_OPEN_MAX: Final = 8
@@ -386,10 +386,14 @@ class Journal:
 
     def save_snapshot(self, offset: int, snapshot: Snapshot) -> None:
         """Makes the state at `offset` durable, and the slots before it. Blocking; may run in a
-        thread beside appends. Only what is synced may be in it. Raises OSError."""
+        thread beside appends. Only what is synced may be in it. Raises SlotsInDoubt: take no more
+        of this machine; OSError: it may be tried again as it is."""
         assert offset <= self.synced_end, "a snapshot never runs ahead of the log"
-        for slots in list(self._slots.values()):
-            slots.sync()
+        try:
+            for slots in list(self._slots.values()):
+                slots.sync()
+        except OSError as error:
+            raise SlotsInDoubt(error.errno, error.strerror or str(error)) from error
         self._snapshots.save(offset, snapshot)
 
     def load_snapshot(self) -> tuple[int, bytes, dict[str, bytes]] | None:
