@@ -10,7 +10,8 @@ import asyncio
 import itertools
 import os
 import struct
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from oncelogpb.v1 import coordinator_pb2 as tx_pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb
+from services.runtime.storage.disk import RealDisk
 from tests.fuzz.hand import Hand, Refused, rows, story
 
 MIB = 1024 * 1024
@@ -175,28 +177,33 @@ def test_unknown_and_old_topics_and_partitions_are_told_apart(tmp_path: Path) ->
     story(tmp_path, tell)
 
 
-def test_topics_deleted_under_their_writers_cost_nobody_else_a_leadership(tmp_path: Path) -> None:
-    """Writes of all partitions go to the disk together."""
+def test_topics_deleted_while_they_are_written_cost_nobody_else_a_leadership(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Writes of all partitions go to the disk together, new names with them. The disk is slow, so
+    that a topic is gone before its first write is down."""
+    fast = RealDisk._sync_all
+
+    def slow(disk: RealDisk, fds: Sequence[int]) -> None:
+        time.sleep(0.02)
+        fast(disk, fds)
 
     async def tell(hand: Hand) -> None:
         steady = await hand.topic("steady")
+        monkeypatch.setattr(RealDisk, "_sync_all", slow)
 
-        async def write_on(where: pb.Partition) -> None:
+        async def write_on() -> None:
             producer = hand.plain_producer()
             for sequence in itertools.count():
-                try:
-                    await hand.produce(where, b"x", producer=producer, sequence=sequence)
-                except Refused:
-                    return
+                await hand.produce(steady, b"x", producer=producer, sequence=sequence)
 
-        writing = asyncio.create_task(write_on(steady))
-        for number in range(15):
-            where = await hand.topic(f"short-lived-{number}")
-            writers = [asyncio.create_task(write_on(where)) for _ in range(4)]
-            await asyncio.sleep(0.02)
-            request = log_pb.DeleteTopicRequest(name=f"short-lived-{number}")
-            await hand.call("partition_leader.delete_topic", request)
-            await asyncio.gather(*writers)
+        writing = asyncio.create_task(write_on())
+        for number in range(12):
+            name = f"short-lived-{number}"
+            create = log_pb.CreateTopicRequest(name=name, partitions=2)
+            await hand.call("partition_leader.create_topic", create)
+            await asyncio.sleep(0.004 * number)
+            await hand.call("partition_leader.delete_topic", log_pb.DeleteTopicRequest(name=name))
         assert not writing.done(), "nothing was refused"
         writing.cancel()
         described = await hand.call(
