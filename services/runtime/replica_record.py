@@ -54,6 +54,11 @@ class ReplicaRecord(msgspec.Struct, frozen=True):
         return self == msgspec.structs.replace(newer, epoch=self.epoch)
 
 
+# Built at import: threads open replicas, and msgspec reads a half-built description of a type
+# that another thread is at for the first time, which is a segmentation fault.
+_DECODER: Final = msgspec.json.Decoder(ReplicaRecord)
+
+
 def make_record(
     partition: PartitionId, *, incarnation: bytes, epoch: int, topic: TopicInfo | None
 ) -> ReplicaRecord:
@@ -85,7 +90,7 @@ def load_record(disk: Disk, directory: str) -> ReplicaRecord | None:
         return None
     file = disk.open(path)
     try:
-        return msgspec.json.decode(file.read(0, FILE_BYTES_MAX), type=ReplicaRecord)
+        return _DECODER.decode(file.read(0, FILE_BYTES_MAX))
     except msgspec.DecodeError:
         return None
     finally:

@@ -90,6 +90,10 @@ class Witness(msgspec.Struct, frozen=True):
     value_sha256: str
 
 
+# Built at import, for it is used off the loop: see `runtime/replica_record`.
+_DECODER: Final = msgspec.json.Decoder(Remembered)
+
+
 class Identity:
     """One data directory's memory of its etcd."""
 
@@ -277,7 +281,7 @@ def load_remembered(disk: Disk) -> Remembered:
         return Remembered()
     file = disk.open(FILE)
     try:
-        return msgspec.json.decode(file.read(0, FILE_BYTES_MAX), type=Remembered)
+        return _DECODER.decode(file.read(0, FILE_BYTES_MAX))
     except msgspec.DecodeError as error:
         raise ValueError(
             f"{FILE} in the data directory is damaged ({error}); it says which etcd the data "
