@@ -298,7 +298,3 @@ def test_up_says_what_to_do_and_recovers(tmp_path: Path) -> None:
         assert {"recovery": 1, "doubts": []} in said
         with oncelog.connect(said[-1]["bootstrap"]) as log:
             assert values(log, TOPIC) == [b"acknowledged"]
-    # Once more is harmless: its etcd is the one that the data knows.
-    with up(folder, "--recover") as said:
-        assert {"recovery": 1, "doubts": []} in said
-        assert "ready" in said[-1]
