@@ -4,6 +4,8 @@
     enrichers   `in` becomes `out`: two instances of one name that fence each other, for one group,
                 and two without a name for another, guarded by what the group has committed
     writers     two named producers of one transaction group, and unnamed ones; `out` and `side`
+    job         numbered batches under a commit_seq, each tried until it is known to be committed
+    listeners   two instances of one group that commit what they read, plainly
     readers     follow everything, committed and uncommitted, and start again now and then
     questioners ask for group offsets, ends, and what became of transactions
 
@@ -43,8 +45,8 @@ from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World
 
 TOPICS: Final = {"in": 2, "out": 3, "side": 2}
-# Whose input two named instances share, and two unnamed ones.
-GROUPS: Final = ("fenced", "shared")
+# Whose input two named instances share, two unnamed ones, and two that commit plainly.
+GROUPS: Final = ("fenced", "shared", "plain")
 TROUBLE_S: Final = 25.0
 # After the last fault everybody must have succeeded within so long: restarts, leases and timeouts
 # of what was left open included.
@@ -73,6 +75,8 @@ class Workload:
         self._roles_by_port: dict[int, str] = {}
         self.successes: Counter[str] = Counter()
         self.stopping = False
+        # The job's: what it would keep in its checkpoint.
+        self.batch = 1
         self._known_tx_ids: list[int] = []
 
     # --------------------------------------------------------------------------------- connecting
@@ -185,28 +189,61 @@ class Workload:
                     raise
             await self.pause()
 
+    async def work_off(self, log: RecordedLog) -> None:
+        """Batches in order; a new instance goes on with the batch that the last one was at, and
+        does not know whether it was committed."""
+        producer = await log.transactional_producer(
+            "job",
+            transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+            delivery_timeout_ms=DELIVERY_TIMEOUT_MS,
+        )
+        while not self.stopping and self.random.random() < 0.95:
+            done = await self.transact("job", producer, None, [None] * 3, ("job", self.batch))
+            if not done:
+                continue
+            if self.random.random() < 0.1:
+                # As a driver that dies before it writes down that it was done.
+                return
+            self.batch += 1
+            await self.pause()
+
+    async def listen(self, log: RecordedLog) -> None:
+        consumer = await log.consumer(
+            ["in"], group=GROUPS[2], batch_records_max=6, pending_timeout_ms=6_000
+        )
+        while not self.stopping and self.random.random() < 0.97:
+            try:
+                await consumer.poll(1.0)
+                await consumer.commit()
+                self.succeeded("listener")
+            except errors.StalePosition:
+                self.world.say("listener: another one was faster")
+            await self.pause()
+
     async def transact(
         self,
         name: str,
         producer: RecordedTransactionalProducer,
         consumer: RecordedConsumer | None,
         inputs: Sequence[Record | None],
-    ) -> None:
+        commit_seq: tuple[str, int] | None = None,
+    ) -> bool:
         """One transaction: small or large, one-shot or begun early, committed, aborted, or
-        interrupted in the middle."""
+        interrupted in the middle. True: its commit was answered."""
         wait = self.random.choice(["prepared", "visible"])
         limit_s = self.random.uniform(0.001, 0.05) if self.random.random() < 0.05 else 60.0
-        tx = producer.transaction(consumer, wait=wait)
+        tx = producer.transaction(consumer, wait=wait, commit_seq=commit_seq)
         try:
             async with asyncio.timeout(limit_s), tx:
                 await self._fill(tx, inputs)
         except (ChangedMind, TimeoutError) as error:
             self.world.say(f"{name}: {type(error).__name__}")
-            return
+            return False
         finally:
             if tx.inner.tx_id:
                 self._known_tx_ids.append(tx.inner.tx_id)
         self.succeeded(name)
+        return True
 
     async def _fill(self, tx: RecordedTransaction, inputs: Sequence[Record | None]) -> None:
         large = self.random.random() < 0.08
@@ -323,6 +360,9 @@ async def tell(
         ("writer-1", lambda log: work.write(log, "writer-1")),
         ("writer-2", lambda log: work.write(log, "writer-2")),
         ("unnamed", lambda log: work.write(log, None)),
+        ("job", work.work_off),
+        ("listener", work.listen),
+        ("listener", work.listen),
         ("committed reader", lambda log: work.read(log, "committed")),
         ("uncommitted reader", lambda log: work.read(log, "uncommitted")),
         ("questioner", work.question),
