@@ -110,8 +110,8 @@ BUGS: Final = (
         (
             Edit(
                 "services.runtime.driver:Driver._save_snapshot",
-                "if offset > self._hw.value:",
-                "if False:",
+                "if offset > self._hw.value or ",
+                "if ",
             ),
             Edit(
                 "services.runtime.storage.journal:Journal.save_snapshot",
