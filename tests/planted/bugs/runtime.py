@@ -255,6 +255,22 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "leadership-not-compared-after-a-new-lease",
+        "why.md, I18: who lost its key reads the partition keys again, after the new key stands",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections.recheck",
+                "if state is None or not self._names_us(state) or state.epoch != seat.led_epoch:",
+                "if False:",
+            ),
+        ),
+        {
+            unit("etcd/test_election", "test_i18_no_leadership_back_after_a_new_lease"): (
+                "deposed before the new lease counts"
+            ),
+        },
+    ),
+    Bug(
         "late-election-believed",
         "§5, I18: an election that is answered after the key was lost is void",
         (
