@@ -14,13 +14,13 @@ from oncelog.checker.stored_offsets import Judgement, Verdict, Write
 
 
 def i21_consumed_exactly_once(case: Case) -> Iterator[Finding]:
-    """The commits of a group that took effect in a partition, plain or with a transaction, cover
-    its input once: no two cover one offset (a plain commit of the same step is the same commit),
-    and each starts where another one ended (none is checked where somebody committed `from` any).
-    A consumer commits the position where it stands. A producer commits one transaction per number
-    of a `commit_seq` scope, and what it is told to have committed already it did. Where records say
-    what input they are `of`, a transaction commits the input that its records are of, and all input
-    that it commits became records of it."""
+    """The transactions of a group that committed cover its input once: no two cover one offset,
+    and each starts where another commit, plain or not, ended (none is checked where somebody
+    committed `from` any). A plain commit names nobody: its answer says where the group stands, and
+    not who brought it there, so it covers nothing. A consumer commits the position where it stands.
+    A producer commits one transaction per number of a `commit_seq` scope, and what it is told to
+    have committed already it did. Where records say what input they are `of`, a transaction commits
+    the input that its records are of, and all input that it commits became records of it."""
     for (group, place), writes in sorted(case.stored_offsets.writes().items()):
         if all(write.commit.since != "any" for write in writes if write.possible):
             yield from _chain(group, place, writes)
@@ -77,7 +77,9 @@ def _judged(case: Case) -> Iterator[tuple[Operation, Place, int | None, Judgemen
 
 
 def _chain(group: str, place: Place, writes: list[Write]) -> Iterator[Finding]:
-    certain = _once_each([write for write in writes if write.certain])
+    certain = _once_each(
+        [write for write in writes if write.certain and write.commit.transaction is not None]
+    )
     ends = {write.commit.to for write in writes if write.possible}
     starts: dict[int | str, Write] = {}
     for write in certain:
@@ -102,7 +104,7 @@ def _chain(group: str, place: Place, writes: list[Write]) -> Iterator[Finding]:
 
 
 def _once_each(writes: list[Write]) -> list[Write]:
-    """A commit that was asked for again is one. Of plain commits nobody can tell who asked."""
+    """A commit that was asked for again is one."""
     found: dict[tuple[object, ...], Write] = {}
     for write in writes:
         owner = None if write.commit.transaction is None else write.commit.transaction.name
