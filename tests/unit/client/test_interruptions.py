@@ -105,6 +105,22 @@ def test_i3_a_cancelled_transaction_is_whole_or_nothing_and_its_producer_goes_on
     transacting(work)
 
 
+def test_a_transaction_whose_block_was_never_reached_is_ended_by_its_abort() -> None:
+    """An interrupt may come between `__enter__` and the block: then nobody calls `__exit__`."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        tx = producer.transaction()
+        await tx.__aenter__()
+        with pytest.raises(errors.InvalidArgument, match="under way: abort it"):
+            await producer.transaction().__aenter__()
+        await tx.abort()
+        async with producer.transaction() as following:
+            await fill(following, SMALL)
+        assert following.state == "committed"
+
+    transacting(work)
+
+
 @pytest.mark.parametrize("after_s", MOMENTS_S)
 def test_i21_a_block_that_is_cancelled_in_its_abort_too_gives_its_input_back(
     after_s: float,

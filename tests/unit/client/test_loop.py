@@ -167,3 +167,25 @@ def test_interrupted_work_has_ended_when_its_caller_goes_on(loop: LoopThread) ->
     with pytest.raises(KeyboardInterrupt):
         loop.run(work())
     assert ended.is_set()
+
+
+def test_a_loop_that_nobody_holds_warns_and_ends_its_work() -> None:
+    held = [LoopThread("the connection to nowhere")]
+    thread = held[0]._thread
+    cancelled = threading.Event()
+
+    async def session() -> None:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+
+    async def start() -> asyncio.Task[None]:
+        return asyncio.create_task(session())
+
+    task = held[0].run(start())
+    with pytest.warns(ResourceWarning, match="connection to nowhere was never closed"):
+        held.clear()
+    thread.join()
+    assert cancelled.is_set()
+    assert task.done()

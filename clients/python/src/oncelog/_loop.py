@@ -12,10 +12,12 @@ import contextlib
 import os
 import queue
 import threading
+import warnings
+import weakref
 from collections.abc import Callable, Coroutine
 from typing import Any, Final, TypeVar
 
-from oncelog.errors import Closed, Forked
+from oncelog.errors import INSTEAD_OF_FORK, Closed, Forked
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -38,8 +40,11 @@ class LoopThread:
         self._closed = False
         self._lock = threading.Lock()
         self.loop = asyncio.new_event_loop()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        # The thread does not hold this object: a connection that nobody holds ends.
+        self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
         self._thread.start()
+        self._abandoned = weakref.finalize(self, _abandon, self.loop, name, self._pid)
+        self._abandoned.atexit = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
         """The result of a coroutine on the loop, waited for in this thread. The coroutine bounds
@@ -49,8 +54,9 @@ class LoopThread:
         except BaseException:
             work.close()
             raise
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
+        future: concurrent.futures.Future[T] | None = None
         try:
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
             return future.result()
         except concurrent.futures.CancelledError:
             raise Closed(f"{self._name} was closed meanwhile") from None
@@ -88,9 +94,10 @@ class LoopThread:
 
         self.require_usable()
         work = start(serve)
-        future = asyncio.run_coroutine_threadsafe(work, self.loop)
-        future.add_done_callback(lambda _: calls.put(None))
+        future: concurrent.futures.Future[T] | None = None
         try:
+            future = asyncio.run_coroutine_threadsafe(work, self.loop)
+            future.add_done_callback(lambda _: calls.put(None))
             while (call := calls.get()) is not None:
                 call()
             return future.result()
@@ -105,7 +112,7 @@ class LoopThread:
         if os.getpid() != self._pid:
             raise Forked(
                 f"{self._name} was opened in process {self._pid} and does not survive fork: "
-                "connect again in the child"
+                f"{INSTEAD_OF_FORK}"
             )
         if self._closed:
             raise Closed(f"{self._name} is closed")
@@ -119,41 +126,57 @@ class LoopThread:
                 self._closed = True
                 return
             self._closed = True
+        self._abandoned.detach()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self._thread.join(CLOSE_SECONDS_MAX)
 
     def _interrupt(
-        self, future: concurrent.futures.Future[T], work: Coroutine[Any, Any, T]
+        self, future: concurrent.futures.Future[T] | None, work: Coroutine[Any, Any, T]
     ) -> None:
         """Cancels the work and waits until it has ended: what the caller does next must not meet a
-        transaction that is half way out. Nothing to do for work that failed by itself."""
-        if not future.cancel() or self._closed:
+        transaction that is half way out. Nothing to do for work that failed by itself. `future` is
+        None where the interrupt came while it was handed over."""
+        if self._closed or (future is not None and future.done()):
             return
-        ended = asyncio.run_coroutine_threadsafe(_end_of(work), self.loop)
+        ended = asyncio.run_coroutine_threadsafe(_cancel(work), self.loop)
         with contextlib.suppress(
             concurrent.futures.TimeoutError, concurrent.futures.CancelledError
         ):
             ended.result(INTERRUPTED_SECONDS_MAX)
 
-    def _serve(self) -> None:
-        asyncio.set_event_loop(self.loop)
-        try:
-            self.loop.run_forever()
-        finally:
-            left = asyncio.all_tasks(self.loop)
-            for task in left:
-                task.cancel()
-            if left:
-                self.loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-            self.loop.run_until_complete(self.loop.shutdown_asyncgens())
-            asyncio.set_event_loop(None)
-            self.loop.close()
+
+def _serve(loop: asyncio.AbstractEventLoop) -> None:
+    asyncio.set_event_loop(loop)
+    try:
+        loop.run_forever()
+    finally:
+        left = asyncio.all_tasks(loop)
+        for task in left:
+            task.cancel()
+        if left:
+            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
+        loop.run_until_complete(loop.shutdown_asyncgens())
+        asyncio.set_event_loop(None)
+        loop.close()
 
 
-async def _end_of(work: Coroutine[Any, Any, Any]) -> None:
+def _abandon(loop: asyncio.AbstractEventLoop, name: str, pid: int) -> None:
+    """Nobody holds the connection any more. Its end breaks the sessions, and with them what was
+    left open is aborted."""
+    if os.getpid() == pid:
+        loop.call_soon_threadsafe(loop.stop)
+        warnings.warn(f"{name} was never closed: use `with`", ResourceWarning, stacklevel=2)
+
+
+async def _cancel(work: Coroutine[Any, Any, Any]) -> None:
+    """Ends the task that runs `work`; a coroutine that never became one is closed."""
     tasks = [task for task in asyncio.all_tasks() if task.get_coro() is work]
+    for task in tasks:
+        task.cancel()
     if tasks:
         await asyncio.wait(tasks)
+    else:
+        work.close()
 
 
 def _succeed(future: asyncio.Future[R], result: R) -> None:

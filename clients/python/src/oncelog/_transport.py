@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any, Final, Protocol
@@ -18,7 +19,7 @@ import grpc.aio
 
 from oncelog._core.messages import Produce
 from oncelog._core.routing import METHODS, Endpoint
-from oncelog.errors import Closed
+from oncelog.errors import INSTEAD_OF_FORK, Closed, Forked
 from oncelog.options import Tls
 from oncelogpb import calls, errors
 
@@ -57,6 +58,8 @@ class GrpcTransport:
     """The real one."""
 
     def __init__(self, tls: Tls | None = None) -> None:
+        """Raises Forked, InvalidArgument."""
+        _refuse_in_child()
         self._tls = tls
         self._credentials = None if tls is None else _read_credentials(tls)
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
@@ -117,6 +120,7 @@ class GrpcTransport:
             return channel
         if self._closed:
             raise Closed("the connection is closed: connect again")
+        _note_first_process()
         options: list[tuple[str, Any]] = list(calls.CHANNEL_OPTIONS)
         if self._credentials is None:
             channel = grpc.aio.insecure_channel(str(to), options=options)
@@ -127,6 +131,22 @@ class GrpcTransport:
             channel = grpc.aio.secure_channel(str(to), self._credentials, options=options)
         self._channels[to] = channel
         return channel
+
+
+# The process that first opened a channel; 0: none did. A child inherits it.
+_first_pid = 0
+
+
+def _note_first_process() -> None:
+    global _first_pid
+    _first_pid = _first_pid or os.getpid()
+
+
+def _refuse_in_child() -> None:
+    """gRPC's asyncio part does not survive a fork: in the child a channel waits for threads that
+    only the parent has, or crashes. Raises Forked."""
+    if _first_pid not in (0, os.getpid()):
+        raise Forked(f"this process was forked from one that used a connection: {INSTEAD_OF_FORK}")
 
 
 def _read_credentials(tls: Tls) -> grpc.ChannelCredentials:

@@ -31,7 +31,7 @@
     ├── NotAllowed
     │   └── Unauthenticated, PermissionDenied
     ├── Closed                      used after close()
-    └── Forked                      used in a child process: connect again there
+    └── Forked                      used in a forked child: spawn it, or connect there first
 
 The last two are of this client alone: no service answers them.
 """
@@ -89,6 +89,10 @@ from oncelogpb.errors import (
 )
 
 FAILED_PRECONDITION = 9
+# What to do about Forked.
+INSTEAD_OF_FORK = (
+    "start the child with multiprocessing's 'spawn' or 'forkserver', or connect in the child only"
+)
 
 
 class Closed(OncelogError):
@@ -99,7 +103,8 @@ class Closed(OncelogError):
 
 
 class Forked(OncelogError):
-    """A connection does not survive fork: connect again in the child. Nothing happened."""
+    """A connection does not survive fork, nor can gRPC start again in the child of a process that
+    used it: spawn the child, or connect after the fork only. Nothing happened."""
 
     reason = "FORKED"
     rule = Rule(FAILED_PRECONDITION, retriable=False, may_have_applied=False)

@@ -2,7 +2,7 @@
 
 Thin on purpose: every class here holds its asyncio twin and passes on. What a call does, and what
 it raises, is written at the twin. Usable from many threads (a consumer and a transaction by one at
-a time); a child process must connect again (Forked).
+a time), not across a fork (Forked).
 
 `send` does not go to the loop: it fills a buffer in the caller's thread (`aio.recorder`).
 """
@@ -208,6 +208,11 @@ class Transaction:
         return self._twin.state
 
     @property
+    def ended(self) -> bool:
+        """See `aio.Transaction.ended`."""
+        return self._twin.ended
+
+    @property
     def already_committed(self) -> bool:
         """True where an earlier run committed this commit_seq: nothing was changed."""
         return self._twin.already_committed
@@ -285,7 +290,8 @@ class Consumer:
         return self.twin.assignment
 
     def poll(self, timeout_s: float = 1.0) -> Batch | None:
-        """See `aio.Consumer.poll`."""
+        """See `aio.Consumer.poll`. After a KeyboardInterrupt in it, go on with another consumer of
+        the group: what this one was about to give may have been lost on its way to you."""
         return self._loop.run(self.twin.poll(timeout_s))
 
     def __iter__(self) -> Iterator[Batch]:

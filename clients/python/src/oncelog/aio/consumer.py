@@ -270,7 +270,8 @@ class Consumer:
             stable=stable,
             view=self._view,
         )
-        timeout_ms = max(1, self._options.pending_timeout_ms)
+        # Only a stable answer waits for transactions in flight.
+        timeout_ms = max(1, self._options.pending_timeout_ms) if stable else None
         reply: offset_manager_pb2.FetchOffsetsReply = await self._protocol.call(
             "offset_manager.fetch_offsets", request, timeout_ms
         )

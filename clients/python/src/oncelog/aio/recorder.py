@@ -11,10 +11,12 @@ What becomes of sealed batches is the owner's business: `deliver` gets them.
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
+import weakref
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 import pyarrow as pa
 
@@ -33,6 +35,7 @@ from oncelog._core.batching import (
 )
 from oncelog._core.partitioners import PARTITIONERS
 from oncelog._core.routing import PartitionKey
+from oncelog.errors import INSTEAD_OF_FORK, Forked
 from oncelog.options import ProducerOptions
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors, records
@@ -100,6 +103,7 @@ class Recorder:
         self.stopped = False
         # Raises why nothing may be put any more; None: go on.
         self.halt: Callable[[], None] | None = None
+        _ALIVE.add(self)
 
     # -------------------------------------------------------------------------- from any thread
 
@@ -358,3 +362,19 @@ def _check_partition(partition: object) -> None:
 def _done(future: asyncio.Future[None]) -> None:
     if not future.done():
         future.set_result(None)
+
+
+# All recorders, for the child of a fork: what it puts would go nowhere, without a word.
+_ALIVE: Final[weakref.WeakSet[Recorder]] = weakref.WeakSet()
+
+
+def _halt_in_child() -> None:
+    for recorder in _ALIVE:
+        recorder.halt = _refuse_in_child
+
+
+def _refuse_in_child() -> None:
+    raise Forked(f"a connection does not survive fork: {INSTEAD_OF_FORK}")
+
+
+os.register_at_fork(after_in_child=_halt_in_child)

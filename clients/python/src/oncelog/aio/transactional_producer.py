@@ -138,9 +138,10 @@ class TransactionalProducer:
     def occupy(self, transaction: Transaction) -> None:
         """Raises InvalidArgument where another transaction is under way."""
         self._require_usable()
-        if self._current is not None:
+        # One that has ended may not have been left: an interrupt came before its block.
+        if self._current is not None and not self._current.ended:
             raise errors.InvalidArgument(
-                "this producer has a transaction under way: end it first, or use another producer"
+                "this producer has a transaction under way: abort it, or use another producer"
             )
         self._current = transaction
 

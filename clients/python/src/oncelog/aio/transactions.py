@@ -95,6 +95,11 @@ class Transaction:
         """buffering, opening, open, one shot, committing, spoiled, committed, aborted, in doubt."""
         return self._core.state.value
 
+    @property
+    def ended(self) -> bool:
+        """True once it is committed, aborted or in doubt."""
+        return self._core.state in core.ENDED
+
     # ------------------------------------------------------------------------------------ filling
 
     async def send(
