@@ -65,7 +65,15 @@ def _around(prefix: str, kind: Kind, steps: dict[str, tuple[str, ...]]) -> list[
 
 
 _CODE: Final = ("append", "replay", "epoch_start", "release", "snapshot")
-_DISK: Final = ("commit", "sync", "write_and_sync", "replace_file", "remove")
+_DISK: Final = {
+    "commit": ROLES,
+    # Tables and slots, before a snapshot.
+    "sync": (COORDINATOR, PARTITION_LEADER),
+    "write_and_sync": ROLES,
+    "replace_file": ROLES,
+    # Of snapshots that are replaced.
+    "remove": ROLES,
+}
 _ETCD: Final = ("get", "range", "txn", "grant_lease", "keep_alive")
 _CALLS: Final = {
     "participant.write_markers": (COORDINATOR,),
@@ -89,7 +97,7 @@ _SERVED: Final = {
 
 TABLE: Final[tuple[Failpoint, ...]] = (
     *_around("driver", Kind.CODE, dict.fromkeys(_CODE, ROLES)),
-    *_around("disk", Kind.DISK, dict.fromkeys(_DISK, ROLES)),
+    *_around("disk", Kind.DISK, _DISK),
     *_around("etcd", Kind.ETCD, dict.fromkeys(_ETCD, ROLES)),
     *_around("call", Kind.CALL, _CALLS),
     *_around("serve", Kind.SERVE, _SERVED),
