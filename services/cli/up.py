@@ -70,9 +70,7 @@ METADATA_TIMEOUT_MS: Final = 2_000
     "--set", "pairs", metavar="SECTION.KEY=VALUE", multiple=True, help="A setting of the services."
 )
 @click.option("--allow-old-etcd", is_flag=True, help="Also an etcd that can lose data when killed.")
-@click.option(
-    "--recover", is_flag=True, help="First rebuild a lost or restored etcd."
-)
+@click.option("--recover", is_flag=True, help="First rebuild a lost or restored etcd.")
 @click.option("--accept-loss", is_flag=True, help="With --recover: with replicas in doubt, too.")
 @json_option
 def up(
