@@ -196,9 +196,9 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             raise transaction.SinkNeverCommits(
                 f"the sink is done with the last batch, but group {group!r} did not get its "
                 f"positions (of {', '.join(map(str, behind))}): `transactionalSink` names a sink "
-                "that never commits. Write every batch with format(\"oncelog\"), the option "
-                f"inputGroups={group}, and the `producer` and `sinkName` that the source names; or, "
-                "for another sink, leave `transactionalSink` out: the group then shows the lag"
+                'that never commits. Write every batch with format("oncelog"), the option '
+                f"inputGroups={group}, and the `producer` and `sinkName` of the source; or, for "
+                "another sink, leave `transactionalSink` out: the group then shows the lag"
             )
 
     def _latest(self, subscription: Subscription, start: Positions) -> Positions:
