@@ -85,6 +85,9 @@ with oncelog.connect(bootstrap) as log:
                     for number in range(3 if int(record.value) % 3 == 0 else 1):
                         padding = b" " * 100_000 if int(record.value) % 3 == 0 else b""
                         tx.send(f"{name}-out", b"%d.%d" % (int(record.value), number) + padding)
+        except oncelog.errors.StalePosition:
+            # A commit in doubt was still on its way when the group was asked. Asked again now.
+            continue
         except KeyboardInterrupt:
             # The next one waits until we are back in the block.
             signal.pthread_sigmask(signal.SIG_BLOCK, INTERRUPT)
@@ -122,7 +125,8 @@ def test_i21_ctrl_c_in_the_middle_of_commits_loses_nothing_and_repeats_nothing(
             assert state in ("none", "committed", "aborted", "in doubt")
             if position is not None:
                 stands = reader.committed("copy-in", 0) or 0
-                assert position == stands, f"{state}: the group stands elsewhere"
+                # Behind it where a commit in doubt came through meanwhile: then it is told so.
+                assert position <= stands, f"{state}: input would be left out"
         assert copying.wait(PATIENCE_S) == 0
     copied = [value.strip() for value in values(log, "copy-out")]
     stands = reader.committed("copy-in", 0) or 0
