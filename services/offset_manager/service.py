@@ -8,19 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable
 
-from oncelogpb.errors import NotLeader, OncelogError, Unsupported, to_status
+from oncelogpb.errors import OncelogError, Unsupported, to_status
 from oncelogpb.v1 import offset_manager_pb2 as pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from services.core.ids import (
     CONSUMER_OFFSETS_ID,
-    TRANSACTION_CONTROL_ID,
-    PartitionId,
     control_partition,
 )
 from services.core.ports import Call, Replica
 from services.core.role import RoleEnv
 from services.offset_manager import wire
 from services.offset_manager.commands import GroupSummary, MarkersWritten
+from services.participant.senders import require_boot, require_granted
 
 
 class OffsetManagerService:
@@ -99,32 +98,12 @@ class OffsetParticipant:
         try:
             partition = wire.partition_id(group.partition)
             replica = self._env.replicas.lead(partition)
-            self._require_boot(partition, group.leader_boot_id)
-            self._require_granted(group)
+            directory = self._env.directory
+            require_boot(directory, partition, group.leader_boot_id)
+            require_granted(directory, group.journal_partition, group.coordinator_epoch)
             return replica.submit(wire.write_markers(group))
         except OncelogError as refusal:
             return refusal
-
-    def _require_boot(self, partition: PartitionId, boot_id: bytes) -> None:
-        """The markers were meant for another run of this process: its epoch is over."""
-        leader = self._env.directory.leader_of(partition)
-        if boot_id and leader is not None and leader.boot_id != boot_id:
-            raise NotLeader(
-                f"partition {partition} is led by another run of this process; ask etcd again"
-            )
-
-    def _require_granted(self, group: participant_pb.MarkerGroup) -> None:
-        """An epoch that etcd granted to nobody must not be remembered as the highest: no real
-        coordinator could write here again. Where this process lags behind etcd, it is asked
-        again."""
-        journal = PartitionId(TRANSACTION_CONTROL_ID, group.journal_partition)
-        known = self._env.directory.partition(journal)
-        if known is not None and group.coordinator_epoch > known.epoch:
-            raise NotLeader(
-                f"epoch {group.coordinator_epoch} of {journal} is not known here, only "
-                f"{known.epoch}; try again",
-                epoch=known.epoch,
-            )
 
 
 async def _result(

@@ -12,16 +12,15 @@ from typing import Any
 
 from oncelogpb.errors import (
     DiskFull,
-    NotLeader,
     OncelogError,
     UnknownPartition,
     UnknownTopic,
     to_status,
 )
 from oncelogpb.v1 import participant_pb2 as pb
-from services.core.ids import TRANSACTION_CONTROL_ID, PartitionId
 from services.core.ports import Call, EtcdUnavailable, Replica
 from services.core.role import RoleEnv
+from services.participant.senders import require_boot, require_granted
 from services.partition_leader import wire
 from services.partition_leader.commands import Marker, MarkerStatus, MarkersWritten, WriteMarkers
 
@@ -49,37 +48,13 @@ class ParticipantHandler:
         try:
             partition = wire.partition_id(group.partition)
             replica = self._env.replicas.lead(partition)
-            self._require_boot(partition, group.leader_boot_id)
-            self._require_granted(group)
+            directory = self._env.directory
+            require_boot(directory, partition, group.leader_boot_id)
+            require_granted(directory, group.journal_partition, group.coordinator_epoch)
             command, no_room = _with_room(replica, wire.write_markers(group))
             return replica.submit(command), no_room
         except OncelogError as refusal:
             return refusal
-
-    def _require_boot(self, partition: PartitionId, boot_id: bytes) -> None:
-        """Another run of this process was meant: its epoch is over."""
-        leader = self._env.directory.leader_of(partition)
-        if boot_id and leader is not None and leader.boot_id != boot_id:
-            raise NotLeader(
-                f"partition {partition} is led by another run of this process; ask for the leader",
-                leader_node=leader.node_id,
-                leader_host=leader.host,
-                leader_port=leader.port,
-                epoch=leader.epoch,
-            )
-
-    def _require_granted(self, group: pb.MarkerGroup) -> None:
-        """An epoch that etcd granted to nobody must not be remembered as the highest: no real
-        coordinator could write here again. Where this process lags behind etcd, it is asked
-        again."""
-        journal = PartitionId(TRANSACTION_CONTROL_ID, group.journal_partition)
-        known = self._env.directory.partition(journal)
-        if known is not None and group.coordinator_epoch > known.epoch:
-            raise NotLeader(
-                f"epoch {group.coordinator_epoch} of {journal} is not known here, only "
-                f"{known.epoch}; try again",
-                epoch=known.epoch,
-            )
 
     async def _result(
         self,
