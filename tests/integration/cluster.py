@@ -231,6 +231,20 @@ class Cluster:
                 functools.partial(self._is_whole, role), f"the cluster is whole, as {role} sees it"
             )
 
+    def wait_topic(self, name: str) -> None:
+        """Each of the services has heard from etcd of the topic."""
+        for role in ROLES:
+            until(functools.partial(self._knows_topic, role, name), f"{role} hears of {name!r}")
+
+    def _knows_topic(self, role: str, name: str) -> bool:
+        request = cluster_pb2.GetMetadataRequest(topics=[name])
+        try:
+            with Protocol(self.address(role)) as protocol:
+                reply = protocol.call("cluster.get_metadata", request, METADATA_MS)
+        except OncelogError:
+            return False
+        return [topic.name for topic in reply.topics] == [name]
+
     def _wait_started(self, role: str) -> None:
         """In its newest run: what others see of it before that may be its last one."""
 
