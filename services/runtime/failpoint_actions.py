@@ -4,8 +4,8 @@
 
 `kill` is SIGKILL and `stop` SIGSTOP, to this process, at the n-th passing (from 1; default 1).
 `lose` tells the caller that the reply was lost (only at `serve...after`), `repeat` lets a request
-come twice and `late` once more, later (only at `serve...before`). For tests: unset, nothing of this
-is composed in.
+come twice and `late` once more, later (only at `serve...before`). What happens is said on stderr
+first. For tests: unset, nothing of this is composed in.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import re
 import signal
+import sys
 import threading
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -73,7 +74,15 @@ class _Hook:
         with self._lock:
             self._passed[name] += 1
             due = self._passed[name] == armed.passing
-        return _ACTIONS[armed.action]() if due else None
+        if not due:
+            return None
+        print(said(name, armed.action), file=sys.stderr, flush=True)
+        return _ACTIONS[armed.action]()
+
+
+def said(name: str, action: str) -> str:
+    """The line on stderr by which a test sees that it came to that."""
+    return f"failpoint {name}: {action}"
 
 
 def _kill() -> None:

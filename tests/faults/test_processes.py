@@ -1,5 +1,11 @@
-"""Real processes that kill or stop themselves at a failpoint while the story is told: kill -9
-there, start, go on; SIGSTOP there for longer than the lease, SIGCONT, go on.
+"""Real processes at each failpoint while the story is told:
+
+    kill           kill -9 there, start, go on
+    stop           SIGSTOP there for longer than the lease, SIGCONT, go on
+    cut            the reply is dropped: with the process stopped before it, the proxy through which
+                   everybody reaches the process breaks all connections
+    lose           the caller is told that the reply was lost
+    repeat, late   the request comes twice, or once more, seconds later
 
 `make faults` runs every failpoint of every role; the suite runs some of each kind. At the end every
 journal is replayed (I35).
@@ -14,7 +20,7 @@ import os
 import random
 import signal
 from collections.abc import Iterator, Sequence
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, ExitStack
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,8 +31,16 @@ from oncelog.checker import HistoryWriter
 from oncelog.checker.recorder import RecordedLog
 from services.cli.compose import make_roles
 from services.cli.settings import ServeSettings
-from services.core.failpoints import COORDINATOR, OFFSET_MANAGER, PARTITION_LEADER, ROLES, TABLE
-from services.runtime.failpoint_actions import VARIABLE
+from services.core.failpoints import (
+    COORDINATOR,
+    OFFSET_MANAGER,
+    PARTITION_LEADER,
+    ROLES,
+    TABLE,
+    Failpoint,
+    Kind,
+)
+from services.runtime.failpoint_actions import VARIABLE, said
 from services.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
 from services.runtime.storage.disk import RealDisk
 from services.runtime.storage.journal import Journal
@@ -34,6 +48,7 @@ from tests.faults.story import Names, Story, Told
 from tests.faults.test_matrix import SCOPE
 from tests.faults.verdict import judge, judge_history, read_to_the_end, replay, same
 from tests.integration.cluster import LEASE_MS, Cluster, running
+from tests.integration.proxy import Proxy
 
 pytestmark = pytest.mark.integration
 
@@ -57,7 +72,12 @@ class Case(NamedTuple):
 
     @property
     def setting(self) -> str:
-        return f"{self.point}={self.action}@{self.passing}"
+        return f"{self.point}={self.at_the_point}@{self.passing}"
+
+    @property
+    def at_the_point(self) -> str:
+        """What the process does there. A cut is made while it is stopped."""
+        return "stop" if self.action == "cut" else self.action
 
 
 # What the suite runs: before and after the steps that decide, in each role.
@@ -74,12 +94,26 @@ SOME: Final = (
     Case(OFFSET_MANAGER, "serve.offset_manager.commit_transaction_offsets.after", "kill", 3),
     Case(OFFSET_MANAGER, "serve.participant.write_markers.after", "kill", 2),
     Case(OFFSET_MANAGER, "etcd.keep_alive.before", "stop", 2),
+    Case(COORDINATOR, "serve.coordinator.transact.after", "cut", 2),
+    Case(COORDINATOR, "serve.coordinator.commit_transaction.after", "lose", 2),
+    Case(COORDINATOR, "serve.coordinator.begin_transaction.before", "repeat", 2),
+    Case(PARTITION_LEADER, "serve.partition_leader.produce.after", "cut", 9),
+    Case(PARTITION_LEADER, "serve.participant.write_markers.before", "late", 3),
+    Case(OFFSET_MANAGER, "serve.participant.write_markers.after", "cut", 2),
 )
+
+
+def actions_at(point: Failpoint) -> Iterator[str]:
+    yield from ("kill", "stop")
+    if point.kind is Kind.SERVE:
+        yield from ("repeat", "late") if point.name.endswith(".before") else ("cut", "lose")
+
+
 ALL: Final = tuple(
     Case(role, point.name, action, 1)
     for point in TABLE
     for role in point.roles
-    for action in ("kill", "stop")
+    for action in actions_at(point)
 )
 
 
@@ -87,11 +121,23 @@ def chosen() -> Sequence[Case]:
     return ALL if SCOPE.startswith("all") else SOME
 
 
+class Proxied(NamedTuple):
+    """A cluster whose services are reached, by clients and by each other, through proxies."""
+
+    cluster: Cluster
+    proxies: dict[str, Proxy]
+
+
 @pytest.fixture(scope="module")
-def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
+def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     folder = tmp_path_factory.mktemp("cluster")
-    with running(folder, "node.snapshot_every_bytes=4096", "node.segment_bytes=65536") as made:
-        yield made
+    settings = ("node.snapshot_every_bytes=4096", "node.segment_bytes=65536")
+    with running(folder, *settings) as made, ExitStack() as stack:
+        proxies = {role: stack.enter_context(Proxy(made.address(role))) for role in ROLES}
+        made.advertised = {role: proxy.address for role, proxy in proxies.items()}
+        made.restart(*ROLES)
+        made.wait_ready()
+        yield Proxied(made, proxies)
         made.kill(*ROLES)
         compared = sum(replayed(role, made.data_of(role)) for role in ROLES)
         assert compared > len(ROLES), "journals were replayed"
@@ -99,24 +145,25 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cluster]:
 
 @pytest.mark.parametrize("case", chosen(), ids=str)
 def test_all_promises_hold_over_a_process_that_dies_or_sleeps(
-    cluster: Cluster, monkeypatch: pytest.MonkeyPatch, case: Case
+    proxied: Proxied, monkeypatch: pytest.MonkeyPatch, case: Case
 ) -> None:
     """As in test_matrix.py, over the real disk, network, etcd and clocks."""
+    cluster = proxied.cluster
     if cluster.is_running(case.role):
         cluster.kill(case.role)
     monkeypatch.setenv(VARIABLE, case.setting)
     cluster.start(case.role)
     monkeypatch.delenv(VARIABLE)
-    happened = asyncio.run(_tell(cluster, case, Names(f"n{next(_numbers)}-")))
+    happened = asyncio.run(_tell(proxied, case, Names(f"n{next(_numbers)}-")))
     assert happened, f"{case.setting} was never reached"
 
 
-async def _tell(cluster: Cluster, case: Case, names: Names) -> bool:
-    history = HistoryWriter()
+async def _tell(proxied: Proxied, case: Case, names: Names) -> bool:
+    cluster, history = proxied.cluster, HistoryWriter()
     story = Story(Told(random.Random(str(case)), print), names)
     async with asyncio.timeout(STORY_SECONDS_MAX), AsyncExitStack() as stack:
         async with asyncio.TaskGroup() as telling:
-            watching = telling.create_task(_watch(cluster, case))
+            watching = telling.create_task(_watch(proxied, case))
             clients = [
                 RecordedLog(await stack.enter_async_context(connect(cluster.bootstrap)), history)
                 for _ in range(CLIENTS)
@@ -130,19 +177,29 @@ async def _tell(cluster: Cluster, case: Case, names: Names) -> bool:
     return happened
 
 
-async def _watch(cluster: Cluster, case: Case) -> None:
+async def _watch(proxied: Proxied, case: Case) -> None:
     """Starts or wakes the process when it has happened. Returns then."""
-    while True:
+    cluster, line = proxied.cluster, said(case.point, case.at_the_point)
+    before = cluster.log_of(case.role).count(line)
+    while cluster.log_of(case.role).count(line) == before:
         await asyncio.sleep(LOOK_EVERY_SECONDS)
-        if not cluster.is_running(case.role):
+    match case.action:
+        case "kill":
             assert cluster.wait_exit(case.role) == -signal.SIGKILL
             cluster.start(case.role)
-            return
-        pid = cluster.pid(case.role)
-        if case.action == "stop" and _is_stopped(pid):
+        case "stop":
+            await _stopped(cluster.pid(case.role))
             await asyncio.sleep(STOPPED_SECONDS)
-            os.kill(pid, signal.SIGCONT)
-            return
+            os.kill(cluster.pid(case.role), signal.SIGCONT)
+        case "cut":
+            await _stopped(cluster.pid(case.role))
+            proxied.proxies[case.role].break_connections()
+            os.kill(cluster.pid(case.role), signal.SIGCONT)
+
+
+async def _stopped(pid: int) -> None:
+    while not _is_stopped(pid):
+        await asyncio.sleep(LOOK_EVERY_SECONDS)
 
 
 def _is_stopped(pid: int) -> bool:

@@ -17,9 +17,7 @@ import contextlib
 import functools
 import json
 import os
-import random
 import signal
-import socket
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -32,6 +30,7 @@ from oncelogpb.v1 import cluster_pb2
 from services.cli.processes import Service
 from services.core.ids import CONTROL_PARTITIONS, partition_of_name
 from services.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
+from services.runtime.ports import free_ports
 
 COORDINATOR: Final = "coordinator"
 PARTITION_LEADER: Final = "partition_leader"
@@ -55,10 +54,6 @@ SETTINGS: Final = (
     "node.log_format=json",
 )
 
-# Ports are taken from here up to the first one that the system gives to connections: a service
-# that is down must not lose its port to somebody's connection.
-PORT_FIRST: Final = 10_000
-
 # Clusters of this test, for the report of one that fails.
 OF_THIS_TEST: Final[list[Cluster]] = []
 
@@ -69,20 +64,6 @@ def until(predicate: Callable[[], object], what: str, *, within_s: float = PATIE
     while not predicate():
         assert time.monotonic() < end, f"it did not come about: {what}"
         time.sleep(LOOK_EVERY_S)
-
-
-def free_ports(count: int) -> list[int]:
-    """That nobody listens on, and no connection will take."""
-    numbers = Path("/proc/sys/net/ipv4/ip_local_port_range")
-    last = int(numbers.read_text().split()[0]) if numbers.exists() else 30_000
-    found: list[int] = []
-    for port in random.sample(range(PORT_FIRST, last), 200):
-        with socket.socket() as probe, contextlib.suppress(OSError):
-            probe.bind(("127.0.0.1", port))
-            found.append(port)
-        if len(found) == count:
-            return found
-    raise AssertionError("no free ports")
 
 
 class Cluster:
@@ -101,6 +82,8 @@ class Cluster:
         self.settings = list(settings)
         self.of_role = {role: list(of_role.get(role, ())) for role in ROLES}
         self.ports = dict(zip(ROLES, free_ports(len(ROLES)), strict=True))
+        # Where others are told to connect, of a role that stands behind something.
+        self.advertised: dict[str, str] = {}
         self.is_over = False
         self._services: dict[str, Service] = {}
         # Where the log of each service's newest run begins.
@@ -110,10 +93,14 @@ class Cluster:
 
     @property
     def bootstrap(self) -> str:
-        return ",".join(self.address(role) for role in ROLES)
+        return ",".join(self.reached_at(role) for role in ROLES)
 
     def address(self, role: str) -> str:
+        """Where it listens."""
         return f"127.0.0.1:{self.ports[role]}"
+
+    def reached_at(self, role: str) -> str:
+        return self.advertised.get(role, self.address(role))
 
     def data_of(self, role: str) -> Path:
         return self.folder / role
@@ -150,6 +137,7 @@ class Cluster:
                     role,
                     f"--data={self.data_of(role)}",
                     f"--listen={self.address(role)}",
+                    f"--advertise={self.reached_at(role)}",
                     f"--etcd={self.etcd.endpoint}",
                     *(f"--set={pair}" for pair in pairs),
                 ],
@@ -257,7 +245,7 @@ class Cluster:
     def _is_whole(self, role: str) -> bool:
         try:
             with Protocol(self.address(role)) as protocol:
-                return _is_whole(protocol, set(self.ports.values()))
+                return _is_whole(protocol, {self.reached_at(role) for role in ROLES})
         except OncelogError:
             return False
 
@@ -298,14 +286,12 @@ def running(
 
 
 def make_etcd(folder: Path) -> EmbeddedEtcd:
-    """An etcd that gets its port back after every restart."""
+    """Gets its port back after every restart."""
     folder.mkdir(parents=True)
-    client, peer = free_ports(2)
-    (folder / "ports.json").write_text(json.dumps({"client": client, "peer": peer}))
     return EmbeddedEtcd(folder, find_or_build(print))
 
 
-def _is_whole(protocol: Protocol, ports: set[int]) -> bool:
+def _is_whole(protocol: Protocol, addresses: set[str]) -> bool:
     groups = _group_per_partition()
     reply: cluster_pb2.GetMetadataReply = protocol.call(
         "cluster.get_metadata",
@@ -315,9 +301,8 @@ def _is_whole(protocol: Protocol, ports: set[int]) -> bool:
         METADATA_MS,
     )
     routes = [*reply.journal_partitions, *reply.consumer_groups]
-    return {node.endpoint.port for node in reply.nodes} == ports and all(
-        route.HasField("leader") for route in routes
-    )
+    nodes = {f"{node.endpoint.host}:{node.endpoint.port}" for node in reply.nodes}
+    return nodes == addresses and all(route.HasField("leader") for route in routes)
 
 
 def _group_per_partition() -> list[str]:

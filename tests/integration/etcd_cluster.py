@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import datetime
 import ipaddress
-import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator
@@ -19,6 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from services.runtime.etcd.endpoints import EtcdTls
+from services.runtime.ports import free_ports
 
 
 async def until(predicate: Callable[[], object], *, within_s: float = 30) -> None:
@@ -27,13 +27,6 @@ async def until(predicate: Callable[[], object], *, within_s: float = 30) -> Non
     while not predicate():
         assert time.monotonic() < end, "it did not come about"
         await asyncio.sleep(0.02)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 @dataclass(frozen=True)
@@ -81,7 +74,7 @@ def etcd_with_tls(binary: Path, directory: Path, authority: Authority) -> Iterat
     certificate, key = authority.issue("etcd")
     for name, data in (("ca", authority.pem()), ("cert", certificate), ("key", key)):
         (directory / f"{name}.pem").write_bytes(data)
-    client, peer = free_port(), free_port()
+    client, peer = free_ports(2)
     with (directory / "etcd.log").open("wb") as log:
         process = subprocess.Popen(
             [

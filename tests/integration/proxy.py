@@ -1,4 +1,4 @@
-"""A TCP proxy in a test: the network between one process and etcd."""
+"""A TCP proxy in a test: the network before one process."""
 
 from __future__ import annotations
 
@@ -48,6 +48,11 @@ class Proxy:
             # What a silent road swallowed is lost: its connections are of no use.
             self._break_all()
             self._open.set()
+
+    def break_connections(self) -> None:
+        """What is under way on them is lost; new ones are made."""
+        self.road = Road.REFUSED
+        self.road = Road.OPEN
 
     def __enter__(self) -> Proxy:
         threading.Thread(target=self._accept, daemon=True).start()

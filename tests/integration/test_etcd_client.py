@@ -31,7 +31,8 @@ from services.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
 from services.runtime.etcd.endpoints import EtcdTls, parse_endpoints
 from services.runtime.etcd.memory import MemoryEtcd
 from services.runtime.etcd.refusal import EtcdRefused
-from tests.integration.etcd_cluster import Authority, etcd_with_tls, free_port, until
+from services.runtime.ports import free_ports
+from tests.integration.etcd_cluster import Authority, etcd_with_tls, until
 
 pytestmark = pytest.mark.integration
 
@@ -269,7 +270,7 @@ def test_compaction_under_a_watch(own: EmbeddedEtcd, monkeypatch: pytest.MonkeyP
 
 
 def test_of_several_endpoints_one_may_be_dead(shared: EmbeddedEtcd) -> None:
-    dead = f"127.0.0.1:{free_port()}"
+    dead = f"127.0.0.1:{free_ports(1)[0]}"
 
     async def story(client: EtcdClient) -> None:
         # Nothing could be sent to the dead one, so not even a transaction is in doubt.
@@ -301,7 +302,7 @@ def test_without_any_endpoint_nothing_hangs() -> None:
         with pytest.raises(EtcdUnavailable):
             await client.txn([], [Put("a", b"")])
 
-    run(story, f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
+    run(story, *(f"127.0.0.1:{port}" for port in free_ports(2)))
 
 
 def test_tls_with_client_certificates(binary: Path, tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ import oncelog
 from oncelogpb import errors
 from oncelogpb.v1 import types_pb2 as pb
 from services.cli.processes import Service
+from services.runtime.ports import free_ports
 from tests.integration.by_hand import ByHand
 from tests.integration.cluster import (
     OFFSET_MANAGER,
     PARTITION_LEADER,
     Cluster,
-    free_ports,
     until,
 )
 from tests.integration.reading import next_values, values

@@ -16,11 +16,11 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from oncelog.protocol import Protocol
 from oncelogpb.errors import OncelogError
 from oncelogpb.v1 import cluster_pb2
+from services.runtime.ports import free_ports
 from tests.integration.cluster import (
     COORDINATOR,
     PARTITION_LEADER,
     Cluster,
-    free_ports,
     running,
     until,
 )
