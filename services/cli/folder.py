@@ -13,16 +13,15 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import socket
 from pathlib import Path
 from typing import Any, Final, TextIO
 
 import msgspec
 
 from services.cli.failures import CommandFailed
+from services.runtime.ports import free_ports
 
 DEFAULT_FOLDER: Final = ".oncelog"
-HOST: Final = "127.0.0.1"
 LOCK_FILE: Final = "lock"
 CLUSTER_FILE: Final = "cluster.json"
 RUNNING_FILE: Final = "running.json"
@@ -31,7 +30,7 @@ ONE_PROCESS: Final = "services"
 
 
 class Ports(msgspec.Struct, frozen=True):
-    """Where the services of one embedded cluster listen, all on HOST. etcd keeps its own."""
+    """Where the services of one embedded cluster listen, on loopback. etcd keeps its own."""
 
     coordinator: int
     partition_leader: int
@@ -43,15 +42,8 @@ class Ports(msgspec.Struct, frozen=True):
 
     @classmethod
     def free(cls) -> Ports:
-        """That nobody listens on now. All are held until all are found, so they differ."""
-        held = [socket.socket() for _ in cls.__struct_fields__]
-        try:
-            for sock in held:
-                sock.bind((HOST, 0))
-            return cls(*(sock.getsockname()[1] for sock in held))
-        finally:
-            for sock in held:
-                sock.close()
+        """That nobody listens on now, and no connection will take while a service is down."""
+        return cls(*free_ports(len(cls.__struct_fields__)))
 
     def of(self, process: str) -> int:
         """Of a role's process; ONE_PROCESS listens where the coordinator would."""
@@ -135,17 +127,6 @@ def running_bootstrap(path: Path) -> str | None:
     """The addresses of the `oncelog up` that runs over this folder now."""
     running = _running(path)
     return running.get("bootstrap") if running and _is_alive(running.get("pid")) else None
-
-
-def is_free(port: int) -> bool:
-    """Nobody listens there."""
-    with socket.socket() as sock:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            sock.bind((HOST, port))
-        except OSError:
-            return False
-    return True
 
 
 def _running(path: Path) -> dict[str, Any] | None:

@@ -25,12 +25,10 @@ from services.cli.examples import examples
 from services.cli.failures import ETCD_REFUSED, CommandFailed
 from services.cli.folder import (
     DEFAULT_FOLDER,
-    HOST,
     ONE_PROCESS,
     Folder,
     Layout,
     Ports,
-    is_free,
 )
 from services.cli.output import error_console, print_json
 from services.cli.processes import Service, show_exit
@@ -38,6 +36,7 @@ from services.cli.session import json_option
 from services.core.ids import CONTROL_PARTITIONS, partition_of_name
 from services.runtime.etcd.embedded import EmbeddedEtcd, EtcdFailed, EtcdNotFound, find_or_build
 from services.runtime.node_config import PORTS
+from services.runtime.ports import HOST, is_free
 
 READY_TIMEOUT_SECONDS: Final = 60.0
 LOOK_EVERY_SECONDS: Final = 0.2

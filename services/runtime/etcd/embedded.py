@@ -27,7 +27,6 @@ import re
 import secrets
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -37,6 +36,8 @@ import urllib.request
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
+
+from services.runtime.ports import free_ports, is_free
 
 VERSION: Final = "3.6.14"
 ENVIRONMENT: Final = "ONCELOG_ETCD"
@@ -338,34 +339,16 @@ class EmbeddedEtcd:
             last = (int(ports["client"]), int(ports["peer"]))
         except (OSError, ValueError, KeyError, TypeError):
             last = None
-        if last is not None and all(_is_free(port) for port in last):
+        if last is not None and all(is_free(port) for port in last):
             return last
-        fresh = _free_ports()
-        path.write_text(json.dumps({"client": fresh[0], "peer": fresh[1]}))
-        return fresh
+        client, peer = free_ports(2)
+        path.write_text(json.dumps({"client": client, "peer": peer}))
+        return client, peer
 
     def _last_words(self, log_end: int) -> str:
         with self.log_path.open("rb") as log:
             log.seek(log_end)
             return log.read().decode(errors="replace")
-
-
-def _is_free(port: int) -> bool:
-    with socket.socket() as probe:
-        # As etcd does: a connection of the last run in TIME_WAIT is no hindrance.
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            probe.bind(("127.0.0.1", port))
-        except OSError:
-            return False
-    return True
-
-
-def _free_ports() -> tuple[int, int]:
-    with socket.socket() as one, socket.socket() as two:
-        for probe in (one, two):
-            probe.bind(("127.0.0.1", 0))
-        return one.getsockname()[1], two.getsockname()[1]
 
 
 def _die_with_parent() -> Callable[[], None] | None:

@@ -9,11 +9,12 @@ import pytest
 
 from services.cli import up
 from services.cli.failures import CommandFailed
-from services.cli.folder import HOST, ONE_PROCESS, Folder, Layout, Ports, is_free, running_bootstrap
+from services.cli.folder import ONE_PROCESS, Folder, Layout, Ports, running_bootstrap
 from services.cli.processes import Service, show_exit
 from services.cli.settings import ROLES, ServeSettings
 from services.core.ids import partition_of_name
 from services.runtime.config import ConfigError
+from services.runtime.ports import HOST, is_free
 
 
 def test_a_folder_has_one_holder(tmp_path: Path) -> None:
