@@ -36,6 +36,7 @@ from services.core.ports import Clock, Outbox, Reporter
 from services.core.role import Role
 from services.runtime.replication.high_watermark import HighWatermark
 from services.runtime.storage.commit import GroupCommit
+from services.runtime.storage.frames import encoded_bytes
 from services.runtime.storage.journal import Journal, SlotsInDoubt
 
 # Frames that are replayed before the loop gets a turn.
@@ -66,7 +67,7 @@ class Surroundings:
     reporter: Reporter
     # Own lease deadline not reached yet.
     lease_valid: Callable[[], bool]
-    # Free disk is above `disk_free_floor`.
+    # Free disk is above `disk_free_floor`, also once all that was appended is written.
     has_room: Callable[[], bool]
     # Runs a blocking function off the loop (in the simulator: at once).
     offload: Callable[[Callable[[], None]], Awaitable[None]]
@@ -189,7 +190,7 @@ class Driver:
             skip_to=start + skip if skip else None,
         )
         machine.apply(EpochStart(), at)
-        self._hand_to_disk()
+        self._hand_to_disk(0)
         failpoints.reach("driver.epoch_start.after")
 
     async def _replay(self, machine: Any, projection: Any, epoch: int) -> bool:
@@ -296,19 +297,21 @@ class Driver:
         wall_ms = self._around.clock.now().wall_ms
         codec, journal, machine = self._role.codec, self.journal, self.machine
         failpoints.reach("driver.append.before")
+        appended_bytes = 0
         for record in records:
             frame = codec.encode(record)
+            appended_bytes += encoded_bytes(frame)
             at = journal.append(frame, epoch=self._epoch, time_ms=wall_ms)
             machine.apply(record, at)
             self._bytes_since_snapshot += len(frame.payload) + FRAME_BYTES_GUESS
             if self._projection is not None:
                 self._unprojected.append((record, at))
-        self._hand_to_disk()
+        self._hand_to_disk(appended_bytes)
         failpoints.reach("driver.append.after")
         if self._bytes_since_snapshot >= self._around.snapshot_every_bytes:
             self._capture_snapshot()
 
-    def _hand_to_disk(self) -> None:
+    def _hand_to_disk(self, appended_bytes: int) -> None:
         epoch = self._epoch
         if not self._oldest_append_ms:
             self._oldest_append_ms = self._around.clock.now().monotonic_ms
@@ -316,6 +319,7 @@ class Driver:
             self.journal,
             lambda end: self._synced(epoch, end),
             lambda error: self._write_failed(epoch, error),
+            appended_bytes=appended_bytes,
         )
 
     # ---------------------------------------------------------------------------- what is durable

@@ -116,9 +116,11 @@ class Node:
         self._outside = outside
         self._limits = limits
         self._cluster_handler = cluster_handler
-        self._has_room = True
-        # Written since free space was last looked at.
+        # What free space was, and what was written since.
+        self._free_bytes = 0
         self._unsampled_bytes = 0
+        # As of that look: for events.
+        self._had_room = True
         self._listening = False
         self._identity: Identity | None = None
         self._view: ClusterView | None = None
@@ -285,7 +287,7 @@ class Node:
                 commit=commit,
                 reporter=reporter,
                 lease_valid=self._lease_valid,
-                has_room=lambda: self._has_room,
+                has_room=self._has_room,
                 offload=outside.offload,
                 snapshot_every_bytes=self._limits.snapshot_every_bytes,
                 failed=self._replica_failed,
@@ -423,15 +425,25 @@ class Node:
         return hints
 
     def _sample_disk(self) -> None:
-        free_bytes = self._outside.disk.free_bytes()
-        has_room = free_bytes >= self._limits.disk_free_floor_bytes
-        if has_room != self._has_room:
+        free_bytes = self._free_bytes = self._outside.disk.free_bytes()
+        self._unsampled_bytes = 0
+        has_room = self._has_room()
+        if has_room != self._had_room:
             event = "disk has room again" if has_room else "disk full, data is refused"
             self._outside.reporter.event(event, free_bytes=free_bytes)
-        self._has_room = has_room
-        self._unsampled_bytes = 0
+        self._had_room = has_room
         self._outside.reporter.gauge("disk_free_bytes", free_bytes)
         self._outside.reporter.gauge("disk_full", float(not has_room))
+
+    def _has_room(self) -> bool:
+        """Free space is above the floor, and stays so when all is written that was accepted: else
+        one burst could take the whole reserve, which ends of transactions need (design §4)."""
+        floor_bytes = self._limits.disk_free_floor_bytes
+        if not floor_bytes:
+            return True
+        assert self._commit is not None, "started"
+        accepted_bytes = self._unsampled_bytes + self._commit.unwritten_bytes
+        return self._free_bytes - accepted_bytes >= floor_bytes
 
     def _committed(self, stats: CommitStats) -> None:
         self._outside.reporter.observe("sync", stats.took_ms)

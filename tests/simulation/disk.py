@@ -8,6 +8,7 @@ files that were made and not synced. One seed decides every delay and every tear
     disk.short_write_next()          the next write takes half of its bytes, then fails
     disk.full = True                 every write that needs room fails with ENOSPC
     disk.left_bytes = 4096           so much room is left, whatever is written
+    disk.capacity_bytes = 1 << 20    so much room there is in all
     disk.kill()                      the process ends: unsynced bytes stay in the page cache
     disk.crash(Tear.SCATTER)         the power goes
     disk = disk.reopen()             the next process on the same platter
@@ -145,7 +146,6 @@ class FakeDisk:
     ) -> None:
         self._platter = platter or _Platter(random.Random(seed))
         self._delay_ms = delay_ms
-        self._capacity_bytes = capacity_bytes
         self._alive = True
         self._writer: asyncio.Lock | None = None
         self._next_errno = 0
@@ -153,6 +153,8 @@ class FakeDisk:
         self._next_is_short = False
         # Every write that needs room fails.
         self.full = False
+        # None: there is no end.
+        self.capacity_bytes = capacity_bytes
         # None: what `capacity_bytes` leaves.
         self.left_bytes: int | None = None
         # Commits that returned, and syncs of single files, for tests that count them.
@@ -191,7 +193,7 @@ class FakeDisk:
         if self._alive:
             self.kill()
         return FakeDisk(
-            delay_ms=self._delay_ms, capacity_bytes=self._capacity_bytes, platter=self._platter
+            delay_ms=self._delay_ms, capacity_bytes=self.capacity_bytes, platter=self._platter
         )
 
     def bytes_of(self, path: str) -> bytes:
@@ -313,10 +315,12 @@ class FakeDisk:
             return 0
         if self.left_bytes is not None:
             return self.left_bytes
-        if self._capacity_bytes is None:
+        if self.capacity_bytes is None:
             return UNLIMITED_BYTES
-        used = sum(len(inode.content) for inode in self._platter.names.values())
-        return max(self._capacity_bytes - used, 0)
+        return max(self.capacity_bytes - self.used_bytes(), 0)
+
+    def used_bytes(self) -> int:
+        return sum(len(inode.content) for inode in self._platter.names.values())
 
     def lock(self) -> None:
         self._require_alive()

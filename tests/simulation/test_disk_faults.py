@@ -10,8 +10,14 @@ from errno import EIO
 
 import pytest
 
+from oncelog._core.routing import Endpoint
+from oncelogpb.v1 import partition_leader_pb2 as log_pb
+from oncelogpb.v1 import types_pb2 as pb
+from tests.fuzz.hand import rows
 from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.workload import Workload, run_seed
+from tests.simulation.world import World
 
 FLOOR_BYTES = 1 << 20
 SETTINGS = (f"node.disk_free_floor_bytes={FLOOR_BYTES}",)
@@ -110,3 +116,52 @@ def test_i5_i28_i29_hold_on_disks_that_fail_and_fill_up(seed: int) -> None:
     led = [tuple(LED.findall(line)) for line in trace if ": leading " in line]
     assert led
     assert len(led) == len(set(led)), "an epoch is never continued"
+
+
+def test_i28_a_burst_leaves_the_reserve_to_control_records() -> None:
+    """What was accepted and is not written yet counts: else all that is in flight would pass the
+    floor together, and the transactions' ends would find no room."""
+    burst, batch_bytes = 64, 256 << 10
+    reserve_bytes = burst * batch_bytes // 2
+    loop = VirtualTimeLoop()
+    world = World(1, loop, (f"node.disk_free_floor_bytes={reserve_bytes}",))
+
+    async def tell() -> None:
+        await world.start_all()
+        log = world.client()
+        topic = await log.admin.create_topic("full", partitions=1)
+        where = pb.Partition(topic_id=bytes.fromhex(topic.topic_id), number=0)
+        producer = await log.transactional_producer("p")
+        opened = producer.transaction()
+        await opened.__aenter__()
+        await opened.send("full", b"before")
+        await opened.flush()
+        leader = world.processes["partition_leader"]
+        epochs = {driver.partition: driver.epoch for driver in leader.node.led_replicas()}
+        leader.disk.capacity_bytes = leader.disk.used_bytes() + reserve_bytes + 4 * batch_bytes
+        # Until it was looked at.
+        await asyncio.sleep(2)
+        requests = [
+            log_pb.ProduceRequest(
+                producer=pb.Producer(producer_id=(1 << 63) + number),
+                batches=[rows(where, bytes(batch_bytes))],
+            )
+            for number in range(burst)
+        ]
+        to = Endpoint("127.0.0.1", leader.node.port)
+        call = log.protocol.transport.call
+        replies = await asyncio.gather(
+            *(call(to, "partition_leader.produce", request, 10_000) for request in requests)
+        )
+        refused = [reply for reply in replies if reply.results[0].HasField("error")]
+        assert 0 < len(refused) < burst, "some had room"
+        for reply in refused:
+            assert "disk_free_floor" in reply.results[0].error.message
+        # The one that crosses the floor is whole.
+        assert leader.disk.free_bytes() >= reserve_bytes - 2 * batch_bytes
+        await opened.commit()
+        assert {d.partition: d.epoch for d in leader.node.led_replicas()} == epochs
+        await log.close()
+        await world.stop_all()
+
+    run(tell(), loop)

@@ -11,7 +11,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from errno import EIO
 from typing import NamedTuple, TypeVar
 
@@ -35,6 +35,8 @@ class _Waiting(NamedTuple):
     journal: Journal
     on_synced: Callable[[int], None]
     on_failed: Callable[[OSError], None]
+    # Of what was appended to it.
+    unwritten_bytes: int
 
 
 class GroupCommit:
@@ -51,17 +53,24 @@ class GroupCommit:
         # Identities of the journals that the disk is writing for now, and when it has.
         self._under_way: tuple[set[int], asyncio.Future[None]] | None = None
         self._stopped = False
+        # Appended to journals, and not in a commit that has ended: it will need room on the disk.
+        self.unwritten_bytes = 0
 
     def wrote(
         self,
         journal: Journal,
         on_synced: Callable[[int], None],
         on_failed: Callable[[OSError], None],
+        *,
+        appended_bytes: int = 0,
     ) -> None:
-        """The journal has something for the disk. The callbacks run on the loop, once per commit
-        that takes part of it; those of the latest call count."""
+        """The journal has something for the disk, so many bytes of frames. The callbacks run on the
+        loop, once per commit that takes part of it; those of the latest call count."""
         assert not self._stopped, "no append after GroupCommit.stop()"
-        self._waiting[id(journal)] = _Waiting(journal, on_synced, on_failed)
+        before = self._waiting.get(id(journal))
+        unwritten = appended_bytes + (0 if before is None else before.unwritten_bytes)
+        self._waiting[id(journal)] = _Waiting(journal, on_synced, on_failed, unwritten)
+        self.unwritten_bytes += appended_bytes
         if self._running is None:
             # The task's first step comes after this loop turn: the turn's appends go together.
             self._running = asyncio.get_running_loop().create_task(self._run())
@@ -75,7 +84,9 @@ class GroupCommit:
         """Takes nothing more of it, and returns when nothing of it is on its way to the disk: from
         then on its files may be moved. Before, a name that is gone would fail the commit of all
         who are in it."""
-        self._waiting.pop(id(journal), None)
+        left = self._waiting.pop(id(journal), None)
+        if left is not None:
+            self.unwritten_bytes -= left.unwritten_bytes
         while self._under_way is not None and id(journal) in self._under_way[0]:
             await asyncio.wait([self._under_way[1]])
 
@@ -93,9 +104,15 @@ class GroupCommit:
 
     async def _commit_once(self) -> None:
         waiting, self._waiting = self._waiting, {}
+        try:
+            await self._commit_all(waiting.values())
+        finally:
+            self.unwritten_bytes -= sum(item.unwritten_bytes for item in waiting.values())
+
+    async def _commit_all(self, waiting: Iterable[_Waiting]) -> None:
         taken: list[tuple[_Waiting, int]] = []
         writes: list[Write] = []
-        for item in waiting.values():
+        for item in waiting:
             try:
                 of_journal, end = item.journal.take_writes()
             except OSError as no_file:

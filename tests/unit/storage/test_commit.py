@@ -35,6 +35,7 @@ class Scene:
             journal,
             lambda end: self.told.append((number, end)),
             lambda error: self.told.append((number, error)),
+            appended_bytes=100 * len(texts),
         )
 
 
@@ -53,6 +54,35 @@ def test_the_appends_of_one_turn_share_one_sync() -> None:
         assert scene.told == [(0, 4), (1, 4), (2, 4)]
         assert [stats.journals for stats in scene.stats] == [3]
         assert all(replayed(journal) == ["a", "b", "c"] for journal in scene.journals)
+
+    play(story())
+
+
+def test_what_is_not_written_is_counted_until_its_commit_ends_in_whatever_way() -> None:
+    """It takes room: what were forgotten would overfill the disk, what were counted for ever would
+    refuse data for ever."""
+
+    async def story() -> None:
+        scene = Scene(FakeDisk(), count=3)
+        scene.write(0, "a")
+        scene.write(0, "b")
+        scene.write(1, "c")
+        assert scene.commit.unwritten_bytes == 300
+        await asyncio.sleep(0)
+        scene.write(1, "d")
+        assert scene.commit.unwritten_bytes == 400, "beside a commit that is under way"
+        await scene.commit.flush()
+        assert scene.commit.unwritten_bytes == 0
+        scene.disk.fail_next()
+        scene.write(0, "e")
+        await scene.commit.flush()
+        assert scene.commit.unwritten_bytes == 0
+        scene.write(1, "f")
+        scene.write(2, "g")
+        await scene.commit.leave(scene.journals[1])
+        assert scene.commit.unwritten_bytes == 100
+        await scene.commit.flush()
+        assert scene.commit.unwritten_bytes == 0
 
     play(story())
 
