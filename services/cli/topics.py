@@ -38,7 +38,11 @@ def create(
     configs: tuple[str, ...],
     validate_only: bool,
 ) -> None:
-    """Create a topic."""
+    """Create a topic, and wait until it can be used.
+
+    Its partitions have leaders then. Those that get none within --timeout are told; the topic is
+    created all the same, and clients wait for them.
+    """
     request = pb.CreateTopicRequest(
         name=name,
         partitions=partitions or 0,
@@ -47,12 +51,14 @@ def create(
         validate_only=validate_only,
     )
     reply: pb.CreateTopicReply = session.call("partition_leader.create_topic", request)
+    topic = reply.topic if validate_only else session.protocol.led_topic(reply.topic)
     if session.as_json:
-        print_json(_json(reply.topic))
+        print_json(_json(topic))
     elif validate_only:
         click.echo(f"topic {name} could be created")
     else:
-        click.echo(f"created topic {name} with {len(reply.topic.partitions)} partitions")
+        click.echo(f"created topic {name} with {len(topic.partitions)} partitions")
+        _say_what_lacks(session, topic)
 
 
 @topic.command(name="list", epilog=examples("oncelog topic list", "oncelog topic list --json"))
@@ -157,6 +163,15 @@ def delete(session: Session, name: str, yes: bool) -> None:
         print_json({"name": name, "topic_id": reply.topic_id.hex()})
     else:
         click.echo(f"deleted topic {name}")
+
+
+def _say_what_lacks(session: Session, topic: pb.TopicDescription) -> None:
+    lacking = sum(not partition.HasField("leader") for partition in topic.partitions)
+    if lacking:
+        session.say(
+            f"{lacking} of {len(topic.partitions)} partitions have no leader yet: writes to them "
+            f"wait. Look with `oncelog topic describe {topic.name}`"
+        )
 
 
 def parse_configs(pairs: Sequence[str]) -> dict[str, str]:

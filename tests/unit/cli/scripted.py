@@ -29,6 +29,8 @@ class Cluster:
             "partition_leader.list_topics": leader_pb.ListTopicsReply(topics=[payments()]),
         }
         self.answers |= {name.replace("__", "."): answer for name, answer in answers.items()}
+        # A topic as it is once its elections are over.
+        self.led: leader_pb.TopicDescription | None = None
         self.asked: list[tuple[str, Any]] = []
         self.bootstraps: list[str] = []
 
@@ -46,7 +48,7 @@ class Cluster:
         return reply
 
 
-def payments(partitions: int = 2) -> leader_pb.TopicDescription:
+def payments(partitions: int = 2, led: int = 1) -> leader_pb.TopicDescription:
     """A topic of two partitions; the second has no leader."""
     leader = types_pb2.Leader(node_id="n1", endpoint=types_pb2.Endpoint(host="h", port=7401))
     return leader_pb.TopicDescription(
@@ -61,7 +63,7 @@ def payments(partitions: int = 2) -> leader_pb.TopicDescription:
                 epoch=1,
                 replicas=["n1"],
                 isr=["n1"],
-                leader=leader if number == 0 else None,
+                leader=leader if number < led else None,
             )
             for number in range(partitions)
         ],
@@ -101,6 +103,12 @@ def json_of(result: Result) -> Any:
 class _Connected:
     def __init__(self, cluster: Cluster) -> None:
         self.call = cluster.call
+        self._cluster = cluster
+
+    def led_topic(
+        self, created: leader_pb.TopicDescription, timeout_ms: int | None = None
+    ) -> leader_pb.TopicDescription:
+        return self._cluster.led or created
 
     def close(self) -> None:
         pass

@@ -36,6 +36,26 @@ def test_create_a_topic(run: Run) -> None:
     assert made["created"] == "2026-01-01T00:00:00.000Z"
 
 
+def test_a_topic_is_created_when_it_can_be_used(run: Run) -> None:
+    """Elections follow the creation; the answer of the RPC does not wait for them."""
+    cluster = Cluster(
+        partition_leader__create_topic=partition_leader_pb2.CreateTopicReply(topic=payments(led=0))
+    )
+    late = run(cluster, "topic create payments --partitions 2")
+    assert late.exit_code == 0
+    assert "created topic payments" in late.stdout
+    assert "2 of 2 partitions have no leader" in late.stderr
+    assert "oncelog topic describe payments" in late.stderr
+    cluster.led = payments(led=2)
+    made = json_of(run(cluster, "topic create payments --partitions 2 --json"))
+    assert [p["leader"] for p in made["partitions"]] == ["h:7401", "h:7401"]
+    in_time = run(cluster, "topic create payments --partitions 2")
+    assert in_time.stdout == "created topic payments with 2 partitions\n"
+    assert in_time.stderr == ""
+    only_asked = run(cluster, "topic create payments --validate-only")
+    assert "could be created" in only_asked.stdout
+
+
 def test_alter_resets_with_an_empty_value(run: Run) -> None:
     cluster = Cluster(
         partition_leader__alter_topic=partition_leader_pb2.AlterTopicReply(topic=payments())

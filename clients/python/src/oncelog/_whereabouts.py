@@ -8,6 +8,7 @@ wait for the following. Every wait has a deadline.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import random
 import time
@@ -27,6 +28,8 @@ from oncelogpb.v1 import cluster_pb2, partition_leader_pb2
 METADATA_ATTEMPT_MS: Final = 3_000
 # A topic that no process knows is asked for again this long: one that was just created spreads.
 TOPIC_GRACE_MS: Final = 500
+# Who waits for elections looks at least this often: at the back-off of this attempt.
+LED_ATTEMPT_MAX: Final = 3
 
 
 class Whereabouts:
@@ -82,6 +85,23 @@ class Whereabouts:
                     )
                 await self.back_off(attempt)
                 attempt += 1
+        return topic
+
+    async def led_topic(
+        self, created: partition_leader_pb2.TopicDescription, deadline: float
+    ) -> partition_leader_pb2.TopicDescription:
+        """A topic that was just created, once a leader of each partition can be named: elections
+        follow, and who sends at once should not meet them. At the deadline, as it is known then.
+        Does not raise: the topic is there."""
+        topic, attempt = created, 0
+        while not all(partition.HasField("leader") for partition in topic.partitions):
+            if self.now_ms() + retries.backoff_ms(LED_ATTEMPT_MAX, 0.0) >= deadline:
+                break
+            await self.back_off(min(attempt, LED_ATTEMPT_MAX))
+            attempt += 1
+            with contextlib.suppress(errors.TryAgain):
+                await self.refresh(topics=[created.name], deadline=deadline)
+            topic = self.directory.topic(created.name) or topic
         return topic
 
     # ----------------------------------------------------------------------------------- leaders

@@ -139,6 +139,13 @@ class Protocol:
         """The topic, from the cache or asked for. Raises UnknownTopic."""
         return self._loop.run(self._async.topic(name))
 
+    def led_topic(
+        self, created: partition_leader_pb2.TopicDescription, timeout_ms: int | None = None
+    ) -> partition_leader_pb2.TopicDescription:
+        """What CreateTopic returned, once its partitions have leaders; at the deadline, as it is
+        known then."""
+        return self._loop.run(_led_topic(self._async, created, timeout_ms))
+
     def forget_topic(self, name: str) -> None:
         """The next `topic` asks again: for who waits for a change."""
         self._loop.post(self._async.directory.forget_topic, name)
@@ -156,6 +163,14 @@ class Protocol:
 
     def __exit__(self, *exception: object) -> None:
         self.close()
+
+
+async def _led_topic(
+    protocol: AsyncProtocol,
+    created: partition_leader_pb2.TopicDescription,
+    timeout_ms: int | None,
+) -> partition_leader_pb2.TopicDescription:
+    return await protocol.led_topic(created, protocol.deadline(timeout_ms))
 
 
 async def _make(bootstrap: str, settings: ConnectOptions) -> AsyncProtocol:

@@ -131,9 +131,9 @@ class Admin:
         configs: Mapping[str, str] | None = None,
         validate_only: bool = False,
     ) -> TopicInfo:
-        """0: the cluster's default. Returns when a leader of each partition can be named, or after
-        the deadline. Raises TopicExists, InvalidArgument, UnknownOutcome (look whether it is
-        there)."""
+        """0: the cluster's default. Returns when a leader of each partition can be named, or at the
+        deadline with those that can. Raises TopicExists, InvalidArgument, UnknownOutcome (look
+        whether it is there)."""
         request = partition_leader_pb2.CreateTopicRequest(
             name=name,
             partitions=partitions,
@@ -141,10 +141,11 @@ class Admin:
             configs=configs or {},
             validate_only=validate_only,
         )
+        deadline = self._protocol.deadline()
         reply = await self._protocol.call("partition_leader.create_topic", request)
         if validate_only:
             return topic_info(reply.topic)
-        return topic_info(await self._led_topic(name, reply.topic))
+        return topic_info(await self._protocol.led_topic(reply.topic, deadline))
 
     async def topics(self, *, internal: bool = False) -> list[TopicInfo]:
         """By name. `internal`: the control topics as well."""
@@ -310,22 +311,6 @@ class Admin:
             ),
             key=lambda node: node.node_id,
         )
-
-    async def _led_topic(
-        self, name: str, created: partition_leader_pb2.TopicDescription
-    ) -> partition_leader_pb2.TopicDescription:
-        """Elections follow a creation: who sends at once should not have to wait for them."""
-        deadline = self._protocol.deadline()
-        attempt = 0
-        topic: partition_leader_pb2.TopicDescription | None = created
-        while topic is None or not all(part.HasField("leader") for part in topic.partitions):
-            if self._protocol.now_ms() >= deadline:
-                return created
-            await self._protocol.back_off(min(attempt, 3))
-            await self._protocol.refresh(topics=[name], deadline=deadline)
-            topic = self._protocol.directory.topic(name)
-            attempt += 1
-        return topic
 
     async def _place(self, partition: types_pb2.Partition) -> TopicPartition:
         """By name; a topic that is gone, by its id."""

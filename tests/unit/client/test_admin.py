@@ -1,0 +1,70 @@
+"""Administration, as the client does it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from oncelog._core.routing import Endpoint
+from oncelog.aio.admin import Admin
+from oncelogpb import errors
+from oncelogpb.v1 import partition_leader_pb2 as leader
+from tests.unit.client.scripted import TOPIC_ID, ScriptedTransport, on_virtual_time, protocol_over
+
+
+def creating(transport: ScriptedTransport, timeout_ms: int = 30_000) -> tuple[Any, float]:
+    """The topic, as it was when create_topic returned, or its error; and the virtual seconds."""
+    bare = leader.TopicDescription(name="a", topic_id=TOPIC_ID)
+    for number in range(len(transport.partitions)):
+        bare.partitions.add(number=number)
+
+    def created(to: Endpoint, request: Any) -> Any:
+        return leader.CreateTopicReply(topic=bare)
+
+    transport.handlers["partition_leader.create_topic"] = created
+
+    async def work() -> Any:
+        protocol = protocol_over(transport, timeout_ms=timeout_ms)
+        try:
+            return await Admin(protocol).create_topic("a")
+        except errors.OncelogError as error:
+            return error
+        finally:
+            await protocol.close()
+
+    return on_virtual_time(work)
+
+
+def test_who_creates_a_topic_waits_for_its_leaders() -> None:
+    transport = ScriptedTransport(5, 0)
+    asked = 0
+
+    def metadata(to: Endpoint, request: Any) -> Any:
+        nonlocal asked
+        asked += bool(request.topics)
+        if asked == 3:
+            transport.partitions = [5, 6]
+        return transport.metadata(to, request)
+
+    transport.handlers["cluster.get_metadata"] = metadata
+    topic, _ = creating(transport)
+    assert [partition.leader for partition in topic.partitions] == ["boot:5", "boot:6"]
+
+
+@pytest.mark.parametrize("metadata", ["nobody leads", "nobody answers"])
+def test_i31_a_topic_that_gets_no_leaders_is_created_all_the_same(metadata: str) -> None:
+    """An error would say that nothing happened."""
+    transport = ScriptedTransport(5, 0)
+    if metadata == "nobody answers":
+
+        def silent(to: Endpoint, request: Any) -> Any:
+            if request.topics:
+                raise errors.Unavailable("nobody listens")
+            return transport.metadata(to, request)
+
+        transport.handlers["cluster.get_metadata"] = silent
+    topic, seconds = creating(transport, timeout_ms=2_000)
+    assert topic.name == "a"
+    assert None in [partition.leader for partition in topic.partitions]
+    assert seconds <= 2.1
