@@ -33,6 +33,7 @@ class Service:
         self.log = log
         self._arguments = arguments
         self._process: subprocess.Popen[bytes] | None = None
+        self._asked_to_stop = False
 
     @property
     def pid(self) -> int | None:
@@ -44,6 +45,7 @@ class Service:
         return None if self._process is None else self._process.poll()
 
     def start(self) -> None:
+        self._asked_to_stop = False
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", "services.cli", *self._arguments],
@@ -55,7 +57,10 @@ class Service:
             )
 
     def ask_to_stop(self) -> None:
-        if self._process is not None and self._process.poll() is None:
+        """Once: a second SIGTERM may meet a process that has put its handlers away, and kill it in
+        the last moments of a stop that went well."""
+        if self._process is not None and self._process.poll() is None and not self._asked_to_stop:
+            self._asked_to_stop = True
             self._process.terminate()
 
     def stop(self) -> bool:

@@ -10,8 +10,10 @@ import itertools
 import json
 import os
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -35,6 +37,9 @@ from tests.integration.reading import values
 from tests.integration.stubs import TIMEOUT_S, Stubs, info_of, produce
 
 pytestmark = pytest.mark.integration
+
+# etcd's answer about a lease that has ended.
+LEASE_NOT_FOUND = 404
 
 _names = itertools.count()
 
@@ -108,20 +113,28 @@ def test_i18_i29_etcd_is_out_of_reach_for_one_role_alone(
         lapses = len(cluster.events(role, "lease not renewed in time"))
         try:
             roads[role].road = road
-            # Its lease ends in etcd too, by hand and at once: it cannot hear of it.
+            # Its lease ends in etcd too, by hand and at once, unless it has by itself: it cannot
+            # hear of it.
             revoke(cluster, role)
             until(
                 lambda: len(cluster.events(role, "lease not renewed in time")) > lapses,
                 "it finds its own deadline past",
             )
-            for asked in ROLES:
-                assert ask(asked, stubs, partition) == ("NOT_LEADER" if asked == role else "")
+            assert ask(role, stubs, partition) == "NOT_LEADER"
+            for other in ROLES:
+                if other != role:
+                    # Not at once: on a busy machine its own lease may lapse for a moment.
+                    _until_it_answers(other, stubs, partition)
         finally:
             roads[role].road = Road.OPEN
-        until(lambda: ask(role, stubs, partition) == "", "it answers again")
+        _until_it_answers(role, stubs, partition)
         assert tx.commit(VISIBLE).visible
         assert b"open" in values(log, topic)
     cluster.wait_ready()
+
+
+def _until_it_answers(role: str, stubs: Stubs, partition: pb.Partition) -> None:
+    until(lambda: ask(role, stubs, partition) == "", f"{role} answers")
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -141,28 +154,31 @@ def test_i5_i29_a_lease_is_revoked_by_hand_under_a_living_process(
                 if stopping.is_set():
                     return
 
-    sender = threading.Thread(target=send)
-    sender.start()
-    try:
-        until(lambda: len(acknowledged) > 5, "it sends")
-        for _ in range(2):
-            _revoke_and_wait(cluster, role)
-            enough = len(acknowledged) + 5
-            until(functools.partial(_reached, acknowledged, enough), "it goes on")
-    finally:
-        stopping.set()
-        sender.join()
+    with ThreadPoolExecutor(1) as threads:
+        sender = threads.submit(send)
+        try:
+            until(functools.partial(_reached, sender, acknowledged, 5), "it sends")
+            for _ in range(2):
+                _revoke_and_wait(cluster, role)
+                enough = len(acknowledged) + 5
+                until(functools.partial(_reached, sender, acknowledged, enough), "it goes on")
+        finally:
+            stopping.set()
+        sender.result()
     until(lambda: len(values(log, topic)) >= len(acknowledged), "all markers arrive")
     assert values(log, topic) == acknowledged
 
 
 def _revoke_and_wait(cluster: Cluster, role: str) -> None:
     before = len(cluster.events(role, "lease regained"))
-    revoke(cluster, role)
+    until(lambda: revoke(cluster, role), "it has a lease to revoke")
     until(lambda: len(cluster.events(role, "lease regained")) > before, "it gets a new lease")
 
 
-def _reached(acknowledged: list[bytes], enough: int) -> bool:
+def _reached(sender: Future[None], acknowledged: list[bytes], enough: int) -> bool:
+    """Raises what ended the sender, which nothing here may."""
+    if sender.done():
+        sender.result()
     return len(acknowledged) > enough
 
 
@@ -179,7 +195,8 @@ def test_what_one_process_missed_while_etcd_was_compacted_it_learns(
         roads[COORDINATOR].road = Road.OPEN
     # A one-shot is refused by a coordinator that does not know its topic.
     until(lambda: _one_shot(log, missed), "the coordinator knows the topic")
-    assert values(log, missed) == [b"known"]
+    # Once, unless a lost answer had it sent again.
+    assert set(values(log, missed)) == {b"known"}
     cluster.wait_ready()
 
 
@@ -195,11 +212,21 @@ def _one_shot(log: oncelog.Log, topic: str) -> bool:
 # ----------------------------------------------------------------------------- etcd, by its gateway
 
 
-def revoke(cluster: Cluster, role: str) -> None:
-    """Ends the lease of a process, as an operator may."""
-    boots = _ask_etcd(cluster, "kv/range", _prefix("/oncelog/boots/"))["kvs"]
+def revoke(cluster: Cluster, role: str) -> bool:
+    """Ends the lease of a process, as an operator may. False where it has none now: on a busy
+    machine it may just have lost it."""
+    boots = _ask_etcd(cluster, "kv/range", _prefix("/oncelog/boots/")).get("kvs", [])
     by_port = {json.loads(base64.b64decode(boot["value"]))["port"]: boot for boot in boots}
-    _ask_etcd(cluster, "lease/revoke", {"ID": by_port[cluster.ports[role]]["lease"]})
+    boot = by_port.get(cluster.ports[role])
+    if boot is None:
+        return False
+    try:
+        _ask_etcd(cluster, "lease/revoke", {"ID": boot["lease"]})
+    except urllib.error.HTTPError as error:
+        if error.code != LEASE_NOT_FOUND:
+            raise
+        return False
+    return True
 
 
 def compact(cluster: Cluster) -> None:

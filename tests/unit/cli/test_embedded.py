@@ -98,6 +98,34 @@ def test_a_child_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> No
     assert service.stop()
 
 
+class _Child:
+    """A process that ends after a while."""
+
+    pid = 1
+
+    def __init__(self) -> None:
+        self.terminated = 0
+
+    def poll(self) -> int | None:
+        return None
+
+    def terminate(self) -> None:
+        self.terminated += 1
+
+    def wait(self, timeout: float | None = None) -> int:
+        return 0
+
+
+def test_a_child_is_asked_to_stop_once(tmp_path: Path) -> None:
+    """A second SIGTERM kills a process whose handlers are gone, in the middle of a clean end."""
+    service = Service("coordinator", [], address="h:1", log=tmp_path / "c.log")
+    child = _Child()
+    service._process = child  # type: ignore[assignment]
+    service.ask_to_stop()
+    assert service.stop()
+    assert child.terminated == 1
+
+
 @pytest.mark.parametrize(("code", "shown"), [(0, "exit code 0"), (-9, "SIGKILL"), (-99, "99")])
 def test_how_a_process_ended(code: int, shown: str) -> None:
     assert shown in show_exit(code)
