@@ -147,7 +147,8 @@ class Sender:
         size = 0
         for partition in partitions:
             lane = self._lanes[partition]
-            while lane.sendable():
+            # One that was refused at once waits for its retry already.
+            while lane.sendable() and partition not in self._held:
                 if gathered and size + lane.waiting[0].size > MESSAGE_BYTES:
                     # The lane behind gets its turn first in the next message.
                     return gathered
