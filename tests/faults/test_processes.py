@@ -131,7 +131,7 @@ class Proxied(NamedTuple):
 @pytest.fixture(scope="module")
 def proxied(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Proxied]:
     folder = tmp_path_factory.mktemp("cluster")
-    settings = ("node.snapshot_every_bytes=4096", "node.segment_bytes=65536")
+    settings = ("node.snapshot_every_bytes=512", "node.segment_bytes=65536")
     with running(folder, *settings) as made, ExitStack() as stack:
         proxies = {role: stack.enter_context(Proxy(made.address(role))) for role in ROLES}
         made.advertised = {role: proxy.address for role, proxy in proxies.items()}
