@@ -282,7 +282,8 @@ class Directory(Protocol):
     def nodes(self) -> Sequence[NodeInfo]: ...
 
     async def is_gone(self, topic_id: TopicId) -> bool:
-        """True only if etcd says, by a linearizable read, that the topic was deleted."""
+        """True only if etcd says, by a linearizable read, that the topic was deleted. Raises
+        Unavailable where etcd does not answer."""
         ...
 
     def etcd_status(self) -> tuple[int, bool]:

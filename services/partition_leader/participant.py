@@ -13,12 +13,13 @@ from typing import Any
 from oncelogpb.errors import (
     DiskFull,
     OncelogError,
+    Unavailable,
     UnknownPartition,
     UnknownTopic,
     to_status,
 )
 from oncelogpb.v1 import participant_pb2 as pb
-from services.core.ports import Call, EtcdUnavailable, Replica
+from services.core.ports import Call, Replica
 from services.core.role import RoleEnv
 from services.participant.senders import require_boot, require_granted
 from services.partition_leader import wire
@@ -81,7 +82,7 @@ class ParticipantHandler:
         """Only etcd may say that there is nobody left to tell; this process may be behind it."""
         try:
             return await self._env.directory.is_gone(wire.partition_id(group.partition).topic_id)
-        except EtcdUnavailable:
+        except Unavailable:
             return False
 
     def _count(self, group: pb.MarkerGroup, written: MarkersWritten) -> None:

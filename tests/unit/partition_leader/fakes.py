@@ -16,13 +16,14 @@ from oncelogpb.errors import (
     NotLeader,
     OncelogError,
     TopicExists,
+    Unavailable,
     UnknownPartition,
     UnknownTopic,
 )
 from services.core.frame import At, Frame, Kind, StoredFrame
 from services.core.ids import TRANSACTION_CONTROL_ID, BootId, PartitionId, TopicId
 from services.core.machine import EpochStart, Instant
-from services.core.ports import Address, EtcdUnavailable, NodeInfo, PartitionInfo, TopicInfo
+from services.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
 from services.core.role import RoleEnv
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.machine import PartitionMachine
@@ -190,7 +191,7 @@ class FakeDirectory:
 
     async def is_gone(self, topic_id: TopicId) -> bool:
         if not self.etcd_reachable:
-            raise EtcdUnavailable
+            raise Unavailable("etcd does not answer")
         return topic_id in self.gone
 
     def etcd_status(self) -> tuple[int, bool]:
