@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from services.coordinator.commands import SessionEnded, SessionOpened
-from services.coordinator.timers import Timers
 from services.core.ids import Generation, ProducerId
+from services.core.timers import Timers
 
 
 class Sessions:

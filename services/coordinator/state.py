@@ -17,9 +17,9 @@ from services.coordinator.deliveries import Deliveries
 from services.coordinator.one_shots import StagedHeads
 from services.coordinator.producers import Producer, Producers
 from services.coordinator.sessions import Sessions
-from services.coordinator.timers import Timers
 from services.coordinator.transactions import DECIDED, State, Transaction, Transactions
 from services.core.ids import PartitionId, TxId
+from services.core.timers import Timers
 
 # Transactions with damaged parts that are remembered per journal partition; the oldest go first.
 DAMAGED_KEPT: Final = 10_000

@@ -22,6 +22,9 @@ class Timers(Generic[K]):
         self._heap: list[tuple[int, K]] = []
         self._due: dict[K, None] = {}
 
+    def __len__(self) -> int:
+        return len(self._deadline_ms)
+
     def __contains__(self, key: K) -> bool:
         return key in self._deadline_ms
 
@@ -53,8 +56,8 @@ class Timers(Generic[K]):
             else:
                 self._due[key] = None
 
-    def due(self, count_max: int) -> Iterator[K]:
-        """Stays due until it is cancelled or set again."""
+    def due(self, count_max: int | None = None) -> Iterator[K]:
+        """Stays due until it is cancelled or set again. Of many, the first so many."""
         return islice(self._due, count_max)
 
     def check(self) -> None:
