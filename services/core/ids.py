@@ -79,6 +79,11 @@ def journal_offset_of(identity: int) -> JournalOffset:
     return JournalOffset(identity & OFFSET_MASK)
 
 
+def can_be_tx_id(number: int) -> bool:
+    """Is there a place in a journal that it names?"""
+    return journal_partition_of(number) < CONTROL_PARTITIONS and journal_offset_of(number) > 0
+
+
 def compose_generation(epoch: int, counter: int) -> Generation:
     """The generation that the coordinator of `epoch` grants."""
     assert 0 < epoch <= COUNTER_MASK

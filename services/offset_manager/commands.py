@@ -1,4 +1,5 @@
-"""What the offset manager can be asked, and what it answers. PURE.
+"""What the offset manager can be asked beside what every participant can (`participant.commands`),
+and what it answers. PURE.
 
 A command is checked for its shape before it gets here (`wire`): names and counts are in range, each
 partition stands once, `from_` is present. The machine decides what depends on state.
@@ -12,9 +13,9 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from oncelogpb.errors import OncelogError
-from services.core.ids import Generation, LeaderEpoch, PartitionId, ProducerId, TxId
+from services.core.ids import Generation, PartitionId, ProducerId, TxId
 from services.core.machine import Tick
+from services.participant.commands import HearVerdicts, WriteMarkers
 
 # Values of `OffsetCommit.from_` that are not offsets.
 # No offset must be committed.
@@ -37,13 +38,6 @@ class Read(Enum):
     STABLE = "stable"
     # Give the last committed one.
     LAST_COMMITTED = "last committed"
-
-
-class Outcome(Enum):
-    """What a marker says."""
-
-    COMMITTED = "committed"
-    ABORTED = "aborted"
 
 
 class OffsetCommit(msgspec.Struct, frozen=True, array_like=True):
@@ -88,33 +82,6 @@ class FetchOffsets(msgspec.Struct, frozen=True):
     view: View
 
 
-class Marker(msgspec.Struct, frozen=True):
-    """The outcome of one transaction."""
-
-    tx_id: TxId
-    # Journal offset of its PREPARE record in the coordinator's partition.
-    prepare_offset: int
-    outcome: Outcome
-    producer_id: ProducerId
-    generation: Generation
-
-
-class WriteMarkers(msgspec.Struct, frozen=True):
-    """Markers of one journal partition, ascending by PREPARE offset. Reply: MarkersWritten."""
-
-    journal_partition: int
-    coordinator_epoch: LeaderEpoch
-    markers: tuple[Marker, ...]
-
-
-class DropTransaction(msgspec.Struct, frozen=True):
-    """The coordinator's verdict: it ended without this partition. Reply: None."""
-
-    tx_id: TxId
-    # The verdict's name, for the journal's reader.
-    verdict: str
-
-
 class ListGroups(msgspec.Struct, frozen=True):
     """Reply: tuple[GroupSummary, ...], by name."""
 
@@ -132,7 +99,7 @@ Command = (
     | CommitTransactionOffsets
     | FetchOffsets
     | WriteMarkers
-    | DropTransaction
+    | HearVerdicts
     | ListGroups
     | DeleteGroup
     | Tick
@@ -156,13 +123,6 @@ class FetchedOffsets(NamedTuple):
     offsets: Sequence[FetchedOffset]
     # Last committed transaction by producer.
     last_commits: Sequence[tuple[ProducerId, TxId]]
-
-
-class MarkersWritten(NamedTuple):
-    """The markers up to the first refusal are applied, now or before."""
-
-    applied: Sequence[TxId]
-    refusal: OncelogError | None
 
 
 class GroupSummary(NamedTuple):

@@ -4,22 +4,23 @@
     CommitOffsets              OffsetsCommitted                `Group.needs_plain`
     CommitTransactionOffsets   OffsetsPending                  `Fences`, `Group.needs_pending`
     WriteMarkers               TransactionMarked per marker    order, repeats: design §6 "Markers"
-    DropTransaction            TransactionDropped              the coordinator's verdict
+    HearVerdicts               TransactionDropped              the coordinator's verdicts
     FetchOffsets, ListGroups   -                               reads: the reply waits for the HW
     DeleteGroup                GroupsForgotten                 refused while anything is pending
     Tick                       GroupsForgotten, ProducersForgotten   retention
 
 An offset is checked and locked when it becomes pending, so a marker is never refused for what it
-carries. What this machine owes: a question about every transaction that is open here.
+carries. What this machine owes: a question about each transaction that stays open here
+(`participant.questions`).
 
-Leaves out: group membership (a later version); when to ask again (the outbox's timers).
+Leaves out: group membership (a later version).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import islice
-from typing import Final, NamedTuple, TypeVar, assert_never
+from typing import Final, TypeVar, assert_never
 
 import msgspec
 
@@ -32,26 +33,21 @@ from oncelogpb.errors import (
     ProducerMismatch,
 )
 from services.core.frame import At
-from services.core.ids import Generation, PartitionId, ProducerId, TxId, journal_partition_of
+from services.core.ids import PartitionId, ProducerId, TxId, journal_partition_of
 from services.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
 from services.offset_manager.commands import (
     Command,
     CommitOffsets,
     CommitTransactionOffsets,
     DeleteGroup,
-    DropTransaction,
     FetchedOffset,
     FetchedOffsets,
     FetchOffsets,
     GroupSummary,
     ListGroups,
-    Marker,
-    MarkersWritten,
     OffsetCommit,
-    Outcome,
     Read,
     View,
-    WriteMarkers,
 )
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.group import Group
@@ -66,7 +62,20 @@ from services.offset_manager.records import (
     Why,
 )
 from services.offset_manager.state import State
+from services.participant.commands import (
+    FINAL_VERDICTS,
+    HearVerdicts,
+    Marker,
+    MarkerResult,
+    MarkerStatus,
+    MarkersWritten,
+    Outcome,
+    Question,
+    Verdict,
+    WriteMarkers,
+)
 from services.participant.marker_order import misplaced
+from services.participant.questions import Questions
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -74,14 +83,7 @@ V = TypeVar("V")
 # Groups or producers that one Tick forgets at most, so that no turn of the loop is long.
 FORGOTTEN_PER_TICK_MAX: Final = 100
 
-
-class Ask(NamedTuple):
-    """Owed: ask the coordinator what became of a transaction."""
-
-    tx_id: TxId
-    producer_id: ProducerId
-    generation: Generation
-    bytes_received: int
+_DECODER: Final = msgspec.msgpack.Decoder(State)
 
 
 class OffsetManagerMachine:
@@ -90,6 +92,7 @@ class OffsetManagerMachine:
     def __init__(self, config: OffsetManagerConfig) -> None:
         self._config = config
         self._state = State()
+        self._questions = self._fresh_questions()
 
     @property
     def next_offset(self) -> int:
@@ -103,6 +106,12 @@ class OffsetManagerMachine:
     def open_transactions(self) -> int:
         """For the gauge."""
         return len(self._state.open)
+
+    @property
+    def oldest_began_ms(self) -> int | None:
+        """Of the open transactions; for the gauge."""
+        oldest = next(iter(self._state.open.values()), None)
+        return None if oldest is None else oldest.began_ms
 
     @property
     def groups(self) -> int:
@@ -130,9 +139,8 @@ class OffsetManagerMachine:
                 return self._commit_in_transaction(command)
             case WriteMarkers():
                 return self._write_markers(command)
-            case DropTransaction(tx_id, verdict):
-                dropped = [TransactionDropped(tx_id, verdict)] if tx_id in self._state.open else []
-                return Decision(dropped)
+            case HearVerdicts(verdicts):
+                return self._hear(verdicts)
             case FetchOffsets():
                 return Decision((), self._fetch(command))
             case ListGroups(prefix):
@@ -231,7 +239,7 @@ class OffsetManagerMachine:
             raise replaced
         last_prepare = order.prepare_offset(command.journal_partition)
         records: list[Record] = []
-        applied: list[TxId] = []
+        results: list[MarkerResult] = []
         previous = 0
         for marker in command.markers:
             refusal = misplaced(
@@ -241,12 +249,12 @@ class OffsetManagerMachine:
                 previous=previous,
             )
             if refusal is not None:
-                return Decision(records, MarkersWritten(applied, refusal))
+                return Decision(records, MarkersWritten(tuple(results), refusal))
             previous = marker.prepare_offset
             if self._is_new(marker, last_prepare):
                 records.append(_marked(marker, command))
-            applied.append(marker.tx_id)
-        return Decision(records, MarkersWritten(applied, None))
+            results.append(MarkerResult(marker.tx_id, MarkerStatus.APPLIED))
+        return Decision(records, MarkersWritten(tuple(results)))
 
     def _is_new(self, marker: Marker, last_prepare: int) -> bool:
         """COMMITTED goes by PREPARE order alone. ABORTED applies whenever something of that TxId is
@@ -259,6 +267,16 @@ class OffsetManagerMachine:
                 ended = self._state.fences.highest_ended(marker.producer_id, journal)
                 return marker.tx_id in self._state.open or marker.tx_id > ended
         assert_never(marker.outcome)
+
+    def _hear(self, verdicts: Iterable[tuple[TxId, Verdict]]) -> Decision[Record]:
+        """Local aborts: they neither move nor obey the PREPARE offset."""
+        final = {tx_id: verdict for tx_id, verdict in verdicts if verdict in FINAL_VERDICTS}
+        dropped = [
+            TransactionDropped(tx_id, verdict.value)
+            for tx_id, verdict in final.items()
+            if tx_id in self._state.open
+        ]
+        return Decision(dropped, len(dropped))
 
     def _fetch(self, command: FetchOffsets) -> FetchedOffsets:
         group = self._state.groups.get(command.group, Group())
@@ -312,10 +330,12 @@ class OffsetManagerMachine:
         state = self._state
         match record:
             case EpochStart():
-                pass
+                self._questions.inherited()
             case OffsetsCommitted():
                 state.commit(record, at.time_ms)
             case OffsetsPending():
+                if record.tx_id not in state.open:
+                    self._questions.opened(record.tx_id)
                 state.hold(record, at)
             case TransactionMarked():
                 state.mark(record, at.time_ms)
@@ -332,15 +352,19 @@ class OffsetManagerMachine:
     # -------------------------------------------------------------------------- volatile, owed
 
     def seen(self, signal: object, now: Instant) -> None:
-        """This machine has no volatile state."""
+        self._questions.seen(signal, now.monotonic_ms)
 
-    def owed(self, below: int) -> Sequence[Ask]:
-        """In the order in which the transactions came."""
-        return [
-            Ask(tx_id, opened.producer_id, opened.generation, opened.bytes_received)
-            for tx_id, opened in self._state.open.items()
-            if opened.first_offset < below
-        ]
+    def owed(self, below: int) -> Sequence[Question]:
+        """Questions that are due now, about transactions whose first offsets are below the HW."""
+        return self._questions.due(below)
+
+    def _fresh_questions(self) -> Questions:
+        """Volatile."""
+        return Questions(
+            self._state.open,
+            after_ms=self._config.question_after_ms,
+            again_ms=self._config.question_again_ms,
+        )
 
     # ------------------------------------------------------------------------ snapshot, check
 
@@ -348,7 +372,8 @@ class OffsetManagerMachine:
         return Snapshot(msgspec.msgpack.encode(self._state), {})
 
     def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
-        self._state = msgspec.msgpack.decode(state, type=State)
+        self._state = _DECODER.decode(state)
+        self._questions = self._fresh_questions()
 
     def check(self) -> None:
         """Asserts the invariants of State, Group and Fences."""

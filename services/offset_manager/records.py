@@ -13,7 +13,8 @@ import msgspec
 
 from services.core.frame import Frame, Kind
 from services.core.ids import Generation, LeaderEpoch, ProducerId, TxId
-from services.offset_manager.commands import OffsetCommit, Outcome
+from services.offset_manager.commands import OffsetCommit
+from services.participant.commands import Outcome
 
 
 class Why(Enum):

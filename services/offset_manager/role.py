@@ -8,11 +8,13 @@ from services.core.ids import CONSUMER_OFFSETS_ID, PartitionId, TopicId
 from services.core.machine import Codec
 from services.core.ports import Outbox, Replica, Slots
 from services.core.role import RoleEnv
+from services.offset_manager import wire
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.machine import OffsetManagerMachine
 from services.offset_manager.outbox import OffsetManagerOutbox
 from services.offset_manager.records import OffsetManagerCodec, Record
-from services.offset_manager.service import OffsetManagerService, OffsetParticipant
+from services.offset_manager.service import OffsetManagerService
+from services.participant.handler import ParticipantHandler
 
 
 class OffsetManagerRole:
@@ -33,10 +35,13 @@ class OffsetManagerRole:
         """Nothing beside the machine."""
 
     def outbox(self, replica: Replica, env: RoleEnv) -> Outbox:
-        return OffsetManagerOutbox(replica, env, self._config)
+        return OffsetManagerOutbox(replica, env)
 
     def checkpoint(self, machine: object) -> None:
         """Nothing to tell."""
 
     def services(self, env: RoleEnv) -> Mapping[str, object]:
-        return {"OffsetManager": OffsetManagerService(env), "Participant": OffsetParticipant(env)}
+        return {
+            "OffsetManager": OffsetManagerService(env),
+            "Participant": ParticipantHandler(env, decode=wire.write_markers),
+        }

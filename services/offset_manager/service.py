@@ -1,16 +1,13 @@
-"""Handlers of the gRPC services OffsetManager and Participant: decode, submit, encode.
+"""Handlers of the gRPC service OffsetManager: decode, submit, encode.
 
-A request finds its partition of `__consumer_offsets` by its group's name; a marker group names it.
+A request finds its partition of `__consumer_offsets` by its group's name.
 Decisions are the machine's; everything that needs no state is judged in `wire`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable
-
-from oncelogpb.errors import OncelogError, Unsupported, to_status
+from oncelogpb.errors import Unsupported
 from oncelogpb.v1 import offset_manager_pb2 as pb
-from oncelogpb.v1 import participant_pb2 as participant_pb
 from services.core.ids import (
     CONSUMER_OFFSETS_ID,
     control_partition,
@@ -18,12 +15,11 @@ from services.core.ids import (
 from services.core.ports import Call, Replica
 from services.core.role import RoleEnv
 from services.offset_manager import wire
-from services.offset_manager.commands import GroupSummary, MarkersWritten
-from services.participant.senders import require_boot, require_granted
+from services.offset_manager.commands import GroupSummary
 
 
 class OffsetManagerService:
-    """Handlers of `OffsetManager`."""
+    """See the module."""
 
     def __init__(self, env: RoleEnv) -> None:
         self._env = env
@@ -75,43 +71,3 @@ class OffsetManagerService:
 
     def _lead(self, group: str) -> Replica:
         return self._env.replicas.lead(control_partition(CONSUMER_OFFSETS_ID, group))
-
-
-class OffsetParticipant:
-    """Handlers of `Participant` for the partitions of `__consumer_offsets`."""
-
-    def __init__(self, env: RoleEnv) -> None:
-        self._env = env
-
-    async def write_markers(
-        self, request: participant_pb.WriteMarkersRequest, call: Call
-    ) -> participant_pb.WriteMarkersReply:
-        """All groups are submitted in one loop turn, so one sync makes them durable together."""
-        submitted = [self._submit(group) for group in request.groups]
-        return participant_pb.WriteMarkersReply(
-            groups=[await _result(outcome) for outcome in submitted]
-        )
-
-    def _submit(
-        self, group: participant_pb.MarkerGroup
-    ) -> Awaitable[MarkersWritten] | OncelogError:
-        try:
-            partition = wire.partition_id(group.partition)
-            replica = self._env.replicas.lead(partition)
-            directory = self._env.directory
-            require_boot(directory, partition, group.leader_boot_id)
-            require_granted(directory, group.journal_partition, group.coordinator_epoch)
-            return replica.submit(wire.write_markers(group))
-        except OncelogError as refusal:
-            return refusal
-
-
-async def _result(
-    outcome: Awaitable[MarkersWritten] | OncelogError,
-) -> participant_pb.MarkerGroupResult:
-    try:
-        if isinstance(outcome, OncelogError):
-            raise outcome
-        return wire.marker_group_result(await outcome)
-    except OncelogError as refusal:
-        return participant_pb.MarkerGroupResult(error=to_status(refusal))

@@ -12,7 +12,6 @@ import msgspec
 
 from services.core.frame import At
 from services.core.ids import Generation, PartitionId, ProducerId, TxId, journal_partition_of
-from services.offset_manager.commands import Outcome
 from services.offset_manager.group import Group
 from services.offset_manager.records import (
     GroupsForgotten,
@@ -22,6 +21,7 @@ from services.offset_manager.records import (
     TransactionDropped,
     TransactionMarked,
 )
+from services.participant.commands import Outcome
 from services.participant.fences import Fences
 from services.participant.marker_order import MarkerOrder
 
@@ -34,8 +34,10 @@ class OpenTransaction(msgspec.Struct):
 
     producer_id: ProducerId
     generation: Generation
-    # Journal offset of its first offsets here.
-    first_offset: int
+    # Journal offset of its first offsets here. Snapshots keep the name that it had first.
+    first_position: int = msgspec.field(name="first_offset")
+    # Time of its first offsets here; 0 in snapshots from before it was kept.
+    began_ms: int = 0
     # Bytes of offsets that came, for the question's sign of life. Only grows.
     bytes_received: int = 0
     # What it holds: partitions by group.
@@ -46,12 +48,12 @@ class State(msgspec.Struct):
     """See the module.
 
     Invariant: `groups` stand in the order of `changed_ms`; none is empty.
-    Invariant: `open` stand in the order of `first_offset`, and hold exactly what stands in the
+    Invariant: `open` stand in the order of `first_position`, and hold exactly what stands in the
     groups' lines.
     """
 
     groups: dict[str, Group] = {}
-    open: dict[TxId, OpenTransaction] = {}
+    open: dict[int, OpenTransaction] = {}
     fences: Fences = msgspec.field(default_factory=Fences)
     order: MarkerOrder = msgspec.field(default_factory=MarkerOrder)
     next_offset: int = 0
@@ -63,9 +65,11 @@ class State(msgspec.Struct):
 
     def hold(self, record: OffsetsPending, at: At) -> None:
         self.fences.saw(record.producer_id, record.generation, at.time_ms)
-        opened = self.open.setdefault(
-            record.tx_id, OpenTransaction(record.producer_id, record.generation, at.offset)
-        )
+        opened = self.open.get(record.tx_id)
+        if opened is None:
+            opened = self.open[record.tx_id] = OpenTransaction(
+                record.producer_id, record.generation, at.offset, at.time_ms
+            )
         group = self._touch(record.group, at.time_ms)
         held = opened.held.setdefault(record.group, {})
         for step in record.offsets:
@@ -132,7 +136,7 @@ class State(msgspec.Struct):
         for name, group in self.groups.items():
             assert not group.is_empty, f"group {name} is empty"
             group.check(name)
-        firsts = [opened.first_offset for opened in self.open.values()]
+        firsts = [opened.first_position for opened in self.open.values()]
         assert firsts == sorted(firsts), "open transactions do not stand in order"
         held = {
             (tx_id, name, partition)

@@ -9,22 +9,19 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Final
 
-from oncelogpb.errors import InvalidArgument, TooLarge, Unsupported, to_status
+from oncelogpb.errors import InvalidArgument, TooLarge, Unsupported
 from oncelogpb.v1 import offset_manager_pb2 as pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from oncelogpb.v1 import types_pb2
 from services.core.ids import (
-    CONTROL_PARTITIONS,
     Generation,
-    LeaderEpoch,
     PartitionId,
     ProducerId,
-    TopicId,
     TxId,
+    can_be_tx_id,
     is_plain,
-    journal_offset_of,
-    journal_partition_of,
 )
+from services.core.wire import partition_id, partition_message
 from services.offset_manager.commands import (
     FROM_ANY,
     FROM_NONE,
@@ -36,30 +33,23 @@ from services.offset_manager.commands import (
     FetchOffsets,
     GroupSummary,
     ListGroups,
-    Marker,
-    MarkersWritten,
     OffsetCommit,
-    Outcome,
     Read,
     View,
-    WriteMarkers,
 )
+from services.participant import wire as participant_wire
+from services.participant.commands import WriteMarkers
 
 GROUP_NAME_BYTES_MAX: Final = 255
 METADATA_BYTES_MAX: Final = 4 * 1024
 OFFSETS_PER_CALL_MAX: Final = 10_000
 # Offsets are signed 64-bit wherever Arrow and Spark hold them.
 OFFSET_MAX: Final = (1 << 63) - 1
-TOPIC_ID_BYTES: Final = 16
 
 _VIEWS: Final[dict[int, View]] = {
     types_pb2.VIEW_UNSPECIFIED: View.COMMITTED,
     types_pb2.VIEW_COMMITTED: View.COMMITTED,
     types_pb2.VIEW_JOURNAL: View.JOURNAL,
-}
-_OUTCOMES: Final = {
-    participant_pb.MARKER_KIND_COMMITTED: Outcome.COMMITTED,
-    participant_pb.MARKER_KIND_ABORTED: Outcome.ABORTED,
 }
 
 
@@ -106,15 +96,12 @@ def delete_group(request: pb.DeleteGroupRequest) -> DeleteGroup:
 
 
 def write_markers(group: participant_pb.MarkerGroup) -> WriteMarkers:
-    if group.journal_partition >= CONTROL_PARTITIONS:
+    if any(marker.HasField("batch") for marker in group.markers):
         raise InvalidArgument(
-            f"journal_partition must be below {CONTROL_PARTITIONS}", field="journal_partition"
+            "a marker for __consumer_offsets carries no records: its offsets are pending here",
+            field="markers.batch",
         )
-    return WriteMarkers(
-        group.journal_partition,
-        LeaderEpoch(group.coordinator_epoch),
-        tuple(_marker(marker) for marker in group.markers),
-    )
+    return participant_wire.write_markers(group)
 
 
 def group_name(name: str) -> str:
@@ -126,21 +113,11 @@ def group_name(name: str) -> str:
     return name
 
 
-def partition_id(partition: types_pb2.Partition) -> PartitionId:
-    """Checked."""
-    if len(partition.topic_id) != TOPIC_ID_BYTES:
-        raise InvalidArgument(
-            f"partition.topic_id must have {TOPIC_ID_BYTES} bytes: name topics by id",
-            field="partition.topic_id",
-        )
-    return PartitionId(TopicId(partition.topic_id), partition.number)
-
-
 # ------------------------------------------------------------------------------ replies to the wire
 
 
 def transaction_offsets_reply(participant: PartitionId) -> pb.CommitTransactionOffsetsReply:
-    return pb.CommitTransactionOffsetsReply(participant=_partition(participant))
+    return pb.CommitTransactionOffsetsReply(participant=partition_message(participant))
 
 
 def fetch_reply(fetched: FetchedOffsets) -> pb.FetchOffsetsReply:
@@ -164,16 +141,6 @@ def list_reply(groups: Iterable[GroupSummary]) -> pb.ListGroupsReply:
             )
             for group in groups
         ]
-    )
-
-
-def marker_group_result(written: MarkersWritten) -> participant_pb.MarkerGroupResult:
-    applied = participant_pb.MarkerResult.STATUS_APPLIED
-    return participant_pb.MarkerGroupResult(
-        results=[
-            participant_pb.MarkerResult(tx_id=tx_id, status=applied) for tx_id in written.applied
-        ],
-        error=None if written.refusal is None else to_status(written.refusal),
     )
 
 
@@ -240,29 +207,11 @@ def _view(view: int) -> View:
 
 
 def _tx_id(tx_id: int) -> TxId:
-    if journal_partition_of(tx_id) >= CONTROL_PARTITIONS or journal_offset_of(tx_id) == 0:
+    if not can_be_tx_id(tx_id):
         raise InvalidArgument(
             f"{tx_id:x} is not a TxId; it must come from BeginTransaction", field="tx_id"
         )
     return TxId(tx_id)
-
-
-def _marker(marker: participant_pb.Marker) -> Marker:
-    outcome = _OUTCOMES.get(marker.kind)
-    if outcome is None:
-        raise InvalidArgument(f"a marker of kind {marker.kind} says nothing", field="kind")
-    if marker.HasField("batch"):
-        raise InvalidArgument(
-            "a marker for __consumer_offsets carries no records: its offsets are pending here",
-            field="batch",
-        )
-    return Marker(
-        _tx_id(marker.tx_id),
-        marker.prepare_offset,
-        outcome,
-        ProducerId(marker.producer.producer_id),
-        Generation(marker.producer.generation),
-    )
 
 
 def _require_count(count: int) -> None:
@@ -280,13 +229,9 @@ def _require_distinct(partitions: Sequence[PartitionId]) -> None:
         raise InvalidArgument(f"partition {twice} stands twice in one call", field="offsets")
 
 
-def _partition(partition: PartitionId) -> types_pb2.Partition:
-    return types_pb2.Partition(topic_id=partition.topic_id, number=partition.number)
-
-
 def _fetched(fetched: FetchedOffset) -> pb.CommittedOffset:
     return pb.CommittedOffset(
-        partition=_partition(fetched.partition),
+        partition=partition_message(fetched.partition),
         offset=fetched.offset,
         metadata=fetched.metadata,
         view=types_pb2.View.ValueType(fetched.view.value),

@@ -1,5 +1,9 @@
-"""PURE. What everybody keeps who takes part in transactions: partition leaders and offset managers.
+"""What everybody does who takes part in transactions: partition leaders and offset managers.
 
-The rules here protect the protocol (design §6, "Fencing" and "Markers"), so they stand once. What a
-participant stores under a TxId, and what its marker does to that, is the role's own.
+The rules here protect the protocol (design §6: "Fencing", "Markers", "Unknown transactions cannot
+hang"), so they stand once. What a participant stores under a TxId, and what its marker does to
+that, is the role's own.
+
+    PURE       commands, fences, marker_order, questions
+    outside    handler (markers come in; wire, senders), asking (questions go out; wire)
 """

@@ -10,7 +10,8 @@ from __future__ import annotations
 from typing import Final
 
 from oncelogpb.errors import NotFound, OncelogError, TransactionEnded
-from services.partition_leader.commands import Resolution, WriterPart
+from services.participant.commands import WriterPart
+from services.partition_leader.commands import Resolution
 from services.partition_leader.pending import DumpedTransaction, OpenTransaction, dump, load
 
 # Resolutions that are remembered, so that a repeat gets its old answer.

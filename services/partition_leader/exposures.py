@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from services.core.ids import journal_partition_of
-from services.partition_leader.commands import Exposed
+from services.participant.commands import Exposed
 
 # Per journal partition.
 EXPOSURES_REMEMBERED: Final = 256

@@ -17,7 +17,7 @@ from oncelogpb.v1 import partition_leader_pb2 as pb
 from services.core.ids import PartitionId
 from services.core.ports import Call
 from services.core.role import RoleEnv
-from services.partition_leader import wire
+from services.core.wire import partition_id
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.reads import Found, Reader, readable
 
@@ -32,7 +32,7 @@ class Cursor:
 
     def __init__(self, wanted: pb.FetchPartition, max_bytes: int) -> None:
         self.wanted = wanted
-        self.partition: PartitionId = wire.partition_id(wanted.partition)
+        self.partition: PartitionId = partition_id(wanted.partition)
         self.offset = wanted.offset
         self.max_bytes = max_bytes
         self.found: Found | None = None

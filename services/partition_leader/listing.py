@@ -18,6 +18,7 @@ from oncelogpb.v1 import partition_leader_pb2 as pb
 from services.core.frame import StoredFrame
 from services.core.ports import Call, Replica
 from services.core.role import RoleEnv
+from services.core.wire import partition_id
 from services.partition_leader import wire
 from services.partition_leader.committed_log import RUN_BYTES, CommittedLog
 from services.partition_leader.config import PartitionLeaderConfig
@@ -47,7 +48,7 @@ class Listing:
         self, query: pb.OffsetQuery, isolation: pb.Isolation.ValueType
     ) -> pb.ListedOffset:
         try:
-            replica = self._env.replicas.lead(wire.partition_id(query.partition))
+            replica = self._env.replicas.lead(partition_id(query.partition))
             # The ends are answers about now: only within the lease (design §5, "Leases lie").
             replica.require_lease()
             listed = await self._list(replica, query, isolation)

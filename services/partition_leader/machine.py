@@ -33,29 +33,22 @@ from services.core.frame import At, ControlCode, Frame, Kind
 from services.core.ids import (
     Generation,
     ProducerId,
-    TxId,
     journal_partition_of,
 )
 from services.core.machine import Decision, EpochStart, Instant, Snapshot, Table, Tick, refuse
-from services.participant.fences import Fences
-from services.participant.marker_order import MarkerOrder
-from services.partition_leader import markers
-from services.partition_leader.commands import (
+from services.participant.commands import (
     FINAL_VERDICTS,
-    Asked,
-    Command,
     Exposed,
     HearVerdicts,
-    LeaderMoved,
-    Look,
-    Placed,
-    Produce,
     Question,
-    Resolution,
-    Resolve,
     WriteMarkers,
     WriterPart,
 )
+from services.participant.fences import Fences
+from services.participant.marker_order import MarkerOrder
+from services.participant.questions import Questions
+from services.partition_leader import markers
+from services.partition_leader.commands import Command, Placed, Produce, Resolution, Resolve
 from services.partition_leader.committed_log import ROW_BYTES, CommittedLog, DumpedLog
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.damage import Damage, DumpedDamage
@@ -63,7 +56,6 @@ from services.partition_leader.exposures import Exposures
 from services.partition_leader.pending import DumpedTransaction, OpenTransaction, Pending
 from services.partition_leader.pending import dump as dump_transaction
 from services.partition_leader.pending import load as load_transaction
-from services.partition_leader.questions import Questions
 from services.partition_leader.records import MarkerWritten, Record, Resolved
 from services.partition_leader.sequences import PlainProducer, PlainSequences, Seen, judge
 
@@ -107,6 +99,7 @@ class PartitionMachine:
         self._next_sweep_ms = 0
         # Rows of the index that earlier snapshots of this machine handed over. Volatile.
         self._rows_handed = 0
+        # Volatile.
         self._questions = Questions(
             self.pending.open,
             after_ms=self.config.question_after_ms,
@@ -265,7 +258,7 @@ class PartitionMachine:
         elif isinstance(record, Resolved):
             self._apply_resolved(record, at)
         elif isinstance(record, EpochStart):
-            self._questions.inherited(self.pending.open)
+            self._questions.inherited()
         else:
             assert_never(record)
         self.next_offset = at.offset + 1
@@ -353,26 +346,11 @@ class PartitionMachine:
     # ------------------------------------------------------------------------- questions, positions
 
     def seen(self, signal: object, now: Instant) -> None:
-        if isinstance(signal, Look):
-            self._questions.looked(now.monotonic_ms)
-        elif isinstance(signal, Asked):
-            self._questions.asked(signal.tx_ids, now.monotonic_ms)
-        elif isinstance(signal, LeaderMoved):
-            self._questions.leader_moved(signal.journal_partitions)
-        else:
-            raise TypeError(f"a partition knows no signal {signal!r}")
+        self._questions.seen(signal, now.monotonic_ms)
 
     def owed(self, below: int) -> Sequence[Question]:
         """Questions that are due now, about transactions whose first batch is below the HW."""
-        return [
-            Question(
-                TxId(transaction.tx_id),
-                ProducerId(transaction.producer_id),
-                Generation(transaction.generation),
-                bytes_received,
-            )
-            for transaction, bytes_received in self._questions.due(below)
-        ]
+        return self._questions.due(below)
 
     def first_open_position(self) -> int | None:
         """Journal offset of the earliest batch that is open, or damaged and not resolved."""

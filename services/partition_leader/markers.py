@@ -19,9 +19,7 @@ from collections.abc import Mapping
 
 from services.core.frame import ControlCode, Frame
 from services.core.machine import Decision
-from services.participant.fences import Fences
-from services.participant.marker_order import MarkerOrder, misplaced
-from services.partition_leader.commands import (
+from services.participant.commands import (
     Exposed,
     Marker,
     MarkerResult,
@@ -30,6 +28,8 @@ from services.partition_leader.commands import (
     Outcome,
     WriteMarkers,
 )
+from services.participant.fences import Fences
+from services.participant.marker_order import MarkerOrder, misplaced
 from services.partition_leader.damage import Damage
 from services.partition_leader.exposures import Exposures
 from services.partition_leader.pending import OpenTransaction

@@ -1,43 +1,12 @@
-"""Asks coordinators about transactions that stay open here, until they have ended here.
-
-The machine knows what is owed and when (`questions`); this looks at it when it is woken, sends
-packed lists, one call per journal partition at a time, and submits the verdicts. Silence, LATER and
-ONGOING end nothing: the machine asks again.
+"""What a partition owes the outside: questions about transactions that stay open here (`asking`).
+Shows gauges as often as it looks.
 """
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Sequence
-from itertools import groupby
-from typing import Final
-
-from oncelogpb.errors import OncelogError
-from services.core.ids import (
-    TRANSACTION_CONTROL_ID,
-    BootId,
-    PartitionId,
-    journal_partition_of,
-)
-from services.core.ports import Address, Replica
+from services.core.ports import Replica
 from services.core.role import RoleEnv
-from services.partition_leader import wire
-from services.partition_leader.commands import (
-    FINAL_VERDICTS,
-    Asked,
-    HearVerdicts,
-    LeaderMoved,
-    Look,
-    Question,
-)
-
-QUESTIONS_PER_CALL_MAX: Final = 1_000
-QUESTION_TIMEOUT_MS: Final = 5_000
-# Between two looks; well below the shortest question timer.
-LOOK_EVERY_MS: Final = 200
-
-# Who leads a journal partition: a process run and its epoch.
-Run = tuple[BootId, int]
+from services.participant.asking import Asking
 
 
 class PartitionOutbox:
@@ -46,83 +15,14 @@ class PartitionOutbox:
     def __init__(self, replica: Replica, env: RoleEnv) -> None:
         self._replica = replica
         self._env = env
-        self._next_look_ms = 0
-        # Journal partition -> whom its last question went to.
-        self._asked_of: dict[int, Run] = {}
-        self._asking: dict[int, asyncio.Task[None]] = {}
-        self._stopped = False
+        self._asking = Asking(replica, env)
 
     def wake(self) -> None:
-        now_ms = self._env.clock.now().monotonic_ms
-        if self._stopped or now_ms < self._next_look_ms:
-            return
-        self._next_look_ms = now_ms + LOOK_EVERY_MS
-        self._notice_moves()
-        self._replica.signal(Look())
-        owed: Sequence[Question] = self._replica.machine.owed(self._replica.high_watermark)
-        for journal_partition, questions in groupby(owed, lambda q: journal_partition_of(q.tx_id)):
-            if journal_partition not in self._asking:
-                self._start(journal_partition, list(questions)[:QUESTIONS_PER_CALL_MAX])
-        self._gauge()
+        if self._asking.look():
+            self._gauge()
 
     async def stop(self) -> None:
-        self._stopped = True
-        asking = list(self._asking.values())
-        for task in asking:
-            task.cancel()
-        await asyncio.gather(*asking, return_exceptions=True)
-
-    def _notice_moves(self) -> None:
-        moved = frozenset(
-            journal_partition
-            for journal_partition, run in self._asked_of.items()
-            if (leader := self._leader(journal_partition)) is not None and _run(leader) != run
-        )
-        if moved:
-            for journal_partition in moved:
-                del self._asked_of[journal_partition]
-            self._replica.signal(LeaderMoved(moved))
-
-    def _start(self, journal_partition: int, questions: Sequence[Question]) -> None:
-        leader = self._leader(journal_partition)
-        if leader is None:
-            return
-        self._asked_of[journal_partition] = _run(leader)
-        self._replica.signal(Asked(tuple(question.tx_id for question in questions)))
-        asking = self._ask(journal_partition, leader, questions)
-        task = asyncio.get_running_loop().create_task(asking)
-        self._asking[journal_partition] = task
-        task.add_done_callback(lambda _: self._asking.pop(journal_partition, None))
-
-    async def _ask(
-        self, journal_partition: int, leader: Address, questions: Sequence[Question]
-    ) -> None:
-        partition = self._replica.partition
-        request = wire.ask_request(partition, journal_partition, questions)
-        reporter = self._env.reporter
-        reporter.count("questions_asked", len(questions))
-        try:
-            reply = await self._env.peers.call(
-                leader, "coordinator.ask_transactions", request, timeout_ms=QUESTION_TIMEOUT_MS
-            )
-            verdicts = wire.verdicts(reply, partition)
-            for tx_id, verdict in verdicts:
-                if verdict in FINAL_VERDICTS:
-                    reporter.event(
-                        "transaction ended without its marker",
-                        tx_id=tx_id,
-                        partition=str(partition),
-                        verdict=verdict.value,
-                    )
-            if any(verdict in FINAL_VERDICTS for _, verdict in verdicts):
-                dropped: int = await self._replica.submit(HearVerdicts(verdicts))
-                reporter.count("transactions_dropped", dropped)
-        except OncelogError as error:
-            # Asked again when the machine says so.
-            reporter.count("questions_unanswered", len(questions), reason=error.reason)
-
-    def _leader(self, journal_partition: int) -> Address | None:
-        return self._env.directory.leader_of(PartitionId(TRANSACTION_CONTROL_ID, journal_partition))
+        await self._asking.stop()
 
     def _gauge(self) -> None:
         machine, reporter = self._replica.machine, self._env.reporter
@@ -138,7 +38,3 @@ class PartitionOutbox:
         producers = max(len(machine.plain), len(machine.fences))
         reporter.gauge("producers", producers, partition=label)
         reporter.gauge("committed_end_offset", machine.committed.end_offset, partition=label)
-
-
-def _run(leader: Address) -> Run:
-    return leader.boot_id, leader.epoch

@@ -29,7 +29,8 @@ import msgspec
 
 from services.core.frame import ControlCode, Frame, Kind
 from services.core.ids import Generation, ProducerId, TxId, Writer
-from services.partition_leader.commands import Resolution, WriterPart
+from services.participant.commands import WriterPart
+from services.partition_leader.commands import Resolution
 
 _PART: Final = struct.Struct("<QQ")
 

@@ -8,13 +8,15 @@ from services.core.ids import PartitionId, TopicId
 from services.core.machine import Codec, Machine
 from services.core.ports import Outbox, Replica, Slots
 from services.core.role import RoleEnv
-from services.partition_leader.commands import Command, Question
+from services.participant.commands import Question
+from services.participant.handler import ParticipantHandler
+from services.partition_leader.commands import Command
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.machine import PartitionMachine
 from services.partition_leader.outbox import PartitionOutbox
-from services.partition_leader.participant import ParticipantHandler
 from services.partition_leader.records import PartitionCodec, Record
 from services.partition_leader.service import PartitionLeaderService
+from services.partition_leader.tally import tell_markers
 
 
 class PartitionLeaderRole:
@@ -44,5 +46,5 @@ class PartitionLeaderRole:
     def services(self, env: RoleEnv) -> Mapping[str, object]:
         return {
             "PartitionLeader": PartitionLeaderService(env, self._config),
-            "Participant": ParticipantHandler(env),
+            "Participant": ParticipantHandler(env, told=tell_markers(env.reporter)),
         }

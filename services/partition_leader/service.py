@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from services.core.ports import Call, Replica
 from services.core.role import RoleEnv
+from services.core.wire import partition_id, partition_message
 from services.partition_leader import wire
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.fetching import Fetching
@@ -44,7 +45,7 @@ class PartitionLeaderService:
         self, request: pb.ResolveTransactionRequest, call: Call
     ) -> pb.ResolveTransactionReply:
         command = wire.resolve(request)
-        partition = wire.partition_id(request.partition)
+        partition = partition_id(request.partition)
         count: int = await self._env.replicas.lead(partition).submit(command)
         self._env.reporter.event(
             "damaged part resolved",
@@ -62,7 +63,7 @@ class PartitionLeaderService:
         wire.require_few("partitions", len(request.partitions), "items_per_call_max", most)
         replicas: Sequence[Replica] = self._env.replicas.led()
         if request.partitions:
-            partitions = [wire.partition_id(partition) for partition in request.partitions]
+            partitions = [partition_id(partition) for partition in request.partitions]
             replicas = [self._env.replicas.lead(partition) for partition in partitions]
         return pb.DescribeJournalsReply(journals=[_describe(replica) for replica in replicas])
 
@@ -70,7 +71,7 @@ class PartitionLeaderService:
 def _describe(replica: Replica) -> pb.JournalDescription:
     machine = replica.machine
     return pb.JournalDescription(
-        partition=wire.partition_message(replica.partition),
+        partition=partition_message(replica.partition),
         epoch=replica.epoch,
         log_start_offset=replica.log_start,
         log_end_offset=replica.log_end,

@@ -114,15 +114,12 @@ OFFSET_MANAGER: Final = (
         "transactions_dropped",
         "Transactions whose offsets were dropped by a coordinator's verdict.",
     ),
+    _counter("questions_asked", "Questions about transactions that stay open."),
     _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
     _gauge("open_transactions", "Transactions with pending offsets.", "partition"),
+    _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
     _gauge("groups", "Groups with offsets (groups_max).", "partition"),
     _gauge("producers", "Producers that are remembered (producers_max).", "partition"),
-    _gauge(
-        "oldest_open_transaction_age_ms",
-        "Age of the oldest of these, as this leader knows it.",
-        "partition",
-    ),
 )
 
 # Of the process, whatever roles it runs.

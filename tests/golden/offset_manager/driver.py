@@ -5,9 +5,8 @@
     fetch GROUP [PARTITION ...] [view=journal]      the last committed offsets
     stable GROUP [PARTITION ...]                    the same, refusing what is pending
     markers JOURNAL EPOCH TX:PREPARE:c|a:PRODUCER:GEN ...
-    drop TX VERDICT                                 the coordinator's verdict
-    owed [below=OFFSET]                             questions that are owed below the HW
     groups [PREFIX]   delete GROUP
+    look, questions, asked, answered, moved, verdict   see tests/golden/asking.py
 
 A partition is `orders/0`; a TX is `J.N` for offset N of journal partition J; a PRODUCER is a
 number. JOURNAL and EPOCH are the coordinator's.
@@ -35,19 +34,14 @@ from services.offset_manager.commands import (
     CommitOffsets,
     CommitTransactionOffsets,
     DeleteGroup,
-    DropTransaction,
     FetchedOffset,
     FetchedOffsets,
     FetchOffsets,
     GroupSummary,
     ListGroups,
-    Marker,
-    MarkersWritten,
     OffsetCommit,
-    Outcome,
     Read,
     View,
-    WriteMarkers,
 )
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.machine import OffsetManagerMachine
@@ -61,7 +55,9 @@ from services.offset_manager.records import (
     TransactionDropped,
     TransactionMarked,
 )
-from tests.golden.host import HostDriver, MachineHost
+from services.participant.commands import Marker, MarkersWritten, Outcome, Question, WriteMarkers
+from tests.golden.asking import AskingDriver
+from tests.golden.host import MachineHost
 
 # Small, so that a story can reach them.
 CONFIG = OffsetManagerConfig(open_transactions_max=4, groups_max=3)
@@ -75,20 +71,24 @@ def make() -> OffsetManagerDriver:
     )
 
 
-class OffsetManagerDriver(HostDriver):
+class OffsetManagerDriver(AskingDriver):
     """See the module."""
 
     def run(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:
-        if verb == "owed":
-            below = int(options.get("below", self.host.high_watermark))
-            asks = self.host.machine.owed(below)
-            return "\n".join(
-                f"ask {_tx(ask.tx_id)} producer={ask.producer_id} generation={ask.generation} "
-                f"bytes={ask.bytes_received}"
-                for ask in asks
-            )
         line = " ".join([verb, *words, *(f"{key}={value}" for key, value in options.items())])
+        shown = self.ask(verb, words, line)
+        if shown is not None:
+            return shown
         return self.submit(_command(verb, words, options), line)
+
+    def parse_tx(self, word: str) -> TxId:
+        return _parse_tx(word)
+
+    def show_question(self, question: Question) -> str:
+        return (
+            f"{_tx(question.tx_id)} producer={question.producer_id} "
+            f"generation={question.generation} +{question.bytes_received} bytes"
+        )
 
     def show_record(self, record: Record) -> str:
         match record:
@@ -116,8 +116,10 @@ class OffsetManagerDriver(HostDriver):
                 shown = [_fetched(offset) for offset in offsets]
                 shown += [f"last({producer})={_tx(tx_id)}" for producer, tx_id in last_commits]
                 return " ".join(shown) or "nothing"
-            case MarkersWritten(applied, refusal):
-                shown = [_tx(tx_id) for tx_id in applied]
+            case int():
+                return f"{reply} dropped"
+            case MarkersWritten(results, refusal):
+                shown = [_tx(result.tx_id) for result in results]
                 shown += [] if refusal is None else [f"then {self.show(refusal)}"]
                 return "applied " + " ".join(shown)
             case tuple():
@@ -162,8 +164,6 @@ def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object
                 LeaderEpoch(int(words[1])),
                 tuple(_parse_marker(word) for word in words[2:]),
             )
-        case "drop":
-            return DropTransaction(_parse_tx(words[0]), words[1])
         case "groups":
             return ListGroups(words[0] if words else "")
         case "delete":

@@ -5,10 +5,8 @@
                               producer p1 (generation 1; p1.2 is generation 2), writer 7 (default 0)
     markers commit@9/t5/p1/0*5,7*3 abort@12/t6/p1 oneshot@14/t14/p1/3  [epoch=1] [jp=0]
                               PREPARE offset / TxId / producer / writer*records, or records
-    verdict t5 never          what the coordinator answered
     resolve t5 drop|expose    an operator ends a damaged part
-    look, questions           time passed; what is owed now       asked t5      it was asked
-    moved 0                   journal partition 0 has another leader
+    look, questions, asked, answered, moved, verdict              see tests/golden/asking.py
     read [committed|uncommitted|raw] [from=0] [bytes=1000000]     what a reader gets, up to the HW
     state                     ends and open transactions
     since TIME                offset from which a committed read by time starts
@@ -36,17 +34,19 @@ from services.core.ids import (
     journal_partition_of,
     show_generation,
 )
+from services.participant import commands as p
 from services.partition_leader import commands as c
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.machine import PartitionMachine
 from services.partition_leader.records import MarkerWritten, PartitionCodec, Record, Resolved
-from tests.golden.host import HostDriver, MachineHost
+from tests.golden.asking import AskingDriver
+from tests.golden.host import MachineHost
 
 # Small enough for stories to reach.
 CONFIG = PartitionLeaderConfig(open_transactions_max=3, batches_per_part_max=4, producers_max=4)
 
 
-class PartitionDriver(HostDriver):
+class PartitionDriver(AskingDriver):
     """See the module."""
 
     @property
@@ -62,28 +62,19 @@ class PartitionDriver(HostDriver):
                 return self.submit(c.Produce(_batches(verb, words, options)), line)
             case "markers":
                 return self.submit(_markers(words, options), line)
-            case "verdict":
-                verdict = c.Verdict(" ".join(words[1:]))
-                return self.submit(c.HearVerdicts(((_tx(words[0]), verdict),)), line)
             case "resolve":
                 return self.submit(c.Resolve(_tx(words[0]), c.Resolution(words[1])), line)
-        return self._watch(verb, words, options)
+        shown = self.ask(verb, words, line)
+        return shown if shown is not None else self._watch(verb, words, options)
+
+    def parse_tx(self, word: str) -> TxId:
+        return _tx(word)
+
+    def show_question(self, question: p.Question) -> str:
+        return f"{show_tx(question.tx_id)} {_who(question)} +{question.bytes_received} bytes"
 
     def _watch(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:
         match verb:
-            case "look":
-                self.host.signal(c.Look())
-                return ""
-            case "asked":
-                self.host.signal(c.Asked(tuple(_tx(word) for word in words)))
-                return ""
-            case "moved":
-                self.host.signal(c.LeaderMoved(frozenset(int(word) for word in words)))
-                return ""
-            case "questions":
-                owed = self.machine.owed(self.host.high_watermark)
-                shown = [f"{show_tx(q.tx_id)} {_who(q)} +{q.bytes_received} bytes" for q in owed]
-                return "\n".join(shown) or "no questions"
             case "read":
                 view = words[0] if words else "committed"
                 start, limit = int(options.get("from", 0)), int(options.get("bytes", 1_000_000))
@@ -110,7 +101,7 @@ class PartitionDriver(HostDriver):
         return f"RESOLVED {show_tx(record.tx_id)} {record.resolution.value}"
 
     def show_reply(self, reply: Any) -> str:
-        if isinstance(reply, c.MarkersWritten):
+        if isinstance(reply, p.MarkersWritten):
             shown = [_show_result(result) for result in reply.results]
             if reply.refusal is not None:
                 shown.append(self.show(reply.refusal))
@@ -208,20 +199,20 @@ def _batches(verb: str, words: Sequence[str], options: dict[str, str]) -> tuple[
     )
 
 
-def _markers(words: Sequence[str], options: dict[str, str]) -> c.WriteMarkers:
-    return c.WriteMarkers(
+def _markers(words: Sequence[str], options: dict[str, str]) -> p.WriteMarkers:
+    return p.WriteMarkers(
         int(options.get("jp", 0)),
         LeaderEpoch(int(options.get("epoch", 1))),
         tuple(_marker(word) for word in words),
     )
 
 
-def _marker(word: str) -> c.Marker:
+def _marker(word: str) -> p.Marker:
     kind, _, rest = word.partition("@")
     prepare, tx, producer, *content = rest.split("/")
     producer_id, generation = _producer(producer)
-    outcome = c.Outcome.ABORTED if kind == "abort" else c.Outcome.COMMITTED
-    parts: tuple[c.WriterPart, ...] = ()
+    outcome = p.Outcome.ABORTED if kind == "abort" else p.Outcome.COMMITTED
+    parts: tuple[p.WriterPart, ...] = ()
     batch = None
     if kind == "oneshot":
         batch = Frame(
@@ -234,8 +225,8 @@ def _marker(word: str) -> c.Marker:
         )
     elif content:
         pairs = (part.split("*") for part in content[0].split(","))
-        parts = tuple(c.WriterPart(Writer(int(writer)), int(count)) for writer, count in pairs)
-    return c.Marker(_tx(tx), int(prepare), outcome, producer_id, generation, parts, batch)
+        parts = tuple(p.WriterPart(Writer(int(writer)), int(count)) for writer, count in pairs)
+    return p.Marker(_tx(tx), int(prepare), outcome, producer_id, generation, parts, batch)
 
 
 # --------------------------------------------------------------------------------------- showing
@@ -270,7 +261,7 @@ def _show_placed(placed: c.Placed) -> str:
     return f"@{placed.journal_offset}{offset}{' repeat' if placed.duplicate else ''}"
 
 
-def _show_result(result: c.MarkerResult) -> str:
+def _show_result(result: p.MarkerResult) -> str:
     exposed = "".join(
         f" w{e.writer} {e.first_offset}..{e.first_offset + e.record_count}" for e in result.exposed
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.planted.planting import Bug, Edit, story, unit
+from tests.planted.planting import Bug, Edit, story
 
 BUGS: Final = (
     Bug(
@@ -13,8 +13,8 @@ BUGS: Final = (
         (
             Edit(
                 "services.offset_manager.machine:OffsetManagerMachine.restore",
-                "self._state = msgspec.msgpack.decode(state, type=State)",
-                "self._state = msgspec.msgpack.decode(state, type=State)\n"
+                "self._state = _DECODER.decode(state)",
+                "self._state = _DECODER.decode(state)\n"
                 "        for group in self._state.groups.values():\n"
                 "            group.committed.clear()",
             ),
@@ -215,7 +215,7 @@ BUGS: Final = (
         (
             Edit(
                 "services.offset_manager.machine:OffsetManagerMachine._write_markers",
-                "return Decision(records, MarkersWritten(applied, refusal))",
+                "return Decision(records, MarkersWritten(tuple(results), refusal))",
                 "continue",
             ),
         ),
@@ -256,38 +256,6 @@ BUGS: Final = (
             story(
                 "offset_manager/last_commit_per_group_and_producer"
             ): "-fetch g -> orders/0=10 orders/1=10 last(100)=3.5 last(200)=4.5",
-        },
-    ),
-    Bug(
-        "offsets-asked-about-above-the-high-watermark",
-        "§4: outside work waits for the HW to cover what it was decided on",
-        (
-            Edit(
-                "services.offset_manager.machine:OffsetManagerMachine.owed",
-                "if opened.first_offset < below",
-                "",
-            ),
-        ),
-        {
-            story(
-                "offset_manager/nothing_is_owed_above_the_hw"
-            ): "+ask 3.5 producer=100 generation=1 bytes=64",
-        },
-    ),
-    Bug(
-        "offsets-asked-about-once",
-        "why.md: leaders repeat their question until the TxId has ended there",
-        (
-            Edit(
-                "services.offset_manager.outbox:OffsetManagerOutbox._ask_all",
-                "watched.due_ms = now_ms + self._config.question_again_ms",
-                "watched.due_ms = 1 << 62",
-            ),
-        ),
-        {
-            unit(
-                "offset_manager/test_outbox", "test_asked_after_one_second_then_every_two"
-            ): "assert 0 == 1",
         },
     ),
 )

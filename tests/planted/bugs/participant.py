@@ -1,10 +1,11 @@
-"""Bugs of what protects leaders of topics and offset managers alike: fences, order of markers."""
+"""Bugs of what protects leaders of topics and offset managers alike: fences, order of
+markers, questions."""
 
 from __future__ import annotations
 
 from typing import Final
 
-from tests.planted.planting import Bug, Edit, story
+from tests.planted.planting import Bug, Edit, story, unit
 
 BUGS: Final = (
     Bug(
@@ -65,6 +66,94 @@ BUGS: Final = (
             story(
                 "offset_manager/i16_lower_generation_is_fenced"
             ): "-pend 3.9 100 1 g orders/1:none>10 -> PRODUCER_FENCED generation=0",
+        },
+    ),
+    Bug(
+        "question-asked-once",
+        "why.md: leaders repeat their question until the TxId has ended there, else pending "
+        "for ever",
+        (
+            Edit(
+                "services.participant.questions:Questions._asked",
+                "self._timers.set(question.tx_id, now_ms + self._again_ms)",
+                "self._timers.cancel(question.tx_id)",
+            ),
+        ),
+        {
+            story("partition_leader/questions_until_it_has_ended_here"): "-t5 p1.1 +50 bytes",
+            story(
+                "offset_manager/questions_until_it_has_ended_here"
+            ): "-3.5 producer=100 generation=1 +128 bytes",
+            unit(
+                "partition_leader/test_outbox",
+                "test_asks_after_a_second_then_every_two_until_it_has_ended_here",
+            ): "assert [] == [[5], [5], [5]]",
+        },
+    ),
+    Bug(
+        "inherited-transactions-not-asked-about",
+        "§6: asked after every change of leader on either side (I30)",
+        (
+            Edit(
+                "services.participant.questions:Questions.inherited",
+                "self._timers.set(tx_id, 0)",
+                "pass",
+            ),
+        ),
+        {
+            story("partition_leader/questions_after_a_change_of_leader_here"): "-t5 p1.1 +10 bytes",
+            story(
+                "offset_manager/inherited_pending_is_asked_about"
+            ): "-3.5 producer=100 generation=1 +64 bytes",
+        },
+    ),
+    Bug(
+        "asked-about-what-could-be-lost",
+        "§4: outside work waits for the HW to cover what it was decided on",
+        (
+            Edit(
+                "services.participant.questions:Questions.due",
+                "and transaction.first_position < below",
+                "",
+            ),
+        ),
+        {
+            story("partition_leader/questions_only_below_the_high_watermark"): "-no questions",
+            story("offset_manager/nothing_is_owed_above_the_hw"): "-no questions",
+        },
+    ),
+    Bug(
+        "life-told-once",
+        "§6: the question says how many bytes came, a sign of life; what got lost is said again",
+        (
+            Edit(
+                "services.participant.questions:Questions._asked",
+                "            if question.tx_id in self._open:\n",
+                "            if question.tx_id in self._open:\n"
+                "                self._told[question.tx_id] = question.bytes_received\n",
+            ),
+        ),
+        {
+            unit(
+                "participant/test_questions",
+                "test_bytes_that_no_answer_confirmed_are_told_again",
+            ): "assert [(5, 50)] == [(5, 150)]",
+        },
+    ),
+    Bug(
+        "pending-offsets-not-asked-about",
+        "§6: about a TxId still open after 1 s its participant asks, whatever it holds of it (I30)",
+        (
+            Edit(
+                "services.offset_manager.machine:OffsetManagerMachine.apply",
+                "self._questions.opened(record.tx_id)",
+                "pass",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/questions_until_it_has_ended_here"
+            ): "-3.5 producer=100 generation=1 +64 bytes",
         },
     ),
 )

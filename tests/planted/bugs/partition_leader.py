@@ -1,4 +1,4 @@
-"""Bugs of the partition leader: markers, idempotence, questions."""
+"""Bugs of the partition leader: markers, idempotence, verdicts."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ BUGS: Final = (
         "§4, I28: a payload-carrying marker waits on a full disk, and those behind it",
         (
             Edit(
-                "services.partition_leader.participant:_with_room",
+                "services.participant.handler:_with_room",
                 "        for marker in command.markers:\n"
                 "            if marker.batch is not None:\n",
                 "        for marker in command.markers:\n"
@@ -103,7 +103,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "partition_leader/test_participant",
+                "partition_leader/test_markers",
                 "test_on_a_full_disk_markers_with_records_wait_and_those_behind_them",
             ): "assert [5, 9, 6] == [5]",
         },
@@ -393,54 +393,6 @@ BUGS: Final = (
                 "partition_leader/test_produce",
                 "test_batches_of_a_stream_are_submitted_in_the_order_they_came",
             ): "== ['ok', 'ok', 'ok']",
-        },
-    ),
-    # ------------------------------------------------------------------------------------ questions
-    Bug(
-        "question-asked-once",
-        "why.md: leaders repeat their question until the TxId has ended there, else pending "
-        "for ever",
-        (
-            Edit(
-                "services.partition_leader.questions:Questions.asked",
-                "self._set_timer(tx_id, now_ms + self._again_ms)",
-                "pass",
-            ),
-        ),
-        {
-            story("partition_leader/questions_until_it_has_ended_here"): "-t5 p1.1 +50 bytes",
-            unit(
-                "partition_leader/test_outbox",
-                "test_asks_after_a_second_then_every_two_until_it_has_ended_here",
-            ): "assert [] == [[5], [5], [5]]",
-        },
-    ),
-    Bug(
-        "inherited-transactions-not-asked-about",
-        "§6: asked after every change of leader on either side (I30)",
-        (
-            Edit(
-                "services.partition_leader.questions:Questions.inherited",
-                "self._due.update(dict.fromkeys(tx_ids))",
-                "pass",
-            ),
-        ),
-        {
-            story("partition_leader/questions_after_a_change_of_leader_here"): "-t5 p1.1 +10 bytes",
-        },
-    ),
-    Bug(
-        "asked-about-what-could-be-lost",
-        "§4: outside work waits for the HW to cover what it was decided on",
-        (
-            Edit(
-                "services.partition_leader.questions:Questions.due",
-                "and transaction.first_position < below",
-                "",
-            ),
-        ),
-        {
-            story("partition_leader/questions_only_below_the_high_watermark"): "-no questions",
         },
     ),
     Bug(

@@ -44,6 +44,9 @@ class FakeReplica:
         if self.full is not None:
             raise self.full
 
+    def signal(self, signal: object) -> None:
+        self.host.signal(signal)
+
     def submit(self, command: object) -> asyncio.Future[Any]:
         self.host.submit(command)
         (parked,) = self.host.sync()

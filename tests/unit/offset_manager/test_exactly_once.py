@@ -23,14 +23,10 @@ from services.offset_manager.commands import (
     FROM_NONE,
     CommitOffsets,
     CommitTransactionOffsets,
-    DropTransaction,
     FetchOffsets,
-    Marker,
     OffsetCommit,
-    Outcome,
     Read,
     View,
-    WriteMarkers,
 )
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.machine import OffsetManagerMachine
@@ -40,6 +36,7 @@ from services.offset_manager.records import (
     OffsetsPending,
     TransactionMarked,
 )
+from services.participant.commands import HearVerdicts, Marker, Outcome, Verdict, WriteMarkers
 from tests.golden.host import MachineHost
 
 PARTITION = PartitionId(TopicId(b"0123456789abcdef"), 0)
@@ -128,7 +125,7 @@ def _command(
             return producer.abort_marker()
         case "drop" if producer.open is not None:
             dropped, producer.open = producer.open, None
-            return DropTransaction(dropped, "aborted")
+            return HearVerdicts(((dropped, Verdict.ABORTED),))
         case "plain":
             return CommitOffsets("g", (OffsetCommit(PARTITION, start, to),))
     return None

@@ -19,21 +19,24 @@ from services.core.ids import (
     compose_tx_id,
 )
 from services.core.ports import Address
-from services.offset_manager.commands import CommitTransactionOffsets, DropTransaction, OffsetCommit
-from services.offset_manager.config import OffsetManagerConfig
+from services.offset_manager.commands import CommitTransactionOffsets, OffsetCommit
 from services.offset_manager.outbox import OffsetManagerOutbox
+from services.participant.commands import HearVerdicts, Verdict
 from tests.unit.offset_manager.fakes import Outside
 
 ORDERS = TopicId(b"orders..........")
 T1, T2 = compose_tx_id(3, 5), compose_tx_id(4, 5)
-Verdict = pb.Answer.Verdict
 
 
 def _answering(verdict: int) -> Callable[[pb.AskTransactionsRequest], pb.AskTransactionsReply]:
     def answer(request: pb.AskTransactionsRequest) -> pb.AskTransactionsReply:
         return pb.AskTransactionsReply(
             answers=[
-                pb.Answer(tx_id=q.tx_id, partition=q.partition, verdict=Verdict.ValueType(verdict))
+                pb.Answer(
+                    tx_id=q.tx_id,
+                    partition=q.partition,
+                    verdict=pb.Answer.Verdict.ValueType(verdict),
+                )
                 for q in request.questions
             ]
         )
@@ -61,13 +64,13 @@ class Story:
         return OffsetManagerOutbox(
             self.replica,  # type: ignore[arg-type]
             self.outside.env,
-            OffsetManagerConfig(),
         )
 
     async def after(self, ms: int) -> int:
         """Lets time pass, wakes; how many calls were made by it."""
         before = len(self.outside.peers.asked)
         self.outside.clock.monotonic_ms += ms
+        self.replica.host.pass_time(ms)
         self.outbox.wake()
         for _ in range(5):
             await asyncio.sleep(0)
@@ -104,7 +107,7 @@ def test_i30_a_txid_that_was_dropped_and_opened_again_between_two_looks_is_asked
         await _pend(told.outside, T1, number=1)
         await told.after(0)
         await told.after(1_000)
-        await told.replica.submit(DropTransaction(T1, "aborted"))
+        await told.replica.submit(HearVerdicts(((T1, Verdict.ABORTED),)))
         await _pend(told.outside, T1, producer=101)
         await told.after(200)
         await told.after(2_000)
@@ -211,6 +214,8 @@ def test_a_new_leader_here_asks_at_once_about_what_it_inherits() -> None:
     async def story() -> None:
         told = Story()
         await _pend(told.outside, T1)
+        told.replica.host.failover(lose_tail=False)
+        told.replica.host.sync()
         told.outbox = told.new_outbox()
         assert await told.after(0) == 1
 

@@ -15,7 +15,7 @@ from services.core.ids import (
     TopicId,
     TxId,
 )
-from services.offset_manager.commands import FROM_ANY, FROM_NONE, OffsetCommit, Outcome, View
+from services.offset_manager.commands import FROM_ANY, FROM_NONE, OffsetCommit, View
 from services.offset_manager.records import (
     GroupsForgotten,
     OffsetManagerCodec,
@@ -27,6 +27,7 @@ from services.offset_manager.records import (
     TransactionMarked,
     Why,
 )
+from services.participant.commands import Outcome
 
 U64 = st.integers(0, (1 << 64) - 1)
 OFFSETS = st.integers(0, (1 << 63) - 1)

@@ -18,7 +18,7 @@ from services.core.ids import (
 )
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.role import OffsetManagerRole
-from services.offset_manager.service import OffsetManagerService, OffsetParticipant
+from services.offset_manager.service import OffsetManagerService
 from tests.unit.offset_manager.fakes import BOOT, Outside
 
 GROUP = "billing"
@@ -27,6 +27,10 @@ TX = compose_tx_id(3, 5)
 P0 = types_pb2.Partition(topic_id=b"orders..........", number=0)
 PRODUCER = types_pb2.Producer(producer_id=7, generation=1)
 CALL: Any = None
+
+
+def _participant(outside: Outside) -> Any:
+    return OffsetManagerRole(OffsetManagerConfig()).services(outside.env)["Participant"]
 
 
 def _offsets(to: int, *, start: int | None = None, group: str = GROUP) -> pb.GroupOffsets:
@@ -62,7 +66,7 @@ def _group(
 def test_i22_the_life_of_an_offset_over_the_wire() -> None:
     async def story() -> None:
         outside = Outside(HERE)
-        service, participant = OffsetManagerService(outside.env), OffsetParticipant(outside.env)
+        service, participant = OffsetManagerService(outside.env), _participant(outside)
         reply = await service.commit_transaction_offsets(
             pb.CommitTransactionOffsetsRequest(tx_id=TX, producer=PRODUCER, offsets=_offsets(10)),
             CALL,
@@ -133,7 +137,7 @@ def test_membership_is_refused_as_not_built_yet() -> None:
 
 def test_marker_groups_are_answered_one_by_one() -> None:
     async def story() -> None:
-        participant = OffsetParticipant(Outside(HERE).env)
+        participant = _participant(Outside(HERE))
         reply = await participant.write_markers(
             _markers(
                 _group((HERE + 1) % 16),

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 
 from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, Unsupported
@@ -17,9 +15,7 @@ from services.offset_manager.commands import (
     CommitOffsets,
     FetchedOffset,
     FetchedOffsets,
-    MarkersWritten,
     OffsetCommit,
-    Outcome,
     View,
 )
 
@@ -119,38 +115,16 @@ def test_a_transaction_needs_a_named_producer_and_a_txid(
     assert refusal.value.metadata["field"] == field
 
 
-def _group(**marker: object) -> participant_pb2.MarkerGroup:
-    fields = {"tx_id": TX, "prepare_offset": 9, "kind": participant_pb2.MARKER_KIND_COMMITTED}
-    return participant_pb2.MarkerGroup(
-        journal_partition=3,
-        coordinator_epoch=2,
-        markers=[participant_pb2.Marker(**fields | marker)],  # type: ignore[arg-type]
+def test_a_marker_that_carries_records_is_refused() -> None:
+    marker = participant_pb2.Marker(
+        tx_id=TX,
+        prepare_offset=9,
+        kind=participant_pb2.MARKER_KIND_COMMITTED,
+        batch=types_pb2.Batch(partition=P0),
     )
-
-
-def test_a_marker_is_read() -> None:
-    command = wire.write_markers(_group())
-    assert command.coordinator_epoch == 2
-    assert [(m.tx_id, m.prepare_offset, m.outcome) for m in command.markers] == [
-        (TX, 9, Outcome.COMMITTED)
-    ]
-
-
-@pytest.mark.parametrize(
-    ("broken", "field"),
-    [
-        (lambda: _group(kind=0), "kind"),
-        (lambda: _group(batch=types_pb2.Batch(partition=P0)), "batch"),
-        (lambda: _group(tx_id=0), "tx_id"),
-        (lambda: participant_pb2.MarkerGroup(journal_partition=16), "journal_partition"),
-    ],
-)
-def test_a_marker_that_says_nothing_is_refused(
-    broken: Callable[[], participant_pb2.MarkerGroup], field: str
-) -> None:
     with pytest.raises(InvalidArgument) as refusal:
-        wire.write_markers(broken())
-    assert refusal.value.metadata["field"] == field
+        wire.write_markers(participant_pb2.MarkerGroup(journal_partition=3, markers=[marker]))
+    assert refusal.value.metadata["field"] == "markers.batch"
 
 
 def test_absent_and_zero_differ_in_a_fetch_reply() -> None:
@@ -161,11 +135,3 @@ def test_absent_and_zero_differ_in_a_fetch_reply() -> None:
     assert reply.offsets[1].view == types_pb2.VIEW_JOURNAL
     assert (reply.offsets[1].pending_tx_id, reply.offsets[1].commit_time_ms) == (TX, 77)
     assert [(last.producer_id, last.tx_id) for last in reply.last_commits] == [(7, TX)]
-
-
-def test_a_refused_marker_stands_behind_the_applied_ones() -> None:
-    result = wire.marker_group_result(MarkersWritten([TX], InvalidArgument("no", field="tx_id")))
-    assert [r.tx_id for r in result.results] == [TX]
-    assert result.results[0].status == participant_pb2.MarkerResult.STATUS_APPLIED
-    assert result.HasField("error")
-    assert not wire.marker_group_result(MarkersWritten([TX], None)).HasField("error")

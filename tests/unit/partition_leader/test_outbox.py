@@ -10,7 +10,8 @@ from typing import Any
 from oncelogpb.v1 import coordinator_pb2 as pb
 from services.core.ids import BootId, compose_tx_id
 from services.core.ports import Address
-from services.partition_leader.outbox import LOOK_EVERY_MS, PartitionOutbox
+from services.participant.asking import LOOK_EVERY_MS
+from services.partition_leader.outbox import PartitionOutbox
 from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import FakeCall, World
 from tests.unit.partition_leader.messages import batch, send

@@ -13,8 +13,8 @@ import pytest
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from services.core.ids import PartitionId
 from services.core.role import at_once
+from services.participant.handler import ParticipantHandler
 from services.partition_leader.config import PartitionLeaderConfig
-from services.partition_leader.participant import ParticipantHandler
 from services.partition_leader.role import PartitionLeaderRole
 from services.partition_leader.service import PartitionLeaderService
 from services.runtime.driver import Driver, Standing, Surroundings

@@ -19,17 +19,16 @@ from services.core.ids import (
     Writer,
     compose_generation,
 )
-from services.partition_leader.commands import (
+from services.participant.commands import (
     HearVerdicts,
     Marker,
     MarkersWritten,
     Outcome,
-    Placed,
-    Produce,
     Verdict,
     WriteMarkers,
     WriterPart,
 )
+from services.partition_leader.commands import Placed, Produce
 from services.partition_leader.machine import PartitionMachine
 from services.partition_leader.records import PartitionCodec
 from tests.golden.host import MachineHost

@@ -12,7 +12,7 @@ from oncelogpb import bulk, errors, records
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 from services.core.ids import PartitionId
-from services.partition_leader.participant import ParticipantHandler
+from services.participant.handler import ParticipantHandler
 from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import FIRST, SECOND, FakeCall, World
 from tests.unit.partition_leader.messages import (

@@ -8,7 +8,8 @@ from hypothesis import strategies as st
 
 from services.core.frame import ControlCode, Frame, Kind
 from services.core.ids import Generation, ProducerId, TxId, Writer
-from services.partition_leader.commands import Resolution, WriterPart
+from services.participant.commands import WriterPart
+from services.partition_leader.commands import Resolution
 from services.partition_leader.records import (
     MarkerWritten,
     PartitionCodec,

@@ -11,7 +11,7 @@ from oncelogpb import errors
 from oncelogpb.v1 import participant_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2
 from services.core.ids import PartitionId, TopicId
-from services.partition_leader.participant import ParticipantHandler
+from services.partition_leader.role import PartitionLeaderRole
 from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import FIRST, SECOND, FakeCall, World
 from tests.unit.partition_leader.messages import NAMED, batch, commit, group, send
@@ -22,7 +22,7 @@ def write(world: World, *requests: Any) -> list[Any]:
 
     async def main() -> list[Any]:
         service = PartitionLeaderService(world.env, world.config)
-        participant = ParticipantHandler(world.env)
+        participant: Any = PartitionLeaderRole(world.config).services(world.env)["Participant"]
         replies: list[Any] = []
         for request in requests:
             if isinstance(request, pb.WriteMarkersRequest):

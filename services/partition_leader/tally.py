@@ -1,0 +1,23 @@
+"""What operators are told of the markers that were written here: counters, and an event for each
+damaged part.
+"""
+
+from __future__ import annotations
+
+from services.core.ids import PartitionId
+from services.core.ports import Reporter
+from services.participant.commands import MarkerStatus, MarkersWritten, Outcome, WriteMarkers
+from services.participant.handler import Told
+
+
+def tell_markers(reporter: Reporter) -> Told:
+    def told(partition: PartitionId, command: WriteMarkers, written: MarkersWritten) -> None:
+        for marker, result in zip(command.markers, written.results, strict=False):
+            if result.status is MarkerStatus.APPLIED:
+                committed = marker.outcome is Outcome.COMMITTED
+                reporter.count("transactions_exposed" if committed else "transactions_dropped")
+            else:
+                reporter.count("transactions_damaged")
+                reporter.event("damaged part", tx_id=f"{result.tx_id:x}", partition=str(partition))
+
+    return told

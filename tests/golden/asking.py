@@ -1,0 +1,66 @@
+"""What every participant's scripts know of questions:
+
+look, questions           time passed; what is owed now
+asked TX ..., answered    these questions were sent; a reply came to what was asked last
+moved PARTITION ...       these journal partitions have another leader
+verdict TX WORDS          what the coordinator answered: never, committed without you, ...
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Sequence
+
+from services.core.ids import TxId
+from services.participant.commands import (
+    Answered,
+    Asked,
+    HearVerdicts,
+    LeaderMoved,
+    Look,
+    Question,
+    Verdict,
+)
+from tests.golden.host import HostDriver, MachineHost
+
+
+class AskingDriver(HostDriver):
+    """See the module."""
+
+    def __init__(self, host: MachineHost) -> None:
+        super().__init__(host)
+        # Questions that no answer came to.
+        self._asked: tuple[Question, ...] = ()
+
+    @abc.abstractmethod
+    def parse_tx(self, word: str) -> TxId: ...
+
+    @abc.abstractmethod
+    def show_question(self, question: Question) -> str: ...
+
+    def ask(self, verb: str, words: Sequence[str], line: str) -> str | None:
+        """None: not one of these verbs."""
+        match verb:
+            case "look":
+                self.host.signal(Look())
+            case "asked":
+                asked = {self.parse_tx(word) for word in words}
+                self._asked = tuple(one for one in self._owed() if one.tx_id in asked)
+                self.host.signal(Asked(self._asked))
+            case "answered":
+                self.host.signal(Answered(self._asked))
+            case "moved":
+                self.host.signal(LeaderMoved(frozenset(int(word) for word in words)))
+            case "questions":
+                shown = [self.show_question(question) for question in self._owed()]
+                return "\n".join(shown) or "no questions"
+            case "verdict":
+                verdict = Verdict["_".join(words[1:]).upper()]
+                return self.submit(HearVerdicts(((self.parse_tx(words[0]), verdict),)), line)
+            case _:
+                return None
+        return ""
+
+    def _owed(self) -> Sequence[Question]:
+        owed: Sequence[Question] = self.host.machine.owed(self.host.high_watermark)
+        return owed
