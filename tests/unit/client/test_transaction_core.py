@@ -132,8 +132,8 @@ def test_a_number_that_was_used_or_makes_no_sense_is_not_taken(expected: str) ->
 
 def test_a_transaction_that_begin_next_opened_is_used_while_it_is_fresh() -> None:
     producer = ProducerCore(1, 1)
-    producer.keep_adopted(77, now_ms=1_000)
+    producer.keep_adopted(77, now_ms=1_000, timeout_ms=60_000)
     assert producer.take_adopted(now_ms=30_999, timeout_ms=60_000) == (77, True)
     assert producer.take_adopted(now_ms=31_000, timeout_ms=60_000) is None
-    producer.keep_adopted(78, now_ms=1_000)
+    producer.keep_adopted(78, now_ms=1_000, timeout_ms=0)
     assert producer.take_adopted(now_ms=31_000, timeout_ms=60_000) == (78, False)

@@ -202,6 +202,15 @@ def manifest_of(
     return manifest
 
 
+class Adopted(NamedTuple):
+    """A transaction that begin_next opened, the moment (ms, monotonic) at which, and the idle
+    timeout that the coordinator holds it to."""
+
+    tx_id: int
+    since_ms: int
+    timeout_ms: int
+
+
 @dataclass(slots=True)
 class ProducerCore:
     """The numbers of one transactional producer within one generation.
@@ -216,8 +225,7 @@ class ProducerCore:
     next_request_id: int = 1
     next_request_number: int = 1
     default_timeout_ms: int = DEFAULT_TIMEOUT_MS
-    # A transaction that begin_next opened, and the moment (ms, monotonic) at which.
-    adopted: tuple[int, int] | None = None
+    adopted: Adopted | None = None
 
     def wire(self) -> types_pb2.Producer:
         return types_pb2.Producer(producer_id=self.producer_id, generation=self.generation)
@@ -241,15 +249,16 @@ class ProducerCore:
         self.next_request_number = int(expected)
         return True
 
-    def keep_adopted(self, tx_id: int, now_ms: int) -> None:
+    def keep_adopted(self, tx_id: int, now_ms: int, timeout_ms: int) -> None:
         assert tx_id != 0
-        self.adopted = (tx_id, now_ms)
+        self.adopted = Adopted(tx_id, now_ms, timeout_ms or self.default_timeout_ms)
 
     def take_adopted(self, now_ms: int, timeout_ms: int) -> tuple[int, bool] | None:
-        """The transaction that is open already, and whether it may still be used; a stale one is to
-        be aborted. None: there is none."""
-        if self.adopted is None:
+        """The transaction that is open already, and whether one of this timeout may use it; one
+        that it may not (stale, of another timeout) is to be aborted. None: there is none."""
+        adopted, self.adopted = self.adopted, None
+        if adopted is None:
             return None
-        tx_id, since_ms = self.adopted
-        self.adopted = None
-        return tx_id, now_ms - since_ms < timeout_ms * ADOPT_WITHIN
+        wanted_ms = timeout_ms or self.default_timeout_ms
+        fresh = now_ms - adopted.since_ms < wanted_ms * ADOPT_WITHIN
+        return adopted.tx_id, fresh and wanted_ms == adopted.timeout_ms

@@ -109,7 +109,7 @@ class TransactionalProducer:
             self._watched[1]()
             self._watched = None
         if identity is not None and identity.adopted is not None:
-            await self._abort(identity, identity.adopted[0], [])
+            await self._abort(identity, identity.adopted.tx_id, [])
 
     async def __aenter__(self) -> TransactionalProducer:
         await self.start()
@@ -191,8 +191,7 @@ class TransactionalProducer:
         """The TxId that the last commit has begun; 0 where there is none, or none that may be used.
         One that may not is aborted: a producer has one open transaction."""
         identity = await self.identity()
-        wanted_ms = timeout_ms or identity.default_timeout_ms
-        adopted = identity.take_adopted(int(self.protocol.now_ms()), wanted_ms)
+        adopted = identity.take_adopted(int(self.protocol.now_ms()), timeout_ms)
         if adopted is None:
             return 0
         tx_id, usable = adopted

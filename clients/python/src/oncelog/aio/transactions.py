@@ -437,7 +437,8 @@ class Transaction:
         self._core.on(Event.COMMIT)
         reply = await self._await_outcome(commit(self._protocol, request), progress, identity)
         if reply.HasField("next") and reply.next.result == Begun.RESULT_OPEN:
-            identity.keep_adopted(reply.next.tx_id, int(self._protocol.now_ms()))
+            now_ms = int(self._protocol.now_ms())
+            identity.keep_adopted(reply.next.tx_id, now_ms, self._timeout_ms)
         self._decided(reply, progress, identity)
 
     def _decided(self, reply: Any, progress: list[Progress], identity: core.ProducerCore) -> None:
