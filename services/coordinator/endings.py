@@ -20,7 +20,7 @@ from services.coordinator.commands import (
 from services.coordinator.decide_end import ended
 from services.coordinator.identify import fenced
 from services.coordinator.outcomes import Outcome, Outcomes
-from services.coordinator.records import CoordinatorCodec, PreparedCommit, Record
+from services.coordinator.records import CODEC, PreparedCommit, Record
 from services.coordinator.state import CoordinatorState
 from services.coordinator.values import AbortCause
 from services.core.ids import Generation, ProducerId, TxId, journal_offset_of
@@ -29,7 +29,6 @@ from services.core.role import RoleEnv
 
 _NOBODY = Identity(ProducerId(0), Generation(0))
 _EXPIRED = Outcome(False, AbortCause.NONE, _NOBODY, 0, 0, 0, 0, expired=True)
-_CODEC = CoordinatorCodec()
 
 
 def state_of(replica: Replica) -> CoordinatorState:
@@ -96,7 +95,7 @@ class Endings:
         if offsets[0] < self._replica.log_start:
             return []
         stored = await self._replica.read_frames(offsets)
-        return [_CODEC.decode(frame.frame) for frame in stored]
+        return [CODEC.decode(frame.frame) for frame in stored]
 
     def _mine(self, tx_id: TxId, producer: Identity) -> Outcome:
         outcome = self._unexpired(tx_id)

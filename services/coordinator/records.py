@@ -1,7 +1,5 @@
-"""What the coordinator remembers, and its codec to frames. PURE.
+"""What the coordinator remembers; frames by `core.records`. PURE.
 
-Every record is a RECORD frame whose payload is tagged msgpack. A field is only ever added at the
-end, with a default; a change of what `apply` makes of a record is a new record (docs/adr/0001).
 A record that decides a transaction says all that its outcome needs: the projection has no memory.
 """
 
@@ -19,8 +17,8 @@ from services.coordinator.values import (
     OneShotOffsets,
     Refusal,
 )
-from services.core.frame import Frame, Kind
 from services.core.ids import Generation, PartitionId, ProducerId, TxId
+from services.core.records import RecordCodec
 
 
 class ProducerInitialized(msgspec.Struct, frozen=True, array_like=True, tag="init"):
@@ -140,17 +138,4 @@ Record = (
 )
 
 _DECODER: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)
-_ENCODER: Final = msgspec.msgpack.Encoder()
-
-
-class CoordinatorCodec:
-    """Records as RECORD frames. `decode(encode(record)) == record`."""
-
-    def encode(self, record: Record) -> Frame:
-        return Frame(Kind.RECORD, _ENCODER.encode(record))
-
-    def decode(self, frame: Frame) -> Record:
-        """Raises ValueError for a frame of another kind or a payload of another format."""
-        if frame.kind is not Kind.RECORD:
-            raise ValueError(f"a journal of {frame.kind.name} frames is not a coordinator's")
-        return _DECODER.decode(frame.payload)
+CODEC: Final = RecordCodec(_DECODER, whose="a coordinator's")

@@ -9,7 +9,7 @@ from services.coordinator.endings import Endings
 from services.coordinator.machine import CoordinatorMachine
 from services.coordinator.outbox import CoordinatorOutbox
 from services.coordinator.outcomes import SLOT_BYTES, SLOT_FILE, Outcomes
-from services.coordinator.records import CoordinatorCodec, Record
+from services.coordinator.records import CODEC, Record
 from services.coordinator.service import CoordinatorService
 from services.coordinator.waiting import Waiting
 from services.core.ids import TRANSACTION_CONTROL_ID, PartitionId, TopicId
@@ -27,7 +27,7 @@ class CoordinatorRole:
     def __init__(self, config: CoordinatorConfig) -> None:
         config.validate()
         self._config = config
-        self.codec: Codec[Record] = CoordinatorCodec()
+        self.codec: Codec[Record] = CODEC
         self._waiting = Waiting()
         # The driver writes through them, the service reads.
         self._outcomes: dict[PartitionId, Outcomes] = {}

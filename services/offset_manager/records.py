@@ -1,8 +1,4 @@
-"""What the offset manager remembers, and its codec to frames. PURE.
-
-Every record is a RECORD frame whose payload is tagged msgpack. A field is only ever added at the
-end, with a default; a change of what `apply` makes of a record is a new record.
-"""
+"""What the offset manager remembers; frames by `core.records`. PURE."""
 
 from __future__ import annotations
 
@@ -11,8 +7,8 @@ from typing import Final
 
 import msgspec
 
-from services.core.frame import Frame, Kind
 from services.core.ids import Generation, LeaderEpoch, ProducerId, TxId
+from services.core.records import RecordCodec
 from services.offset_manager.commands import OffsetCommit
 from services.participant.commands import Outcome
 
@@ -82,17 +78,4 @@ Record = (
 )
 
 _DECODER: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)
-_ENCODER: Final = msgspec.msgpack.Encoder()
-
-
-class OffsetManagerCodec:
-    """Records as RECORD frames. `decode(encode(record)) == record`."""
-
-    def encode(self, record: Record) -> Frame:
-        return Frame(Kind.RECORD, _ENCODER.encode(record))
-
-    def decode(self, frame: Frame) -> Record:
-        """Raises ValueError for a frame of another kind or a payload of another format."""
-        if frame.kind is not Kind.RECORD:
-            raise ValueError(f"a journal of {frame.kind.name} frames is not an offset manager's")
-        return _DECODER.decode(frame.payload)
+CODEC: Final = RecordCodec(_DECODER, whose="an offset manager's")

@@ -12,7 +12,7 @@ from services.offset_manager import wire
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.machine import OffsetManagerMachine
 from services.offset_manager.outbox import OffsetManagerOutbox
-from services.offset_manager.records import OffsetManagerCodec, Record
+from services.offset_manager.records import CODEC, Record
 from services.offset_manager.service import OffsetManagerService
 from services.participant.handler import ParticipantHandler
 
@@ -26,7 +26,7 @@ class OffsetManagerRole:
     def __init__(self, config: OffsetManagerConfig) -> None:
         config.validate()
         self._config = config
-        self.codec: Codec[Record] = OffsetManagerCodec()
+        self.codec: Codec[Record] = CODEC
 
     def machine(self, partition: PartitionId) -> OffsetManagerMachine:
         return OffsetManagerMachine(self._config)

@@ -61,10 +61,10 @@ from services.coordinator.machine import CoordinatorMachine
 from services.coordinator.outcomes import Outcomes
 from services.coordinator.questions import Verdict, verdict, verdict_of
 from services.coordinator.records import (
+    CODEC,
     Aborted,
     Begun,
     Committed,
-    CoordinatorCodec,
     OneShotPrepared,
     OneShotSkipped,
     OneShotStaged,
@@ -157,7 +157,7 @@ class CoordinatorDriver(HostDriver):
     def __init__(self, config: CoordinatorConfig) -> None:
         outcomes = Outcomes(MemorySlots(), config.outcome_retention_ms)
         super().__init__(
-            MachineHost(lambda: CoordinatorMachine(PARTITION, config), CoordinatorCodec(), outcomes)
+            MachineHost(lambda: CoordinatorMachine(PARTITION, config), CODEC, outcomes)
         )
         replica: Any = HostReplica(self.host)
         env: Any = HostEnv(self.host)

@@ -46,8 +46,8 @@ from services.offset_manager.commands import (
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.machine import OffsetManagerMachine
 from services.offset_manager.records import (
+    CODEC,
     GroupsForgotten,
-    OffsetManagerCodec,
     OffsetsCommitted,
     OffsetsPending,
     ProducersForgotten,
@@ -66,9 +66,7 @@ OUTCOMES = {"c": Outcome.COMMITTED, "a": Outcome.ABORTED}
 
 
 def make() -> OffsetManagerDriver:
-    return OffsetManagerDriver(
-        MachineHost(lambda: OffsetManagerMachine(CONFIG), OffsetManagerCodec())
-    )
+    return OffsetManagerDriver(MachineHost(lambda: OffsetManagerMachine(CONFIG), CODEC))
 
 
 class OffsetManagerDriver(AskingDriver):

@@ -69,7 +69,7 @@ any_record = st.one_of(
     st.builds(records.Aborted, ids),
     st.builds(records.ProducersForgotten, st.lists(producer_ids, max_size=3).map(tuple)),
 )
-codec = records.CoordinatorCodec()
+codec = records.CODEC
 
 
 @settings(max_examples=300, deadline=None)

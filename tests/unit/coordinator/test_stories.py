@@ -40,7 +40,7 @@ from services.coordinator.decide_end import Elsewhere
 from services.coordinator.machine import CoordinatorMachine
 from services.coordinator.questions import Verdict, verdict
 from services.coordinator.records import (
-    CoordinatorCodec,
+    CODEC,
     OneShotPrepared,
     PreparedAbort,
     PreparedCommit,
@@ -78,7 +78,7 @@ class Story:
     def __init__(self, seed: int) -> None:
         self.random = random.Random(seed)
         config = CoordinatorConfig(transaction_timeout_ms=5_000, replaced_instances_max=3)
-        self.host = MachineHost(lambda: CoordinatorMachine(PARTITION, config), CoordinatorCodec())
+        self.host = MachineHost(lambda: CoordinatorMachine(PARTITION, config), CODEC)
         self.holders: dict[str, Identity] = {}
         self.tx_ids: list[TxId] = [TxId(1)]
         self.instances = 0
@@ -281,7 +281,7 @@ class Story:
         for stored in self.host.frames:
             if not stored.frame.payload:
                 continue
-            record = CoordinatorCodec().decode(stored.frame)
+            record = CODEC.decode(stored.frame)
             if isinstance(record, PreparedCommit | PreparedAbort | OneShotPrepared):
                 committed = not isinstance(record, PreparedAbort)
                 assert record.tx_id not in decided, "I19: decided once"
@@ -328,7 +328,7 @@ def test_the_stories_reach_everything() -> None:
             story.step()
         for stored in story.host.frames:
             if stored.frame.payload:
-                kinds.add(type(CoordinatorCodec().decode(stored.frame)).__name__)
+                kinds.add(type(CODEC.decode(stored.frame)).__name__)
     assert kinds >= {
         "ProducerInitialized",
         "Begun",

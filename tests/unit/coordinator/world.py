@@ -17,7 +17,7 @@ from services.coordinator.commands import (
 )
 from services.coordinator.config import CoordinatorConfig
 from services.coordinator.machine import CoordinatorMachine
-from services.coordinator.records import CoordinatorCodec
+from services.coordinator.records import CODEC
 from services.coordinator.state import CoordinatorState
 from services.coordinator.values import CommitSeq, Manifest, OneShotBatch, TopicParts
 from services.core.ids import (
@@ -43,7 +43,7 @@ class World:
 
     def __init__(self, **limits: int) -> None:
         config = CoordinatorConfig(**limits)
-        self.host = MachineHost(lambda: CoordinatorMachine(PARTITION, config), CoordinatorCodec())
+        self.host = MachineHost(lambda: CoordinatorMachine(PARTITION, config), CODEC)
         self.old = self.init(OLD_INSTANCE)
         self.who = self.init(INSTANCE)
 

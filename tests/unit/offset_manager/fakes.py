@@ -17,7 +17,7 @@ from services.core.ports import Address, PartitionInfo
 from services.core.role import RoleEnv
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.machine import OffsetManagerMachine
-from services.offset_manager.records import OffsetManagerCodec
+from services.offset_manager.records import CODEC
 from tests.golden.host import MachineHost
 
 BOOT = BootId(b"boot-of-this-one")
@@ -29,7 +29,7 @@ class FakeReplica:
     def __init__(self, number: int) -> None:
         self.partition = PartitionId(CONSUMER_OFFSETS_ID, number)
         config = OffsetManagerConfig()
-        self.host = MachineHost(lambda: OffsetManagerMachine(config), OffsetManagerCodec())
+        self.host = MachineHost(lambda: OffsetManagerMachine(config), CODEC)
         self.full: OncelogError | None = None
 
     @property

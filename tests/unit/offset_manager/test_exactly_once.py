@@ -31,7 +31,7 @@ from services.offset_manager.commands import (
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.machine import OffsetManagerMachine
 from services.offset_manager.records import (
-    OffsetManagerCodec,
+    CODEC,
     OffsetsCommitted,
     OffsetsPending,
     TransactionMarked,
@@ -93,7 +93,7 @@ ACTIONS = st.lists(
 @settings(max_examples=150, deadline=None)
 @given(ACTIONS)
 def test_i21_committed_steps_form_one_line(actions: list[tuple[str, int, int, int]]) -> None:
-    host = MachineHost(lambda: OffsetManagerMachine(OffsetManagerConfig()), OffsetManagerCodec())
+    host = MachineHost(lambda: OffsetManagerMachine(OffsetManagerConfig()), CODEC)
     producers = [Producer(0), Producer(1)]
     delivered: list[WriteMarkers] = []
     for action, number, start, to in actions:
@@ -133,7 +133,7 @@ def _command(
 
 def _assert_one_line(host: MachineHost) -> None:
     """Replays the journal by itself: what each record must have meant for the position."""
-    codec, position = OffsetManagerCodec(), FROM_NONE
+    codec, position = CODEC, FROM_NONE
     pending: dict[TxId, list[OffsetCommit]] = {}
     for stored in host.frames:
         if not stored.frame.payload:

@@ -17,8 +17,8 @@ from services.core.ids import (
 )
 from services.offset_manager.commands import FROM_ANY, FROM_NONE, OffsetCommit, View
 from services.offset_manager.records import (
+    CODEC,
     GroupsForgotten,
-    OffsetManagerCodec,
     OffsetsCommitted,
     OffsetsPending,
     ProducersForgotten,
@@ -64,7 +64,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
 
 @given(RECORDS)
 def test_a_record_survives_its_frame(record: Record) -> None:
-    codec = OffsetManagerCodec()
+    codec = CODEC
     frame = codec.encode(record)
     assert frame.kind is Kind.RECORD
     assert frame.span == 1
@@ -74,7 +74,7 @@ def test_a_record_survives_its_frame(record: Record) -> None:
 def test_a_known_record_keeps_its_bytes() -> None:
     """Journals outlive versions: these bytes are for ever."""
     step = OffsetCommit(PartitionId(TopicId(b"0123456789abcdef"), 2), FROM_NONE, 10)
-    frame = OffsetManagerCodec().encode(OffsetsCommitted("g", (step,)))
+    frame = CODEC.encode(OffsetsCommitted("g", (step,)))
     assert frame.payload == (
         b"\x93\xa6commit\xa1g\x91\x96\x92\xc4\x100123456789abcdef\x02\xff\x0a\x01\xa0\x00"
     )
@@ -85,4 +85,4 @@ def test_a_known_record_keeps_its_bytes() -> None:
 )
 def test_a_strange_frame_is_refused(frame: Frame) -> None:
     with pytest.raises(ValueError):
-        OffsetManagerCodec().decode(frame)
+        CODEC.decode(frame)
