@@ -16,6 +16,7 @@
                  DECIDE    COMMITTED    advances the consumer
     ONE_SHOT, COMMITTING
                  LOSE      IN_DOUBT     tells the user; positions are asked of the group again
+    IN_DOUBT     DECIDE    COMMITTED    nothing: one thread gave it up, another got the answer
     OPENING, OPEN, SPOILED
                  DROP      ABORTED      rewinds the consumer
 
@@ -108,10 +109,12 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
     },
     State.COMMITTED: {},
     State.ABORTED: {},
-    State.IN_DOUBT: {},
+    State.IN_DOUBT: {Event.DECIDE: State.COMMITTED},
 }
 
 ENDED: Final = frozenset({State.COMMITTED, State.ABORTED, State.IN_DOUBT})
+# The decision was asked for.
+DECIDING: Final = frozenset({State.ONE_SHOT, State.COMMITTING})
 # States in which users may still send.
 TAKES_RECORDS: Final = frozenset({State.BUFFERING, State.OPENING, State.OPEN})
 

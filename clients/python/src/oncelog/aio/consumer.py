@@ -11,7 +11,7 @@ comes in a later version: until then a consumer reads all partitions, or those t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -59,6 +59,8 @@ class Consumer:
         self._keys = {name: key for key, name in assigned.items()}
         self._positions = Positions(assigned)
         self._closed = False
+        # Called once it is: for who keeps it.
+        self.on_closed: Callable[[], object] = lambda: None
         committed = options.isolation == "committed"
         self._view = types_pb2.VIEW_COMMITTED if committed else types_pb2.VIEW_JOURNAL
         self._isolation: partition_leader_pb2.Isolation.ValueType = (
@@ -200,6 +202,7 @@ class Consumer:
         self._closed = True
         self._prefetcher.wake()
         await self._prefetcher.stop()
+        self.on_closed()
 
     async def __aenter__(self) -> Consumer:
         return self

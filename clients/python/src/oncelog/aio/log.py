@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
 
@@ -38,7 +39,9 @@ class Log:
     ) -> None:
         self.protocol = protocol or AsyncProtocol(bootstrap, options)
         self.admin = Admin(self.protocol)
-        self._made: list[Producer | TransactionalProducer | Consumer] = []
+        # What was made and is not closed, in order.
+        self._made: dict[int, Producer | TransactionalProducer | Consumer] = {}
+        self._numbers = itertools.count()
 
     async def start(self) -> None:
         """Finds the cluster. Raises Unavailable where no process of the bootstrap list answers."""
@@ -129,8 +132,9 @@ class Log:
         producer could not deliver."""
         failure: errors.OncelogError | None = None
         while self._made:
+            _, newest = self._made.popitem()
             try:
-                await self._made.pop().close()
+                await newest.close()
             except errors.OncelogError as error:
                 failure = failure or error
         await self.protocol.close()
@@ -154,7 +158,9 @@ class Log:
         return await anext(consumer, None)
 
     def _keep(self, made: Made) -> Made:
-        self._made.append(made)
+        number, kept = next(self._numbers), self._made
+        kept[number] = made
+        made.on_closed = lambda: kept.pop(number, None)
         return made
 
 

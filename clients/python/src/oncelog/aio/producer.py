@@ -33,6 +33,8 @@ class Producer:
         self._options = options
         self._failure: errors.OncelogError | None = None
         self._closed = False
+        # Called once it is: for who keeps it.
+        self.on_closed: Callable[[], object] = lambda: None
         self._recorder = Recorder(
             protocol,
             options,
@@ -95,6 +97,7 @@ class Producer:
         finally:
             self._recorder.stop()
             self._sender.stop()
+            self.on_closed()
 
     async def __aenter__(self) -> Producer:
         return self

@@ -62,6 +62,8 @@ class TransactionalProducer:
         # Transactions whose outcome nobody could say, and in whose name they were begun.
         self._doubtful: list[tuple[ProducerCore, int]] = []
         self._closed = False
+        # Called once it is: for who keeps it.
+        self.on_closed: Callable[[], object] = lambda: None
         self._current: Transaction | None = None
         self._watched: tuple[Endpoint, Callable[[], None]] | None = None
         self._takeover: asyncio.Task[None] | None = None
@@ -96,20 +98,27 @@ class TransactionalProducer:
         await self.identity()
 
     async def close(self) -> None:
-        """Aborts what is open, gives the session back. Safe to repeat."""
+        """Aborts what is open, gives the session back. A commit under way is waited for. Safe to
+        repeat."""
         if self._closed:
             return
-        current, identity = self._current, self._identity
-        if current is not None:
-            await current.leave(Closed("the producer was closed"))
         self._closed = True
+        current, identity = self._current, self._identity
+        try:
+            if current is not None:
+                await current.give_up(Closed("this producer is closed"))
+        finally:
+            self._let_go()
+        if identity is not None and identity.adopted is not None:
+            await self._abort(identity, identity.adopted.tx_id, [])
+
+    def _let_go(self) -> None:
         if self._takeover is not None:
             self._takeover.cancel()
         if self._watched is not None:
             self._watched[1]()
             self._watched = None
-        if identity is not None and identity.adopted is not None:
-            await self._abort(identity, identity.adopted.tx_id, [])
+        self.on_closed()
 
     async def __aenter__(self) -> TransactionalProducer:
         await self.start()

@@ -70,6 +70,8 @@ class Transaction:
         self._held: list[tuple[PartitionKey, Sealed]] = []
         self._opening: asyncio.Task[None] | None = None
         self._ending = False
+        # Done when the decision that was asked for is answered, or nobody could say.
+        self._deciding: asyncio.Future[None] | None = None
         # True where it was too large for a one-shot: then the next one will be, too (begin_next).
         self._overflowed = False
         # Offsets of other consumers (send_offsets), by group.
@@ -182,24 +184,18 @@ class Transaction:
 
     async def abort(self) -> None:
         """Drops all records, and sends the consumer back to where the transaction began. Safe to
-        repeat. A coordinator that cannot be reached aborts by itself, at the timeout."""
+        repeat. A coordinator that cannot be reached aborts by itself, at the timeout. Comes too
+        late for a commit that was asked for: who asked is told how it ends."""
         if self._core.state in core.ENDED:
             return
         self._end()
-        if self._core.state in (State.ONE_SHOT, State.COMMITTING):
-            # Interrupted in the middle of its commit: only the group knows.
-            self._lose()
-            return
         try:
-            if self._opening is not None:
+            if self._opening is not None and self._core.state not in core.DECIDING:
                 await asyncio.gather(self._opening, return_exceptions=True)
         finally:
             # Also where this is cancelled: whoever goes on must get the same input again.
-            self._core.on(Event.DROP)
-            self._release()
-            if self._consumer is not None:
-                self._consumer.rewind(self._core.spoiled_by)
-        if self._core.tx_id:
+            dropped = self._drop()
+        if dropped and self._core.tx_id:
             await self._producer.abort_open(self._core.tx_id, self._partitions())
 
     async def __aenter__(self) -> Transaction:
@@ -243,6 +239,14 @@ class Transaction:
         finally:
             self._producer.vacate(self)
 
+    async def give_up(self, why: errors.OncelogError) -> None:
+        """Its producer is closed. A commit that was asked for is waited for: it is bounded, and
+        cannot be taken back. All else is aborted, and who sends or commits is told why."""
+        if self._deciding is not None and not self._deciding.done():
+            await asyncio.wait([self._deciding])
+        self._spoil(why)
+        await self.leave(why)
+
     async def room(self) -> None:
         """Waits until less than `buffer_bytes_max` is outstanding."""
         await self._recorder.room()
@@ -251,6 +255,20 @@ class Transaction:
         """From now on nothing may be put."""
         self._ending = True
         self._recorder.halt = self._refuse
+
+    def _drop(self) -> bool:
+        """True where it is aborted now; False where it has ended, or nobody here can say how."""
+        if self._core.state in core.ENDED:
+            return False
+        if self._core.state in core.DECIDING:
+            # Interrupted in the middle of its commit, or by another thread: only the group knows.
+            self._lose()
+            return False
+        self._core.on(Event.DROP)
+        self._release()
+        if self._consumer is not None:
+            self._consumer.rewind(self._core.spoiled_by)
+        return True
 
     def _refuse(self) -> None:
         self._core.require_open()
@@ -344,7 +362,7 @@ class Transaction:
     def _interrupted(self) -> None:
         """`commit` was cancelled. What was on its way is dropped with it, so a later `commit` must
         not find an open transaction and take the rest of it for the whole (I3)."""
-        if self._core.state in (State.ONE_SHOT, State.COMMITTING):
+        if self._core.state in core.DECIDING:
             self._lose()
         elif self._core.state not in core.ENDED:
             self._core.spoil(
@@ -384,6 +402,9 @@ class Transaction:
             self._core.on(Event.DECIDE)
             return
         identity = await self._producer.identity()
+        if self._core.state is not State.ONE_SHOT:
+            # Another thread gave it up while it registered.
+            self._core.require_open()
         offsets = self._group_offsets(progress, identity.producer_id)
         request = coordinator_pb2.TransactRequest(
             producer=identity.wire(),
@@ -403,6 +424,7 @@ class Transaction:
         self, decision: Awaitable[R], progress: list[Progress], identity: core.ProducerCore
     ) -> R:
         """The reply to a commit. Takes the consequences of an answer that is damaged or lost."""
+        deciding = self._deciding = asyncio.get_running_loop().create_future()
         try:
             return await decision
         except errors.Damaged:
@@ -412,10 +434,13 @@ class Transaction:
         except errors.InDoubt:
             self._lose()
             raise
+        finally:
+            deciding.set_result(None)
 
     async def _commit_opened(self, progress: list[Progress]) -> None:
         await self._open()
         identity = await self._producer.identity()
+        self._core.require_open()
         if self.already_committed:
             self._core.on(Event.KNOWN)
             self._forget_progress()
@@ -442,7 +467,9 @@ class Transaction:
         self._decided(reply, progress, identity)
 
     def _decided(self, reply: Any, progress: list[Progress], identity: core.ProducerCore) -> None:
-        """The commit is durable: the consumer goes on from here."""
+        """The commit is durable: the consumer goes on from here, unless another thread gave it up
+        meanwhile: then its group is asked."""
+        given_up = self._core.state is State.IN_DOUBT
         self.already_committed = reply.already_committed
         self.visible = reply.visible
         names = self._protocol.directory
@@ -455,12 +482,14 @@ class Transaction:
         self._core.on(Event.DECIDE)
         if self.already_committed:
             self._forget_progress()
-        elif self._consumer is not None:
+        elif self._consumer is not None and not given_up:
             after = None if self.visible else After(identity.producer_id, self._core.tx_id)
             self._consumer.committed_in(progress, after)
 
     def _lose(self) -> None:
         """Nobody could say: the group knows where to go on, the producer starts anew."""
+        if self._core.state is State.IN_DOUBT:
+            return
         self._core.on(Event.LOSE)
         self._producer.doubt(self._core.tx_id)
         self._forget_progress()
