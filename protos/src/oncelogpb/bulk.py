@@ -11,6 +11,9 @@
 The bytes are what generated code would write (a test holds that), so either side may use it alone.
 `Encoded` is a message in pieces: a request or reply may be one wherever a Message is taken.
 Building and serializing a 1 MiB batch takes 404 us with generated code and 49 so (perf facts).
+
+`keep_large_blocks` is for the memory of such messages: a leader that is sent 1 KiB records met 330
+page faults for each MiB, a quarter of its CPU; with it, 15.
 """
 
 from __future__ import annotations
@@ -31,6 +34,8 @@ _NUMBER: Final = b"\x08"
 _TIMEOUT: Final = b"\x10"
 _ITEM: Final = b"\x0a"
 _ERROR: Final = b"\x12"
+# Just below DEFAULT_MMAP_THRESHOLD_MAX of glibc, its own words around the block included.
+LARGE_BLOCK_BYTES: Final = (32 << 20) - (64 << 10)
 
 
 class Encoded(NamedTuple):
@@ -38,6 +43,14 @@ class Encoded(NamedTuple):
 
     chunks: tuple[Chunk, ...]
     size: int
+
+
+def keep_large_blocks() -> None:
+    """Has malloc keep what large messages leave behind for those that follow, instead of handing
+    each block back to the system: glibc takes the largest mapped block that was ever freed (up to
+    32 MiB) as the size of what to map, and keeps twice as much. This one is never touched, so it
+    costs two system calls. With another malloc nothing changes."""
+    bytes(LARGE_BLOCK_BYTES)
 
 
 def varint(value: int) -> bytes:

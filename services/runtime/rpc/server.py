@@ -24,7 +24,7 @@ from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection
 
-from oncelogpb import rpcs
+from oncelogpb import bulk, rpcs
 from oncelogpb.calls import STATUS_KEY
 from oncelogpb.errors import OncelogError, Unavailable, to_status
 from services.core.ports import Reporter
@@ -80,6 +80,7 @@ class RpcServer:
 
     async def start(self) -> int:
         """The port. Raises OSError where the address cannot be bound."""
+        bulk.keep_large_blocks()
         server = self._server = grpc.aio.server(options=self._options())
         names = [service.full_name for service in self._handlers]
         for service, handler in self._handlers.items():

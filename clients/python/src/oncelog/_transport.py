@@ -21,7 +21,7 @@ from oncelog._core.messages import Produce
 from oncelog._core.routing import METHODS, Endpoint
 from oncelog.errors import INSTEAD_OF_FORK, Closed, Forked
 from oncelog.options import Tls
-from oncelogpb import calls, errors
+from oncelogpb import bulk, calls, errors
 
 # How long a channel may take to close, seconds.
 CLOSE_SECONDS_MAX: Final = 2.0
@@ -60,6 +60,7 @@ class GrpcTransport:
     def __init__(self, tls: Tls | None = None) -> None:
         """Raises Forked, InvalidArgument."""
         _refuse_in_child()
+        bulk.keep_large_blocks()
         self._tls = tls
         self._credentials = None if tls is None else _read_credentials(tls)
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
