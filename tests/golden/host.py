@@ -27,6 +27,7 @@ from typing import Any, Final, NamedTuple
 from oncelogpb.errors import OncelogError
 from services.core.frame import At, Frame, Kind, StoredFrame
 from services.core.machine import Codec, EpochStart, Instant, Machine, Projection, Snapshot, Tick
+from tests.golden.remembered import remembered
 
 # 2026-01-01T00:00:00Z: wall clock at the start of every script.
 WALL_START_MS: Final = 1_767_225_600_000
@@ -168,15 +169,20 @@ class MachineHost:
 
     def check_replay(self) -> None:
         """I35: replay, and restore in the middle plus replay, give the state of the live one."""
-        live = self._state(), self._tables
-        replayed = self._whole(self.replay(self.frames).snapshot(), {})
+        live, in_memory = (self._state(), self._tables), remembered(self.machine)
+        replay = self.replay(self.frames)
+        replayed = self._whole(replay.snapshot(), {})
         assert replayed == live, "I35: replay gives another state"
+        assert remembered(replay) == in_memory, "I35: replay builds another machine"
         step = max(1, len(self.frames) // RESTORES_MAX)
-        for middle in range(0, len(self.frames), step):
+        for middle in (*range(0, len(self.frames), step), len(self.frames)):
             restored, tables = self._restored(self.frames[:middle])
             self.replay(self.frames[middle:], onto=restored)
             whole = self._whole(restored.snapshot(), tables)
             assert whole == live, f"I35: restored after {middle} frames gives another state"
+            assert remembered(restored) == in_memory, (
+                f"I35: a snapshot of {middle} frames leaves out what the machine remembers"
+            )
 
     def _state(self) -> bytes:
         """The live machine's state; keeps the table rows that this snapshot hands over."""

@@ -58,15 +58,17 @@ def run(path: Path, driver: Driver) -> None:
     """Tells the story to `driver`. Raises AssertionError where it prints something else."""
     script = parse(path.read_text(), name=path.name)
     told = tuple(Block(block.commands, _execute(block, driver)) for block in script.blocks)
-    driver.finish()
-    if os.environ.get(REWRITE_VARIABLE) == "1":
-        path.write_text(render(Script(script.intent, told)))
-        return
     before, after = render(script), render(Script(script.intent, told))
+    if os.environ.get(REWRITE_VARIABLE) == "1":
+        driver.finish()
+        path.write_text(after)
+        return
+    # What the story itself shows goes first: it says more than the checks at its end.
     assert after == before, (
         f"{path.name}: if the new output is right, {REWRITE_VARIABLE}=1 writes it\n"
         + "\n".join(_difference(before, after))
     )
+    driver.finish()
 
 
 def parse(text: str, *, name: str) -> Script:

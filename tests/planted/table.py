@@ -13,6 +13,7 @@ from tests.planted.bugs import (
     participant,
     partition_leader,
     runtime,
+    snapshots,
     storage,
 )
 from tests.planted.planting import Bug
@@ -25,6 +26,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *committed_log.BUGS,
     *offset_manager.BUGS,
     *runtime.BUGS,
+    *snapshots.BUGS,
     *storage.BUGS,
 )
 BY_NAME: Final[Mapping[str, Bug]] = {bug.name: bug for bug in BUGS}

@@ -20,7 +20,9 @@ BUGS: Final = (
             ),
         ),
         {
-            story("offset_manager/i24_committed_offsets_survive_failover"): "group g is empty",
+            story(
+                "offset_manager/i24_committed_offsets_survive_failover"
+            ): "-stable g -> orders/0=20 last(100)=3.5",
         },
     ),
     Bug(
