@@ -329,7 +329,7 @@ _CLIENT: Final = Section(
 
 SECTIONS: Final = (_PROCESS, _COORDINATOR, _PARTITION_LEADER, _OFFSET_MANAGER, _CLIENT)
 # Settings whose bound is no limit on what callers do.
-NO_LIMITS: Final = frozenset({"metadata_age_ms_max", "timeout_ms_max"})
+NO_LIMITS: Final = frozenset({"timeout_ms_max"})
 
 
 def names() -> set[str]:

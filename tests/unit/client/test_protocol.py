@@ -142,6 +142,49 @@ def test_i29_a_call_for_any_process_finds_the_one_that_came_back_elsewhere() -> 
         assert seconds < 1
 
 
+@pytest.mark.parametrize("lost", [errors.Unavailable("gone"), errors.UnknownOutcome("cut")])
+def test_i29_who_asks_all_processes_finds_the_one_that_came_back_elsewhere(
+    lost: errors.OncelogError,
+) -> None:
+    """And asks nobody twice who has answered."""
+    transport = ScriptedTransport(5, 6)
+
+    def listed(to: Endpoint, request: Any) -> Any:
+        if to.port == 6:
+            transport.partitions = [5, 7]
+            raise lost
+        described = [coordinator.TransactionDescription(tx_id=tx_id) for tx_id in (to.port, 9)]
+        return coordinator.ListTransactionsReply(transactions=described)
+
+    transport.handlers["coordinator.list_transactions"] = listed
+    request = coordinator.ListTransactionsRequest()
+    reply, seconds = ask(transport, "coordinator.list_transactions", request)
+    # A partition that moved in between is listed by both; it is shown once.
+    assert [described.tx_id for described in reply.transactions] == [5, 7, 9]
+    asked = [port for method, port in transport.asked if method == "coordinator.list_transactions"]
+    assert asked == [5, 6, 7]
+    assert seconds < 1
+
+
+def test_i31_who_asks_all_processes_ends_at_the_deadline_with_what_one_says() -> None:
+    transport = ScriptedTransport(5, 6)
+
+    def listed(to: Endpoint, request: Any) -> Any:
+        if to.port == 6:
+            raise errors.Unavailable("gone")
+        return coordinator.ListTransactionsReply()
+
+    transport.handlers["coordinator.list_transactions"] = listed
+    request = coordinator.ListTransactionsRequest()
+    error, seconds = ask(transport, "coordinator.list_transactions", request, 2_000)
+    assert isinstance(error, errors.Unavailable)
+    assert 1 < seconds <= 2
+    transport.handlers["coordinator.list_transactions"] = answers(errors.PermissionDenied("no"))
+    error, seconds = ask(transport, "coordinator.list_transactions", request)
+    assert isinstance(error, errors.PermissionDenied)
+    assert seconds < 0.1
+
+
 def test_two_processes_that_name_each_other_do_not_make_a_storm() -> None:
     transport = ScriptedTransport(5)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from oncelog._core import retries, routing
@@ -31,25 +31,57 @@ class FanOut:
         self._protocol = protocol
 
     async def call_all(self, method: str, request: Any, deadline: float) -> Any:
-        """Asks every process of the role, merges what they list."""
-        await self._protocol.refresh(deadline=deadline)
-        processes = self._protocol.processes(method.partition(".")[0])
-        replies = await asyncio.gather(
-            *(
-                self._protocol.repeat(method, request, deadline, _constant(endpoint), None)
-                for endpoint in processes
-            )
+        """Asks every process of the role, merges what they list. Who they are is looked up before
+        each attempt: one that did not answer may run elsewhere now."""
+        answered: dict[Endpoint, Any] = {}
+        attempt = 0
+        while True:
+            self._protocol.require_open()
+            try:
+                await self._protocol.refresh(deadline=deadline)
+            except errors.TryAgain as error:
+                failure: errors.OncelogError | None = error
+            else:
+                processes = self._protocol.processes(method.partition(".")[0])
+                failure = await self._ask_rest(method, request, processes, answered, deadline)
+                if failure is None:
+                    return _merged(method, [answered[process] for process in processes])
+            await self._protocol.back_off_before(deadline, attempt, failure, method)
+            attempt += 1
+
+    async def _ask_rest(
+        self,
+        method: str,
+        request: Any,
+        processes: Sequence[Endpoint],
+        answered: dict[Endpoint, Any],
+        deadline: float,
+    ) -> errors.OncelogError | None:
+        """Asks those that have not answered; an error of one that will not do so now, if any.
+        Raises what is final."""
+        if not processes:
+            return errors.Unavailable(f"no {method.partition('.')[0]} process is alive")
+        rest = [process for process in processes if process not in answered]
+        timeout_ms = self._protocol.remaining_ms(deadline)
+        outcomes = await asyncio.gather(
+            *(self._ask_one(process, method, request, timeout_ms) for process in rest)
         )
-        merged = type(replies[0])() if replies else None
-        if merged is None:
-            raise errors.Unavailable(f"no {method.partition('.')[0]} process is alive")
-        field = routing.method_of(method).results
-        items = [item for reply in replies for item in getattr(reply, field)]
-        items.sort(key=_listing_order)
-        getattr(merged, field).extend(items)
-        if hasattr(merged, "more"):
-            merged.more = any(reply.more for reply in replies)
-        return merged
+        failure: errors.OncelogError | None = None
+        for process, outcome in zip(rest, outcomes, strict=True):
+            if not isinstance(outcome, errors.OncelogError):
+                answered[process] = outcome
+            elif retries.is_repeatable(retries.action_for(outcome), idempotent=True):
+                failure = outcome
+            else:
+                raise outcome
+        return failure
+
+    async def _ask_one(self, process: Endpoint, method: str, request: Any, timeout_ms: int) -> Any:
+        """The reply, or the error."""
+        try:
+            return await self._protocol.transport.call(process, method, request, timeout_ms)
+        except errors.OncelogError as error:
+            return error
 
     async def call_partitions(self, method: str, request: Any, deadline: float) -> Any:
         rule = routing.method_of(method)
@@ -150,10 +182,7 @@ class FanOut:
         timeout_ms = self._protocol.remaining_ms(deadline)
         if method == "partition_leader.fetch":
             timeout_ms = min(timeout_ms, request.max_wait_ms + POLL_MARGIN_MS)
-        try:
-            return await self._protocol.transport.call(endpoint, method, part, timeout_ms)
-        except errors.OncelogError as error:
-            return error
+        return await self._ask_one(endpoint, method, part, timeout_ms)
 
     def _again(
         self, partitions: Sequence[PartitionKey], failed: dict[int, errors.OncelogError]
@@ -190,11 +219,15 @@ def _refusal(method: str, partition: PartitionKey, error: errors.OncelogError) -
     return _ITEMS[method](partition=partition.wire(), error=errors.to_status(error))
 
 
-def _constant(endpoint: Endpoint) -> Callable[[], Awaitable[Endpoint]]:
-    async def located() -> Endpoint:
-        return endpoint
-
-    return located
+def _merged(method: str, replies: Sequence[Any]) -> Any:
+    """All that they list, in order. What two list, for it moved in between, once."""
+    field = routing.method_of(method).results
+    items = {_listing_order(item): item for reply in replies for item in getattr(reply, field)}
+    merged = type(replies[0])()
+    getattr(merged, field).extend(items[key] for key in sorted(items))
+    if hasattr(merged, "more"):
+        merged.more = any(reply.more for reply in replies)
+    return merged
 
 
 def _listing_order(item: Any) -> Any:

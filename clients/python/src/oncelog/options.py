@@ -41,15 +41,12 @@ class ConnectOptions:
 
     # How long one call may take, all retries and redirects included, milliseconds.
     timeout_ms: int = 30_000
-    # Metadata older than this is asked for again before it is used for a new reader, milliseconds.
-    metadata_age_ms_max: int = 60_000
     # None: no TLS; for loopback and for trusted networks only.
     tls: Tls | None = None
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the field."""
         require("timeout_ms", self.timeout_ms, 1, CALL_TIMEOUT_MS_MAX)
-        require("metadata_age_ms_max", self.metadata_age_ms_max, 100, CALL_TIMEOUT_MS_MAX)
 
 
 @dataclass(frozen=True, slots=True)

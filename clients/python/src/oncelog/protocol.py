@@ -99,16 +99,17 @@ class AsyncProtocol(Whereabouts):
                     self.doubt_processes(error)
                 moved = key is not None and self.learn_failure(key, error)
                 if not moved or attempt % 2:
-                    await self._back_off_before(deadline, attempt, error, method, in_doubt)
+                    await self.back_off_before(deadline, attempt, error, method, in_doubt=in_doubt)
                 attempt += 1
 
-    async def _back_off_before(
+    async def back_off_before(
         self,
         deadline: float,
         attempt: int,
         error: errors.OncelogError,
         method: str,
-        in_doubt: bool,
+        *,
+        in_doubt: bool = False,
     ) -> None:
         """Waits, or raises how the call ended where the deadline leaves no time."""
         wait = retries.wait_ms(error, attempt, self.chance())
