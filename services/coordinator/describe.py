@@ -21,6 +21,7 @@ from services.coordinator.state import CoordinatorState
 from services.coordinator.transactions import State, Transaction
 from services.coordinator.values import CommitSeq, Manifest, TopicParts
 from services.core.ids import PartitionId, TxId
+from services.core.wire import partition_message
 
 
 def kept(
@@ -47,7 +48,7 @@ def kept(
         commit_seq=wire.commit_seq_message(transaction.commit_seq),
         parts=wire.manifest_message(manifest),
         unacknowledged=[
-            wire.partition_message(p) for p in state.deliveries.unacknowledged(transaction.tx_id)
+            partition_message(p) for p in state.deliveries.unacknowledged(transaction.tx_id)
         ]
         if decided
         else [],
@@ -143,6 +144,6 @@ def _manifest_of(
 
 def _damaged(partitions: list[PartitionId]) -> list[types.ExposedPart]:
     return [
-        types.ExposedPart(partition=wire.partition_message(partition), damaged=True)
+        types.ExposedPart(partition=partition_message(partition), damaged=True)
         for partition in partitions
     ]

@@ -17,6 +17,7 @@ from services.coordinator.commands import (
 )
 from services.core.ids import PartitionId, TopicId, TxId
 from services.core.ports import Address
+from services.core.wire import partition_message
 
 
 class GroupAnswer(NamedTuple):
@@ -34,7 +35,7 @@ def group_message(
     return pb.MarkerGroup(
         journal_partition=journal_partition,
         coordinator_epoch=epoch,
-        partition=wire.partition_message(group.participant),
+        partition=partition_message(group.participant),
         leader_boot_id=leader.boot_id,
         markers=[_marker(marker) for marker in group.markers],
     )

@@ -57,6 +57,7 @@ from services.core.ids import (
 )
 from services.core.ports import Call, Replica
 from services.core.role import RoleEnv
+from services.core.wire import partition_id
 
 QUESTIONS_MAX: Final = 1_000
 LISTED_DEFAULT: Final = 1_000
@@ -353,7 +354,7 @@ class CoordinatorService:
         if journal_partition_of(tx_id) != replica.partition.number:
             raise InvalidArgument("the question is for another journal partition", field="tx_id")
         producer = wire.identity(question.producer)
-        partition = wire.partition(question.partition, "questions.partition")
+        partition = partition_id(question.partition, "questions.partition")
         state = state_of(replica)
         found = verdict(state, tx_id, producer, partition, below=replica.high_watermark)
         if found is None:

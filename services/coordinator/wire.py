@@ -42,6 +42,7 @@ from services.core.ids import (
     TopicId,
     TxId,
 )
+from services.core.wire import partition_id, partition_message
 
 NAME_BYTES_MAX: Final = 255
 SCOPE_BYTES_MAX: Final = 255
@@ -149,12 +150,6 @@ def tx_id(number: int) -> TxId:
     return TxId(number)
 
 
-def partition(message: types.Partition, field: str) -> PartitionId:
-    if len(message.topic_id) != UUID_BYTES:
-        _invalid(field, f"{field}: topic_id must be a UUID of 16 bytes")
-    return PartitionId(TopicId(message.topic_id), message.number)
-
-
 # -------------------------------------------------------------------------------------- replies
 
 
@@ -212,10 +207,6 @@ def committed(
 
 def producer_message(producer: Identity) -> types.Producer:
     return types.Producer(producer_id=producer.producer_id, generation=producer.generation)
-
-
-def partition_message(of: PartitionId) -> types.Partition:
-    return types.Partition(topic_id=of.topic_id, number=of.number)
 
 
 def commit_seq_message(seq: CommitSeq | None) -> types.CommitSeq | None:
@@ -290,7 +281,7 @@ def _batches(
 
 
 def _batch(message: types.Batch) -> OneShotBatch:
-    where = partition(message.partition, "batches.partition")
+    where = partition_id(message.partition, "batches.partition")
     if where.topic_id in (TRANSACTION_CONTROL_ID, CONSUMER_OFFSETS_ID):
         _invalid("batches.partition", "control topics are not written by producers")
     return OneShotBatch(
@@ -306,7 +297,7 @@ def _batch(message: types.Batch) -> OneShotBatch:
 def _parts(
     messages: Iterable[types.Partition], config: CoordinatorConfig
 ) -> tuple[PartitionId, ...]:
-    parts = tuple(sorted({partition(message, "parts") for message in messages}))
+    parts = tuple(sorted({partition_id(message, "parts") for message in messages}))
     if len(parts) > config.parts_max:
         _too_large("parts_max", len(parts), config.parts_max)
     return parts
