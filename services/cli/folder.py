@@ -58,6 +58,9 @@ class Layout(msgspec.Struct, frozen=True):
     processes: tuple[str, ...]
 
 
+_LAYOUT: Final = msgspec.json.Decoder(Layout)
+
+
 class Folder:
     """Held by one `oncelog up` at a time. Close it to let go."""
 
@@ -91,7 +94,7 @@ class Folder:
         except FileNotFoundError:
             return None
         try:
-            return msgspec.json.decode(stored, type=Layout)
+            return _LAYOUT.decode(stored)
         except msgspec.DecodeError as error:
             raise CommandFailed(
                 f"{self.path / CLUSTER_FILE} does not say the ports: {error}. Restore the file, or "

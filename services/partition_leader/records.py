@@ -33,6 +33,7 @@ from services.participant.commands import WriterPart
 from services.partition_leader.commands import Resolution
 
 _PART: Final = struct.Struct("<QQ")
+_RESOLUTION: Final = msgspec.msgpack.Decoder(Resolution)
 
 
 class MarkerWritten(msgspec.Struct, frozen=True):
@@ -96,7 +97,7 @@ class PartitionCodec:
                 parts=parts_of(frame),
             )
         if frame.kind is Kind.RECORD:
-            resolution = msgspec.msgpack.decode(frame.payload, type=Resolution)
+            resolution = _RESOLUTION.decode(frame.payload)
             return Resolved(TxId(frame.tx_id), resolution)
         raise ValueError(f"a {Kind(frame.kind).name} frame is no record of a partition")
 

@@ -59,6 +59,18 @@ def test_services_open_the_outside_only_in_runtime() -> None:
     assert not offenders, f"take a port (services/core/ports.py) instead: {offenders}"
 
 
+def test_decoders_are_built_at_import() -> None:
+    """A call that names its type describes it at its first use: slow, and where several threads
+    come to it at once, a crash."""
+    offenders = [
+        str(file.relative_to(ROOT))
+        for file in _python_files()
+        if not file.is_relative_to(ROOT / "tests")
+        and re.search(r"msgspec\.(json|msgpack)\.decode\(", _code(file))
+    ]
+    assert not offenders, f"make a module constant, msgspec.json.Decoder(Type): {offenders}"
+
+
 def test_modules_say_what_they_are_for() -> None:
     silent = [
         str(file.relative_to(ROOT))

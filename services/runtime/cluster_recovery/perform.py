@@ -37,7 +37,7 @@ from services.runtime.etcd.identity import (
     has_history_of,
     save_remembered,
 )
-from services.runtime.etcd.keys import TXN_KEYS_MAX, BootValue, ClusterValue, TopicValue
+from services.runtime.etcd.keys import TXN_KEYS_MAX, ClusterValue
 
 # Processes of before hold their keys until their leases end; etcd extends those at a restore.
 BOOTS_GONE_LEASES: Final = 3
@@ -89,7 +89,7 @@ async def survey(directories: Sequence[DataDirectory], etcd: Etcd, replace: Repl
     listed, revision = await etcd.range("")
     etcd_id = f"{await etcd.etcd_cluster_id():x}"
     record = next((kv for kv in listed if kv.key == keys.CLUSTER), None)
-    found = None if record is None else msgspec.json.decode(record.value, type=ClusterValue)
+    found = None if record is None else keys.cluster_value(record.value)
     highest = max(directory.remembered.recovery for directory in directories)
     if found is not None and found.cluster_id == cluster_id:
         joining = [d for d in directories if d.remembered.recovery < found.recovery]
@@ -174,7 +174,7 @@ async def _wait_for_the_end_of_others(surveyed: Survey, etcd: Etcd) -> None:
     patience_ms = BOOTS_GONE_LEASES * surveyed.cluster.lease_ms
     for waited_ms in range(0, patience_ms + LOOK_EVERY_MS, LOOK_EVERY_MS):
         listed, _ = await etcd.range(keys.BOOTS)
-        boots = [msgspec.json.decode(kv.value, type=BootValue) for kv in listed]
+        boots = [keys.boot_value(kv.value) for kv in listed]
         living = [boot for boot in boots if boot.node_id not in own]
         if not living:
             return
@@ -238,7 +238,7 @@ def _standing(listed: Sequence[KeyValue]) -> Standing:
             if kv.key.startswith(keys.PARTITIONS)
         },
         {
-            kv.key.removeprefix(keys.TOPICS): msgspec.json.decode(kv.value, type=TopicValue)
+            kv.key.removeprefix(keys.TOPICS): keys.topic_value(kv.value)
             for kv in listed
             if kv.key.startswith(keys.TOPICS)
         },

@@ -26,7 +26,7 @@ import msgspec
 
 from services.core.ids import CONTROL_PARTITIONS, BootId
 from services.core.ports import Compare, Disk, Etcd, EtcdCompacted, KeyValue, Put
-from services.runtime.etcd.keys import CLUSTER, ClusterValue, encode
+from services.runtime.etcd.keys import CLUSTER, ClusterValue, cluster_value, encode
 from services.runtime.etcd.refusal import EtcdRefused
 from services.runtime.etcd.steady import steady_ms
 
@@ -152,7 +152,7 @@ class Identity:
                 f"{known.revision}, and now that is another one"
             )
         assert record is not None, "observe refuses a missing record"
-        value = msgspec.json.decode(record.value, type=ClusterValue)
+        value = cluster_value(record.value)
         _require_counts(value)
         self._revision = max(self._revision, revision)
         await self._write(
@@ -179,7 +179,7 @@ class Identity:
             raise EtcdRefused(f"etcd is at revision {revision}, this node has seen {at_least}")
         if record is None:
             raise EtcdRefused("etcd holds no cluster record under this prefix")
-        value = msgspec.json.decode(record.value, type=ClusterValue)
+        value = cluster_value(record.value)
         known = self._remembered
         if known.cluster_id and value.cluster_id != known.cluster_id:
             raise EtcdRefused(

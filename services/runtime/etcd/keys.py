@@ -116,6 +116,14 @@ class CreatingValue(msgspec.Struct, frozen=True):
     topic_id: str
 
 
+# Built at import, for some are used off the loop: see `runtime/replica_record`.
+_CLUSTER: Final = msgspec.json.Decoder(ClusterValue)
+_BOOT: Final = msgspec.json.Decoder(BootValue)
+_PARTITION: Final = msgspec.json.Decoder(PartitionState)
+_TOPIC: Final = msgspec.json.Decoder(TopicValue)
+_CREATING: Final = msgspec.json.Decoder(CreatingValue)
+
+
 def boot_key(boot_id: bytes | str) -> str:
     return BOOTS + (boot_id if isinstance(boot_id, str) else boot_id.hex())
 
@@ -155,18 +163,30 @@ def role_of(topic_id: TopicId) -> str:
     return PARTITION_LEADER
 
 
+def cluster_value(value: bytes) -> ClusterValue:
+    return _CLUSTER.decode(value)
+
+
+def boot_value(value: bytes) -> BootValue:
+    return _BOOT.decode(value)
+
+
+def topic_value(value: bytes) -> TopicValue:
+    return _TOPIC.decode(value)
+
+
 def decode_boot(key: str, value: bytes) -> NodeInfo:
-    boot = msgspec.json.decode(value, type=BootValue)
+    boot = boot_value(value)
     boot_id = BootId(bytes.fromhex(key.removeprefix(BOOTS)))
     return NodeInfo(boot.node_id, boot_id, boot.host, boot.port, boot.roles, boot.version)
 
 
 def decode_partition(value: bytes) -> PartitionState:
-    return msgspec.json.decode(value, type=PartitionState)
+    return _PARTITION.decode(value)
 
 
 def decode_topic(name: str, value: bytes) -> TopicInfo:
-    topic = msgspec.json.decode(value, type=TopicValue)
+    topic = topic_value(value)
     return TopicInfo(
         name=name,
         topic_id=TopicId(bytes.fromhex(topic.topic_id)),
@@ -179,7 +199,7 @@ def decode_topic(name: str, value: bytes) -> TopicInfo:
 
 
 def decode_creating(value: bytes) -> TopicId:
-    return TopicId(bytes.fromhex(msgspec.json.decode(value, type=CreatingValue).topic_id))
+    return TopicId(bytes.fromhex(_CREATING.decode(value).topic_id))
 
 
 def address_of(state: PartitionState) -> Address | None:

@@ -28,8 +28,6 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
-import msgspec
-
 from services.core.ids import BootId
 from services.core.ports import (
     Compare,
@@ -40,7 +38,7 @@ from services.core.ports import (
     Put,
     Reporter,
 )
-from services.runtime.etcd.keys import BootValue, boot_key, encode
+from services.runtime.etcd.keys import BootValue, boot_key, boot_value, encode
 from services.runtime.etcd.steady import steady_ms
 
 # Difference in speed between this machine's clock and etcd's that the deadline allows for.
@@ -184,7 +182,7 @@ class Membership:
         found, _ = await self._etcd.get(boot_key(boot_id))
         if found is None:
             return
-        node_id = msgspec.json.decode(found.value, type=BootValue).node_id
+        node_id = boot_value(found.value).node_id
         if node_id != self.node.node_id:
             self._reporter.event(
                 "previous boot kept", boot_id=boot_id.hex(), node_id=node_id, own=self.node.node_id

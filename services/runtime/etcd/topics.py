@@ -57,6 +57,7 @@ from services.runtime.etcd.keys import (
     PartitionState,
     TopicValue,
     encode,
+    topic_value,
 )
 
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -374,7 +375,7 @@ def _require_configs(configs: Mapping[str, str]) -> None:
 
 
 def _decode(found: KeyValue) -> TopicValue:
-    return msgspec.json.decode(found.value, type=TopicValue)
+    return topic_value(found.value)
 
 
 def _batches(items: Sequence[A]) -> Iterator[Sequence[A]]:
