@@ -38,43 +38,39 @@ class FanOut:
         while True:
             self._protocol.require_open()
             try:
-                await self._protocol.refresh(deadline=deadline)
-            except errors.TryAgain as error:
-                failure: errors.OncelogError | None = error
+                processes = await self._ask_rest(method, request, answered, deadline)
+            except errors.OncelogError as error:
+                if not _is_repeatable(error):
+                    raise
+                await self._protocol.back_off_before(deadline, attempt, error, method)
+                attempt += 1
             else:
-                processes = self._protocol.processes(method.partition(".")[0])
-                failure = await self._ask_rest(method, request, processes, answered, deadline)
-                if failure is None:
-                    return _merged(method, [answered[process] for process in processes])
-            await self._protocol.back_off_before(deadline, attempt, failure, method)
-            attempt += 1
+                return _merged(method, [answered[process] for process in processes])
 
     async def _ask_rest(
-        self,
-        method: str,
-        request: Any,
-        processes: Sequence[Endpoint],
-        answered: dict[Endpoint, Any],
-        deadline: float,
-    ) -> errors.OncelogError | None:
-        """Asks those that have not answered; an error of one that will not do so now, if any.
-        Raises what is final."""
+        self, method: str, request: Any, answered: dict[Endpoint, Any], deadline: float
+    ) -> Sequence[Endpoint]:
+        """Asks those that have not answered; all processes, once they have. Raises what one of them
+        met, what is final first."""
+        await self._protocol.refresh(deadline=deadline)
+        role = method.partition(".")[0]
+        processes = self._protocol.processes(role)
         if not processes:
-            return errors.Unavailable(f"no {method.partition('.')[0]} process is alive")
+            raise errors.Unavailable(f"no {role} process is alive")
         rest = [process for process in processes if process not in answered]
         timeout_ms = self._protocol.remaining_ms(deadline)
         outcomes = await asyncio.gather(
             *(self._ask_one(process, method, request, timeout_ms) for process in rest)
         )
-        failure: errors.OncelogError | None = None
+        failures: list[errors.OncelogError] = []
         for process, outcome in zip(rest, outcomes, strict=True):
-            if not isinstance(outcome, errors.OncelogError):
-                answered[process] = outcome
-            elif retries.is_repeatable(retries.action_for(outcome), idempotent=True):
-                failure = outcome
+            if isinstance(outcome, errors.OncelogError):
+                failures.append(outcome)
             else:
-                raise outcome
-        return failure
+                answered[process] = outcome
+        if failures:
+            raise min(failures, key=_is_repeatable)
+        return processes
 
     async def _ask_one(self, process: Endpoint, method: str, request: Any, timeout_ms: int) -> Any:
         """The reply, or the error."""
@@ -196,7 +192,7 @@ class FanOut:
             echo = partition in broken and isinstance(
                 error, errors.OutOfOrderSequence | errors.UnknownProducer
             )
-            if echo or retries.is_repeatable(retries.action_for(error), idempotent=True):
+            if echo or _is_repeatable(error):
                 self._protocol.learn_failure(partition, error)
                 again.append(index)
                 broken.add(partition)
@@ -217,6 +213,10 @@ _ITEMS: Final[dict[str, Any]] = {
 
 def _refusal(method: str, partition: PartitionKey, error: errors.OncelogError) -> Any:
     return _ITEMS[method](partition=partition.wire(), error=errors.to_status(error))
+
+
+def _is_repeatable(error: errors.OncelogError) -> bool:
+    return retries.is_repeatable(retries.action_for(error), idempotent=True)
 
 
 def _merged(method: str, replies: Sequence[Any]) -> Any:
