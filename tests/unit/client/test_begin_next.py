@@ -57,6 +57,23 @@ def test_a_small_one_uses_what_is_open_and_does_not_go_beside_it() -> None:
     transacting(work)
 
 
+def test_one_that_was_flushed_begins_the_next_and_one_that_was_not_begins_none() -> None:
+    """Who begins early does so again, and is spared the call; who does not goes at once again."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        for flushed in (True, True, False, False):
+            async with producer.transaction() as tx:
+                await tx.send("a", b"v")
+                if flushed:
+                    await tx.flush()
+        names = services.names()
+        assert [names.count(name) for name in ("begin_transaction", "transact")] == [1, 1]
+        begun = [call.HasField("begin_next") for call in services.of("commit_transaction")]
+        assert begun == [True, True, False]
+
+    transacting(work)
+
+
 def test_i21_a_commit_seq_begins_for_itself_and_begins_nothing_for_others() -> None:
     """What is begun without the number could not be told that it was committed before."""
 

@@ -72,8 +72,9 @@ class Transaction:
         self._ending = False
         # Done when the decision that was asked for is answered, or nobody could say.
         self._deciding: asyncio.Future[None] | None = None
-        # True where it was too large for a one-shot: then the next one will be, too (begin_next).
-        self._overflowed = False
+        # True where it began before its end, too large for a one-shot or flushed: then the next
+        # one will, too, and begins with this one's commit (begin_next).
+        self._began_early = False
         # Offsets of other consumers (send_offsets), by group.
         self._offsets: dict[str, offset_manager_pb2.GroupOffsets] = {}
         # True where commit_seq was committed by an earlier run: this transaction changed nothing.
@@ -149,6 +150,7 @@ class Transaction:
         """Begins now and waits until all that was sent is durable, and pending until the commit.
         For long transactions, whose errors should show early."""
         self._core.require_open()
+        self._began_early = True
         await self._recorder.seal_all()
         await self._open()
         if self._sender is not None:
@@ -167,7 +169,7 @@ class Transaction:
             await self._recorder.seal_all()
             self._core.require_open()
             progress = [] if self._consumer is None else self._consumer.progress()
-            self._overflowed |= not core.fits_one_shot(self._held)
+            self._began_early |= not core.fits_one_shot(self._held)
             if self._is_one_shot(progress):
                 await self._commit_at_once(progress)
             else:
@@ -287,7 +289,7 @@ class Transaction:
             return
         self._held.extend(batches)
         if not self._ending and self._opening is None and not core.fits_one_shot(self._held):
-            self._overflowed = True
+            self._began_early = True
             self._opening = asyncio.get_running_loop().create_task(self._begin())
 
     async def _open(self) -> None:
@@ -456,7 +458,7 @@ class Transaction:
             commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
             wait=self._wait,
         )
-        if self._overflowed and self._commit_seq is None:
+        if self._began_early and self._commit_seq is None:
             request.begin_next.request_id = identity.take_request_id()
             request.begin_next.timeout_ms = self._timeout_ms
         self._core.on(Event.COMMIT)
