@@ -275,6 +275,44 @@ def test_offsets_of_another_consumer_go_with_the_transaction(
     assert consumer.committed(topic, 0) is None
 
 
+def test_i21_offsets_that_are_sent_in_a_loop_go_on_where_the_last_commit_ended(
+    log: oncelog.Log, topic: str, group: str
+) -> None:
+    with log.producer() as plain:
+        for number in range(20):
+            plain.send(topic, b"%d" % number, partition=0)
+    consumer = log.consumer([topic], group=group, batch_records_max=5)
+    producer = log.transactional_producer()
+    output = log.admin.create_topic(f"{topic}-out", partitions=1).name
+    for _ in range(4):
+        metadata = consumer.group_metadata()
+        records = read(consumer, 5)
+        with producer.transaction(wait="visible") as tx:
+            for record in records:
+                tx.send(output, record.value)
+            tx.send_offsets({TopicPartition(topic, 0): records[-1].offset + 1}, metadata)
+    assert consumer.committed(topic, 0) == 20
+    assert values(log, output) == [b"%d" % number for number in range(20)]
+
+
+def test_i21_of_two_that_send_offsets_of_the_same_input_one_is_told(
+    log: oncelog.Log, topic: str, group: str
+) -> None:
+    fill(log, topic, 9)
+    place = TopicPartition(topic, 0)
+    # Taken before anybody has polled, as users do.
+    both = [log.consumer([topic], group=group) for _ in range(2)]
+    standings = [consumer.group_metadata() for consumer in both]
+    producers = [log.transactional_producer() for _ in range(2)]
+    for consumer in both:
+        read(consumer, 9)
+    with producers[0].transaction() as tx:
+        tx.send_offsets({place: 3}, standings[0])
+    with pytest.raises(errors.StalePosition), producers[1].transaction() as tx:
+        tx.send_offsets({place: 2}, standings[1])
+    assert both[1].position(topic, 0) == 3, "it goes on from where the group stands"
+
+
 def test_an_operator_aborts_an_open_transaction_and_its_producer_is_told(
     log: oncelog.Log, topic: str
 ) -> None:

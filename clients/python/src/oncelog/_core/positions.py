@@ -154,15 +154,28 @@ class Positions:
             if place is not None:
                 place.base, place.since, place.after = to, to, after
 
+    def sent(self, partition: PartitionKey, to: int, after: After | None) -> None:
+        """A commit that named this offset itself (not `progress`) is decided: the group has it."""
+        place = self._places.get(partition)
+        if place is not None:
+            place.since, place.after = to, after
+            if place.base <= to <= place.position:
+                place.base = to
+
     def unfetch(self) -> None:
         """What was prefetched and not given is dropped: it will be asked for again."""
         for place in self._places.values():
             place.fetch = place.position
 
-    def since(self, partition: PartitionKey) -> int | Origin:
-        """What the group must have committed for the next commit to be ours."""
+    def since(self, partition: PartitionKey) -> int | Origin | None:
+        """What the group must have committed for the next commit to be ours; None: not known."""
         place = self._places.get(partition)
-        return Origin.ANY if place is None else place.since
+        return None if place is None else place.since
+
+    def after(self, partition: PartitionKey) -> After | None:
+        """On whose pending offset the next commit may chain."""
+        place = self._places.get(partition)
+        return None if place is None else place.after
 
     def rewind(self) -> None:
         """To where the open transaction began, in every partition."""

@@ -37,9 +37,13 @@ class GroupMetadata:
 
     group: str
     # Where the next commit must start, by partition: what the group has committed, as far as this
-    # consumer knows.
+    # consumer knew. What is not here is asked of `consumer`; without one it is not checked.
     since: Mapping[TopicPartition, int | Origin] = field(default_factory=dict)
     view: types_pb2.View.ValueType = types_pb2.VIEW_COMMITTED
+    # Decided commits on which the next one may chain, by partition.
+    after: Mapping[TopicPartition, After] = field(default_factory=dict)
+    # Whose metadata they are: told what becomes of the offsets.
+    consumer: Consumer | None = field(default=None, repr=False, compare=False)
 
 
 class Consumer:
@@ -194,8 +198,15 @@ class Consumer:
     def group_metadata(self) -> GroupMetadata:
         """For `Transaction.send_offsets`; take it before the records are read. Raises
         InvalidArgument without a group."""
-        since = {name: self._positions.since(key) for key, name in self._names.items()}
-        return GroupMetadata(self._require_group(), since, self._view)
+        since: dict[TopicPartition, int | Origin] = {}
+        after: dict[TopicPartition, After] = {}
+        for key, name in self._names.items():
+            start, chain = self._positions.since(key), self._positions.after(key)
+            if start is not None:
+                since[name] = start
+            if chain is not None:
+                after[name] = chain
+        return GroupMetadata(self._require_group(), since, self._view, after, self)
 
     async def close(self) -> None:
         """Ends reading; what was not committed will be read again. Safe to repeat."""
@@ -228,6 +239,18 @@ class Consumer:
     def committed_in(self, progress: Iterable[Progress], after: After | None) -> None:
         """A transaction with this progress is decided."""
         self._positions.committed(progress, after)
+
+    async def since(self, place: TopicPartition) -> int | Origin:
+        """What the group has committed, asked of it where that is not known."""
+        await self._start_unknown()
+        since = self._positions.since(self._key(*place))
+        assert since is not None, "it was started"
+        return since
+
+    def committed_for(self, offsets: Mapping[TopicPartition, int], after: After | None) -> None:
+        """A transaction with these offsets, which named them itself, is decided."""
+        for place, to in offsets.items():
+            self._positions.sent(self._keys[place], to, after)
 
     def rewind(self, cause: BaseException | None = None) -> None:
         """To where the open transaction began; where the group moved on, to what it committed."""

@@ -75,8 +75,9 @@ class Transaction:
         # True where it began before its end, too large for a one-shot or flushed: then the next
         # one will, too, and begins with this one's commit (begin_next).
         self._began_early = False
-        # Offsets of other consumers (send_offsets), by group.
+        # Offsets of other consumers (send_offsets), by group, and whom to tell what became of them.
         self._offsets: dict[str, offset_manager_pb2.GroupOffsets] = {}
+        self._senders_of: dict[Consumer, dict[TopicPartition, int]] = {}
         # True where commit_seq was committed by an earlier run: this transaction changed nothing.
         self.already_committed = False
         # True where every participant had exposed it when the commit was answered.
@@ -129,22 +130,35 @@ class Transaction:
     ) -> None:
         """Commits, with this transaction, the next offsets to read of a consumer that was not given
         to `transaction`. `group` is its `group_metadata()`, taken before the records were read: it
-        says where it started, which the group checks. Raises UnknownTopic."""
+        says where it started, which the group checks. Of a partition that is named twice the last
+        offset counts. Raises UnknownTopic."""
         self._core.require_open()
+        producer_id = (await self._producer.identity()).producer_id
         message = self._offsets.setdefault(
             group.group, offset_manager_pb2.GroupOffsets(group=group.group)
         )
         for place, to in sorted(offsets.items()):
             topic = await self._protocol.topic(place.topic)
-            commit = message.offsets.add(to_offset=to, view=group.view)
-            commit.partition.CopyFrom(PartitionKey(topic.topic_id, place.partition).wire())
-            since = group.since.get(place, Origin.ANY)
+            partition = PartitionKey(topic.topic_id, place.partition).wire()
+            if group.consumer is not None:
+                self._senders_of.setdefault(group.consumer, {})[place] = to
+            before = next((item for item in message.offsets if item.partition == partition), None)
+            if before is not None:
+                before.to_offset = to
+                continue
+            since, chain = group.since.get(place), group.after.get(place)
+            if since is None:
+                asked = group.consumer
+                since = Origin.ANY if asked is None else await asked.since(place)
+            commit = message.offsets.add(partition=partition, to_offset=to, view=group.view)
             if since is Origin.NONE:
                 commit.from_none = True
             elif since is Origin.ANY:
                 commit.from_any = True
             else:
                 commit.from_offset = since
+                if chain is not None and chain.producer_id == producer_id:
+                    commit.after_tx_id = chain.tx_id
 
     async def flush(self) -> None:
         """Begins now and waits until all that was sent is durable, and pending until the commit.
@@ -382,6 +396,9 @@ class Transaction:
         self._recorder.halt = self._refuse
         if isinstance(error, errors.ProducerFenced):
             self._producer.fence(error)
+        if isinstance(error, errors.GroupMoved):
+            for consumer in self._senders_of:
+                consumer.forget()
         self._release()
 
     # --------------------------------------------------------------------------------- committing
@@ -484,9 +501,13 @@ class Transaction:
         self._core.on(Event.DECIDE)
         if self.already_committed:
             self._forget_progress()
-        elif self._consumer is not None and not given_up:
-            after = None if self.visible else After(identity.producer_id, self._core.tx_id)
+        if self.already_committed or given_up:
+            return
+        after = None if self.visible else After(identity.producer_id, self._core.tx_id)
+        if self._consumer is not None:
             self._consumer.committed_in(progress, after)
+        for consumer, offsets in self._senders_of.items():
+            consumer.committed_for(offsets, after)
 
     def _lose(self) -> None:
         """Nobody could say: the group knows where to go on, the producer starts anew."""
@@ -497,8 +518,9 @@ class Transaction:
         self._forget_progress()
 
     def _forget_progress(self) -> None:
-        if self._consumer is not None:
-            self._consumer.forget()
+        for consumer in (self._consumer, *self._senders_of):
+            if consumer is not None:
+                consumer.forget()
 
     async def _commit_offsets(self, progress: list[Progress], identity: core.ProducerCore) -> None:
         """Makes the offsets pending under this TxId."""
