@@ -16,12 +16,12 @@ from typing import Any, Final, NamedTuple
 import click
 
 from oncelogpb.errors import from_status
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 from services.cli.examples import examples
 from services.cli.offsets import EARLIEST, LATEST, resolve_positions
-from services.cli.output import show_tx_id
 from services.cli.session import Session, connected
 
 FETCH_WAIT_MS: Final = 500
@@ -267,7 +267,7 @@ def line_of(record: Record, form: str) -> bytes:
         return json.dumps(describe(record)).encode()
     if row is None:
         kind = KINDS.get(record.batch.kind, "control")
-        return f"# {kind} {show_tx_id(record.batch.tx_id)}".encode()
+        return f"# {kind} {show_id(record.batch.tx_id)}".encode()
     value = row.value if row.HasField("value") else b""
     if form == "value":
         return value
@@ -279,7 +279,7 @@ def describe(record: Record) -> dict[str, Any]:
     batch, row = record.batch, record.row
     described: dict[str, Any] = {"partition": record.partition, "offset": record.offset}
     if batch.tx_id:
-        described["tx_id"] = show_tx_id(batch.tx_id)
+        described["tx_id"] = show_id(batch.tx_id)
     if row is None:
         return described | {"marker": KINDS.get(batch.kind, "control")}
     return (

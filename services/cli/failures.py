@@ -16,7 +16,8 @@ import click
 from rich.markup import escape
 
 from oncelogpb import errors
-from services.cli.output import error_console, show_tx_id
+from oncelogpb.ids import show_id
+from services.cli.output import error_console
 
 REFUSED: Final = 1
 UNREACHABLE: Final = 3
@@ -125,5 +126,5 @@ def _shown_metadata(error: errors.OncelogError) -> dict[str, str]:
     metadata = dict(error.metadata)
     tx_id = metadata.get("tx_id", "")
     if tx_id.isdecimal():
-        metadata["tx_id"] = show_tx_id(int(tx_id))
+        metadata["tx_id"] = show_id(int(tx_id))
     return metadata

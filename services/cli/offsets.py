@@ -8,10 +8,11 @@ from typing import Any, Final, NamedTuple
 import click
 
 from oncelogpb.errors import InvalidArgument, NotFound, from_status
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import offset_manager_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2, types_pb2
 from services.cli.examples import examples
-from services.cli.output import print_json, print_table, show_time, show_tx_id
+from services.cli.output import print_json, print_table, show_time
 from services.cli.places import Place
 from services.cli.session import Session, connected
 
@@ -106,7 +107,7 @@ def show(session: Session, group: str) -> None:
     rows = [_described(offset, ends, topics) for offset in reply.offsets]
     if session.as_json:
         last = [
-            {"producer_id": str(commit.producer_id), "tx_id": show_tx_id(commit.tx_id)}
+            {"producer_id": str(commit.producer_id), "tx_id": show_id(commit.tx_id)}
             for commit in reply.last_commits
         ]
         print_json({"group": group, "offsets": rows, "last_commits": last})
@@ -274,7 +275,7 @@ def _described(
         "view": "journal" if offset.view == types_pb2.VIEW_JOURNAL else "committed",
         "end": end,
         "lag": None if end is None else max(0, end - (committed or 0)),
-        "pending_tx_id": show_tx_id(offset.pending_tx_id) if offset.pending_tx_id else None,
+        "pending_tx_id": show_id(offset.pending_tx_id) if offset.pending_tx_id else None,
         "committed": show_time(offset.commit_time_ms),
         "metadata": offset.metadata,
     }

@@ -19,7 +19,6 @@ from rich.table import Table
 
 # Width of tables that go into a pipe: wide enough never to fold a cell.
 PIPE_WIDTH: Final = 400
-TX_ID_DIGITS: Final = 16
 
 
 def console() -> Console:
@@ -60,16 +59,6 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     for name, value in fields:
         table.add_row(name, escape("-" if value in (None, "") else str(value)))
     console().print(table)
-
-
-def show_tx_id(tx_id: int) -> str:
-    """16 hex digits, as logs and tools write it."""
-    return f"{tx_id:0{TX_ID_DIGITS}x}"
-
-
-def show_generation(generation: int) -> str:
-    """epoch.counter."""
-    return f"{generation >> 32}.{generation & 0xFFFFFFFF}"
 
 
 def show_time(time_ms: int) -> str | None:

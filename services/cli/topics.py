@@ -7,9 +7,10 @@ from typing import Any
 
 import click
 
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from services.cli.examples import examples
-from services.cli.output import print_fields, print_json, print_table, show_time, show_tx_id
+from services.cli.output import print_fields, print_json, print_table, show_time
 from services.cli.session import Session, connected
 
 
@@ -209,7 +210,7 @@ def _journal(journal: pb.JournalDescription) -> dict[str, Any]:
         "high_watermark": journal.high_watermark,
         "open_transactions": journal.open_transactions,
         "first_open_position": journal.first_open_position if first_open else None,
-        "damaged": [show_tx_id(tx_id) for tx_id in journal.damaged],
+        "damaged": [show_id(tx_id) for tx_id in journal.damaged],
     }
 
 
@@ -220,7 +221,7 @@ def _journal_row(journal: pb.JournalDescription) -> list[Any]:
         f"{journal.log_start_offset} to {journal.log_end_offset}",
         journal.high_watermark,
         journal.open_transactions,
-        " ".join(show_tx_id(tx_id) for tx_id in journal.damaged) or None,
+        " ".join(show_id(tx_id) for tx_id in journal.damaged) or None,
     ]
 
 

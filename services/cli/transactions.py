@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from oncelogpb.ids import show_generation, show_id
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2, types_pb2
 from services.cli.examples import examples
@@ -17,9 +18,7 @@ from services.cli.output import (
     print_json,
     print_table,
     show_age,
-    show_generation,
     show_time,
-    show_tx_id,
 )
 from services.cli.places import PLACE, Place, find
 from services.cli.session import Session, connected
@@ -97,7 +96,7 @@ def describe(session: Session, tx_id: int) -> None:
         return
     print_fields(
         [
-            ("transaction", show_tx_id(described.tx_id)),
+            ("transaction", show_id(described.tx_id)),
             ("state", _state(described)),
             ("cause", _cause(described)),
             ("producer", _producer(described)),
@@ -125,7 +124,7 @@ def describe(session: Session, tx_id: int) -> None:
 @connected
 def abort(session: Session, tx_id: int, yes: bool) -> None:
     """Abort somebody's open transaction. Its producer is told, and may begin again."""
-    shown = show_tx_id(tx_id)
+    shown = show_id(tx_id)
     if not yes:
         click.confirm(f"Abort transaction {shown}?", abort=True, err=True)
     request = pb.AbortTransactionRequest(tx_id=tx_id, operator=True)
@@ -162,17 +161,17 @@ def resolve(session: Session, tx_id: int, place: Place, action: str | None) -> N
         "partition_leader.resolve_transaction", request
     )
     if session.as_json:
-        resolved = {"tx_id": show_tx_id(tx_id), "partition": str(place), "action": action}
+        resolved = {"tx_id": show_id(tx_id), "partition": str(place), "action": action}
         print_json(resolved | {"record_count": reply.record_count})
     else:
         done = {"drop": "dropped", "expose": "exposed"}[action]
-        click.echo(f"{done} {reply.record_count} records of {show_tx_id(tx_id)} in {place}")
+        click.echo(f"{done} {reply.record_count} records of {show_id(tx_id)} in {place}")
 
 
 def _row(described: pb.TransactionDescription) -> list[Any]:
     age_ms = int(time.time() * 1000) - described.begin_time_ms
     return [
-        show_tx_id(described.tx_id),
+        show_id(described.tx_id),
         _state(described),
         _producer(described),
         show_generation(described.producer.generation),
@@ -184,7 +183,7 @@ def _row(described: pb.TransactionDescription) -> list[Any]:
 def _json(described: pb.TransactionDescription, topics: Mapping[bytes, str]) -> dict[str, Any]:
     commit_seq = described.commit_seq
     return {
-        "tx_id": show_tx_id(described.tx_id),
+        "tx_id": show_id(described.tx_id),
         "state": _word(types_pb2.TransactionState, described.state),
         "visible": described.visible,
         "staged": described.staged,
@@ -249,7 +248,7 @@ def _word(enum: Any, value: int) -> str:
 
 
 def _producer(described: pb.TransactionDescription) -> str:
-    return described.name or f"unnamed {described.producer.producer_id:x}"
+    return described.name or f"unnamed {show_id(described.producer.producer_id)}"
 
 
 def _commit_seq(described: pb.TransactionDescription) -> str | None:

@@ -12,11 +12,12 @@ from oncelogpb.errors import (
     ProducerMismatch,
     UnknownProducer,
 )
+from oncelogpb.ids import show_generation
 from services.coordinator.commands import Identity
 from services.coordinator.producers import Producer
 from services.coordinator.state import CoordinatorState
 from services.coordinator.transactions import Transaction
-from services.core.ids import TxId, show_generation
+from services.core.ids import TxId
 
 
 def require_producer(state: CoordinatorState, identity: Identity) -> Producer:

@@ -41,7 +41,7 @@ from services.coordinator.config import CoordinatorConfig
 from services.coordinator.decide_one_shot import refusal_of
 from services.coordinator.marker_wire import GroupAnswer, answers_of, group_message
 from services.coordinator.tally import Tally
-from services.coordinator.values import AbortCause, Refusal, hex_id
+from services.coordinator.values import AbortCause, Refusal
 from services.coordinator.waiting import Waiting
 from services.core.ids import PartitionId, TxId
 from services.core.ports import Address, EtcdUnavailable, Replica
@@ -217,9 +217,7 @@ class CoordinatorOutbox:
         refusal = await self._ask_offsets(owed)
         decided = await self._bring(AnswerOffsets(owed.tx_id, refusal))
         if refusal is not None:
-            self._env.reporter.event(
-                "offsets refused", tx_id=hex_id(owed.tx_id), reason=refusal.reason
-            )
+            self._env.reporter.event("offsets refused", tx_id=owed.tx_id, reason=refusal.reason)
         for tx_id in decided:
             self._waiting.happened(tx_id)
 

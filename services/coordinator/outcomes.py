@@ -24,10 +24,11 @@ import struct
 from typing import Final, NamedTuple
 
 from oncelogpb.errors import CorruptLog
+from oncelogpb.ids import show_id
 from services.coordinator.commands import Identity
 from services.coordinator.records import OneShotPrepared, PreparedAbort, PreparedCommit, Record
 from services.coordinator.transactions import State
-from services.coordinator.values import AbortCause, hex_id
+from services.coordinator.values import AbortCause
 from services.core.frame import At
 from services.core.ids import Generation, ProducerId, TxId, journal_offset_of
 from services.core.ports import Slots
@@ -80,7 +81,7 @@ class Outcomes:
         )
         if version != _VERSION:
             raise CorruptLog(
-                f"the outcome of transaction {hex_id(tx_id)} has the unknown format {version}; "
+                f"the outcome of transaction {show_id(tx_id)} has the unknown format {version}; "
                 "read it with the version that wrote it",
                 tx_id=tx_id,
             )

@@ -8,7 +8,7 @@ from typing import Final
 from oncelogpb.errors import OncelogError
 from services.coordinator.commands import MarkerResult, MarkerStatus, OweMarkers
 from services.coordinator.state import CoordinatorState
-from services.coordinator.values import AbortCause, hex_id
+from services.coordinator.values import AbortCause
 from services.core.ids import TxId
 from services.core.ports import Replica
 from services.core.role import RoleEnv
@@ -56,7 +56,7 @@ class Tally:
             if delivered is not None and delivered.damaged:
                 reporter.event(
                     "transaction damaged",
-                    tx_id=hex_id(tx_id),
+                    tx_id=tx_id,
                     partitions=[str(partition) for partition in delivered.damaged],
                 )
             return
@@ -66,7 +66,7 @@ class Tally:
             reporter.count("transactions_timed_out")
         if cause is AbortCause.FENCED:
             reporter.count("transactions_fenced")
-        reporter.event("transaction aborted", tx_id=hex_id(tx_id), cause=cause.name)
+        reporter.event("transaction aborted", tx_id=tx_id, cause=cause.name)
 
     def look(self) -> None:
         now = self._env.clock.now()

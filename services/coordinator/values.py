@@ -152,8 +152,3 @@ class Refusal(msgspec.Struct, frozen=True, array_like=True):
     reason: str
     message: str
     metadata: dict[str, str]
-
-
-def hex_id(identity: int) -> str:
-    """How a TxId or producer id is shown and passed in error metadata."""
-    return f"{identity:016x}"

@@ -91,11 +91,6 @@ def compose_generation(epoch: int, counter: int) -> Generation:
     return Generation(epoch << COUNTER_BITS | counter)
 
 
-def show_generation(generation: int) -> str:
-    """7.3 for epoch 7, counter 3."""
-    return f"{generation >> COUNTER_BITS}.{generation & COUNTER_MASK}"
-
-
 def is_plain(producer_id: int) -> bool:
     """True for a producer id that a plain client drew at random."""
     return bool(producer_id & PLAIN_PRODUCER_BIT)

@@ -13,6 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from oncelogpb.errors import InvalidArgument, PendingTransaction, ProducerMismatch, StalePosition
+from oncelogpb.ids import show_id
 from services.core.ids import PartitionId, ProducerId, TxId
 from services.offset_manager.commands import FROM_ANY, FROM_NONE, OffsetCommit, View
 
@@ -98,7 +99,8 @@ class Group(msgspec.Struct):
             raise _stale(
                 step,
                 self.committed.get(step.partition),
-                f"transaction {own.tx_id:x} already moves it to {own.step.to}; continue from there",
+                f"transaction {show_id(own.tx_id)} already moves it to {own.step.to}; continue "
+                "from there",
                 pending_to=own.step.to,
             )
         return True
@@ -112,20 +114,22 @@ class Group(msgspec.Struct):
             raise _held(step.partition, last)
         if last.producer_id != producer_id:
             raise ProducerMismatch(
-                f"after_tx_id {last.tx_id:x} is a transaction of another producer; chain only on "
-                "your own, or wait until it has ended",
+                f"after_tx_id {show_id(last.tx_id)} is a transaction of another producer; chain "
+                "only on your own, or wait until it has ended",
                 tx_id=last.tx_id,
             )
         if last.tx_id >= tx_id:
             raise InvalidArgument(
-                f"after_tx_id {last.tx_id:x} must be an earlier transaction than {tx_id:x}",
+                f"after_tx_id {show_id(last.tx_id)} must be an earlier transaction than "
+                f"{show_id(tx_id)}",
                 field="after_tx_id",
             )
         if step.from_ not in (FROM_ANY, last.step.to):
             raise _stale(
                 step,
                 self.committed.get(step.partition),
-                f"transaction {last.tx_id:x} moves it to {last.step.to}; continue from there",
+                f"transaction {show_id(last.tx_id)} moves it to {last.step.to}; continue from "
+                "there",
                 pending_to=last.step.to,
             )
 
@@ -210,7 +214,7 @@ def _is_repeat(committed: Committed | None, step: OffsetCommit) -> bool:
 
 def _held(partition: PartitionId, pending: Pending) -> PendingTransaction:
     return PendingTransaction(
-        f"transaction {pending.tx_id:x} holds a pending offset of partition {partition}; "
+        f"transaction {show_id(pending.tx_id)} holds a pending offset of partition {partition}; "
         "try again when it has ended",
         tx_id=pending.tx_id,
         topic_id=partition.topic_id.hex(),

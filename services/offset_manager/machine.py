@@ -32,6 +32,7 @@ from oncelogpb.errors import (
     PendingTransaction,
     ProducerMismatch,
 )
+from oncelogpb.ids import show_id
 from services.core.frame import At
 from services.core.ids import PartitionId, ProducerId, TxId, journal_partition_of
 from services.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
@@ -190,7 +191,7 @@ class OffsetManagerMachine:
             self._require_known(command.producer_id)
         elif (opened.producer_id, opened.generation) != (command.producer_id, command.generation):
             raise ProducerMismatch(
-                f"transaction {command.tx_id:x} belongs to another producer or generation; "
+                f"transaction {show_id(command.tx_id)} belongs to another producer or generation; "
                 "use the producer that began it",
                 tx_id=command.tx_id,
             )
@@ -303,8 +304,8 @@ class OffsetManagerMachine:
         if group.pending:
             partition = next(iter(group.pending))
             raise PendingTransaction(
-                f"group {name!r} has pending offsets of transaction {group.holder(partition):x}; "
-                "delete it when that has ended",
+                f"group {name!r} has pending offsets of transaction "
+                f"{show_id(group.holder(partition))}; delete it when that has ended",
                 tx_id=group.holder(partition),
             )
         return Decision([GroupsForgotten((name,), Why.DELETED)])
@@ -406,8 +407,8 @@ def _fetched(group: Group, partition: PartitionId, command: FetchOffsets) -> Fet
     holder = group.holder(partition)
     if holder and command.read is Read.STABLE:
         raise PendingTransaction(
-            f"transaction {holder:x} holds a pending offset of partition {partition}; try again "
-            "when it has ended",
+            f"transaction {show_id(holder)} holds a pending offset of partition {partition}; "
+            "try again when it has ended",
             tx_id=holder,
             topic_id=partition.topic_id.hex(),
             partition=partition.number,

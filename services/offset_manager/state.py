@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from oncelogpb.ids import show_id
 from services.core.frame import At
 from services.core.ids import Generation, PartitionId, ProducerId, TxId, journal_partition_of
 from services.offset_manager.group import Group
@@ -152,4 +153,6 @@ class State(msgspec.Struct):
         }
         assert held == in_line, f"held by transactions or in line, not both: {held ^ in_line}"
         for tx_id, opened in self.open.items():
-            assert opened.producer_id in self.fences.producers, f"{tx_id:x}: unknown producer"
+            assert opened.producer_id in self.fences.producers, (
+                f"{show_id(tx_id)}: unknown producer"
+            )

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from oncelogpb.errors import InvalidArgument, TooLarge, Unsupported
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import offset_manager_pb2 as pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from oncelogpb.v1 import types_pb2
@@ -209,7 +210,7 @@ def _view(view: int) -> View:
 def _tx_id(tx_id: int) -> TxId:
     if not can_be_tx_id(tx_id):
         raise InvalidArgument(
-            f"{tx_id:x} is not a TxId; it must come from BeginTransaction", field="tx_id"
+            f"{show_id(tx_id)} is not a TxId; it must come from BeginTransaction", field="tx_id"
         )
     return TxId(tx_id)
 

@@ -17,7 +17,8 @@ from itertools import takewhile
 import msgspec
 
 from oncelogpb.errors import OncelogError, ProducerFenced, TransactionEnded
-from services.core.ids import journal_partition_of, show_generation
+from oncelogpb.ids import show_generation, show_id
+from services.core.ids import journal_partition_of
 
 
 class ProducerSeen(msgspec.Struct):
@@ -54,13 +55,13 @@ class Fences(msgspec.Struct):
             return None
         if generation < seen.generation:
             return ProducerFenced(
-                f"generation {show_generation(generation)} of producer {producer_id:x} "
+                f"generation {show_generation(generation)} of producer {show_id(producer_id)} "
                 f"was replaced by {show_generation(seen.generation)}; stop this instance",
                 generation=show_generation(seen.generation),
             )
         if tx_id <= seen.ended.get(journal_partition_of(tx_id), 0):
             return TransactionEnded(
-                f"transaction {tx_id:x} has ended; abort, rewind and begin another one",
+                f"transaction {show_id(tx_id)} has ended; abort, rewind and begin another one",
                 tx_id=tx_id,
             )
         return None

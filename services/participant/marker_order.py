@@ -13,6 +13,7 @@ from __future__ import annotations
 import msgspec
 
 from oncelogpb.errors import InvalidArgument, NotLeader, OncelogError
+from oncelogpb.ids import show_id
 from services.core.ids import journal_partition_of
 
 
@@ -78,7 +79,7 @@ def misplaced(
         )
     if journal_partition_of(tx_id) != journal_partition:
         return InvalidArgument(
-            f"transaction {tx_id:x} is not of journal partition {journal_partition}",
+            f"transaction {show_id(tx_id)} is not of journal partition {journal_partition}",
             field="markers.tx_id",
         )
     return None

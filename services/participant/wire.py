@@ -12,6 +12,7 @@ from typing import Final
 from crc32c import crc32c
 
 from oncelogpb.errors import InvalidArgument, to_status
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import coordinator_pb2, types_pb2
 from oncelogpb.v1 import participant_pb2 as pb
 from services.core.frame import Frame, Kind
@@ -78,7 +79,7 @@ def _marker(marker: pb.Marker) -> Marker:
     if outcome is None:
         raise InvalidArgument(f"marker kind {marker.kind} is not known here", field="markers.kind")
     if not can_be_tx_id(marker.tx_id):
-        raise InvalidArgument(f"{marker.tx_id:x} cannot be a TxId", field="markers.tx_id")
+        raise InvalidArgument(f"{show_id(marker.tx_id)} cannot be a TxId", field="markers.tx_id")
     return Marker(
         TxId(marker.tx_id),
         marker.prepare_offset,

@@ -10,6 +10,7 @@ from __future__ import annotations
 from typing import Final
 
 from oncelogpb.errors import NotFound, OncelogError, TransactionEnded
+from oncelogpb.ids import show_id
 from services.participant.commands import WriterPart
 from services.partition_leader.commands import Resolution
 from services.partition_leader.pending import DumpedTransaction, OpenTransaction, dump, load
@@ -34,13 +35,14 @@ class Damage:
         done = self._resolved.get(tx_id)
         if done is None:
             return NotFound(
-                f"transaction {tx_id:x} has no damaged part here; `oncelog tx describe` lists its "
-                "damaged partitions"
+                f"transaction {show_id(tx_id)} has no damaged part here; `oncelog tx describe` "
+                "lists its damaged partitions"
             )
         if done[0] is resolution:
             return done[1]
         return TransactionEnded(
-            f"the damaged part of {tx_id:x} was resolved with `{done[0].value}`; that is final",
+            f"the damaged part of {show_id(tx_id)} was resolved with `{done[0].value}`; that is "
+            "final",
             tx_id=tx_id,
         )
 

@@ -29,6 +29,7 @@ from typing import Final, assert_never
 import msgspec
 
 from oncelogpb.errors import LimitExceeded, OncelogError, TransactionEnded
+from oncelogpb.ids import show_id
 from services.core.frame import At, ControlCode, Frame, Kind
 from services.core.ids import (
     Generation,
@@ -172,8 +173,8 @@ class PartitionMachine:
             return transaction.refusal(batch)
         if self._has_marker(batch.tx_id):
             return TransactionEnded(
-                f"transaction {batch.tx_id:x} has ended, and it was another producer's; use the "
-                "TxId that your own Begin returned",
+                f"transaction {show_id(batch.tx_id)} has ended, and it was another producer's; "
+                "use the TxId that your own Begin returned",
                 tx_id=batch.tx_id,
             )
         if len(self.pending.open) >= self.config.open_transactions_max:
@@ -366,9 +367,9 @@ class PartitionMachine:
         self.fences.check()
         for tx_id in self.pending.open:
             # Being below the highest ended one is no proof: a prepared transaction may be.
-            assert tx_id not in self.damage.parts, f"{tx_id:x} is open and damaged"
+            assert tx_id not in self.damage.parts, f"{show_id(tx_id)} is open and damaged"
             exposed = self.exposures.of(tx_id)
-            assert not exposed, f"{tx_id:x} is open after its marker (I20)"
+            assert not exposed, f"{show_id(tx_id)} is open after its marker (I20)"
 
     def snapshot(self) -> Snapshot:
         dumped = DumpedMachine(

@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import msgspec
 
 from oncelogpb.errors import OncelogError, ProducerMismatch
+from oncelogpb.ids import show_generation, show_id
 from services.core.frame import At, Frame
-from services.core.ids import show_generation
 from services.partition_leader.sequences import Seen
 
 
@@ -92,8 +92,9 @@ class OpenTransaction:
         if batch.producer_id == self.producer_id and batch.generation == self.generation:
             return None
         return ProducerMismatch(
-            f"transaction {self.tx_id:x} belongs to producer {self.producer_id:x} generation "
-            f"{show_generation(self.generation)}; use the TxId that your own Begin returned",
+            f"transaction {show_id(self.tx_id)} belongs to producer {show_id(self.producer_id)} "
+            f"generation {show_generation(self.generation)}; use the TxId that your own Begin "
+            "returned",
             tx_id=self.tx_id,
         )
 
@@ -157,7 +158,7 @@ class Pending:
             for columns in transaction.writers.values():
                 _check_columns(columns, next_offset)
             first = min(columns.journal[0] for columns in transaction.writers.values())
-            assert first == position, f"{tx_id:x} begins at {first}, not at {position}"
+            assert first == position, f"{show_id(tx_id)} begins at {first}, not at {position}"
 
 
 def _check_columns(columns: WriterColumns, next_offset: int) -> None:

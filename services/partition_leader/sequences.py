@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from oncelogpb.errors import DuplicateSequence, OncelogError, OutOfOrderSequence, UnknownProducer
+from oncelogpb.ids import show_id
 from services.core.frame import Frame
 from services.partition_leader.commands import Placed
 
@@ -97,10 +98,10 @@ class PlainSequences:
         last = [producer.last_ms for producer in self._producers.values()]
         assert last == sorted(last), "in the order of their last frames"
         for producer_id, producer in self._producers.items():
-            assert 0 < len(producer.window) <= WINDOW, f"window of {producer_id:x}"
+            assert 0 < len(producer.window) <= WINDOW, f"window of {show_id(producer_id)}"
             for one, other in pairwise(producer.window):
                 gap = other.base_sequence - (one.base_sequence + one.record_count)
-                assert gap == 0, f"producer {producer_id:x}: a gap of {gap} in its window"
+                assert gap == 0, f"producer {show_id(producer_id)}: a gap of {gap} in its window"
 
     def dump(self) -> list[tuple[int, PlainProducer]]:
         return list(self._producers.items())
@@ -132,8 +133,8 @@ def _gap(batch: Frame, expected: int) -> OncelogError:
     if not batch.tx_id and expected == 0:
         # Were another number accepted here, a retry after expiry would be appended twice (why.md).
         return UnknownProducer(
-            f"nothing is known of plain producer {batch.producer_id:x} here (it may have been idle "
-            "for too long); start again with a fresh producer id and sequence 0",
+            f"nothing is known of plain producer {show_id(batch.producer_id)} here (it may have "
+            "been idle for too long); start again with a fresh producer id and sequence 0",
             expected=0,
         )
     return OutOfOrderSequence(

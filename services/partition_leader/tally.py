@@ -18,6 +18,6 @@ def tell_markers(reporter: Reporter) -> Told:
                 reporter.count("transactions_exposed" if committed else "transactions_dropped")
             else:
                 reporter.count("transactions_damaged")
-                reporter.event("damaged part", tx_id=f"{result.tx_id:x}", partition=str(partition))
+                reporter.event("damaged part", tx_id=result.tx_id, partition=str(partition))
 
     return told

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, to_status
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 from services.core.frame import ControlCode, Frame, Kind
@@ -57,7 +58,7 @@ def require_producer(request: pb.ProduceRequest) -> None:
             "only a producer from InitProducer writes in transactions", field="producer.producer_id"
         )
     if not can_be_tx_id(request.tx_id):
-        raise InvalidArgument(f"{request.tx_id:x} cannot be a TxId", field="tx_id")
+        raise InvalidArgument(f"{show_id(request.tx_id)} cannot be a TxId", field="tx_id")
 
 
 def data_frame(request: pb.ProduceRequest, batch: types_pb2.Batch, payload: bytes) -> Frame:

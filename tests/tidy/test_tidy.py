@@ -71,6 +71,17 @@ def test_decoders_are_built_at_import() -> None:
     assert not offenders, f"make a module constant, msgspec.json.Decoder(Type): {offenders}"
 
 
+def test_ids_are_shown_in_one_form() -> None:
+    """So that what a message names can be searched in logs and given to `oncelog tx describe`."""
+    offenders = [
+        str(file.relative_to(ROOT))
+        for file in _python_files()
+        if not file.is_relative_to(ROOT / "tests")
+        and re.search(r"\{[^{}]*(tx_id|producer_id)[^{}]*:#?\d*[xd]\}|:#x\}", _code(file))
+    ]
+    assert not offenders, f"write {{show_id(...)}} (oncelogpb.ids): {offenders}"
+
+
 def test_modules_say_what_they_are_for() -> None:
     silent = [
         str(file.relative_to(ROOT))

@@ -14,6 +14,8 @@ from typing import Any, Final, TextIO
 
 import structlog
 
+from oncelogpb.ids import show_id
+
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
 
@@ -69,7 +71,7 @@ def _readable(
 ) -> MutableMapping[str, Any]:
     for key, value in event.items():
         if isinstance(value, int) and (key == "tx_id" or key.endswith("_tx_id")):
-            event[key] = f"{value:016x}"
+            event[key] = show_id(value)
         elif isinstance(value, bytes):
             event[key] = value.hex()
     return event

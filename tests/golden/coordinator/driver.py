@@ -27,6 +27,7 @@ from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
 from oncelogpb.errors import BY_REASON, OncelogError
+from oncelogpb.ids import show_generation
 from services.coordinator.commands import (
     AbortAnswer,
     AbortTransaction,
@@ -91,7 +92,6 @@ from services.core.ids import (
     TopicId,
     TxId,
     journal_offset_of,
-    show_generation,
 )
 from tests.golden.host import HostDriver, MachineHost
 

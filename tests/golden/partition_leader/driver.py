@@ -19,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from oncelogpb.ids import show_generation
 from services.core.frame import Frame, Kind, StoredFrame
 from services.core.ids import (
     PLAIN_PRODUCER_BIT,
@@ -32,7 +33,6 @@ from services.core.ids import (
     is_plain,
     journal_offset_of,
     journal_partition_of,
-    show_generation,
 )
 from services.participant import commands as p
 from services.partition_leader import commands as c

@@ -13,6 +13,7 @@ from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog.batch import TopicPartition
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
+from oncelogpb.ids import show_generation
 from oncelogpb.v1 import (
     coordinator_pb2,
     offset_manager_pb2,
@@ -340,7 +341,7 @@ class Admin:
             visible=item.visible,
             cause=_word(types_pb2.AbortCause.Name(item.cause), "ABORT_CAUSE_"),
             producer_id=item.producer.producer_id,
-            generation=f"{generation >> 32}.{generation & 0xFFFFFFFF}",
+            generation=show_generation(generation),
             group=item.group,
             name=item.name,
             begin_time_ms=item.begin_time_ms,

@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from oncelog._core.transaction import ProducerCore
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import coordinator_pb2, types_pb2
 
 # How long a lookup of an outcome may take beside the call that lost it, milliseconds.
@@ -81,7 +82,7 @@ async def commit(
             return coordinator_pb2.CommitTransactionReply(visible=outcome.visible)
         if outcome is not None and outcome.state == types_pb2.TRANSACTION_STATE_ABORTED:
             raise errors.TransactionEnded(
-                f"transaction {request.tx_id:#x} was aborted: "
+                f"transaction {show_id(request.tx_id)} was aborted: "
                 f"{types_pb2.AbortCause.Name(outcome.cause)}",
                 tx_id=request.tx_id,
                 outcome="ABORTED",
@@ -89,7 +90,7 @@ async def commit(
         if isinstance(error, errors.TransactionEnded):
             raise
         raise errors.UnknownOutcome(
-            f"nobody could say what became of transaction {request.tx_id:#x}; ask "
+            f"nobody could say what became of transaction {show_id(request.tx_id)}; ask "
             "admin.describe_transaction later",
             tx_id=request.tx_id,
         ) from error

@@ -33,6 +33,7 @@ from oncelog.aio.recorder import Recorder
 from oncelog.aio.sender import Sender
 from oncelog.batch import TopicPartition
 from oncelogpb import errors
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2, types_pb2
 
 if TYPE_CHECKING:
@@ -335,7 +336,7 @@ class Transaction:
                     return
                 if reply.result != Begun.RESULT_OPEN:
                     raise errors.TransactionEnded(
-                        f"transaction {reply.tx_id:#x} ended before it was used",
+                        f"transaction {show_id(reply.tx_id)} ended before it was used",
                         tx_id=reply.tx_id,
                     )
                 self._core.opened(reply.tx_id, Event.OPENED)

@@ -31,6 +31,7 @@ from oncelog.aio.admin import TransactionInfo
 from oncelog.batch import Batch, Record, TopicPartition
 from oncelog.checker.events import HistoryWriter
 from oncelog.errors import OncelogError
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import offset_manager_pb2
 
 # How long `settle` waits between two looks, seconds.
@@ -538,4 +539,4 @@ def _place(place: TopicPartition) -> Mapping[str, Any]:
 
 def _hex(number: int) -> str:
     """Ids as text: JSON's numbers end at 2^53. Empty for 0, which means none."""
-    return f"{number:016x}" if number else ""
+    return show_id(number) if number else ""
