@@ -98,6 +98,7 @@ _PROCESS: Final = Section(
             ("inflight_bytes_max", Throttled, "oncelog_node_inflight_bytes"),
             ("stream_calls_max", Throttled, ""),
             ("stream_answer_bytes_max", WAITS, ""),
+            ("connection_unread_bytes_max", WAITS, ""),
             ("calls_max", Throttled, "oncelog_node_unary_calls"),
             ("streams_max", Throttled, "oncelog_node_streams"),
             ("connection_calls_max", WAITS, ""),

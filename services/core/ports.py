@@ -411,6 +411,20 @@ class Call(Protocol):
         """Called once when the caller's stream ends. Only where stream_id is not 0."""
         ...
 
+    async def room(self, size: int) -> None:
+        """Waits until the caller has read so much of what it was given that this call may hold
+        `size` bytes for it, what it holds already included. Kept until the reply is written. Raises
+        Throttled where the caller's time ends first. For replies that are large."""
+        ...
+
+    def has_room(self, size: int) -> bool:
+        """Whether `room` would not wait."""
+        ...
+
+    def holds(self, size: int) -> None:
+        """How much it really holds, which may also be more than it took room for."""
+        ...
+
 
 class Reporter(Protocol):
     """Metrics and one-line state changes. Metric names get the prefix `oncelog_<role>_`."""

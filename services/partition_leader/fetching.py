@@ -82,15 +82,22 @@ class Fetching:
         )
         deadline_ms = self._env.clock.now().monotonic_ms + wait_ms
         try:
+            await call.room(budget)
             await self._read_all(self._rotated(cursors), request, budget)
             while not _is_enough(cursors, min(request.min_bytes or 1, budget)):
+                call.holds(_size(cursors))
                 left_ms = deadline_ms - self._env.clock.now().monotonic_ms
                 moved = await _wait_for_any(cursors, left_ms) if left_ms > 0 else []
                 if not moved:
                     break
                 kept = _size(cursor for cursor in cursors if cursor not in moved)
+                if kept and not call.has_room(budget):
+                    # Two that wait for each other, each with what it found, would wait for ever.
+                    break
+                await call.room(budget)
                 await self._read_all(moved, request, budget - kept)
             self._require_now(cursors)
+            call.holds(_size(cursors))
         finally:
             for cursor in cursors:
                 cursor.forget()

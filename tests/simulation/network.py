@@ -54,6 +54,15 @@ class SimCall:
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         self.process.stream_end.append(callback)
 
+    async def room(self, size: int) -> None:
+        pass
+
+    def has_room(self, size: int) -> bool:
+        return True
+
+    def holds(self, size: int) -> None:
+        pass
+
 
 class Network:
     """All processes of a run, by port."""

@@ -31,6 +31,7 @@ from services.runtime.rpc.limits import (
     throttled,
     undecodable,
 )
+from services.runtime.rpc.unread import Unread
 
 _AIO: Final[Any] = grpc.aio
 
@@ -51,6 +52,7 @@ class CallStream:
         stream_id: int,
         limits: RpcLimits,
         inflight: Inflight | None,
+        unread: Unread,
     ) -> None:
         """`inflight` is None where the service is exempt."""
         self._context = context
@@ -61,10 +63,12 @@ class CallStream:
         self._stream_id = stream_id
         self._limits = limits
         self._inflight = inflight
+        self._unread = unread
         self._counts_fields = next(iter(methods.values())).service not in EXEMPT_FROM_FIELDS
         self._end = StreamEnd()
         self._running: dict[int, asyncio.Task[None]] = {}
-        self._ready: deque[tuple[Chunks, int]] = deque()
+        # What is to be written, its size, and the call that it answers, which may hold room for it.
+        self._ready: deque[tuple[Chunks, int, CallContext | None]] = deque()
         # Of the answers in it.
         self._ready_bytes = 0
         self._answer_ready = asyncio.Event()
@@ -98,6 +102,8 @@ class CallStream:
             try:
                 await asyncio.gather(*tasks, return_exceptions=True)
             finally:
+                while self._ready:
+                    _give_back(self._ready.popleft()[2])
                 self._end.over()
 
     def drain(self) -> None:
@@ -155,7 +161,7 @@ class CallStream:
         if refusal is not None:
             if name is not None:
                 self._methods[name].count(refusal)
-            self._answer(call.number, refusal, 0)
+            self._answer(call.number, refusal, 0, None)
             return
         if self._inflight is not None:
             self._inflight.add(size)
@@ -179,15 +185,23 @@ class CallStream:
 
     async def _serve(self, method: Method, number: int, request: Any, timeout_ms: int) -> None:
         context = CallContext(
-            self._limits.timeout_ms(timeout_ms), self._identity, self._stream_id, self._end
+            self._limits.timeout_ms(timeout_ms),
+            self._identity,
+            self._stream_id,
+            self._end,
+            self._unread,
         )
-        await self._until_read()
-        answer = await method.answer(request, context)
         try:
-            self._answer(number, answer, self._fields[method.name])
+            await self._until_read()
+            answer = await method.answer(request, context)
+        except BaseException:
+            context.holds(0)
+            raise
+        try:
+            self._answer(number, answer, self._fields[method.name], context)
         except Exception as error:
             # A reply that is no message: a fault of the handler, not of the stream.
-            self._answer(number, method.fault(error), 0)
+            self._answer(number, method.fault(error), 0, context)
 
     def _ended(self, number: int, size: int) -> None:
         del self._running[number]
@@ -197,7 +211,7 @@ class CallStream:
 
     # ------------------------------------------------------------------------------- answers out
 
-    def _answer(self, number: int, answer: Any, field: int) -> None:
+    def _answer(self, number: int, answer: Any, field: int, call: CallContext | None) -> None:
         if isinstance(answer, OncelogError):
             framed = bulk.frame_error(number, to_status(answer))
         else:
@@ -205,7 +219,7 @@ class CallStream:
             if framed[1] > self._limits.message_bytes_max:
                 refusal = message_too_large("a reply", framed[1], self._limits.message_bytes_max)
                 framed = bulk.frame_error(number, to_status(refusal))
-        self._ready.append(framed)
+        self._ready.append((*framed, call))
         self._ready_bytes += framed[1]
         self._answer_ready.set()
 
@@ -215,23 +229,32 @@ class CallStream:
             self._answer_ready.clear()
             self._writing = True
             while self._ready:
-                await self._context.write(self._take())
+                message, answered = self._take()
+                try:
+                    await self._context.write(message)
+                finally:
+                    for call in answered:
+                        call.holds(0)
                 if self._is_read():
                     self._answers_written.set()
             self._writing = False
             self._answers_written.set()
             self._look_if_idle()
 
-    def _take(self) -> bytes:
-        """All answers that are ready, up to PACK_BYTES, as one message."""
+    def _take(self) -> tuple[bytes, list[CallContext]]:
+        """All answers that are ready, up to PACK_BYTES, as one message, and the calls whose room is
+        given back when it is written."""
         chunks: list[bulk.Chunk] = []
+        answered: list[CallContext] = []
         total = 0
         while self._ready and (not total or total + self._ready[0][1] <= PACK_BYTES):
-            answer, size = self._ready.popleft()
+            answer, size, call = self._ready.popleft()
             self._ready_bytes -= size
             chunks.extend(answer)
+            if call is not None and call.is_holding:
+                answered.append(call)
             total += size
-        return bulk.join(chunks)
+        return bulk.join(chunks), answered
 
     # -------------------------------------------------------------------------------- running dry
 
@@ -241,3 +264,8 @@ class CallStream:
 
     async def _run_dry(self) -> None:
         await self._idle.wait()
+
+
+def _give_back(call: CallContext | None) -> None:
+    if call is not None:
+        call.holds(0)

@@ -28,11 +28,15 @@ from services.runtime.rpc.limits import (
     EXEMPT_FROM_FIELDS,
     RpcLimits,
     message_too_large,
+    throttled,
     undecodable,
 )
+from services.runtime.rpc.unread import Unread
 
 # A traceback in a log line, characters; the end of it says most.
 TRACEBACK_CHARACTERS_MAX: Final = 8_000
+# So long before its caller gives up, a call that waits for room says why.
+ROOM_MARGIN_MS: Final = 50
 
 
 class StreamEnd:
@@ -61,19 +65,50 @@ class StreamEnd:
 class CallContext:
     """What a handler knows of its caller (services.core.ports.Call)."""
 
-    __slots__ = ("_end", "identity", "stream_id", "timeout_ms")
+    __slots__ = ("_end", "_held", "_unread", "identity", "stream_id", "timeout_ms")
 
     def __init__(
-        self, timeout_ms: int, identity: str, stream_id: int = 0, end: StreamEnd | None = None
+        self,
+        timeout_ms: int,
+        identity: str,
+        stream_id: int = 0,
+        end: StreamEnd | None = None,
+        unread: Unread | None = None,
     ) -> None:
+        """`unread` is its connection's; None where the transport holds replies back by itself."""
         self.timeout_ms = timeout_ms
         self.identity = identity
         self.stream_id = stream_id
         self._end = end
+        self._unread = unread
+        # Of what `_unread` counts.
+        self._held = 0
 
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         assert self._end is not None, "a unary call has no stream"
         self._end.tell(callback)
+
+    @property
+    def is_holding(self) -> bool:
+        return self._held > 0
+
+    async def room(self, size: int) -> None:
+        if self._unread is None or size <= self._held:
+            return
+        try:
+            async with asyncio.timeout(max(self.timeout_ms - ROOM_MARGIN_MS, 0) / 1000):
+                await self._unread.take(size - self._held)
+        except TimeoutError:
+            raise throttled("connection_unread_bytes_max", self._unread.maximum) from None
+        self._held = size
+
+    def has_room(self, size: int) -> bool:
+        return self._unread is None or self._unread.has_room(max(size - self._held, 0))
+
+    def holds(self, size: int) -> None:
+        if self._unread is not None and size != self._held:
+            self._unread.change(size - self._held)
+            self._held = size
 
 
 class Method:

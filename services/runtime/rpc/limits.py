@@ -28,8 +28,11 @@ class RpcLimits:
     stream_calls_max: int = 8_192
     # Bytes of answers on one stream that its caller has not read yet: above, it is not read either,
     # and what it asked before is answered later. A caller that reads none costs no more than this,
-    # and what its calls under way are answered.
+    # and what its calls under way are answered: for fetches, connection_unread_bytes_max.
     stream_answer_bytes_max: int = 64 * 1024 * 1024
+    # Bytes of fetched records that one connection has not read yet: above, its further fetches
+    # wait, and are THROTTLED where their time ends first. One that comes alone is always taken.
+    connection_unread_bytes_max: int = 64 * 1024 * 1024
     # Unary calls under way at once, over all callers: THROTTLED above.
     calls_max: int = 65_536
     # Streams open at once, over all callers: THROTTLED above.

@@ -17,6 +17,7 @@ import itertools
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
 from typing import Any, Final
+from weakref import WeakValueDictionary
 
 import grpc
 import grpc.aio
@@ -39,6 +40,7 @@ from services.runtime.rpc.limits import (
     RpcLimits,
     throttled,
 )
+from services.runtime.rpc.unread import Unread
 
 # How often the gauges of `held` are set.
 REPORT_EVERY_MS: Final = 1_000
@@ -68,6 +70,8 @@ class RpcServer:
         self._inflight = Inflight(self._limits.inflight_bytes_max)
         self._stream_ids = itertools.count(1)
         self._streams: set[CallStream] = set()
+        # By the caller's address; gone with the last call of a connection.
+        self._unread: WeakValueDictionary[str, Unread] = WeakValueDictionary()
         self._stream_count = 0
         self._call_count = 0
         self._stopping = False
@@ -182,7 +186,10 @@ class RpcServer:
             self._inflight.add(size)
             self._call_count += 1
             try:
-                answer = await method.answer(request, self._unary_context(context))
+                call = self._unary_context(context)
+                # Runs when the answer has gone out, or never will.
+                context.add_done_callback(lambda _: call.holds(0))
+                answer = await method.answer(request, call)
             finally:
                 self._call_count -= 1
                 self._inflight.remove(size)
@@ -264,6 +271,7 @@ class RpcServer:
                 stream_id=next(self._stream_ids),
                 limits=self._limits,
                 inflight=None if exempt else self._inflight,
+                unread=self._unread_of(context),
             )
             self._streams.add(stream)
             self._stream_count += 1
@@ -297,8 +305,17 @@ class RpcServer:
         remaining_s = context.time_remaining()
         asked_ms = 0 if remaining_s is None else max(1, int(min(remaining_s, 1e9) * 1000))
         return CallContext(
-            self._limits.timeout_ms(asked_ms), tls_files.identity_of(context.auth_context())
+            self._limits.timeout_ms(asked_ms),
+            tls_files.identity_of(context.auth_context()),
+            unread=self._unread_of(context),
         )
+
+    def _unread_of(self, context: Any) -> Unread:
+        peer = context.peer()
+        unread = self._unread.get(peer)
+        if unread is None:
+            unread = self._unread[peer] = Unread(self._limits.connection_unread_bytes_max)
+        return unread
 
 
 async def _abort(context: Any, error: OncelogError) -> bytes:

@@ -274,6 +274,15 @@ class FakeCall:
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         pass
 
+    async def room(self, size: int) -> None:
+        pass
+
+    def has_room(self, size: int) -> bool:
+        return True
+
+    def holds(self, size: int) -> None:
+        pass
+
 
 class World:
     """Everything, wired."""

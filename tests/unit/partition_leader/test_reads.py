@@ -278,6 +278,56 @@ def test_what_was_read_counts_in_the_budget_of_what_comes() -> None:
     run(story)
 
 
+class RoomCall(FakeCall):
+    """A caller with room for so many bytes that it has not read yet."""
+
+    def __init__(self, room: int) -> None:
+        super().__init__()
+        self.left = room
+        self.took: list[int] = []
+        self.held: list[int] = []
+
+    async def room(self, size: int) -> None:
+        assert self.has_room(size), "it would wait"
+        self.took.append(size)
+
+    def has_room(self, size: int) -> bool:
+        return size <= self.left
+
+    def holds(self, size: int) -> None:
+        self.held.append(size)
+
+
+def test_a_fetch_takes_room_before_it_reads_and_holds_what_it_found() -> None:
+    async def story(session: Session) -> None:
+        session.call = call = RoomCall(10_000)
+        await session.produce(plain(batch([b"x" * 900])))
+        (found,) = [batch.payload for batch in (await session.fetch(max_bytes=5_000)).batches]
+        assert (call.took, call.held) == ([5_000], [len(found)])
+
+    run(story)
+
+
+def test_a_long_poll_that_finds_no_more_room_answers_with_what_it_has() -> None:
+    """Two of one caller, each with something found, would wait for each other's room."""
+
+    async def story(session: Session) -> None:
+        session.call = call = RoomCall(9_000_000)
+        await session.produce(plain(batch([b"x" * 900])))
+        wanted = [pb.FetchPartition(partition=partition_of(id_)) for id_ in (FIRST, SECOND)]
+        request = pb.FetchRequest(partitions=wanted, max_wait_ms=30_000, min_bytes=2_000)
+        polling = asyncio.create_task(session.fetch_all(request))
+        await asyncio.sleep(0.01)
+        assert not polling.done()
+        assert 0 < call.held[-1] < 2_000
+        call.left = 0
+        await session.produce(plain(batch([b"y" * 1_200], partition=SECOND)))
+        first, second = await polling
+        assert (len(first.batches), len(second.batches)) == (1, 0)
+
+    run(story)
+
+
 def test_long_poll_ends_with_nothing() -> None:
     async def story(session: Session) -> None:
         fetched = await session.fetch(max_wait_ms=1)

@@ -58,5 +58,13 @@ class _Call:
     def on_stream_end(self, callback: object) -> None:
         raise AssertionError("a unary call has no stream")
 
+    async def room(self, size: int) -> None:
+        raise AssertionError("a reply to markers is small")
+
+    def has_room(self, size: int) -> bool:
+        return True
+
+    def holds(self, size: int) -> None: ...
+
 
 _NO_CALL: Call = _Call()

@@ -1,0 +1,64 @@
+"""Bytes of replies that one connection has not read yet. A fetch takes room before it reads, so a
+caller that asks for much and reads nothing costs no more than `connection_unread_bytes_max`.
+
+Invariants: what is taken is given back once, when the reply is written or its call has ended; room
+is given in the order in which it was asked for; who comes alone gets any size.
+
+Left out: replies of calls that do not ask for room (they are small), and Subscribe, whose handler
+makes no reply before the last one is written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+
+
+class Unread:
+    """Of one connection."""
+
+    __slots__ = ("__weakref__", "_bytes", "_waiting", "maximum")
+
+    def __init__(self, maximum: int) -> None:
+        self.maximum = maximum
+        self._bytes = 0
+        self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
+
+    @property
+    def bytes(self) -> int:
+        return self._bytes
+
+    def has_room(self, size: int) -> bool:
+        """Whether `take` would not wait."""
+        return not self._waiting and self._fits(size)
+
+    async def take(self, size: int) -> None:
+        """Waits for room."""
+        if self.has_room(size):
+            self._bytes += size
+            return
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        entry = (size, turn)
+        self._waiting.append(entry)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                self.change(-size)
+            else:
+                self._waiting.remove(entry)
+                self.change(0)
+            raise
+
+    def change(self, by: int) -> None:
+        """Without waiting: what was read turned out smaller or larger, or was written."""
+        self._bytes += by
+        assert self._bytes >= 0, "more was given back than taken"
+        while self._waiting and self._fits(self._waiting[0][0]):
+            size, turn = self._waiting.popleft()
+            if not turn.done():
+                self._bytes += size
+                turn.set_result(None)
+
+    def _fits(self, size: int) -> bool:
+        return self._bytes == 0 or self._bytes + size <= self.maximum
