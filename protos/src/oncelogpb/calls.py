@@ -239,12 +239,7 @@ class CallStream:
     # ---------------------------------------------------------------------------- the open calls
 
     def _require_room(self, size: int) -> None:
-        if size > MESSAGE_BYTES_MAX:
-            raise TooLarge(
-                f"a call of {size} bytes is above message_bytes_max = {MESSAGE_BYTES_MAX}",
-                limit="message_bytes_max",
-                maximum=MESSAGE_BYTES_MAX,
-            )
+        _require_small(size)
         if len(self._open) >= OPEN_CALLS_MAX:
             raise _throttled("open_calls_max", OPEN_CALLS_MAX)
         if self._waiting_bytes + size > WAITING_BYTES_MAX:
@@ -296,13 +291,14 @@ async def unary(
     """One call by itself; `method` in snake case. Raises OncelogError."""
     descriptor = rpcs.find(service)
     rpc = _rpc(service, method)
+    data = _serialize(request)
     call = channel.unary_unary(
         f"/{descriptor.full_name}/{rpc.name}",
-        request_serializer=_serialize,
+        request_serializer=None,
         response_deserializer=rpcs.message_class(rpc.output_type).FromString,
     )
     try:
-        return await call(request, timeout=timeout_ms / 1000)
+        return await call(data, timeout=timeout_ms / 1000)
     except grpc.aio.AioRpcError as failure:
         raise from_rpc_error(failure) from None
     except grpc.aio.UsageError as failure:
@@ -316,11 +312,12 @@ async def server_stream(
     iterating (use contextlib.aclosing). Raises OncelogError."""
     descriptor = rpcs.find(service)
     rpc = _rpc(service, method)
+    data = _serialize(request)
     call = channel.unary_stream(
         f"/{descriptor.full_name}/{rpc.name}",
-        request_serializer=_serialize,
+        request_serializer=None,
         response_deserializer=rpcs.message_class(rpc.output_type).FromString,
-    )(request)
+    )(data)
     try:
         while (reply := await call.read()) is not _EOF:
             yield reply
@@ -355,7 +352,21 @@ def _rpc(service: str, method: str) -> MethodDescriptor:
 
 
 def _serialize(message: Message) -> bytes:
-    return message.SerializeToString()
+    data = message.SerializeToString()
+    _require_small(len(data))
+    return data
+
+
+def _require_small(size: int) -> None:
+    """The transport's own refusal has no reason of ours: nobody could say that nothing happened.
+    Raises TooLarge."""
+    if size > MESSAGE_BYTES_MAX:
+        raise TooLarge(
+            f"a call of {size} bytes is above message_bytes_max = {MESSAGE_BYTES_MAX}; send or ask "
+            "for less at once",
+            limit="message_bytes_max",
+            maximum=MESSAGE_BYTES_MAX,
+        )
 
 
 async def _refusal(stream: Any) -> OncelogError:

@@ -51,6 +51,43 @@ def test_a_request_above_message_bytes_max_is_told_so_and_the_server_goes_on() -
     run(story())
 
 
+def test_what_the_transport_would_not_carry_is_refused_before_it_is_sent(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its own refusal has no reason of ours, so nobody could say that nothing happened."""
+    monkeypatch.setattr(calls, "MESSAGE_BYTES_MAX", 9_000)
+
+    async def story() -> None:
+        asked = 0
+
+        async def count(request: Any, call: Any) -> Any:
+            nonlocal asked
+            asked += 1
+
+        async with serving("Coordinator", init_producer=count) as (_, channel):
+            large = coordinator.InitProducerRequest(name="x" * 9_001)
+            stream = calls.CallStream(channel, "coordinator")
+            replies = calls.server_stream(
+                channel,
+                "partition_leader",
+                "subscribe",
+                leader.SubscribeRequest(partitions=[leader.FetchPartition()] * 5_000),
+            )
+            for call in (
+                calls.unary(channel, "coordinator", "init_producer", large),
+                stream.call("init_producer", large),
+                anext(replies),
+            ):
+                error = await outcome_of(call)
+                assert type(error) is TooLarge
+                assert not error.may_have_applied
+                assert error.metadata == {"limit": "message_bytes_max", "maximum": "9000"}
+            await stream.close()
+        assert not asked
+
+    run(story())
+
+
 def test_a_stream_message_above_message_bytes_max_ends_the_stream_by_name() -> None:
     async def story() -> None:
         async with serving("Coordinator", limits=SMALL, init_producer=echo) as (_, channel):
