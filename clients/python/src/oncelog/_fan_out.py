@@ -192,8 +192,8 @@ class FanOut:
             echo = partition in broken and isinstance(
                 error, errors.OutOfOrderSequence | errors.UnknownProducer
             )
+            self._protocol.learn_failure(partition, error)
             if echo or _is_repeatable(error):
-                self._protocol.learn_failure(partition, error)
                 again.append(index)
                 broken.add(partition)
         return again

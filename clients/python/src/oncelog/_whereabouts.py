@@ -30,6 +30,8 @@ METADATA_ATTEMPT_MS: Final = 3_000
 TOPIC_GRACE_MS: Final = 500
 # Who waits for elections looks at least this often: at the back-off of this attempt.
 LED_ATTEMPT_MAX: Final = 3
+# What a leader says of a topic that was deleted, perhaps to be made again under another id.
+_GONE: Final = (errors.UnknownTopic, errors.UnknownPartition)
 
 
 class Whereabouts:
@@ -162,6 +164,8 @@ class Whereabouts:
         action = retries.action_for(error)
         if isinstance(error, errors.NotLeader):
             return self.directory.redirect(key, error)
+        if isinstance(key, PartitionKey) and isinstance(error, _GONE):
+            self.directory.forget_topic_id(key.topic_id)
         if action in (Action.REDIRECT, Action.ASK):
             self.directory.forget(key)
         return False

@@ -200,7 +200,7 @@ class Directory:
         for name in request.topics:
             self.forget_topic(name)
         for topic_id in request.topic_ids:
-            self.forget_topic(self._names.get(topic_id, ""))
+            self.forget_topic_id(topic_id)
         for topic in reply.topics:
             self._learn_topic(topic)
         self._learn_routes(Kind.TRANSACTION_GROUP, reply.transaction_groups)
@@ -258,6 +258,10 @@ class Directory:
             self._names.pop(topic.topic_id, None)
             for partition in topic.partitions:
                 self._leaders.pop(PartitionKey(topic.topic_id, partition.number), None)
+
+    def forget_topic_id(self, topic_id: bytes) -> None:
+        """It is gone; its name may be of another topic now."""
+        self.forget_topic(self._names.get(topic_id, ""))
 
     def _learn_topic(self, topic: partition_leader_pb2.TopicDescription) -> None:
         self.forget_topic(topic.name)

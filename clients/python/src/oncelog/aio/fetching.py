@@ -243,8 +243,8 @@ class Prefetcher:
         """Corrects the directory, or tells the user where repeating cannot help."""
         if not isinstance(error, errors.OncelogError):
             raise error
+        self._protocol.learn_failure(partition, error)
         if retries.is_repeatable(retries.action_for(error), idempotent=True):
-            self._protocol.learn_failure(partition, error)
             return
         self._stuck.add(partition)
         # One error of many partitions is one error.

@@ -228,9 +228,8 @@ class Sender:
     def _fail(self, partition: PartitionKey, batch: Numbered, error: errors.OncelogError) -> None:
         lane = self._lanes[partition]
         action = lane.fail(batch, error)
-        if action in (Action.RETRY, Action.REDIRECT):
-            self._protocol.learn_failure(partition, error)
-        else:
+        self._protocol.learn_failure(partition, error)
+        if action not in (Action.RETRY, Action.REDIRECT):
             self._lose([batch], error)
         self._after(partition, lane, error)
 

@@ -400,6 +400,10 @@ class Transaction:
         if isinstance(error, errors.GroupMoved):
             for consumer in self._senders_of:
                 consumer.forget()
+        if isinstance(error, errors.UnknownTopic):
+            # A coordinator does not say which of the topics in a one-shot is gone.
+            for partition, _ in self._held:
+                self._protocol.learn_failure(partition, error)
         self._release()
 
     # --------------------------------------------------------------------------------- committing
