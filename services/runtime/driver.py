@@ -25,6 +25,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
+from errno import EIO
 from typing import Any, Final, NamedTuple
 
 from oncelogpb.errors import DiskFull, Loading, NotLeader, OncelogError, UnknownOutcome
@@ -161,8 +162,11 @@ class Driver:
         """Leads `epoch`: loads the machine, writes EPOCH_START. Ready when the HW covers it.
 
         `skip` leaves a hole of journal offsets before EPOCH_START (after an unclean election).
+        Raises JournalDamaged, OSError: then it must be resigned.
         """
         await self.closed()
+        if self.standing is Standing.FAILED:
+            raise OSError(EIO, "a write failed since this replica stood in the election")
         assert self.standing is Standing.STANDBY, f"lead() of a replica that is {self.standing}"
         assert epoch > self.journal.last_epoch, "an epoch is never continued"
         self.standing = Standing.LOADING
@@ -318,7 +322,7 @@ class Driver:
         self._around.commit.wrote(
             self.journal,
             lambda end: self._synced(epoch, end),
-            lambda error: self._write_failed(epoch, error),
+            self._write_failed,
             appended_bytes=appended_bytes,
         )
 
@@ -454,15 +458,21 @@ class Driver:
 
     # ----------------------------------------------------------------------------------- failures
 
-    def _write_failed(self, epoch: int, error: OSError) -> None:
-        """Bytes are in doubt: this epoch is never continued (design §4)."""
-        if self.standing is Standing.FAILED or epoch != self._epoch:
+    def _write_failed(self, error: OSError) -> None:
+        """Bytes are in doubt: this epoch is never continued (design §4). Whichever epoch wrote
+        them, what this one appends would stand behind them, and is never written."""
+        if self.standing is Standing.FAILED:
             return
+        led = self.standing in (Standing.LOADING, Standing.READY)
         self.standing = Standing.FAILED
         self._around.reporter.event(
-            "write failed, resigning", partition=str(self.partition), epoch=epoch, error=str(error)
+            "write failed, resigning",
+            partition=str(self.partition),
+            epoch=self._epoch,
+            error=str(error),
         )
-        self._drop_leadership("a write failed")
+        if led:
+            self._drop_leadership("a write failed")
         self._around.failed(self.partition, error)
 
     async def recover_from_failure(self) -> None:

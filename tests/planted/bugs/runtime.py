@@ -164,7 +164,7 @@ BUGS: Final = (
         (
             Edit(
                 "services.runtime.driver:Driver._write_failed",
-                "if self.standing is Standing.FAILED or epoch != self._epoch:",
+                "if self.standing is Standing.FAILED:",
                 "if True:",
             ),
         ),

@@ -1,0 +1,75 @@
+"""A driver over a fake disk, with switches for what surrounds it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any
+
+from services.core.ids import PartitionId, TopicId
+from services.core.role import at_once
+from services.runtime.driver import Driver, Standing, Surroundings
+from services.runtime.storage.commit import GroupCommit
+from services.runtime.storage.journal import Journal
+from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.virtual_time import VirtualTimeLoop, run
+from tests.unit.runtime.counter import CounterRole, Quiet, Silent
+
+PARTITION = PartitionId(TopicId(b"c" * 16), 0)
+
+
+class Bench:
+    """See the module."""
+
+    def __init__(self, loop: VirtualTimeLoop, disk: FakeDisk | None = None) -> None:
+        self.loop = loop
+        self.disk = disk or FakeDisk(seed=1)
+        self.role = CounterRole()
+        self.outboxes: list[Quiet] = []
+        self.failures: list[Exception] = []
+        self.lease_valid = True
+        self.has_room = True
+        self.snapshot_every_bytes = 1 << 30
+        self.commits = 0
+        self.offload: Callable[[Callable[[], None]], Awaitable[None]] = at_once
+        self.driver = self._open()
+
+    def _open(self) -> Driver:
+        def commit_done(stats: object) -> None:
+            self.commits += 1
+
+        around = Surroundings(
+            clock=self.loop,
+            commit=GroupCommit(self.disk, on_commit=commit_done),
+            reporter=Silent(),
+            lease_valid=lambda: self.lease_valid,
+            has_room=lambda: self.has_room,
+            offload=lambda work: self.offload(work),
+            snapshot_every_bytes=self.snapshot_every_bytes,
+            failed=lambda partition, error: self.failures.append(error),
+        )
+        journal = Journal.open(self.disk, "partitions/p", segment_bytes=1 << 16)
+        return Driver(PARTITION, self.role, journal, around, self._make_outbox)
+
+    def _make_outbox(self, driver: Driver) -> Quiet:
+        self.outboxes.append(Quiet())
+        return self.outboxes[-1]
+
+    async def lead(self, epoch: int = 1, *, skip: int = 0) -> None:
+        await self.driver.lead(epoch, skip=skip)
+        while self.driver.standing is Standing.LOADING:
+            await asyncio.sleep(0.001)
+
+    def lose_power(self, tear: Tear = Tear.NOTHING) -> Bench:
+        """What the next process finds."""
+        self.disk.crash(tear)
+        return Bench(self.loop, self.disk.reopen())
+
+
+def story(tell: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    loop = VirtualTimeLoop()
+
+    async def main() -> None:
+        await tell(Bench(loop))
+
+    run(main(), loop)

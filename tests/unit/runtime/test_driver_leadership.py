@@ -1,0 +1,284 @@
+"""One replica from one leadership to the next: what the earlier one left behind (its machine, its
+snapshot, what it had not projected, its writes still on their way) is not taken for the later
+one's."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from oncelogpb.errors import NotLeader, UnknownOutcome
+from services.core.machine import Decision
+from services.runtime import driver
+from services.runtime.driver import Standing
+from tests.unit.runtime.bench import Bench, story
+from tests.unit.runtime.counter import Add, Added, Quiet
+
+SLOW_MS = (1_000, 1_000)
+
+
+async def fail_a_write(bench: Bench, number: int) -> None:
+    """The leader loses what it was told last, and stands by."""
+    bench.disk.fail_next()
+    with pytest.raises(UnknownOutcome):
+        await bench.driver.submit(Add(number))
+    await bench.driver.recover_from_failure()
+
+
+def test_i29_a_write_of_the_last_epoch_that_fails_in_the_next_one_ends_that_too() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        bench.disk._delay_ms = SLOW_MS
+        bench.disk.fail_next()
+        doubtful = bench.driver.submit(Add(1))
+        await asyncio.sleep(0.1)
+        bench.driver.step_down("deposed")
+        with pytest.raises(UnknownOutcome):
+            await doubtful
+        await bench.driver.lead(2)
+        await asyncio.sleep(10)
+        # Its EPOCH_START stands behind bytes in doubt, so nothing of it is ever written.
+        assert bench.driver.standing is Standing.FAILED, "it would load for ever"
+        assert len(bench.failures) == 1
+        await bench.driver.recover_from_failure()
+        await bench.lead(3)
+        assert await bench.driver.submit(Add(5)) == 5
+
+    story(tell)
+
+
+def test_i29_a_write_that_fails_between_election_and_leading_is_an_error_of_the_disk() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        bench.disk.fail_next()
+        doubtful = bench.driver.submit(Add(1))
+        await asyncio.sleep(0)
+        bench.driver.step_down("deposed")
+        with pytest.raises(UnknownOutcome):
+            await doubtful
+        await asyncio.sleep(1)
+        assert bench.driver.standing is Standing.FAILED
+        # The process goes on, and resigns what it won: only an OSError is taken for that.
+        with pytest.raises(OSError, match="write failed"):
+            await bench.driver.lead(2)
+        await bench.driver.recover_from_failure()
+        await bench.lead(3)
+        assert await bench.driver.submit(Add(5)) == 5
+
+    story(tell)
+
+
+def test_i4_what_was_lost_is_never_projected() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        await bench.driver.submit(Add(1))
+        await fail_a_write(bench, 10)
+        await bench.lead(2)
+        await bench.driver.submit(Add(2))
+        await bench.driver.submit(Add(3))
+        assert {number for _, number in bench.role.projected} == {1, 2, 3}
+
+    story(tell)
+
+
+def test_i35_a_snapshot_of_what_was_lost_is_never_written() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        await bench.driver.submit(Add(1))
+        doubtful = bench.driver.submit(Add(10))
+        bench.driver._capture_snapshot()
+        bench.disk.fail_next()
+        with pytest.raises(UnknownOutcome):
+            await doubtful
+        await bench.driver.recover_from_failure()
+        await bench.lead(2)
+        for number in (2, 3, 4):
+            await bench.driver.submit(Add(number))
+        await asyncio.sleep(1)
+        after = bench.lose_power()
+        await after.lead(3)
+        assert after.driver.machine.total == 1 + 2 + 3 + 4
+
+    story(tell)
+
+
+def test_who_waits_for_the_next_advance_hears_of_the_step_down() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        waiting = asyncio.ensure_future(bench.driver.advanced())
+        bench.driver.step_down("deposed")
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert waiting.done(), "a long poll would wait at who leads no more"
+
+    story(tell)
+
+
+def test_a_later_leadership_begins_when_nothing_of_the_last_one_runs() -> None:
+    class Slow(Quiet):
+        async def stop(self) -> None:
+            await asyncio.sleep(1)
+            self.stopped = True
+
+    async def tell(bench: Bench) -> None:
+        slow = Slow()
+        bench.driver._make_outbox = lambda of: slow
+        await bench.lead(1)
+        bench.driver.step_down("deposed")
+        leading = asyncio.ensure_future(bench.driver.lead(2))
+        await asyncio.sleep(0.5)
+        assert bench.driver.standing is Standing.STANDBY
+        await leading
+        assert slow.stopped
+        assert bench.driver.machine.epoch == 2
+
+    story(tell)
+
+
+def test_a_snapshot_that_is_being_written_is_waited_for() -> None:
+    async def tell(bench: Bench) -> None:
+        written: list[bool] = []
+
+        async def slowly(work: Callable[[], None]) -> None:
+            await asyncio.sleep(1)
+            work()
+            written.append(True)
+
+        await bench.lead(1)
+        bench.offload = slowly
+        await bench.driver.submit(Add(1))
+        bench.driver._capture_snapshot()
+        await bench.driver.submit(Add(2))
+        bench.driver.step_down("deposed")
+        await bench.driver.closed()
+        assert written, "the journal may be cut, or closed, from here on"
+
+    story(tell)
+
+
+def test_the_machine_of_an_ended_leadership_is_dropped() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        bench.driver.step_down("deposed")
+        await bench.driver.closed()
+        assert bench.driver.machine is None
+
+    story(tell)
+
+
+def test_a_later_leadership_takes_snapshots_again() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        bench.driver.journal.slots("outcomes", 8).write(1, b"outcome!")
+        await bench.driver.submit(Add(1))
+        bench.disk.fail_next()
+        await bench.driver.checkpoint()
+        assert bench.driver.journal.load_snapshot() is None, "its slots are in doubt"
+        bench.driver.step_down("deposed")
+        await bench.lead(2)
+        await bench.driver.checkpoint()
+        assert bench.driver.journal.load_snapshot() is not None
+
+    story(tell)
+
+
+@pytest.mark.parametrize("next_epoch", [None, 3])
+def test_i18_a_replay_that_is_overtaken_writes_no_epoch_start(
+    next_epoch: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(driver, "REPLAY_SLICE", 2)
+
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        for number in range(1, 10):
+            await bench.driver.submit(Add(number))
+        bench.driver.step_down("deposed")
+        await bench.driver.closed()
+        overtaken = asyncio.ensure_future(bench.driver.lead(2))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        bench.driver.step_down("deposed while loading")
+        if next_epoch is not None:
+            await bench.lead(next_epoch)
+        await overtaken
+        await asyncio.sleep(1)
+        # It was granted to this process, and left: who left an epoch never leads it again.
+        assert bench.driver.journal.last_epoch == (next_epoch or 1)
+        assert (bench.driver.standing is Standing.READY) == (next_epoch is not None)
+
+    story(tell)
+
+
+def test_i18_no_tick_appends_past_the_lease() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        bench.driver.machine.decide = lambda command, now: Decision((Added(1),))
+        end = bench.driver.log_end
+        bench.lease_valid = False
+        bench.driver.tick()
+        assert bench.driver.log_end == end
+        bench.lease_valid = True
+        bench.driver.tick()
+        assert bench.driver.log_end == end + 1
+
+    story(tell)
+
+
+def test_i27_no_read_gives_what_is_above_the_high_watermark() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        await bench.driver.submit(Add(1))
+        bench.driver.submit(Add(2)).add_done_callback(lambda done: done.exception())
+        end = bench.driver.log_end
+        assert bench.driver.high_watermark == end - 1
+        found = await bench.driver.read(0, 1 << 20, below=end)
+        assert found[-1].end == end - 1
+        before = bench.driver.high_watermark
+        bench.driver.step_down("deposed")
+        await bench.driver.lead(2)
+        assert bench.driver.high_watermark >= before, "it never goes back"
+
+    story(tell)
+
+
+def test_i35_a_checkpoint_takes_no_state_that_is_not_durable() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        await bench.driver.submit(Add(1))
+        last = bench.driver.submit(Add(2))
+        await bench.driver.checkpoint()
+        assert bench.driver.journal.load_snapshot() is None
+        await last
+
+    story(tell)
+
+
+def test_projections_see_nothing_that_is_on_its_way_to_the_disk() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        first = bench.driver.submit(Add(4))
+        await asyncio.sleep(0)
+        # While the first is being synced.
+        second = bench.driver.submit(Add(5))
+        await first
+        assert bench.role.projected == [(1, 4)]
+        await second
+        assert bench.role.projected == [(1, 4), (2, 5)]
+
+    story(tell)
+
+
+def test_i18_a_refusal_is_not_told_past_the_lease() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        recorded = bench.driver.submit(Add(1))
+        refused = bench.driver.submit(Add(-1))
+        bench.lease_valid = False
+        with pytest.raises(NotLeader):
+            await refused
+        with pytest.raises(UnknownOutcome):
+            await recorded
+
+    story(tell)
