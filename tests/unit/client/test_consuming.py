@@ -217,6 +217,25 @@ def test_pending_offsets_are_waited_for_and_then_told() -> None:
     assert 1.0 < seconds <= 2.1
 
 
+@pytest.mark.parametrize("pending_timeout_ms", [0, 20])
+def test_who_does_not_wait_for_pending_offsets_still_waits_for_answers(
+    pending_timeout_ms: int,
+) -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        transport.delay_s = 0.1
+        assert await consumer.position("a", 0) == 7
+
+        def pending(to: Endpoint, request: Any) -> Any:
+            raise errors.PendingTransaction("x")
+
+        transport.handlers["offset_manager.fetch_offsets"] = pending
+        consumer.forget()
+        with pytest.raises(errors.PendingTransaction):
+            await consumer.poll(1.0)
+
+    consuming(work, group="g", committed=7, pending_timeout_ms=pending_timeout_ms)
+
+
 def test_i31_a_poll_ends_when_it_said() -> None:
     async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
         assert await consumer.poll(3.0) is None

@@ -269,6 +269,29 @@ def test_a_refusal_after_a_lost_answer_is_still_an_unknown_outcome() -> None:
     assert isinstance(error, errors.UnknownOutcome)
 
 
+@pytest.mark.parametrize("whole", [True, False], ids=["the call", "one item"])
+def test_a_refusal_of_a_batch_after_a_lost_answer_is_still_an_unknown_outcome(whole: bool) -> None:
+    """NOT_LEADER alone would promise that nothing was appended (I6)."""
+    transport = ScriptedTransport(5)
+    lost = True
+
+    def handler(to: Endpoint, request: Any) -> Any:
+        nonlocal lost
+        error = errors.UnknownOutcome("lost") if lost else errors.NotLeader("x")
+        lost = False
+        if whole:
+            raise error
+        reply = leader.ProduceReply()
+        reply.results.add(partition=place(0), error=errors.to_status(error))
+        return reply
+
+    transport.handlers["partition_leader.produce"] = handler
+    reply, _ = ask(transport, "partition_leader.produce", produce_request(0), 2_000)
+    told = errors.from_status(reply.results[0].error)
+    assert isinstance(told, errors.UnknownOutcome)
+    assert "an answer was lost, and then: NOT_LEADER" in told.message
+
+
 def test_nobody_leads_it_now_is_waited_for() -> None:
     transport = ScriptedTransport(0)
     asked = 0

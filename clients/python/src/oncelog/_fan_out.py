@@ -91,6 +91,8 @@ class FanOut:
         reply_type: Any = None
         open_items = list(range(len(partitions)))
         attempt = 0
+        # Items of which an answer was lost: a later refusal does not say that nothing happened.
+        in_doubt: set[int] = set()
         while open_items:
             self._protocol.require_open()
             groups, refused = await self._by_leader(partitions, open_items, deadline)
@@ -112,7 +114,11 @@ class FanOut:
                         failed[index] = errors.from_status(item.error)
             again = self._again(partitions, failed)
             for index, error in failed.items():
-                results[index] = _refusal(method, partitions[index], error)
+                told = error
+                if index in in_doubt and not error.may_have_applied and _is_repeatable(error):
+                    told = errors.UnknownOutcome(f"an answer was lost, and then: {error}")
+                results[index] = _refusal(method, partitions[index], told)
+            in_doubt |= {index for index in again if failed[index].may_have_applied}
             if not again:
                 break
             wait = max(

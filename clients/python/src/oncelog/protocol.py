@@ -38,8 +38,16 @@ class AsyncProtocol(Whereabouts):
 
     # ------------------------------------------------------------------------------------ calls
 
-    async def call(self, method: str, request: Any, timeout_ms: int | None = None) -> Any:
-        """The reply. `method` is "service.rpc_in_snake_case". Raises OncelogError."""
+    async def call(
+        self,
+        method: str,
+        request: Any,
+        timeout_ms: int | None = None,
+        *,
+        pending_ms: int | None = None,
+    ) -> Any:
+        """The reply. `method` is "service.rpc_in_snake_case". `pending_ms`: how long at most
+        PENDING_TRANSACTION is waited for, of a call to one process. Raises OncelogError."""
         deadline = self.deadline(timeout_ms)
         kind = routing.method_of(method).kind
         if kind is Kind.PARTITIONS:
@@ -59,7 +67,10 @@ class AsyncProtocol(Whereabouts):
                 method, request, deadline, lambda: self.any_process(method, deadline), None
             )
         key = routing.key_of(method, request)
-        return await self.repeat(method, request, deadline, lambda: self.locate(key, deadline), key)
+        patience = deadline if pending_ms is None else min(deadline, self.now_ms() + pending_ms)
+        return await self.repeat(
+            method, request, deadline, lambda: self.locate(key, deadline), key, patience
+        )
 
     async def close(self) -> None:
         """Ends every call that is under way. Safe to repeat."""
@@ -78,8 +89,10 @@ class AsyncProtocol(Whereabouts):
         deadline: float,
         locate: Callable[[], Awaitable[Endpoint]],
         key: Key | PartitionKey | None,
+        patience: float | None = None,
     ) -> Any:
-        """Until it succeeds, fails for good, or the deadline comes."""
+        """Until it succeeds, fails for good, or the deadline comes; `patience` is the deadline of
+        waiting for a pending transaction."""
         idempotent = routing.method_of(method).idempotent
         attempt = 0
         in_doubt = False
@@ -99,7 +112,10 @@ class AsyncProtocol(Whereabouts):
                     self.doubt_processes(error)
                 moved = key is not None and self.learn_failure(key, error)
                 if not moved or attempt % 2:
-                    await self.back_off_before(deadline, attempt, error, method, in_doubt=in_doubt)
+                    until = deadline
+                    if patience is not None and isinstance(error, errors.PendingTransaction):
+                        until = patience
+                    await self.back_off_before(until, attempt, error, method, in_doubt=in_doubt)
                 attempt += 1
 
     async def back_off_before(

@@ -297,9 +297,10 @@ class Consumer:
             view=self._view,
         )
         # Only a stable answer waits for transactions in flight.
-        timeout_ms = max(1, self._options.pending_timeout_ms) if stable else None
+        pending_ms = self._options.pending_timeout_ms if stable else 0
+        timeout_ms = max(self._protocol.options.timeout_ms, pending_ms)
         reply: offset_manager_pb2.FetchOffsetsReply = await self._protocol.call(
-            "offset_manager.fetch_offsets", request, timeout_ms
+            "offset_manager.fetch_offsets", request, timeout_ms, pending_ms=pending_ms
         )
         return reply
 
