@@ -4,6 +4,10 @@ Thin on purpose: every class here holds its asyncio twin and passes on. What a c
 it raises, is written at the twin. Usable from many threads (a consumer and a transaction by one at
 a time), not across a fork (Forked).
 
+Every method is written out all the same: a signature that a decorator makes of the twin's
+(ParamSpec) is a variable of inferred type, and those a typed package (PEP 561) must not show to
+users' checkers and editors. A test holds both faces to the same names and arguments.
+
 `send` does not go to the loop: it fills a buffer in the caller's thread (`aio.recorder`).
 """
 
