@@ -9,7 +9,6 @@ Everything that is outside comes in through `Outside`, so that the simulator run
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import functools
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,7 +16,7 @@ from typing import Any, Final, Protocol
 
 from oncelogpb.errors import InvalidArgument, Unavailable
 from services.core.ids import BootId, PartitionId
-from services.core.ports import Clock, Disk, Etcd, EtcdUnavailable, Outbox, Peers, Put, Reporter
+from services.core.ports import Clock, Disk, Etcd, EtcdUnavailable, Outbox, Peers, Reporter
 from services.core.role import Role, RoleEnv
 from services.runtime.driver import Driver, Surroundings
 from services.runtime.etcd.directory import ClusterView
@@ -26,15 +25,14 @@ from services.runtime.etcd.identity import ClusterSettings, Identity
 from services.runtime.etcd.keys import (
     TOPICS,
     BootValue,
-    HintValue,
-    encode,
-    hint_key,
     role_of,
 )
 from services.runtime.etcd.lease import BlockingRenewals, Membership
 from services.runtime.etcd.standing import Prepared
 from services.runtime.etcd.steady import steady_ms
 from services.runtime.etcd.topics import EtcdTopics, create_control_partitions
+from services.runtime.free_space import FreeSpace
+from services.runtime.hints import Hints
 from services.runtime.participants import ParticipantSwitch
 from services.runtime.replicas import (
     PARTITIONS_DIRECTORY,
@@ -51,8 +49,6 @@ NODE_FILE: Final = "node_id"
 HOUSEKEEPING_MS: Final = 1_000
 # How often hints for tools go to etcd.
 HINT_MS: Final = 10_000
-# Free space is looked at again once this part of the floor was written: a second may be too long.
-SAMPLES_PER_FLOOR: Final = 16
 # How long this process's own key may take to show in its view of etcd.
 JOIN_TIMEOUT_MS: Final = 10_000
 NODE_ID_BYTES: Final = 4
@@ -116,11 +112,10 @@ class Node:
         self._outside = outside
         self._limits = limits
         self._cluster_handler = cluster_handler
-        # What free space was, and what was written since.
-        self._free_bytes = 0
-        self._unsampled_bytes = 0
-        # As of that look: for events.
-        self._had_room = True
+        self._free_space = FreeSpace(
+            outside.disk, outside.reporter, floor_bytes=limits.disk_free_floor_bytes
+        )
+        self._hints = Hints(outside.etcd, self._led)
         self._listening = False
         self._identity: Identity | None = None
         self._view: ClusterView | None = None
@@ -157,7 +152,7 @@ class Node:
         )
         await self._view.start()
         self._commit = GroupCommit(outside.disk, on_commit=self._committed)
-        self._sample_disk()
+        self._free_space.watch(self._commit)
         self._assemble(self._view, self._commit)
         self.host, self.port = await outside.listener.start(self._handlers(self._view))
         self._listening = True
@@ -287,7 +282,7 @@ class Node:
                 commit=commit,
                 reporter=reporter,
                 lease_valid=self._lease_valid,
-                has_room=self._has_room,
+                has_room=self._free_space.has_room,
                 offload=outside.offload,
                 snapshot_every_bytes=self._limits.snapshot_every_bytes,
                 failed=self._replica_failed,
@@ -394,7 +389,7 @@ class Node:
     async def _housekeep(self) -> None:
         while True:
             await asyncio.sleep(HOUSEKEEPING_MS / 1000)
-            self._sample_disk()
+            self._free_space.look()
             assert self._view is not None
             reachable = self._view.etcd_status()[1]
             self._outside.reporter.gauge("etcd_reachable", float(reachable))
@@ -403,54 +398,19 @@ class Node:
                 await replicas.remember()
 
     async def _hint(self) -> None:
-        """Tells etcd where the oldest open transactions began, for tools. Nothing depends on it."""
-        told: dict[str, bytes] = {}
         while True:
             await asyncio.sleep(HINT_MS / 1000)
-            for key, value in self._hints():
-                if told.get(key) == value:
-                    continue
-                with contextlib.suppress(EtcdUnavailable):
-                    await self._outside.etcd.txn([], [Put(key, value)])
-                    told[key] = value
+            await self._hints.tell()
 
-    def _hints(self) -> list[tuple[str, bytes]]:
-        hints = []
-        for role in self._roles:
-            for driver in self._replicas[role.name].led():
-                offset = role.checkpoint(driver.machine)
-                if offset is not None:
-                    value = encode(HintValue(journal_offset=offset, epoch=driver.epoch))
-                    hints.append((hint_key(driver.partition.number), value))
-        return hints
-
-    def _sample_disk(self) -> None:
-        free_bytes = self._free_bytes = self._outside.disk.free_bytes()
-        self._unsampled_bytes = 0
-        has_room = self._has_room()
-        if has_room != self._had_room:
-            event = "disk has room again" if has_room else "disk full, data is refused"
-            self._outside.reporter.event(event, free_bytes=free_bytes)
-        self._had_room = has_room
-        self._outside.reporter.gauge("disk_free_bytes", free_bytes)
-        self._outside.reporter.gauge("disk_full", float(not has_room))
-
-    def _has_room(self) -> bool:
-        """Free space is above the floor, and stays so when all is written that was accepted: else
-        one burst could take the whole reserve, which ends of transactions need (design §4)."""
-        floor_bytes = self._limits.disk_free_floor_bytes
-        if not floor_bytes:
-            return True
-        assert self._commit is not None, "started"
-        accepted_bytes = self._unsampled_bytes + self._commit.unwritten_bytes
-        return self._free_bytes - accepted_bytes >= floor_bytes
+    def _led(self) -> list[tuple[Role, Driver]]:
+        return [
+            (role, driver) for role in self._roles for driver in self._replicas[role.name].led()
+        ]
 
     def _committed(self, stats: CommitStats) -> None:
         self._outside.reporter.observe("sync", stats.took_ms)
         self._outside.reporter.count("journal_bytes", stats.written_bytes)
-        self._unsampled_bytes += stats.written_bytes
-        if self._unsampled_bytes * SAMPLES_PER_FLOOR > self._limits.disk_free_floor_bytes > 0:
-            self._sample_disk()
+        self._free_space.wrote(stats.written_bytes)
 
     def _view_changed(self, changed: frozenset[str]) -> None:
         topics_changed = any(key.startswith(TOPICS) for key in changed)
