@@ -1,6 +1,6 @@
 """Elections: this process stands for, wins and loses partitions (design §5, "Leadership").
 
-The rules are in `standing`; this file carries them out:
+The rules are in `standing`; this file carries them out, `openings` opens replicas beside it:
 
     view changes ──► what we lead is judged at once ──► on_deposed, on_deleted
                  └─► the round (a task): prepare replicas that may stand, vote, adopt, resign
@@ -23,7 +23,7 @@ from typing import Final, Protocol, assert_never
 
 import msgspec
 
-from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome, UnknownPartition
+from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome
 from services.core.ids import PartitionId
 from services.core.ports import Compare, Etcd, EtcdUnavailable, Put, Reporter
 from services.runtime.etcd.directory import ClusterView, Entry
@@ -32,7 +32,6 @@ from services.runtime.etcd.keys import (
     TOPICS,
     LeaderValue,
     PartitionState,
-    boot_key,
     decode_partition,
     encode,
     partition_key,
@@ -40,7 +39,8 @@ from services.runtime.etcd.keys import (
     role_of,
 )
 from services.runtime.etcd.lease import Membership
-from services.runtime.etcd.refusal import EtcdRefused
+from services.runtime.etcd.openings import Openings
+from services.runtime.etcd.refusal import EtcdRefused, epoch_went_back
 from services.runtime.etcd.standing import (
     Bid,
     Fitness,
@@ -52,15 +52,13 @@ from services.runtime.etcd.standing import (
     fitness,
     judge,
     make_bid,
-    make_unclean_bid,
 )
+from services.runtime.etcd.unclean import unclean_bid
 
 # The round looks again after so long while something is unfinished.
 ROUND_RETRY_MS: Final = 200
 # Who resigned, or could not open a replica, lets others go first for so long.
 STAND_PAUSE_MS: Final = 1_000
-# Replicas that are opened at once.
-PREPARING_MAX: Final = 8
 
 
 class ReplicaHost(Protocol):
@@ -112,8 +110,9 @@ class Elections:
         self._self = LeaderValue(node.node_id, boot_id, node.host, node.port)
         self._seats: dict[PartitionId, Seat] = {}
         self._wake = asyncio.Event()
-        self._preparing = asyncio.Semaphore(PREPARING_MAX)
-        self._openings: set[asyncio.Task[None]] = set()
+        self._openings = Openings(
+            host.prepare, reporter, ended=self._wake.set, pause_s=STAND_PAUSE_MS / 1000
+        )
         self._task: asyncio.Task[None] | None = None
         self._withdrawn = False
 
@@ -143,10 +142,10 @@ class Elections:
             self._seats[partition].leave()
 
     async def stop(self) -> None:
-        tasks = [*self._openings, *([self._task] if self._task is not None else [])]
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._openings.stop()
 
     # ------------------------------------------------------------------------------ giving it up
 
@@ -303,7 +302,7 @@ class Elections:
     async def _adopt(self, partition: PartitionId, seat: Seat) -> None:
         """etcd names us in an epoch whose election was never answered: ours after all."""
         if seat.prepared is None:
-            self._prepare(partition, seat)
+            self._openings.begin(partition, seat)
             return
         lost = self._membership.lost
         found, _ = await self._etcd.get(partition_key(partition))
@@ -326,7 +325,7 @@ class Elections:
             if self._now() < seat.stand_after_s or not self._membership.valid():
                 continue
             if seat.prepared is None:
-                self._prepare(partition, seat)
+                self._openings.begin(partition, seat)
             elif self._may_win(partition, seat, entry):
                 bids.append(
                     make_bid(
@@ -395,31 +394,6 @@ class Elections:
         # The view may have gone past this state already.
         self._wake.set()
 
-    # --------------------------------------------------------------------------------- preparing
-
-    def _prepare(self, partition: PartitionId, seat: Seat) -> None:
-        """Opens the replica beside the round: one that is slow to recover delays nobody else."""
-        if seat.preparing:
-            return
-        seat.preparing = True
-        task = asyncio.get_running_loop().create_task(self._open(partition, seat))
-        self._openings.add(task)
-        task.add_done_callback(self._openings.discard)
-
-    async def _open(self, partition: PartitionId, seat: Seat) -> None:
-        try:
-            async with self._preparing:
-                seat.prepared = await self._host.prepare(partition)
-        except Exception as error:
-            # A damaged log, a full disk: the partition stays offline, the process goes on.
-            seat.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
-            self._reporter.event(
-                "replica cannot be opened", partition=str(partition), error=str(error)
-            )
-        finally:
-            seat.preparing = False
-            self._wake.set()
-
     # ------------------------------------------------------------------------------- by operators
 
     async def unclean_elect(self, partition: PartitionId, node_id: str) -> int:
@@ -428,7 +402,9 @@ class Elections:
         if node_id != self._node_id:
             raise InvalidArgument(f"this is node {self._node_id}: ask node {node_id} itself")
         try:
-            bid = await self._unclean_bid(partition)
+            bid = await unclean_bid(
+                partition, self._etcd, leader=self._self, prepare=self._host.prepare
+            )
         except EtcdUnavailable as error:
             raise Unavailable(f"nothing was changed: {error}") from error
         seat = self._seats.setdefault(partition, Seat())
@@ -442,41 +418,10 @@ class Elections:
             raise UnknownOutcome("this process lost its lease meanwhile; describe the partition")
         return bid.new.epoch
 
-    async def _unclean_bid(self, partition: PartitionId) -> Bid:
-        found, _ = await self._etcd.get(partition_key(partition))
-        if found is None:
-            raise UnknownPartition(f"etcd knows no partition {partition}")
-        state = decode_partition(found.value)
-        if self._node_id not in state.replicas:
-            raise InvalidArgument(
-                f"node {self._node_id} holds no replica of {partition}: {list(state.replicas)} do"
-            )
-        if state.leader is not None:
-            alive, _ = await self._etcd.get(boot_key(state.leader.boot_id))
-            if alive is not None:
-                raise InvalidArgument(
-                    f"partition {partition} has a living leader: {state.leader.node_id}"
-                )
-        prepared = await self._host.prepare(partition)
-        if prepared.last_epoch > state.epoch:
-            raise self._refusal(partition, state.epoch, prepared.last_epoch)
-        return make_unclean_bid(
-            partition,
-            state,
-            found.mod_revision,
-            leader=self._self,
-            incarnation=prepared.incarnation,
-        )
-
     def _refuse(self, partition: PartitionId, epoch: int, known: int) -> None:
-        error = self._refusal(partition, epoch, known)
+        error = epoch_went_back(partition, epoch, known=known)
         self._reporter.event("etcd refused", partition=str(partition), error=str(error))
         self._on_refused(error)
-
-    def _refusal(self, partition: PartitionId, epoch: int, known: int) -> EtcdRefused:
-        return EtcdRefused(
-            f"etcd shows epoch {epoch} for partition {partition}, this node knows epoch {known}"
-        )
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

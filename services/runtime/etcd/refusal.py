@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from services.core.ids import PartitionId
 from services.core.ports import EtcdUnavailable
 
 RECOVER_HINT: Final = (
@@ -22,3 +23,10 @@ class EtcdRefused(EtcdUnavailable):
     def __init__(self, why: str) -> None:
         super().__init__(f"{why}. {RECOVER_HINT}")
         self.why = why
+
+
+def epoch_went_back(partition: PartitionId, epoch: int, *, known: int) -> EtcdRefused:
+    """A log or an earlier look has shown a later epoch than etcd does now."""
+    return EtcdRefused(
+        f"etcd shows epoch {epoch} for partition {partition}, this node knows epoch {known}"
+    )
