@@ -23,6 +23,7 @@ from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.role import OffsetManagerRole
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.role import PartitionLeaderRole
+from services.runtime import open_files
 from services.runtime.clock import RealClock
 from services.runtime.collector import calm_collector
 from services.runtime.config import Settings, Value
@@ -234,12 +235,13 @@ def _real_node(
 ) -> Node:
     config = settings.node
     reporter = metrics.reporter("node", log)
+    limits = rpc_limits_of(config, connections_max=_connections_max(config, log))
     listener = GrpcListener(
         _listen_address(config, settings.roles),
         reporter,
         advertise=config.advertise,
         tls=_tls(config),
-        limits=rpc_limits_of(config),
+        limits=limits,
         health=health,
     )
     outside = Outside(
@@ -273,9 +275,26 @@ def limits_of(config: NodeConfig) -> NodeLimits:
     )
 
 
-def rpc_limits_of(config: NodeConfig) -> RpcLimits:
+def rpc_limits_of(config: NodeConfig, *, connections_max: int) -> RpcLimits:
     """What its listener needs of it."""
-    return RpcLimits(inflight_bytes_max=config.inflight_bytes_max, streams_max=config.streams_max)
+    return RpcLimits(
+        inflight_bytes_max=config.inflight_bytes_max,
+        streams_max=config.streams_max,
+        connections_max=connections_max,
+    )
+
+
+def _connections_max(config: NodeConfig, log: Log) -> int:
+    files = open_files.raise_limit()
+    connections_max = open_files.for_connections(config.connections_max, files)
+    if connections_max < config.connections_max:
+        log.line(
+            "few files may be open (ulimit -n): less connections are taken",
+            level="warning",
+            open_files_max=files,
+            connections_max=connections_max,
+        )
+    return connections_max
 
 
 def cluster_handler(values: Sequence[Value]) -> ClusterHandler:
@@ -385,7 +404,8 @@ class InProcessCluster:
         metrics = Metrics()
         reporter = metrics.reporter("node", self._log)
         peers = self._peers[role] = GrpcPeers()
-        limits = rpc_limits_of(self._settings.node)
+        config = self._settings.node
+        limits = rpc_limits_of(config, connections_max=config.connections_max)
         listener = GrpcListener(f"127.0.0.1:{self._ports[role]}", reporter, limits=limits)
         self._listeners[role] = listener
         outside = Outside(

@@ -88,8 +88,8 @@ def _limit(
 
 _PROCESS: Final = Section(
     "Of every process",
-    "`node.inflight_bytes_max` and `node.streams_max` are settings; the others are fixed "
-    "(`services/runtime/rpc/limits.py` and the modules that hold them).",
+    "`node.inflight_bytes_max`, `node.streams_max` and `node.connections_max` are settings; the "
+    "others are fixed (`services/runtime/rpc/limits.py` and the modules that hold them).",
     (
         *_settings(
             rpc_limits.RpcLimits,
@@ -99,8 +99,9 @@ _PROCESS: Final = Section(
             ("stream_calls_max", Throttled, ""),
             ("stream_answer_bytes_max", WAITS, ""),
             ("connection_unread_bytes_max", WAITS, ""),
-            ("calls_max", Throttled, "oncelog_node_unary_calls"),
+            ("calls_max", Throttled, "oncelog_node_calls"),
             ("streams_max", Throttled, "oncelog_node_streams"),
+            ("connections_max", "is closed", "oncelog_node_open_files"),
             ("connection_calls_max", WAITS, ""),
             ("timeout_ms_max", "is cut to it", ""),
         ),

@@ -64,6 +64,9 @@ class NodeConfig:
     inflight_bytes_max: int = 256 * MIB
     # Streams open at once; above, callers are THROTTLED.
     streams_max: int = 4_096
+    # Connections open at once, half of the open files that the process may have (ulimit -n) at
+    # most; above, they are closed as they come. Danger: a leader without a file resigns.
+    connections_max: int = 8_192
     # Least severe log line that is written.
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     # json: one object per line. console: for people.
@@ -78,6 +81,7 @@ class NodeConfig:
             "tick_ms",
             "inflight_bytes_max",
             "streams_max",
+            "connections_max",
         ):
             if getattr(self, name) <= 0:
                 raise ValueError(f"node.{name} must be above 0, not {getattr(self, name)}")

@@ -126,8 +126,9 @@ OFFSET_MANAGER: Final = (
 NODE: Final = (
     _counter("rpc_calls", "Calls whose handler was started.", "service", "method"),
     _gauge("inflight_bytes", "Bytes of requests whose handlers run (inflight_bytes_max)."),
-    _gauge("unary_calls", "Unary calls under way (calls_max)."),
+    _gauge("calls", "Calls under way, on streams too (calls_max)."),
     _gauge("streams", "Streams that are open (streams_max)."),
+    _gauge("open_files", "Open files, connections included (connections_max, ulimit -n)."),
     _counter("rpc_errors", "Calls answered with an error.", "service", "method", "reason"),
     _gauge("etcd_reachable", "1 while etcd answers this process."),
     _gauge("disk_free_bytes", "Free space of the data directory's volume."),

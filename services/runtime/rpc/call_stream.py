@@ -179,9 +179,7 @@ class CallStream:
             return InvalidArgument(f"call number {number} is in use", field="number")
         if len(self._running) >= self._limits.stream_calls_max:
             return throttled("stream_calls_max", self._limits.stream_calls_max)
-        if self._inflight is not None and not self._inflight.has_room(size):
-            return throttled("inflight_bytes_max", self._limits.inflight_bytes_max)
-        return None
+        return None if self._inflight is None else self._inflight.refusal(size)
 
     async def _serve(self, method: Method, number: int, request: Any, timeout_ms: int) -> None:
         context = CallContext(

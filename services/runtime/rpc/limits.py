@@ -33,10 +33,15 @@ class RpcLimits:
     # Bytes of fetched records that one connection has not read yet: above, its further fetches
     # wait, and are THROTTLED where their time ends first. One that comes alone is always taken.
     connection_unread_bytes_max: int = 64 * 1024 * 1024
-    # Unary calls under way at once, over all callers: THROTTLED above.
+    # Calls under way at once, over all callers and their streams: THROTTLED above. Danger: some KiB
+    # of memory each. On streams, markers and metadata are exempt.
     calls_max: int = 65_536
     # Streams open at once, over all callers: THROTTLED above.
     streams_max: int = 4_096
+    # Connections open at once, over all callers: the next ones are closed as they come, and their
+    # callers are told UNAVAILABLE by the transport, which names no limit. Danger: each takes an
+    # open file, and a leader that gets no file loses its leadership.
+    connections_max: int = 8_192
     # Calls at once on one connection; HTTP/2 makes a client wait above.
     connection_calls_max: int = 1_024
     # What a caller that gives no timeout gets, and the longest there is, milliseconds.
@@ -58,27 +63,32 @@ TRANSPORT_BYTES_FACTOR: Final = 2
 
 
 class Inflight:
-    """Bytes of the requests whose handlers run. Invariant: never below 0."""
+    """The calls whose handlers run, and the bytes of their requests. Invariant: never below 0."""
 
-    __slots__ = ("_bytes", "_maximum")
+    __slots__ = ("_limits", "bytes", "calls")
 
-    def __init__(self, maximum: int) -> None:
-        self._bytes = 0
-        self._maximum = maximum
+    def __init__(self, limits: RpcLimits) -> None:
+        self.bytes = 0
+        self.calls = 0
+        self._limits = limits
 
-    @property
-    def bytes(self) -> int:
-        return self._bytes
-
-    def has_room(self, size: int) -> bool:
-        return self._bytes == 0 or self._bytes + size <= self._maximum
+    def refusal(self, size: int) -> Throttled | None:
+        """Why one more of that size may not be added now. Size 0 is of one that is exempt."""
+        if self.calls >= self._limits.calls_max:
+            return throttled("calls_max", self._limits.calls_max)
+        if size and self.bytes and self.bytes + size > self._limits.inflight_bytes_max:
+            return throttled("inflight_bytes_max", self._limits.inflight_bytes_max)
+        return None
 
     def add(self, size: int) -> None:
-        self._bytes += size
+        self.bytes += size
+        self.calls += 1
 
     def remove(self, size: int) -> None:
-        self._bytes -= size
-        assert self._bytes >= 0, "more was given back than taken"
+        self.bytes -= size
+        self.calls -= 1
+        assert self.bytes >= 0, "more was given back than taken"
+        assert self.calls >= 0, "more ended than began"
 
 
 def message_too_large(what: str, size: int, maximum: int) -> TooLarge:

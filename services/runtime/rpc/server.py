@@ -29,6 +29,7 @@ from oncelogpb import bulk, rpcs
 from oncelogpb.calls import STATUS_KEY
 from oncelogpb.errors import OncelogError, Unavailable, to_status
 from services.core.ports import Reporter
+from services.runtime import open_files
 from services.runtime.rpc import tls as tls_files
 from services.runtime.rpc.call_stream import CallStream
 from services.runtime.rpc.handling import CallContext, Method, StreamEnd
@@ -67,13 +68,12 @@ class RpcServer:
         self._tls = tls
         self._reporter = reporter
         self._limits = limits or RpcLimits()
-        self._inflight = Inflight(self._limits.inflight_bytes_max)
+        self._inflight = Inflight(self._limits)
         self._stream_ids = itertools.count(1)
         self._streams: set[CallStream] = set()
         # By the caller's address; gone with the last call of a connection.
         self._unread: WeakValueDictionary[str, Unread] = WeakValueDictionary()
         self._stream_count = 0
-        self._call_count = 0
         self._stopping = False
         self._reporting: asyncio.Task[None] | None = None
         self._health_is_ours = health is None
@@ -119,13 +119,14 @@ class RpcServer:
         return {
             "inflight_bytes": self._inflight.bytes,
             "streams": self._stream_count,
-            "unary_calls": self._call_count,
+            "calls": self._inflight.calls,
         }
 
     async def _report(self) -> None:
         while True:
             for name, value in self.held().items():
                 self._reporter.gauge(name, value)
+            self._reporter.gauge("open_files", open_files.count())
             await asyncio.sleep(REPORT_EVERY_MS / 1000)
 
     # --------------------------------------------------------------------------------- assembly
@@ -140,6 +141,7 @@ class RpcServer:
             ),
             ("grpc.max_send_message_length", limits.message_bytes_max),
             ("grpc.max_concurrent_streams", limits.connection_calls_max),
+            ("grpc.max_allowed_incoming_connections", limits.connections_max),
             ("grpc.keepalive_time_ms", 5_000),
             ("grpc.keepalive_timeout_ms", 5_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 2_000),
@@ -184,14 +186,12 @@ class RpcServer:
             except OncelogError as error:
                 return await _abort(context, method.count(error))
             self._inflight.add(size)
-            self._call_count += 1
             try:
                 call = self._unary_context(context)
                 # Runs when the answer has gone out, or never will.
                 context.add_done_callback(lambda _: call.holds(0))
                 answer = await method.answer(request, call)
             finally:
-                self._call_count -= 1
                 self._inflight.remove(size)
             if isinstance(answer, OncelogError):
                 return await _abort(context, answer)
@@ -290,10 +290,9 @@ class RpcServer:
     def _admit(self, size: int) -> None:
         if self._stopping:
             raise Unavailable("this process is stopping; ask for the leader again")
-        if self._call_count >= self._limits.calls_max:
-            raise throttled("calls_max", self._limits.calls_max)
-        if size and not self._inflight.has_room(size):
-            raise throttled("inflight_bytes_max", self._limits.inflight_bytes_max)
+        refusal = self._inflight.refusal(size)
+        if refusal is not None:
+            raise refusal
 
     def _admit_stream(self) -> None:
         if self._stopping:

@@ -20,6 +20,8 @@ from tests.unit.rpc.harness import outcome_of, run, serving
 
 SMALL = RpcLimits(message_bytes_max=10_000)
 PRODUCE = leader.ProduceRequest.DESCRIPTOR
+# And an empty SETTINGS frame.
+HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))
 
 
 async def echo(request: Any, call: Any) -> Any:
@@ -187,13 +189,84 @@ def test_calls_max_counts_calls_that_are_under_way() -> None:
                 return calls.unary(channel, "coordinator", "init_producer", request)
 
             two = [asyncio.create_task(ask()) for _ in range(2)]
-            while server.held()["unary_calls"] < 2:
+            while server.held()["calls"] < 2:
                 await asyncio.sleep(0)
             error = await outcome_of(ask())
             assert (type(error), error.metadata["limit"]) == (Throttled, "calls_max")
             gate.set()
             await asyncio.gather(*two)
-            assert server.held() == {"inflight_bytes": 0, "streams": 0, "unary_calls": 0}
+            assert server.held() == {"inflight_bytes": 0, "streams": 0, "calls": 0}
+
+    run(story())
+
+
+def test_calls_max_counts_those_of_all_streams() -> None:
+    """Each holds some KiB of memory, however small it is: many streams with many calls each would
+    take more than there is."""
+
+    async def story() -> None:
+        gate = asyncio.Event()
+
+        async def wait(request: Any, call: Any) -> Any:
+            await gate.wait()
+            return coordinator.InitProducerReply()
+
+        limits = RpcLimits(calls_max=5)
+        async with serving("Coordinator", limits=limits, init_producer=wait) as (server, channel):
+            request = coordinator.InitProducerRequest(name="x")
+            streams = [calls.CallStream(channel, "coordinator") for _ in range(3)]
+            open_ = [stream.begin("init_producer", request) for stream in streams[:2] * 2]
+            open_.append(
+                asyncio.ensure_future(calls.unary(channel, "coordinator", "init_producer", request))
+            )
+            while server.held()["calls"] < 5:
+                await asyncio.sleep(0)
+            for call in (
+                streams[0].call("init_producer", request),
+                streams[2].call("init_producer", request),
+                calls.unary(channel, "coordinator", "init_producer", request),
+            ):
+                error = await outcome_of(call)
+                assert (type(error), error.metadata["limit"]) == (Throttled, "calls_max")
+            gate.set()
+            await asyncio.gather(*open_)
+            await streams[2].call("init_producer", request)
+            assert server.held()["calls"] == 0
+            for stream in streams:
+                await stream.close()
+
+    run(story())
+
+
+def test_connections_max_bounds_those_that_are_open_and_names_nobody() -> None:
+    """They are closed as they come: files are few, and a leader that gets none loses its
+    leadership."""
+
+    async def story() -> None:
+        limits = RpcLimits(connections_max=2)
+        async with serving("Coordinator", limits=limits, init_producer=echo) as (server, channel):
+            request = coordinator.InitProducerRequest(name="x")
+            await calls.unary(channel, "coordinator", "init_producer", request)
+            accepted = []
+            for _ in range(4):
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(HTTP2_PREFACE)
+                # The settings of the server, or the end.
+                accepted.append(bool(await reader.read(1)))
+                if accepted[-1]:
+                    kept = writer
+                else:
+                    writer.close()
+            assert accepted == [True, False, False, False]
+            await calls.unary(channel, "coordinator", "init_producer", request)
+            kept.close()
+            # What is closed makes room, once the server has seen it.
+            came = b""
+            while not came:
+                reader, writer = await asyncio.open_connection("127.0.0.1", server.port)
+                writer.write(HTTP2_PREFACE)
+                came = await reader.read(1)
+                writer.close()
 
     run(story())
 

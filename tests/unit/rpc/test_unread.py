@@ -82,7 +82,7 @@ def test_unary_fetches_that_are_not_read_wait_and_give_their_room_back_when_cut(
             await calls.unary(channel, "partition_leader", "fetch", pb.FetchRequest())
             assert reading.begun == 4
             deaf.transport.abort()
-            await _until(lambda: server.held()["unary_calls"] == 0)
+            await _until(lambda: server.held()["calls"] == 0)
             assert reading.begun == 4, "nobody waits for what was cut"
 
     run(story())
