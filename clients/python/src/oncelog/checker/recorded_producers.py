@@ -1,0 +1,231 @@
+"""Producers and transactions that write what they ask and are told into a history (`recorder`)."""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Any
+
+from oncelog.aio import CommitSeq, Producer, Transaction
+from oncelog.aio import TransactionalProducer as RealProducer
+from oncelog.batch import Record
+from oncelog.checker.events import HistoryWriter
+from oncelog.checker.recorded_consumer import RecordedConsumer
+from oncelog.checker.telling import raised, reason_of, telling
+from oncelogpb.ids import show_id
+
+
+class RecordedProducer:
+    """The plain producer. What `flush` covers is acknowledged by it; where it raises, all of it is
+    unknown."""
+
+    def __init__(self, inner: Producer, history: HistoryWriter) -> None:
+        self.inner = inner
+        self._history = history
+        self._unacknowledged: list[str] = []
+
+    async def send(
+        self, topic: str, value: bytes, key: bytes | None = None, partition: int | None = None
+    ) -> None:
+        op = self._history.invoke(
+            "produce", topic=topic, partition=partition, values=[value.decode()]
+        )
+        try:
+            await self.inner.send(topic, value, key, partition=partition)
+        except BaseException as error:
+            # It may be an earlier record's error: what became of this one, nobody says.
+            self._history.unknown(op, reason_of(error))
+            raise
+        self._unacknowledged.append(op)
+
+    async def flush(self) -> None:
+        covered, self._unacknowledged = self._unacknowledged, []
+        try:
+            await self.inner.flush()
+        except BaseException as error:
+            for op in covered:
+                self._history.unknown(op, reason_of(error))
+            raise
+        for op in covered:
+            self._history.ok(op)
+
+    async def close(self) -> None:
+        try:
+            await self.flush()
+        finally:
+            await self.inner.close()
+
+
+class RecordedTransactionalProducer:
+    """The transactional producer. Each registration that it makes is an `init_producer`."""
+
+    def __init__(self, inner: RealProducer, history: HistoryWriter, instance: str) -> None:
+        self.inner = inner
+        self.history = history
+        self._instance = instance
+        self._known: tuple[int, int] | None = None
+
+    def transaction(
+        self,
+        consumer: RecordedConsumer | None = None,
+        *,
+        commit_seq: CommitSeq | tuple[str, int] | None = None,
+        wait: str = "prepared",
+        timeout_ms: int | None = None,
+    ) -> RecordedTransaction:
+        inner = self.inner.transaction(
+            None if consumer is None else consumer.inner,
+            commit_seq=commit_seq,
+            wait=wait,
+            timeout_ms=timeout_ms,
+        )
+        seq = None if commit_seq is None else list(CommitSeq(*commit_seq))
+        return RecordedTransaction(self, inner, consumer, wait=wait, commit_seq=seq)
+
+    async def start(self) -> None:
+        """Registers where that is due, as a new instance."""
+        if self.inner.started:
+            return
+        self._instance = self.history.fresh("instance")
+        op = self.history.invoke(
+            "init_producer", name=self.inner.name, group=self.inner.group, instance=self._instance
+        )
+        with telling(self.history, op):
+            await self.inner.start()
+        await self.registered(op)
+
+    async def registered(self, op: str) -> None:
+        """The registration `op` was answered."""
+        identity = await self.inner.identity()
+        self._known = (identity.producer_id, identity.generation)
+        self.history.ok(
+            op,
+            producer=show_id(identity.producer_id),
+            generation=identity.generation,
+            group=self.inner.group,
+        )
+
+    def identity(self) -> dict[str, Any]:
+        """As operations carry it."""
+        if self._known is None:
+            return {}
+        return {"producer": show_id(self._known[0]), "generation": self._known[1]}
+
+    async def close(self) -> None:
+        await self.inner.close()
+
+
+class RecordedTransaction:
+    """One transaction, for `async with`."""
+
+    def __init__(
+        self,
+        producer: RecordedTransactionalProducer,
+        inner: Transaction,
+        consumer: RecordedConsumer | None,
+        *,
+        wait: str,
+        commit_seq: list[Any] | None,
+    ) -> None:
+        self.inner = inner
+        self._producer = producer
+        self._history = producer.history
+        self._consumer = consumer
+        self._wait = wait
+        self._commit_seq = commit_seq
+        # Of this transaction in the history; the TxId of a one-shot is known only at its end.
+        self.name = self._history.fresh("tx")
+
+    async def send(
+        self,
+        topic: str,
+        value: bytes,
+        key: bytes | None = None,
+        partition: int | None = None,
+        of: Record | None = None,
+    ) -> None:
+        """`of`: the input that this was made of. Where one record says so, all input that the
+        group's transactions commit must have become output (I21)."""
+        op = self._history.invoke(
+            "send",
+            tx=self.name,
+            topic=topic,
+            partition=partition,
+            values=[value.decode()],
+            of=None if of is None else [of.topic, of.partition, of.offset],
+        )
+        with telling(self._history, op):
+            await self.inner.send(topic, value, key, partition=partition)
+
+    async def flush(self) -> None:
+        await self.inner.flush()
+
+    async def commit(self) -> None:
+        offsets = None if self._consumer is None else self._consumer.offsets_to_commit()
+        op = self._history.invoke(
+            "commit",
+            tx=self.name,
+            **self._producer.identity(),
+            wait=self._wait,
+            commit_seq=self._commit_seq,
+            offsets=offsets or None,
+        )
+        try:
+            await self.inner.commit()
+        except BaseException as error:
+            # Only now may it have a TxId.
+            raised(self._history, op, error, tx_id=show(self.inner.tx_id))
+            raise
+        self._history.ok(
+            op,
+            tx_id=show(self.inner.tx_id),
+            visible=self.inner.visible or None,
+            already_committed=self.inner.already_committed or None,
+            exposed=[list(part) for part in self.inner.exposed] or None,
+        )
+
+    async def abort(self) -> None:
+        """`ok` says that it never commits; where its commit is in doubt, that stays so."""
+        if self.inner.state in ("committed", "aborted", "in doubt"):
+            return
+        op = self._history.invoke(
+            "abort",
+            tx=self.name,
+            **self._producer.identity(),
+            tx_id=show(self.inner.tx_id),
+        )
+        with telling(self._history, op):
+            await self.inner.abort()
+        if self.inner.state == "aborted":
+            self._history.ok(op)
+        else:
+            self._history.unknown(op, f"the transaction is {self.inner.state}")
+
+    async def __aenter__(self) -> RecordedTransaction:
+        await self._producer.start()
+        self._history.ok(self._history.invoke("begin", tx=self.name, **self._producer.identity()))
+        await self.inner.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if error is not None:
+                await self.abort()
+                return
+            try:
+                await self.commit()
+            except BaseException:
+                await self.abort()
+                raise
+        finally:
+            # It has ended: this only gives the producer's place back.
+            await self.inner.leave(error)
+
+
+def show(tx_id: int) -> str | None:
+    """None for 0: no server has given one."""
+    return show_id(tx_id) if tx_id else None
