@@ -43,7 +43,9 @@ from tests.golden.asking import AskingDriver
 from tests.golden.host import MachineHost
 
 # Small enough for stories to reach.
-CONFIG = PartitionLeaderConfig(open_transactions_max=3, batches_per_part_max=4, producers_max=4)
+CONFIG = PartitionLeaderConfig(
+    open_transactions_max=3, batches_per_part_max=4, writers_per_transaction_max=3, producers_max=4
+)
 
 
 class PartitionDriver(AskingDriver):

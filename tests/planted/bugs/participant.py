@@ -156,4 +156,46 @@ BUGS: Final = (
             ): "-3.5 producer=100 generation=1 +64 bytes",
         },
     ),
+    Bug(
+        "older-marker-lowers-the-fence",
+        "I16, §6: a producer's highest generation seen only grows, whatever marker comes late",
+        (
+            Edit(
+                "services.participant.fences:Fences.saw",
+                "elif generation > seen.generation:",
+                "else:",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i16_markers_of_a_replaced_generation_leave_the_fence"
+            ): "-send t13 p1 0+1 -> PRODUCER_FENCED"
+        },
+    ),
+    Bug(
+        "older-end-reopens-the-later-one",
+        "I20: the highest ended TxId only grows, whatever marker comes late",
+        (
+            Edit(
+                "services.participant.fences:Fences.ended",
+                "if tx_id > ended.get(partition, 0):",
+                "if True:",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i20_an_earlier_end_leaves_the_later_one"
+            ): "-send t9 p1 0+1 -> TRANSACTION_ENDED"
+        },
+    ),
+    Bug(
+        "fences-of-the-living-forgotten",
+        "§6: a producer's entry may go 7 days after its last TxId ended, not after its first",
+        (Edit("services.participant.fences:Fences.saw", "seen.last_ms = time_ms", "pass"),),
+        {
+            story(
+                "partition_leader/fences_of_the_living_are_kept"
+            ): "-send t13 p1 0+1 -> PRODUCER_FENCED"
+        },
+    ),
 )

@@ -409,4 +409,90 @@ BUGS: Final = (
             story("partition_leader/questions_until_it_has_ended_here"): "-verdict t5 ongoing -> 0",
         },
     ),
+    Bug(
+        "second-marker-of-a-call-applied",
+        "§6: what one marker of a call has ended, the next one of it finds ended",
+        (Edit("services.partition_leader.markers:decide", "ended.add(marker.tx_id)", "pass"),),
+        {
+            story(
+                "partition_leader/markers_of_one_transaction_twice_in_a_call"
+            ): "+@4 ABORTED t5 p1.1 prepare=13"
+        },
+    ),
+    Bug(
+        "stranger-writes-on-after-the-marker",
+        "I20: nothing of a TxId is accepted after its marker, whoever wrote under it",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._end",
+                "if held is not None and held.producer_id != producer_id:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i20_a_stranger_under_the_txid_is_kept_out_too"
+            ): "-send t5 p2 1+1 -> TRANSACTION_ENDED"
+        },
+    ),
+    Bug(
+        "one-shot-leaves-what-a-stranger-wrote",
+        "I20: a one-shot's frame is its marker, too: nothing of its TxId stays open",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._apply_one_shot",
+                "self._end(frame.tx_id, frame.producer_id, frame.generation, at)",
+                "self.fences.ended(frame.producer_id, frame.generation, frame.tx_id, at.time_ms)",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i20_a_stranger_under_the_txid_is_kept_out_too"
+            ): "is open after its marker (I20)"
+        },
+    ),
+    Bug(
+        "one-shot-shows-no-coordinator-epoch",
+        "§6, I19: every marker shows its coordinator's epoch, and an older one is refused after it",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._apply_one_shot",
+                "frame.writer,",
+                "0,",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/one_shot_of_an_older_coordinator"
+            ): "-markers commit@20/t16/p1/0*0 epoch=2 -> NOT_LEADER"
+        },
+    ),
+    Bug(
+        "limit-counts-one-request-only",
+        "§6: batches_per_part_max counts what stands already",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._expectation",
+                "limit - len(columns)",
+                "limit",
+            ),
+        ),
+        {story("partition_leader/room_counts_what_stands"): "+@5 t5 p1.1 4+1"},
+    ),
+    Bug(
+        "one-writer-too-many",
+        "§16: limits are exact: writers_per_transaction_max",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._producer_refusal",
+                "len(transaction.writers) >= limit",
+                "len(transaction.writers) > limit",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/room_counts_what_stands"
+            ): "-send t5 p1 0+1 w=9 -> LIMIT_EXCEEDED"
+        },
+    ),
 )

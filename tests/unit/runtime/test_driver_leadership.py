@@ -206,6 +206,7 @@ def test_i18_a_replay_that_is_overtaken_writes_no_epoch_start(
         await asyncio.sleep(1)
         # It was granted to this process, and left: who left an epoch never leads it again.
         assert bench.driver.journal.last_epoch == (next_epoch or 1)
+        assert bench.driver.journal.end_of_epoch(2)[0] == 1
         assert (bench.driver.standing is Standing.READY) == (next_epoch is not None)
 
     story(tell)
