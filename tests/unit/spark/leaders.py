@@ -1,0 +1,136 @@
+"""A cluster for the connector that is a dictionary: partitions hold batches, every call is kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, cast
+
+from oncelog.protocol import Protocol
+from oncelogpb import errors, records
+from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2
+from oncelogpb.v1 import partition_leader_pb2 as leader
+from oncelogpb.v1 import types_pb2 as pb
+
+TOPIC_ID = b"t" * 16
+
+
+class Leaders:
+    """`logs`: by partition number of topic "t", the sizes of its batches. Offset n holds b"n". What
+    a test scripts in `script` by method comes first: replies, errors, or functions of the request.
+    """
+
+    def __init__(self, *logs: Sequence[int], batches_per_fetch: int = 2) -> None:
+        self.logs = [list(log) for log in logs]
+        self.starts = [0] * len(logs)
+        self.batches_per_fetch = batches_per_fetch
+        self.topic_id = TOPIC_ID
+        self.asked: list[tuple[str, Any]] = []
+        self.script: dict[str, list[Any]] = {}
+        # What the group has, by partition number: (offset, TxId that is pending).
+        self.group: dict[int, tuple[int | None, int]] = {}
+        self.tx_state = pb.TRANSACTION_STATE_ONGOING
+
+    @property
+    def protocol(self) -> Protocol:
+        return cast(Protocol, self)
+
+    def of(self, name: str) -> list[Any]:
+        return [request for asked, request in self.asked if asked == name]
+
+    def topic(self, name: str) -> leader.TopicDescription:
+        parts = [leader.PartitionDescription(number=number) for number in range(len(self.logs))]
+        return leader.TopicDescription(name=name, topic_id=self.topic_id, partitions=parts)
+
+    def call(self, method: str, request: Any, timeout_ms: int | None = None) -> Any:
+        name = method.partition(".")[2]
+        self.asked.append((name, type(request).FromString(request.SerializeToString())))
+        answer: Any = getattr(self, f"_{name}", None)
+        if self.script.get(name):
+            answer = self.script[name].pop(0)
+        if callable(answer):
+            answer = answer(request)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    # ------------------------------------------------------------------------------------ leaders
+
+    def end(self, number: int) -> int:
+        return self.starts[number] + sum(self.logs[number])
+
+    def _fetch(self, request: leader.FetchRequest) -> leader.FetchReply:
+        return leader.FetchReply(
+            partitions=[self._fetched(wanted) for wanted in request.partitions]
+        )
+
+    def _fetched(self, wanted: leader.FetchPartition) -> leader.FetchedPartition:
+        number = wanted.partition.number
+        found = leader.FetchedPartition(
+            partition=wanted.partition,
+            start_offset=self.starts[number],
+            end_offset=self.end(number),
+        )
+        if not self.starts[number] <= wanted.offset <= self.end(number):
+            error = errors.OffsetOutOfRange("not there", start=self.starts[number])
+            found.error.CopyFrom(errors.to_status(error))
+            return found
+        first = self.starts[number]
+        for size in self.logs[number]:
+            if first + size > wanted.offset and len(found.batches) < self.batches_per_fetch:
+                found.batches.append(batch_of(first, size))
+            first += size
+        return found
+
+    def _list_offsets(self, request: leader.ListOffsetsRequest) -> leader.ListOffsetsReply:
+        reply = leader.ListOffsetsReply()
+        for query in request.queries:
+            number, at = query.partition.number, query.WhichOneof("at")
+            offset = self.end(number)
+            if at == "earliest":
+                offset = self.starts[number]
+            elif at == "timestamp_us":
+                offset = min(query.timestamp_us, offset)
+            reply.offsets.add(partition=query.partition, offset=offset)
+        return reply
+
+    def _produce(self, request: leader.ProduceRequest) -> leader.ProduceReply:
+        results = [leader.BatchResult(partition=batch.partition) for batch in request.batches]
+        return leader.ProduceReply(results=results)
+
+    # -------------------------------------------------------------------------------------- others
+
+    def _fetch_offsets(
+        self, request: offset_manager_pb2.FetchOffsetsRequest
+    ) -> offset_manager_pb2.FetchOffsetsReply:
+        reply = offset_manager_pb2.FetchOffsetsReply()
+        for partition in request.partitions:
+            offset, pending = self.group.get(partition.number, (None, 0))
+            reply.offsets.add(partition=partition, offset=offset, pending_tx_id=pending)
+        return reply
+
+    _commit_offsets = offset_manager_pb2.CommitOffsetsReply()
+    _commit_transaction_offsets = offset_manager_pb2.CommitTransactionOffsetsReply()
+    _init_producer = coordinator_pb2.InitProducerReply(
+        producer=pb.Producer(producer_id=5, generation=2)
+    )
+    _begin_transaction = coordinator_pb2.BeginTransactionReply(
+        result=coordinator_pb2.BeginTransactionReply.RESULT_OPEN, tx_id=77
+    )
+
+    def _get_transaction(self, request: Any) -> coordinator_pb2.GetTransactionReply:
+        described = coordinator_pb2.TransactionDescription(state=self.tx_state)
+        return coordinator_pb2.GetTransactionReply(transaction=described)
+
+
+def batch_of(first: int, size: int) -> leader.FetchedBatch:
+    """Records whose values are their offsets."""
+    values = [b"%d" % offset for offset in range(first, first + size)]
+    sealed = records.seal(records.make_batch([None] * size, values, first))
+    return leader.FetchedBatch(
+        kind=leader.FetchedBatch.KIND_DATA,
+        first_offset=first,
+        record_count=size,
+        encoding=sealed.encoding,
+        crc32c=sealed.crc32c,
+        payload=sealed.payload,
+    )

@@ -1,0 +1,92 @@
+"""One task reads its range: each record of it once, whatever the batches and fetches (I14, I34)."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelog_spark import fetch
+from oncelog_spark.fetch import DataLoss, read_range
+from oncelogpb import errors
+from oncelogpb.v1 import partition_leader_pb2 as leader
+from oncelogpb.v1 import types_pb2 as pb
+from tests.unit.spark.leaders import TOPIC_ID, Leaders
+
+PARTITION = pb.Partition(topic_id=TOPIC_ID, number=0)
+
+
+def offsets(leaders: Leaders, start: int, end: int, *, mind: bool = True) -> list[tuple[int, int]]:
+    """(offset as it is given, offset that the value names) of each record."""
+    return [
+        (chunk.first_offset + index, int(value))
+        for chunk in read_range(leaders.protocol, PARTITION, start, end, fail_on_data_loss=mind)
+        for index, value in enumerate(chunk.rows.column("value").to_pylist())
+    ]
+
+
+def both(numbers: range) -> list[tuple[int, int]]:
+    return [(number, number) for number in numbers]
+
+
+@given(
+    st.lists(st.integers(1, 20), min_size=1, max_size=8),
+    st.integers(1, 3),
+    st.tuples(st.floats(0, 1), st.floats(0, 1)),
+)
+def test_i14_a_range_is_read_whole_and_nothing_beside_it(
+    sizes: list[int], per_fetch: int, edges: tuple[float, float]
+) -> None:
+    start, end = sorted(int(edge * sum(sizes)) for edge in edges)
+    assert offsets(Leaders(sizes, batches_per_fetch=per_fetch), start, end) == both(
+        range(start, end)
+    )
+
+
+def test_an_empty_range_gives_nothing() -> None:
+    assert offsets(Leaders([5]), 3, 3) == []
+
+
+def test_only_what_is_committed_is_asked_for_and_each_offset_once() -> None:
+    leaders = Leaders([4, 4, 4], batches_per_fetch=1)
+    offsets(leaders, 0, 12)
+    requests = leaders.of("fetch")
+    assert {request.isolation for request in requests} == {leader.ISOLATION_COMMITTED}
+    assert [request.partitions[0].offset for request in requests] == [0, 4, 8]
+
+
+def test_nothing_for_a_while_is_waited_for_and_for_ever_is_a_loss(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fetch, "EMPTY_FETCHES_MAX", 3)
+    nothing = leader.FetchReply(partitions=[leader.FetchedPartition(partition=PARTITION)])
+    leaders = Leaders([3, 3])
+    leaders.script["fetch"] = [nothing, nothing]
+    assert offsets(leaders, 0, 6) == both(range(6))
+    leaders.script["fetch"] = [nothing] * 9
+    with pytest.raises(DataLoss, match="offset 0, though 6 is the end"):
+        offsets(leaders, 0, 6)
+    assert len(leaders.script["fetch"]) in (5, 6), "it gave up after the third"
+
+
+def test_what_was_deleted_is_a_loss_or_passed_over_as_the_option_says() -> None:
+    leaders = Leaders([4, 4])
+    leaders.starts = [10]
+    with pytest.raises(DataLoss, match=r"offset 7 cannot be read.*failOnDataLoss=false"):
+        offsets(leaders, 7, 14)
+    assert offsets(leaders, 7, 14, mind=False) == both(range(10, 14))
+
+
+def test_a_position_behind_the_end_is_a_loss_whatever_the_option_says() -> None:
+    with pytest.raises(DataLoss):
+        offsets(Leaders([4]), 6, 8, mind=False)
+
+
+def test_an_error_of_the_partition_fails_the_task() -> None:
+    leaders = Leaders([4])
+    part = leader.FetchedPartition(
+        partition=PARTITION, error=errors.to_status(errors.CorruptLog("bad"))
+    )
+    leaders.script["fetch"] = [leader.FetchReply(partitions=[part])]
+    with pytest.raises(errors.CorruptLog):
+        offsets(leaders, 0, 4)

@@ -1,0 +1,381 @@
+"""The readers against a scripted cluster, without Spark's JVM: where batches begin and end, and
+what becomes of positions (I14, I15, I21, I34)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pyspark import TaskContext
+from pyspark.sql.datasource import InputPartition
+from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
+from pyspark.sql.types import BinaryType, LongType, StructField, StructType
+
+from oncelog_spark import source, transaction
+from oncelog_spark.fetch import DataLoss
+from oncelog_spark.offsets import TOPIC_IDS, OffsetRange, TopicPartition
+from oncelog_spark.options import source_options
+from oncelog_spark.source import OncelogBatchReader, OncelogStreamReader, RangePartition
+from oncelogpb import errors
+from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2
+from oncelogpb.v1 import partition_leader_pb2 as leader
+from oncelogpb.v1 import types_pb2 as pb
+from tests.unit.spark.leaders import TOPIC_ID, Leaders
+
+SCHEMA = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
+BASE = {"bootstrap": "x:1", "subscribe": "t", "longPollMs": "0"}
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+GROUP = {"group": "g", "transactionalSink": "job"}
+
+
+@pytest.fixture
+def leaders(monkeypatch: pytest.MonkeyPatch) -> Leaders:
+    made = Leaders([10], [4])
+    monkeypatch.setattr(source, "connection", lambda _: made.protocol)
+    return made
+
+
+def stream(**options: str) -> OncelogStreamReader:
+    return OncelogStreamReader(source_options({**BASE, **options}, streaming=True), SCHEMA)
+
+
+def at(zero: int, one: int, topic_id: bytes = TOPIC_ID) -> dict[str, Any]:
+    """A vector as Spark's checkpoint has it."""
+    return {"t": {"0": zero, "1": one}, TOPIC_IDS: {"t": topic_id.hex()}}
+
+
+def planned(reader: OncelogStreamReader, start: Any, end: Any) -> list[RangePartition]:
+    found = reader.partitions(start, end)
+    assert all(isinstance(part, RangePartition) for part in found)
+    return [part for part in found if isinstance(part, RangePartition)]
+
+
+def step(part: RangePartition) -> dict[int, tuple[str | None, int, int]]:
+    """By partition: kind of from, from, to."""
+    message = offset_manager_pb2.GroupOffsets.FromString(part.positions)
+    return {
+        offset.partition.number: (
+            offset.WhichOneof("from"),
+            offset.from_offset,
+            offset.to_offset,
+        )
+        for offset in message.offsets
+    }
+
+
+# ------------------------------------------------------------------------------- begin and end
+
+
+def test_a_batch_ends_at_the_newest_record_or_at_its_limit(leaders: Leaders) -> None:
+    reader = stream()
+    assert reader.latestOffset(at(2, 0), ReadAllAvailable()) == at(10, 4)
+    assert reader.reportLatestOffset() == at(10, 4)
+    limited = reader.latestOffset(at(2, 0), ReadMaxRows(6))
+    assert limited == at(6, 2)
+    assert reader.reportLatestOffset() == at(10, 4)
+
+
+def test_i15_the_end_never_goes_back(leaders: Leaders) -> None:
+    reader = stream(failOnDataLoss="false")
+    assert reader.latestOffset(at(12, 4), ReadAllAvailable()) == at(12, 4)
+    assert reader.latestOffset(at(12, 3), ReadMaxRows(1)) == at(12, 4)
+    with pytest.raises(DataLoss, match="t/0"):
+        stream().latestOffset(at(12, 4), ReadAllAvailable())
+
+
+def test_available_now_ends_where_it_was_prepared(leaders: Leaders) -> None:
+    reader = stream()
+    reader.prepareForTriggerAvailableNow()
+    leaders.logs[0].append(5)
+    assert reader.latestOffset(at(0, 0), ReadAllAvailable()) == at(10, 4)
+    assert reader.latestOffset(at(10, 4), ReadAllAvailable()) == at(10, 4)
+    assert stream().latestOffset(at(10, 4), ReadAllAvailable()) == at(15, 4)
+
+
+def test_a_long_poll_waits_only_where_there_is_nothing_yet(leaders: Leaders) -> None:
+    reader = stream(longPollMs="700")
+    reader.latestOffset(at(9, 4), ReadAllAvailable())
+    assert leaders.of("fetch") == []
+
+    def later(request: leader.FetchRequest) -> leader.FetchReply:
+        leaders.logs[1].append(1)
+        return leaders._fetch(request)
+
+    leaders.script["fetch"] = [later]
+    assert reader.latestOffset(at(10, 4), ReadAllAvailable()) == at(10, 5)
+    (poll,) = leaders.of("fetch")
+    assert [part.offset for part in poll.partitions] == [10, 4]
+    assert poll.isolation == leader.ISOLATION_COMMITTED
+
+
+def test_a_topic_that_was_made_anew_is_a_loss_whatever_the_option_says(leaders: Leaders) -> None:
+    reader = stream(failOnDataLoss="false")
+    for use in (
+        lambda: reader.latestOffset(at(0, 0, b"o" * 16), ReadAllAvailable()),
+        lambda: reader.partitions(at(0, 0, b"o" * 16), at(1, 0, b"o" * 16)),
+    ):
+        with pytest.raises(DataLoss, match="deleted and created again"):
+            use()
+
+
+def test_a_partition_that_the_checkpoint_does_not_know_begins_at_its_earliest(
+    leaders: Leaders,
+) -> None:
+    leaders.starts[1] = 2
+    known = {"t": {"0": 4}, TOPIC_IDS: {"t": TOPIC_ID.hex()}}
+    assert stream().latestOffset(known, ReadMaxRows(5)) == at(7, 4)
+    ranges = [part.range for part in planned(stream(), known, at(7, 4))]
+    assert ranges == [OffsetRange(T0, 4, 7), OffsetRange(T1, 2, 4)]
+
+
+# ----------------------------------------------------------------------------- where it begins
+
+
+@pytest.mark.parametrize(
+    ("options", "group", "begins"),
+    [
+        ({}, {}, (10, 4)),
+        ({"startingOffsets": "earliest"}, {}, (0, 0)),
+        ({"startingOffsets": '{"t": {"0": -2, "1": -1}}'}, {}, (0, 4)),
+        ({"startingOffsets": '{"t": {"0": 3, "1": 1}}'}, {}, (3, 1)),
+        ({"startingTimestamp": "0"}, {}, (0, 0)),
+        ({"group": "g"}, {0: (7, 0)}, (7, 4)),
+        ({"group": "g", "startingOffsets": "earliest"}, {0: (7, 0), 1: (0, 0)}, (7, 0)),
+    ],
+)
+def test_i15_it_begins_where_the_group_stands_or_where_the_option_says(
+    leaders: Leaders,
+    options: Mapping[str, str],
+    group: dict[int, tuple[int | None, int]],
+    begins: tuple[int, int],
+) -> None:
+    leaders.group = group
+    assert stream(**options).initialOffset() == at(*begins)
+    assert all(request.stable for request in leaders.of("fetch_offsets"))
+
+
+def test_starting_times_are_milliseconds(leaders: Leaders) -> None:
+    stream(startingTimestamp="5").initialOffset()
+    queries = [query for request in leaders.of("list_offsets") for query in request.queries]
+    assert {query.timestamp_us for query in queries} == {5_000}
+
+
+def test_i34_a_named_producer_of_a_lost_run_is_taken_over_before_the_group_is_asked(
+    leaders: Leaders,
+) -> None:
+    stream(**GROUP, sinkName="s").initialOffset()
+    names = [name for name, _ in leaders.asked]
+    assert names.index("init_producer") < names.index("fetch_offsets")
+    assert leaders.of("init_producer")[0].name == "job/s"
+    leaders.asked.clear()
+    stream(group="g", transactionalSink="true").initialOffset()
+    assert leaders.of("init_producer") == [], "the default name is of the query: nobody else's"
+
+
+def test_positions_that_stay_pending_are_explained(leaders: Leaders) -> None:
+    leaders.script["fetch_offsets"] = [errors.PendingTransaction("open")]
+    with pytest.raises(transaction.TransactionLost, match="earlier run's transaction"):
+        stream(**GROUP).initialOffset()
+
+
+# --------------------------------------------------------------------------- the batch's step
+
+
+@pytest.mark.parametrize(
+    ("group", "kinds"),
+    [
+        ({}, ("from_none", "from_none")),
+        ({0: (2, 0), 1: (0, 0)}, ("from_offset", "from_offset")),
+        ({0: (None, 9), 1: (0, 0)}, ("from_offset", "from_offset")),
+    ],
+    ids=["nothing", "committed", "decided and on its way"],
+)
+def test_i21_the_step_of_a_batch_says_where_it_begins(
+    leaders: Leaders, group: dict[int, tuple[int | None, int]], kinds: tuple[str, str]
+) -> None:
+    leaders.group, leaders.tx_state = group, pb.TRANSACTION_STATE_COMMITTED
+    parts = planned(stream(**GROUP), at(2, 0), at(6, 3))
+    assert len({part.positions for part in parts}) == 1, "every task sends the same"
+    froms = [2 if kind == "from_offset" else 0 for kind in kinds]
+    assert step(parts[0]) == {0: (kinds[0], froms[0], 6), 1: (kinds[1], 0, 3)}
+
+
+def test_i21_what_an_open_transaction_holds_is_of_an_earlier_run(leaders: Leaders) -> None:
+    leaders.group = {0: (None, 9)}
+    (first, *_) = planned(stream(**GROUP), at(0, 0), at(6, 3))
+    assert step(first)[0] == ("from_none", 0, 6)
+
+
+def test_i21_a_batch_without_records_registers_its_step_in_one_task(leaders: Leaders) -> None:
+    (part,) = planned(stream(**GROUP), at(6, 3), at(6, 3))
+    assert (part.range.record_count, step(part)[0][2]) == (0, 6)
+    assert planned(stream(), at(6, 3), at(6, 3)) == []
+
+
+def test_i34_what_was_deleted_is_not_read_but_its_step_begins_where_the_last_one_ended(
+    leaders: Leaders,
+) -> None:
+    leaders.starts[0] = 5
+    leaders.group = {0: (2, 0), 1: (0, 0)}
+    with pytest.raises(DataLoss, match=r"2 is outside \[5, 15\]"):
+        planned(stream(**GROUP), at(2, 0), at(8, 0))
+    (part,) = planned(stream(**GROUP, failOnDataLoss="false"), at(2, 0), at(8, 0))
+    assert part.range == OffsetRange(T0, 5, 8)
+    assert step(part)[0] == ("from_offset", 2, 8)
+
+
+def test_a_sink_that_never_commits_is_told_at_the_next_batch(leaders: Leaders) -> None:
+    reader = stream(**GROUP)
+    leaders.group = {0: (0, 0), 1: (0, 0)}
+    planned(reader, at(0, 0), at(5, 2))
+    # Spark plans a batch again where a second action reads it: that says nothing.
+    planned(reader, at(0, 0), at(5, 2))
+    with pytest.raises(transaction.SinkNeverCommits, match="'g'"):
+        planned(reader, at(5, 2), at(6, 2))
+    leaders.group = {0: (5, 0), 1: (2, 0)}
+    again = stream(**GROUP)
+    planned(again, at(0, 0), at(5, 2))
+    planned(again, at(5, 2), at(6, 2))
+
+
+# --------------------------------------------------------------------------------- plain commits
+
+
+def test_a_group_without_a_sink_is_told_where_the_query_stands(leaders: Leaders) -> None:
+    stream(group="g").commit(at(6, 3))
+    (request,) = leaders.of("commit_offsets")
+    assert request.offsets.group == "g"
+    assert [(o.partition.number, o.from_any, o.to_offset) for o in request.offsets.offsets] == [
+        (0, True, 6),
+        (1, True, 3),
+    ]
+    leaders.script["commit_offsets"] = [errors.Unavailable("away")]
+    stream(group="g").commit(at(7, 3))
+
+
+@pytest.mark.parametrize("options", [{}, GROUP])
+def test_i21_nothing_is_committed_plainly_without_group_or_beside_transactions(
+    leaders: Leaders, options: dict[str, str]
+) -> None:
+    stream(**options).commit(at(6, 3))
+    assert leaders.of("commit_offsets") == []
+
+
+# ------------------------------------------------------------------------------------- the tasks
+
+
+class _Context:
+    """What Spark tells a task of a micro-batch."""
+
+    def __init__(self, **properties: str) -> None:
+        self.properties = properties
+
+    def getLocalProperty(self, name: str) -> str | None:
+        return self.properties.get(name)
+
+
+RUN = "00000000-0000-0000-0000-00000000000a"
+PROPERTIES = {
+    transaction.BATCH_ID_PROPERTY: "3",
+    transaction.QUERY_ID_PROPERTY: "the-query",
+    transaction.RUN_ID_PROPERTY: RUN,
+}
+
+
+@pytest.fixture
+def task(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    properties = dict(PROPERTIES)
+    monkeypatch.setattr(TaskContext, "get", lambda: _Context(**properties))
+    return properties
+
+
+def read(reader: OncelogStreamReader | OncelogBatchReader, part: Any) -> list[tuple[int, int]]:
+    return [
+        (row["offset"], int(row["value"]))
+        for batch in reader.read(part)
+        for row in batch.to_pylist()
+    ]
+
+
+def test_i34_a_task_registers_the_batchs_step_before_it_gives_a_row(
+    leaders: Leaders, task: dict[str, str]
+) -> None:
+    reader = stream(**GROUP)
+    (part, *_) = planned(reader, at(2, 0), at(6, 3))
+    leaders.asked.clear()
+    assert read(reader, part) == [(number, number) for number in range(2, 6)]
+    names = [name for name, _ in leaders.asked]
+    assert names[:3] == ["init_producer", "begin_transaction", "commit_transaction_offsets"]
+    (registered,) = leaders.of("commit_transaction_offsets")
+    assert registered.tx_id == 77
+    assert registered.offsets.SerializeToString(deterministic=True) == part.positions
+    (init,), (begin,) = leaders.of("init_producer"), leaders.of("begin_transaction")
+    assert (init.name, init.instance_id, init.session) == ("job", bytes(15) + b"\n", False)
+    assert (begin.request_id, begin.commit_seq.scope, begin.commit_seq.number) == (
+        3,
+        "the-query",
+        3,
+    )
+
+
+def test_i34_a_batch_that_is_committed_is_read_again_and_registers_nothing(
+    leaders: Leaders, task: dict[str, str]
+) -> None:
+    reader = stream(**GROUP)
+    (part, *_) = planned(reader, at(2, 0), at(6, 3))
+    reply = coordinator_pb2.BeginTransactionReply
+    leaders.script["begin_transaction"] = [reply(result=reply.RESULT_ALREADY_COMMITTED)]
+    assert len(read(reader, part)) == 4
+    assert leaders.of("commit_transaction_offsets") == []
+
+
+def test_i21_a_group_that_stands_elsewhere_gives_no_row(
+    leaders: Leaders, task: dict[str, str]
+) -> None:
+    reader = stream(**GROUP)
+    (part, *_) = planned(reader, at(2, 0), at(6, 3))
+    leaders.script["commit_transaction_offsets"] = [errors.StalePosition("at 9")]
+    with pytest.raises(transaction.TransactionLost, match="does not stand where"):
+        next(reader.read(part))
+
+
+def test_the_key_of_a_batch_is_its_query_run_and_number(task: dict[str, str]) -> None:
+    key = transaction.streaming_key(None, None)
+    assert key is not None
+    assert (key.producer_name, key.scope, key.number) == ("the-query", "the-query", 3)
+    assert key.instance_id == bytes(15) + b"\n"
+    named = transaction.streaming_key("job", "s")
+    assert named is not None
+    assert (named.producer_name, named.scope) == ("job/s", "the-query")
+    task[transaction.RUN_ID_PROPERTY] = "my jobs"
+    with pytest.raises(RuntimeError, match="setJobGroup"):
+        transaction.streaming_key(None, None)
+    del task[transaction.BATCH_ID_PROPERTY]
+    assert transaction.streaming_key(None, None) is None
+
+
+# ----------------------------------------------------------------------------------- batch reads
+
+
+def test_a_batch_read_is_of_the_range_that_its_options_say(leaders: Leaders) -> None:
+    given = {
+        "startingOffsets": '{"t": {"0": 3, "1": 4}}',
+        "endingOffsets": '{"t": {"0": 7, "1": -1}}',
+    }
+    reader = OncelogBatchReader(source_options({**BASE, **given}, streaming=False), SCHEMA)
+    (part,) = reader.partitions()
+    assert read(reader, part) == [(number, number) for number in range(3, 7)]
+    # Spark makes InputPartition(None) of an empty plan.
+    assert read(reader, InputPartition(None)) == []
+    timed = {**BASE, "startingTimestamp": "0", "endingTimestamp": "1"}
+    leaders.logs = [[2000], [2000]]
+    by_time = OncelogBatchReader(source_options(timed, streaming=False), SCHEMA)
+    ranges = [part.range for part in by_time.partitions() if isinstance(part, RangePartition)]
+    assert ranges == [OffsetRange(T0, 0, 1000), OffsetRange(T1, 0, 1000)]
+
+
+def test_positions_that_leave_a_partition_out_are_refused(leaders: Leaders) -> None:
+    given = {**BASE, "startingOffsets": '{"t": {"0": 3}}'}
+    with pytest.raises(ValueError, match=r"missing: \['t/1'\]"):
+        OncelogBatchReader(source_options(given, streaming=False), SCHEMA).partitions()
