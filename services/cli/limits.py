@@ -205,6 +205,7 @@ _PARTITION_LEADER: Final = Section(
             ("open_transactions_max", LimitExceeded, "oncelog_partition_leader_open_transactions"),
             ("batches_per_part_max", LimitExceeded, ""),
             ("writers_per_transaction_max", LimitExceeded, ""),
+            ("damaged_max", LimitExceeded, "oncelog_partition_leader_damaged"),
             ("producers_max", LimitExceeded, "oncelog_partition_leader_producers"),
             ("max_batch_bytes", TooLarge, ""),
             ("decompressed_bytes_max", TooLarge, ""),
@@ -234,6 +235,12 @@ _PARTITION_LEADER: Final = Section(
             "(exposures_remembered)",
             exposures.EXPOSURES_REMEMBERED,
             "Commits per journal partition of which it is remembered where they became readable.",
+            FORGETS,
+        ),
+        _limit(
+            "(empty_kept)",
+            damage.EMPTY_KEPT,
+            "Damaged parts without a batch here that are listed.",
             FORGETS,
         ),
         _limit(

@@ -25,6 +25,10 @@ class PartitionLeaderConfig:
     # Producers (plain ones, and ones of transactions) that a partition remembers, each. Danger:
     # about 2 KiB of memory for a plain one.
     producers_max: int = 1_000_000
+    # Committed transactions whose batches here do not match their manifests and wait for an
+    # operator, per partition: above, no new transaction is taken. Danger: each keeps its memory,
+    # and the journal from its first batch on.
+    damaged_max: int = 10_000
     # A producer without a frame here for so long is forgotten, milliseconds. Danger: below the
     # longest pause of a plain producer, it gets UNKNOWN_PRODUCER when it goes on.
     producer_expiry_ms: int = 7 * DAY_MS

@@ -17,16 +17,41 @@ from services.partition_leader.pending import DumpedTransaction, OpenTransaction
 
 # Resolutions that are remembered, so that a repeat gets its old answer.
 RESOLUTIONS_REMEMBERED: Final = 1_000
+# Damaged parts without a batch here that are listed; the oldest go first. Nothing is lost with
+# them, and any manifest can make one.
+EMPTY_KEPT: Final = 10_000
 
 
 class Damage:
     """The damaged parts of a partition, and the last ones that were resolved."""
 
     def __init__(self) -> None:
-        # TxId -> what it holds here (None: nothing at all) and what its manifest wanted.
+        # TxId -> what it holds here (None: nothing at all) and what its manifest wanted of that.
         self.parts: dict[int, tuple[OpenTransaction | None, tuple[WriterPart, ...]]] = {}
+        # Those that hold nothing, oldest first. Derived.
+        self._empty: dict[int, None] = {}
         # TxId -> what was done with how many records.
         self._resolved: dict[int, tuple[Resolution, int]] = {}
+
+    @property
+    def held(self) -> int:
+        """How many hold batches: each takes memory and journal until an operator resolves it."""
+        return len(self.parts) - len(self._empty)
+
+    def add(self, tx_id: int, held: OpenTransaction | None, wanted: tuple[WriterPart, ...]) -> None:
+        """Keeps of the manifest what could be exposed: it may name many that never wrote here."""
+        if held is not None:
+            known = tuple(part for part in wanted if part.writer in held.writers)
+            self.parts[tx_id] = (held, known)
+            return
+        self.parts[tx_id] = (None, ())
+        self._empty[tx_id] = None
+        if len(self._empty) > EMPTY_KEPT:
+            self._forget(next(iter(self._empty)))
+
+    def _forget(self, tx_id: int) -> None:
+        del self.parts[tx_id]
+        self._empty.pop(tx_id, None)
 
     def resolvable(self, tx_id: int, resolution: Resolution) -> int | OncelogError | None:
         """None: yes. A number: it was done before, to so many records. An error: no."""
@@ -53,10 +78,10 @@ class Damage:
             return 0
         if resolution is Resolution.DROP:
             return held.records
-        return sum(held.writers[p.writer].records for p in parts if p.writer in held.writers)
+        return sum(held.writers[part.writer].records for part in parts)
 
     def resolved(self, tx_id: int, resolution: Resolution, record_count: int) -> None:
-        del self.parts[tx_id]
+        self._forget(tx_id)
         self._resolved[tx_id] = (resolution, record_count)
         if len(self._resolved) > RESOLUTIONS_REMEMBERED:
             del self._resolved[next(iter(self._resolved))]
@@ -79,6 +104,7 @@ class Damage:
             tx_id: (load(held) if held is not None else None, wanted)
             for tx_id, held, wanted in parts
         }
+        self._empty = {tx_id: None for tx_id, (held, _) in self.parts.items() if held is None}
         self._resolved = {tx_id: (resolution, count) for tx_id, resolution, count in resolved}
 
 

@@ -179,6 +179,14 @@ class PartitionMachine:
             )
         if len(self.pending.open) >= self.config.open_transactions_max:
             return _limit("open_transactions_max", self.config.open_transactions_max)
+        if self.damage.held >= self.config.damaged_max:
+            return LimitExceeded(
+                f"{self.damage.held} damaged parts wait in this partition, damaged_max = "
+                f"{self.config.damaged_max}: it takes no new transactions; see `oncelog tx "
+                "resolve` and `oncelog topic describe`",
+                limit="damaged_max",
+                value=self.config.damaged_max,
+            )
         known = batch.producer_id in self.fences
         if not known and len(self.fences) >= self.config.producers_max:
             return _limit("producers_max", self.config.producers_max)
@@ -301,7 +309,7 @@ class PartitionMachine:
             return
         exposed: tuple[Exposed, ...] = ()
         if marker.control is ControlCode.DAMAGED:
-            self.damage.parts[marker.tx_id] = (held, marker.parts)
+            self.damage.add(marker.tx_id, held, marker.parts)
         elif held is not None:
             exposed = self._expose(held, marker.parts, at)
         self.order.committed(

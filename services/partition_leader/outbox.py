@@ -34,6 +34,7 @@ class PartitionOutbox:
         reporter.gauge("open_transactions", len(machine.pending.open), partition=label)
         reporter.gauge("oldest_open_transaction_age_ms", max(age_ms, 0), partition=label)
         reporter.gauge("first_open_position", position, partition=label)
+        reporter.gauge("damaged", machine.damage.held, partition=label)
         # Each kind has the limit for itself.
         producers = max(len(machine.plain), len(machine.fences))
         reporter.gauge("producers", producers, partition=label)

@@ -101,6 +101,7 @@ PARTITION_LEADER: Final = (
     _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
     _gauge("open_transactions", "Transactions with batches and without a marker.", "partition"),
     _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
+    _gauge("damaged", "Damaged parts that wait for an operator (damaged_max).", "partition"),
     _gauge("producers", "Producers, the more of either kind (producers_max).", "partition"),
     _gauge("committed_end_offset", "End of the committed log.", "partition"),
     _gauge("first_open_position", "Journal offset of the earliest pending batch.", "partition"),

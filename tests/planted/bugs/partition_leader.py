@@ -187,8 +187,8 @@ BUGS: Final = (
         (
             Edit(
                 "services.partition_leader.machine:PartitionMachine._apply_marker",
-                "self.damage.parts[marker.tx_id] = (held, marker.parts)",
-                "self.damage.parts[marker.tx_id] = (held, marker.parts)\n            return",
+                "self.damage.add(marker.tx_id, held, marker.parts)",
+                "self.damage.add(marker.tx_id, held, marker.parts)\n            return",
             ),
         ),
         {
