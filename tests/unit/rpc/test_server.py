@@ -478,7 +478,8 @@ def test_stopping_answers_what_runs_and_refuses_what_comes() -> None:
             assert (await running).max_timeout_ms == 1
             await stopping
             gone = await outcome_of(stream.call("init_producer", request, 2_000))
-            assert isinstance(gone, Unavailable)
+            # Unknown where it was written before the end of the stream was read.
+            assert isinstance(gone, Unavailable | UnknownOutcome)
             await stream.close()
 
     run(story())
