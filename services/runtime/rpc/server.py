@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final
 from weakref import WeakValueDictionary
@@ -27,7 +27,7 @@ from grpc_reflection.v1alpha import reflection
 
 from oncelogpb import bulk, rpcs
 from oncelogpb.calls import STATUS_KEY
-from oncelogpb.errors import OncelogError, Unavailable, to_status
+from oncelogpb.errors import OncelogError, Unavailable, Unsupported, to_status
 from services.core.ports import Reporter
 from services.runtime import open_files
 from services.runtime.rpc import tls as tls_files
@@ -45,6 +45,8 @@ from services.runtime.rpc.unread import Unread
 
 # How often the gauges of `held` are set.
 REPORT_EVERY_MS: Final = 1_000
+# What the paths of our services begin with.
+OURS: Final = "/oncelogpb.v1."
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -89,6 +91,7 @@ class RpcServer:
         names = [service.full_name for service in self._handlers]
         for service, handler in self._handlers.items():
             server.add_generic_rpc_handlers((self._serving(service, handler),))
+        server.add_generic_rpc_handlers((_Elsewhere([service.name for service in self._handlers]),))
         await self._health.announce(names)
         if self._health_is_ours:
             await self._health.ready()
@@ -315,6 +318,30 @@ class RpcServer:
         if unread is None:
             unread = self._unread[peer] = Unread(self._limits.connection_unread_bytes_max)
         return unread
+
+
+class _Elsewhere(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Answers what this process does not serve, in our words: the transport's say nothing of what
+    became of the call."""
+
+    def __init__(self, served: Sequence[str]) -> None:
+        self._served = ", ".join(served)
+
+    def service(self, handler_call_details: Any) -> Any:
+        path: str = handler_call_details.method
+        if not path.startswith(OURS):
+            return None
+        service, _, method = path.removeprefix(OURS).partition("/")
+        error = Unsupported(
+            f"{service}.{method} is not served here: this process serves {self._served}",
+            method=rpcs.snake(method),
+        )
+
+        async def refused(_: object, context: Any) -> None:
+            await _abort(context, error)
+
+        # As a stream, so that it does for every form of call.
+        return grpc.stream_stream_rpc_method_handler(refused)
 
 
 async def _abort(context: Any, error: OncelogError) -> bytes:
