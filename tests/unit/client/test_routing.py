@@ -105,6 +105,13 @@ def test_a_call_is_routed_by_its_content(method: str, request_: Any, key: Key) -
     assert routing.key_of(method, request_) == key
 
 
+@pytest.mark.parametrize("tx_id", [16 << 48, (1 << 64) - 1])
+def test_what_no_coordinator_can_have_given_out_is_not_asked_about(tx_id: int) -> None:
+    request = coordinator_pb2.GetTransactionRequest(tx_id=tx_id)
+    with pytest.raises(errors.UnknownTransaction):
+        routing.key_of("coordinator.get_transaction", request)
+
+
 def test_a_producer_without_name_and_group_is_refused() -> None:
     with pytest.raises(errors.InvalidArgument, match="group"):
         routing.key_of("coordinator.init_producer", coordinator_pb2.InitProducerRequest())

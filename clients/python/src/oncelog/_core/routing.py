@@ -22,6 +22,8 @@ from oncelogpb import errors
 from oncelogpb.v1 import cluster_pb2, partition_leader_pb2, types_pb2
 
 JOURNAL_BITS: Final = 48
+# Partitions of the transaction journal, for ever.
+JOURNAL_PARTITIONS: Final = 16
 
 
 class Endpoint(NamedTuple):
@@ -144,8 +146,17 @@ def key_of(name: str, request: Any) -> Key:
         offsets = getattr(request, "offsets", None)
         return Key(kind, offsets.group if offsets is not None else request.group)
     assert kind is Kind.JOURNAL, f"{name} is not led by one process"
-    identity = getattr(request, "tx_id", 0) or request.producer.producer_id
-    return Key(kind, identity >> JOURNAL_BITS)
+    tx_id: int = getattr(request, "tx_id", 0)
+    journal_partition = (tx_id or request.producer.producer_id) >> JOURNAL_BITS
+    if tx_id and journal_partition >= JOURNAL_PARTITIONS:
+        # A cluster refuses to say who leads it, and with it the questions of others that travel in
+        # the same message.
+        raise errors.UnknownTransaction(
+            f"no TxId: its top 16 bits are {journal_partition}, and there are "
+            f"{JOURNAL_PARTITIONS} journal partitions",
+            tx_id=tx_id,
+        )
+    return Key(kind, journal_partition)
 
 
 def items_of(name: str, request: Any) -> list[PartitionKey]:
