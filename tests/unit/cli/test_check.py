@@ -42,3 +42,11 @@ def test_what_is_no_history_is_refused_with_its_place(tmp_path: Path) -> None:
     result = CliRunner().invoke(oncelog, ["check", str(file)])
     assert result.exit_code == 1
     assert f"{file}:1: operation '1' ends and was never invoked" in result.output
+
+
+def test_bytes_that_are_no_text_are_refused_with_their_place(tmp_path: Path) -> None:
+    file = tmp_path / "history.jsonl"
+    file.write_bytes(b'# a remark\n{"event": "\xff"}\n')
+    result = CliRunner().invoke(oncelog, ["check", str(file)])
+    assert result.exit_code == 1
+    assert f"{file}:2: no JSON" in result.output

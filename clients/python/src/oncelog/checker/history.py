@@ -106,7 +106,7 @@ def read_files(paths: Sequence[str | Path]) -> History:
     """The history in these files, of one clock. Raises HistoryError, OSError."""
     reader = _Reader()
     for path in paths:
-        with open(path, encoding="utf-8") as lines:
+        with open(path, "rb") as lines:
             reader.read(str(path), _parsed(str(path), lines))
     return reader.history()
 
@@ -118,15 +118,15 @@ def read_events(events: Iterable[Mapping[str, Any]]) -> History:
     return reader.history()
 
 
-def _parsed(name: str, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str, Any]]]:
+def _parsed(name: str, lines: Iterable[bytes]) -> Iterator[tuple[int, Mapping[str, Any]]]:
     torn: str | None = None
     for number, line in enumerate(lines, 1):
         if torn is not None:
             raise HistoryError(torn)
-        if not line.strip() or line.startswith("#"):
+        if not line.strip() or line.startswith(b"#"):
             continue
         try:
-            event = json.loads(line)
+            event = json.loads(line.decode())
         except ValueError as error:
             # A killed writer leaves its last line torn; only there is that no error.
             torn = f"{name}:{number}: no JSON: {error}"
@@ -134,7 +134,7 @@ def _parsed(name: str, lines: Iterable[str]) -> Iterator[tuple[int, Mapping[str,
         if not isinstance(event, dict):
             raise HistoryError(f"{name}:{number}: a line is one JSON object")
         yield number, event
-    if torn is not None and line.endswith("\n"):
+    if torn is not None and line.endswith(b"\n"):
         raise HistoryError(torn)
 
 
