@@ -26,7 +26,7 @@ from services.partition_leader.role import PartitionLeaderRole
 from services.runtime import open_files
 from services.runtime.clock import RealClock
 from services.runtime.collector import calm_collector
-from services.runtime.config import Settings, Value
+from services.runtime.config import ConfigError, Settings, Value
 from services.runtime.etcd.client import EtcdClient
 from services.runtime.etcd.directory import ClusterView
 from services.runtime.etcd.endpoints import EtcdTls
@@ -122,7 +122,8 @@ async def offload(work: Callable[[], None]) -> None:
 
 
 async def serve(settings: ServeSettings) -> None:
-    """Runs one process until SIGTERM or SIGINT. Raises OSError (disk, port), Unavailable (etcd)."""
+    """Runs one process until SIGTERM or SIGINT. Raises OSError (disk, port), Unavailable
+    (etcd), ConfigError."""
     calm_collector()
     stopped = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -324,7 +325,7 @@ def _tls(config: NodeConfig) -> TlsFiles | None:
 
 def _etcd(config: NodeConfig) -> EtcdClient:
     if not config.etcd_endpoints:
-        raise Unavailable(
+        raise ConfigError(
             "no etcd: give --etcd HOST:PORT (repeatable), or start all of it with `oncelog up`"
         )
     tls = None
@@ -334,7 +335,10 @@ def _etcd(config: NodeConfig) -> EtcdClient:
             cert=config.etcd_tls_certificate or None,
             key=config.etcd_tls_key or None,
         )
-    return EtcdClient(config.etcd_endpoints, prefix=config.etcd_prefix, tls=tls)
+    try:
+        return EtcdClient(config.etcd_endpoints, prefix=config.etcd_prefix, tls=tls)
+    except ValueError as error:
+        raise ConfigError(f"node.etcd_endpoints: {error}") from None
 
 
 # ---------------------------------------------------------------------------- a cluster for tests

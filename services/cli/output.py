@@ -90,7 +90,9 @@ class TxIdType(click.ParamType[int]):
             tx_id = int(value, 16)
         except ValueError:
             self.fail(f"{value!r} is not a TxId: 16 hex digits, as `oncelog tx list` shows.")
-        if not 0 < tx_id < 1 << 64:
+        if tx_id <= 0:
+            self.fail(f"{value!r} is not a TxId: those are above 0.")
+        if tx_id >= 1 << 64:
             self.fail(f"{value!r} is not a TxId: it has more than 64 bits.")
         return tx_id
 

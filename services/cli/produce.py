@@ -18,6 +18,14 @@ from services.cli.session import Session, connected
 PROGRESS_EVERY_LINES: Final = 1_000
 
 
+class BadLine(click.UsageError):
+    """A line of the input that is no record."""
+
+    def __init__(self, message: str, number: int) -> None:
+        super().__init__(message)
+        self.number = number
+
+
 class Sender(Protocol):
     """A producer, or an open transaction of one."""
 
@@ -52,7 +60,8 @@ def produce(
     """
     if name and not transactional:
         raise click.UsageError("--name is for --transactional: plain producers have no name.")
-    separator = key_separator.encode() if key_separator else None
+    # As it was typed, in whatever encoding.
+    separator = os.fsencode(key_separator) if key_separator else None
     # So that a missing topic is told before the first line is read.
     session.topic(topic)
     with session.connect() as log, _progress(source) as advance:
@@ -61,11 +70,22 @@ def produce(
                 count = _send_all(tx, topic, source, separator, advance)
         else:
             with log.producer() as plain:
-                count = _send_all(plain, topic, source, separator, advance)
+                count = _send_plain(plain, topic, source, separator, advance)
     if session.as_json:
         print_json({"topic": topic, "records": count, "transactional": transactional})
     else:
         click.echo(f"{count} records to {topic}{' in one transaction' if transactional else ''}")
+
+
+def _send_plain(
+    sender: Sender, topic: str, source: IO[bytes], separator: bytes | None, advance: Any
+) -> int:
+    """Says of a line that is refused what became of those before it."""
+    try:
+        return _send_all(sender, topic, source, separator, advance)
+    except BadLine as error:
+        before = f"{error.number - 1} lines before it are appended"
+        raise BadLine(f"{error.message}; {before}", error.number) from None
 
 
 def _send_all(
@@ -85,15 +105,14 @@ def _send_all(
 
 
 def split_line(line: bytes, separator: bytes | None, *, number: int) -> tuple[bytes | None, bytes]:
-    """Key and value, without the line's end. Raises UsageError where there is no separator."""
+    """Key and value, without the line's end. Raises BadLine where there is no separator."""
     text = line.removesuffix(b"\n").removesuffix(b"\r")
     if separator is None:
         return None, text
     key, found, value = text.partition(separator)
     if not found:
-        raise click.UsageError(
-            f"line {number} has no key: {separator.decode()!r} does not stand in it"
-        )
+        shown = separator.decode(errors="backslashreplace")
+        raise BadLine(f"line {number} has no key: {shown!r} does not stand in it", number)
     return key, value
 
 

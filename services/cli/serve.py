@@ -80,6 +80,8 @@ def serve(
         raise click.UsageError(str(error)) from None
     try:
         asyncio.run(compose.serve(settings))
+    except ConfigError as error:
+        raise click.UsageError(str(error)) from None
     except EtcdRefused as error:
         raise RefusedEtcd(str(error)) from error
     except OncelogError as error:

@@ -114,6 +114,9 @@ def connected(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
         *args: P.args,
         **kwargs: P.kwargs,
     ) -> R:
+        for name, value in kwargs.items():
+            if isinstance(value, str) and name != "key_separator":
+                _require_text(name, value)
         session = Session(
             bootstrap=bootstrap,
             timeout_ms=int(timeout_seconds * 1000),
@@ -134,6 +137,14 @@ _json_option: Final = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of tables."
 )
 json_option: Final = _json_option
+
+
+def _require_text(name: str, value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        shown = value.encode(errors="backslashreplace").decode()
+        raise click.UsageError(f"{name.replace('_', ' ')} '{shown}' is not UTF-8") from None
 
 
 def _tls(ca: str | None, certificate: str | None, key: str | None) -> Tls | None:

@@ -61,7 +61,9 @@ class Endings:
     def known_outcome(self, tx_id: TxId) -> Outcome:
         """Raises UnknownTransaction; Unavailable where a later coordinator may know it."""
         if journal_offset_of(tx_id) >= self._replica.high_watermark:
-            raise Unavailable("this coordinator does not know the transaction yet; try again")
+            raise Unavailable(
+                "this coordinator has not given out such a TxId yet; if it is right, try again"
+            )
         outcome = self.outcome(tx_id)
         if outcome is None:
             raise UnknownTransaction("there is no such transaction", tx_id=tx_id)

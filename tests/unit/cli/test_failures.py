@@ -69,6 +69,12 @@ def test_all_advice_is_about_reasons_that_exist() -> None:
         "up --ports-from 7400 --free-ports",
         "serve nobody",
         "serve coordinator --set node.lease_millis=1",
+        "serve coordinator",
+        "serve coordinator --etcd localhost",
+        "tx describe 0",
+        "tx describe 10000000000000000",
+        "produce \udcff",
+        "consume payments --group \udcff",
     ],
 )
 def test_wrong_usage_is_exit_code_2(line: str, run: Callable[..., Result]) -> None:

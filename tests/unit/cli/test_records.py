@@ -248,6 +248,20 @@ def test_lines_become_records(
     assert told == {"topic": "payments", "records": len(sent), "transactional": False}
 
 
+def test_a_separator_is_taken_as_it_was_typed(run: Run, log: Log) -> None:
+    """Where the locale's encoding is not that of the terminal, it comes as surrogates."""
+    typed = b"\xe2\x86\x92".decode("ascii", "surrogateescape")
+    run(Cluster(), f"produce payments --key-separator {typed}", stdin=b"k\xe2\x86\x92v\n")
+    assert log.sent == [(b"k", b"v")]
+
+
+def test_a_bad_line_without_a_transaction_says_what_stands(run: Run, log: Log) -> None:
+    result = run(Cluster(), "produce payments --key-separator :", stdin=b"a:1\nb:2\nbroken\n")
+    assert result.exit_code == 2
+    assert "line 3 has no key" in result.stderr
+    assert "2 lines before it are appended" in result.stderr
+
+
 def test_all_lines_in_one_transaction(run: Run, log: Log) -> None:
     line = "produce payments --transactional --name loader"
     assert run(Cluster(), line, stdin=b"a\nb\n").exit_code == 0
@@ -259,6 +273,7 @@ def test_i3_a_bad_line_leaves_nothing_of_the_transaction(run: Run, log: Log) -> 
     result = run(Cluster(), line, stdin=b"a:1\nbroken\n")
     assert result.exit_code == 2
     assert "line 2" in result.stderr
+    assert "appended" not in result.stderr
     assert log.ended == ["aborted"]
 
 
