@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import concurrent.futures
 import os
 import signal
 import threading
@@ -189,3 +190,20 @@ def test_a_loop_that_nobody_holds_warns_and_ends_its_work() -> None:
     thread.join()
     assert cancelled.is_set()
     assert task.done()
+
+
+def test_a_loop_that_has_ended_still_takes_what_grpc_has_for_it() -> None:
+    """It comes in a thread of another connection, which printed a traceback for a closed loop."""
+    ended = LoopThread("a connection that is closed")
+    ended.close()
+    taken = threading.Event()
+    ended.loop.call_soon_threadsafe(taken.set)
+    assert taken.wait(10)
+
+
+def test_who_comes_after_the_end_is_not_left_waiting() -> None:
+    ended = LoopThread("a connection that is closed")
+    ended.close()
+    late = asyncio.run_coroutine_threadsafe(asyncio.Event().wait(), ended.loop)
+    with pytest.raises(concurrent.futures.CancelledError):
+        late.result(10)

@@ -29,6 +29,10 @@ CLOSE_SECONDS_MAX: Final = 10.0
 # How long work that was interrupted (Ctrl-C) may take to end in good order, seconds: a transaction
 # is aborted, or its consumer forgets where it stands. A second interrupt ends the wait.
 INTERRUPTED_SECONDS_MAX: Final = 2.0
+# How long a loop that has ended still takes what gRPC has for it, seconds: what became of calls
+# comes after their end, in the thread of whichever connection gRPC woke, and a closed loop makes
+# that thread print a traceback. Nobody waits for it.
+LINGER_SECONDS: Final = 0.5
 
 
 class LoopThread:
@@ -41,7 +45,10 @@ class LoopThread:
         self._lock = threading.Lock()
         self.loop = asyncio.new_event_loop()
         # The thread does not hold this object: a connection that nobody holds ends.
-        self._thread = threading.Thread(target=_serve, args=(self.loop,), name=name, daemon=True)
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=_serve, args=(self.loop, self._ended), name=name, daemon=True
+        )
         self._thread.start()
         self._abandoned = weakref.finalize(self, _abandon, self.loop, name, self._pid)
         self._abandoned.atexit = False
@@ -120,7 +127,7 @@ class LoopThread:
             raise Closed("the plain API cannot be used on its own event loop: use oncelog.aio")
 
     def close(self) -> None:
-        """Cancels what runs and ends the thread. Safe to repeat."""
+        """Cancels what runs and waits for its end. Safe to repeat."""
         with self._lock:
             if self._closed or os.getpid() != self._pid:
                 self._closed = True
@@ -128,7 +135,7 @@ class LoopThread:
             self._closed = True
         self._abandoned.detach()
         self.loop.call_soon_threadsafe(self.loop.stop)
-        self._thread.join(CLOSE_SECONDS_MAX)
+        self._ended.wait(CLOSE_SECONDS_MAX)
 
     def _interrupt(
         self, future: concurrent.futures.Future[T] | None, work: Coroutine[Any, Any, T]
@@ -145,19 +152,29 @@ class LoopThread:
             ended.result(INTERRUPTED_SECONDS_MAX)
 
 
-def _serve(loop: asyncio.AbstractEventLoop) -> None:
+def _serve(loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
     asyncio.set_event_loop(loop)
     try:
         loop.run_forever()
     finally:
-        left = asyncio.all_tasks(loop)
-        for task in left:
-            task.cancel()
-        if left:
-            loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
-        loop.run_until_complete(loop.shutdown_asyncgens())
+        try:
+            _end_tasks(loop)
+            loop.run_until_complete(loop.shutdown_asyncgens())
+        finally:
+            ended.set()
+        loop.run_until_complete(asyncio.sleep(LINGER_SECONDS))
+        # Of who came just before the end.
+        _end_tasks(loop)
         asyncio.set_event_loop(None)
         loop.close()
+
+
+def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
+    left = asyncio.all_tasks(loop)
+    for task in left:
+        task.cancel()
+    if left:
+        loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
 def _abandon(loop: asyncio.AbstractEventLoop, name: str, pid: int) -> None:
