@@ -40,7 +40,8 @@ class Frame(NamedTuple):
     """A frame without its place. Fields that a kind does not use are 0."""
 
     kind: Kind
-    payload: bytes = b""
+    # A view of bytes where it was left in the message that brought it (oncelogpb.in_place).
+    payload: bytes | memoryview = b""
     record_count: int = 0
     producer_id: int = 0
     generation: int = 0

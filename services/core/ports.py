@@ -42,7 +42,7 @@ class Write(NamedTuple):
 
     file: File
     position: int
-    chunks: Sequence[bytes]
+    chunks: Sequence[bytes | memoryview]
 
 
 class Disk(Protocol):

@@ -10,8 +10,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Sequence
 from typing import Any, NamedTuple
 
-from oncelogpb import records
+from oncelogpb import in_place, records
+from oncelogpb.bulk import Chunk
 from oncelogpb.errors import OncelogError
+from oncelogpb.in_place import LiftedProduce
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 from services.core.frame import Frame
@@ -47,13 +49,16 @@ class Producing:
         self._lanes = Lanes()
         self._limits: dict[int, records.BatchLimits] = {}
 
-    async def produce(self, request: pb.ProduceRequest, call: Call) -> pb.ProduceReply:
+    async def produce(
+        self, produce: pb.ProduceRequest | LiftedProduce, call: Call
+    ) -> pb.ProduceReply:
+        request = produce.request if isinstance(produce, LiftedProduce) else produce
         wire.require_producer(request)
         most = self._config.items_per_call_max
         wire.require_few("batches", len(request.batches), "items_per_call_max", most)
         verdicts: list[Placed | OncelogError | None] = [None] * len(request.batches)
         async with self._lanes.turn(call.stream_id) as turn:
-            by_partition = await self._judge_all(request, verdicts)
+            by_partition = await self._judge_all(request, produce, verdicts)
             await turn.come()
             submitted = [
                 entry
@@ -73,7 +78,10 @@ class Producing:
     # -------------------------------------------------------------------------------------- judge
 
     async def _judge_all(
-        self, request: pb.ProduceRequest, verdicts: list[Placed | OncelogError | None]
+        self,
+        request: pb.ProduceRequest,
+        produce: pb.ProduceRequest | LiftedProduce,
+        verdicts: list[Placed | OncelogError | None],
     ) -> dict[PartitionId, list[_Judged]]:
         by_partition: dict[PartitionId, list[_Judged]] = {}
         for place, batch in enumerate(request.batches):
@@ -81,7 +89,7 @@ class Producing:
                 partition = wire.partition_id(batch.partition)
                 # Before the work of judging: a wrong leader is the most frequent refusal.
                 self._env.replicas.lead(partition).require_room()
-                payload = batch.payload
+                payload = in_place.payload_of(produce, place)
                 await self._judge(partition, batch, payload)
             except OncelogError as refusal:
                 verdicts[place] = refusal
@@ -90,7 +98,7 @@ class Producing:
                 by_partition.setdefault(partition, []).append(_Judged(place, frame))
         return by_partition
 
-    async def _judge(self, partition: PartitionId, batch: types_pb2.Batch, payload: bytes) -> None:
+    async def _judge(self, partition: PartitionId, batch: types_pb2.Batch, payload: Chunk) -> None:
         """Raises InvalidArgument, TooLarge, CorruptBatch."""
         limits = self._limits_of(partition)
 

@@ -61,7 +61,9 @@ def require_producer(request: pb.ProduceRequest) -> None:
         raise InvalidArgument(f"{show_id(request.tx_id)} cannot be a TxId", field="tx_id")
 
 
-def data_frame(request: pb.ProduceRequest, batch: types_pb2.Batch, payload: bytes) -> Frame:
+def data_frame(
+    request: pb.ProduceRequest, batch: types_pb2.Batch, payload: bytes | memoryview
+) -> Frame:
     return Frame(
         Kind.DATA,
         payload,

@@ -12,15 +12,17 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import grpc.aio
 from google.protobuf.message import DecodeError
 
-from oncelogpb import bulk
+from oncelogpb import bulk, in_place
 from oncelogpb.calls import PACK_BYTES
 from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable, to_status
+from oncelogpb.in_place import LiftedProduce
+from oncelogpb.v1.partition_leader_pb2 import PartitionLeaderCalls
 from services.runtime.rpc.fields import require_few
 from services.runtime.rpc.handling import CallContext, Method, StreamEnd
 from services.runtime.rpc.limits import (
@@ -65,6 +67,7 @@ class CallStream:
         self._inflight = inflight
         self._unread = unread
         self._counts_fields = next(iter(methods.values())).service not in EXEMPT_FROM_FIELDS
+        self._carries_batches = calls_class is PartitionLeaderCalls
         self._end = StreamEnd()
         self._running: dict[int, asyncio.Task[None]] = {}
         # What is to be written, its size, and the call that it answers, which may hold room for it.
@@ -124,8 +127,8 @@ class CallStream:
             except OncelogError as error:
                 return error
             share = len(data) // (len(calls) or 1)
-            for call in calls:
-                self._start(call, share)
+            for call, produce in calls:
+                self._start(call, produce, share)
                 await self._until_read()
 
     def _is_read(self) -> bool:
@@ -141,19 +144,26 @@ class CallStream:
             self._answers_written.clear()
             await self._answers_written.wait()
 
-    def _decode(self, data: bytes) -> Any:
-        """The calls of a message. Raises TooLarge, InvalidArgument."""
+    def _decode(self, data: bytes) -> Sequence[tuple[Any, LiftedProduce | None]]:
+        """The calls of a message, a Produce with its payloads beside it where they are large.
+        Raises TooLarge, InvalidArgument."""
         limits, descriptor = self._limits, self._calls_class.DESCRIPTOR
         if len(data) > limits.message_bytes_max:
             raise message_too_large("a message of calls", len(data), limits.message_bytes_max)
         if self._counts_fields:
             require_few(data, descriptor, limits.message_fields_max)
         try:
-            return self._calls_class.FromString(data).calls
+            lifted = in_place.lift(data) if self._carries_batches else None
+            if lifted is not None:
+                rest, payloads = lifted
+                paired = in_place.pair(self._calls_class.FromString(rest).calls, payloads)
+                if paired is not None:
+                    return paired
+            return [(call, None) for call in self._calls_class.FromString(data).calls]
         except DecodeError as error:
             raise undecodable(descriptor.name, error) from None
 
-    def _start(self, call: Any, size: int) -> None:
+    def _start(self, call: Any, produce: LiftedProduce | None, size: int) -> None:
         """Starts the handler of a call, or answers at once why not. The handler's first step is
         taken in a later turn of the loop, in the order of these starts."""
         name = call.WhichOneof("request")
@@ -165,7 +175,8 @@ class CallStream:
             return
         if self._inflight is not None:
             self._inflight.add(size)
-        work = self._serve(self._methods[name], call.number, getattr(call, name), call.timeout_ms)
+        request = getattr(call, name) if produce is None else produce
+        work = self._serve(self._methods[name], call.number, request, call.timeout_ms)
         task = asyncio.create_task(work)
         self._running[call.number] = task
         task.add_done_callback(lambda _: self._ended(call.number, size))

@@ -113,7 +113,7 @@ class RealFile:
 class _Job(NamedTuple):
     """A commit on its way. It holds the descriptors, so that nobody closes them under it."""
 
-    writes: Sequence[tuple[RealFile, _Descriptor, int, Sequence[bytes]]]
+    writes: Sequence[tuple[RealFile, _Descriptor, int, Sequence[bytes | memoryview]]]
     loop: asyncio.AbstractEventLoop
     done: asyncio.Future[None]
 
@@ -183,14 +183,18 @@ class RealDisk:
         self._sync_all(list(touched))
         self._sync_names(touched.values())
 
-    def _write(self, file: RealFile, fd: int, position: int, chunks: Sequence[bytes]) -> None:
+    def _write(
+        self, file: RealFile, fd: int, position: int, chunks: Sequence[bytes | memoryview]
+    ) -> None:
         if file.grows_to:
             _allocate_ahead(file, fd, position + sum(map(len, chunks)))
         for first in range(0, len(chunks), CHUNKS_PER_WRITE_MAX):
             part = chunks[first : first + CHUNKS_PER_WRITE_MAX]
             position += self._write_part(file, fd, position, part)
 
-    def _write_part(self, file: RealFile, fd: int, position: int, chunks: Sequence[bytes]) -> int:
+    def _write_part(
+        self, file: RealFile, fd: int, position: int, chunks: Sequence[bytes | memoryview]
+    ) -> int:
         wanted = sum(map(len, chunks))
         if wanted > WRITE_BYTES_MAX:
             half = len(chunks) // 2

@@ -84,7 +84,7 @@ class FrameTooNew(FrameError):
     """Intact, and of a version, kind or control code that this code does not know."""
 
 
-def encode(frame: Frame, at: At) -> Sequence[bytes]:
+def encode(frame: Frame, at: At) -> Sequence[bytes | memoryview]:
     """The frame as chunks to be written one after the other; the payload is not copied.
 
     Raises TooLarge above FRAME_PAYLOAD_BYTES_MAX.

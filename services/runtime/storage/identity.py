@@ -108,7 +108,7 @@ class SyncedEnd:
     def note_and_sync(self, bounds: Bounds) -> None:
         """Blocking. Raises OSError."""
         write = self.note(bounds)
-        self._disk.write_and_sync(write.file, write.position, write.chunks[0])
+        self._disk.write_and_sync(write.file, write.position, b"".join(write.chunks))
 
     def close(self) -> None:
         if self._file is not None:

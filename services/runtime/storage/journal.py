@@ -80,7 +80,7 @@ class Journal:
         self._epochs_file: File | None = None
         self._tail = MemoryTail(end.offset)
         # What the disk was not given yet: (segment, position, chunks), in order.
-        self._pending: list[tuple[Segment, int, list[bytes]]] = []
+        self._pending: list[tuple[Segment, int, list[bytes | memoryview]]] = []
         self._pending_epochs: list[EpochEntry] = []
         self._pending_note: Write | None = None
         # Given and not confirmed: the sizes that the segments then have.
@@ -161,7 +161,7 @@ class Journal:
         self._segments.append(segment)
         return segment
 
-    def _push(self, segment: Segment, chunks: Sequence[bytes]) -> None:
+    def _push(self, segment: Segment, chunks: Sequence[bytes | memoryview]) -> None:
         if self._pending and self._pending[-1][0] is segment:
             self._pending[-1][2].extend(chunks)
         else:
@@ -209,7 +209,7 @@ class Journal:
         file, position, chunks = self._pending_note = self._synced_end_file.note(bounds)
         # A disk that fails here fails the commit too, and that is where it counts.
         with contextlib.suppress(OSError):
-            self._disk.write_unsynced(file, position, chunks[0])
+            self._disk.write_unsynced(file, position, b"".join(chunks))
         self._save_indexes()
 
     def _save_indexes(self) -> None:

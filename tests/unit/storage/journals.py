@@ -64,7 +64,7 @@ def start(disk: FakeDisk, *texts: str, segment_bytes: int = SEGMENT_BYTES) -> Jo
 
 
 def texts(frames: list[StoredFrame]) -> list[str]:
-    return [stored.frame.payload.decode() for stored in frames if stored.frame.payload]
+    return [bytes(stored.frame.payload).decode() for stored in frames if stored.frame.payload]
 
 
 def replayed(journal: Journal) -> list[str]:

@@ -94,7 +94,7 @@ def test_the_payload_is_not_copied_to_be_encoded() -> None:
 
 
 def test_a_payload_may_be_a_view_of_a_message() -> None:
-    view = SAMPLE._replace(payload=memoryview(SAMPLE.payload))  # type: ignore[arg-type]
+    view = SAMPLE._replace(payload=memoryview(SAMPLE.payload))
     assert b"".join(encode(view, SAMPLE_AT)) == bytes_of(SAMPLE, SAMPLE_AT)
 
 

@@ -1,0 +1,132 @@
+"""Payloads that are left in the message: what comes out is what generated code reads, whatever the
+bytes are."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import pytest
+from google.protobuf.message import DecodeError
+from hypothesis import given
+from hypothesis import strategies as st
+
+from oncelogpb import bulk, in_place
+from oncelogpb.v1 import partition_leader_pb2 as pb
+from oncelogpb.v1 import types_pb2
+
+LARGE: Final = in_place.MESSAGE_BYTES_MIN
+SIZES: Final = st.sampled_from([0, 1, 300, LARGE // 2, LARGE])
+
+
+def produce(*sizes: int) -> pb.ProduceRequest:
+    batches = [
+        types_pb2.Batch(
+            partition=types_pb2.Partition(topic_id=b"t" * 16, number=number),
+            record_count=number + 1,
+            base_sequence=1 << 40,
+            max_timestamp_us=-5,
+            payload=bytes([number % 256]) * size,
+        )
+        for number, size in enumerate(sizes)
+    ]
+    return pb.ProduceRequest(tx_id=7, writer=9, batches=batches)
+
+
+def calls_of(*requests: pb.ProduceRequest | pb.FetchRequest) -> pb.PartitionLeaderCalls:
+    calls = pb.PartitionLeaderCalls()
+    for number, request in enumerate(requests):
+        field = "produce" if isinstance(request, pb.ProduceRequest) else "fetch"
+        getattr(calls.calls.add(number=number, timeout_ms=30_000), field).CopyFrom(request)
+    return calls
+
+
+def read(data: bytes) -> pb.PartitionLeaderCalls | None:
+    """The calls, put together again from the two parts; None where they were not lifted."""
+    lifted = in_place.lift(data)
+    if lifted is None:
+        return None
+    rest, payloads = lifted
+    calls = pb.PartitionLeaderCalls.FromString(rest)
+    paired = in_place.pair(calls.calls, payloads)
+    if paired is None:
+        return None
+    for call, request in paired:
+        assert (request is None) == (call.WhichOneof("request") != "produce")
+        for place, batch in enumerate([] if request is None else call.produce.batches):
+            assert request is not None
+            assert not batch.payload
+            batch.payload = bytes(in_place.payload_of(request, place))
+    return calls
+
+
+@given(st.lists(st.lists(SIZES, max_size=4), min_size=1, max_size=3), SIZES)
+def test_what_is_lifted_and_what_is_left_are_the_message(sent: list[list[int]], size: int) -> None:
+    plain = [produce(*sizes) for sizes in sent]
+    calls = calls_of(*plain, pb.FetchRequest(max_bytes=1), produce(size), produce(LARGE))
+    assert read(calls.SerializeToString()) == calls
+
+
+def test_what_the_client_joins_by_hand_is_read() -> None:
+    request = produce(LARGE)
+    batch = types_pb2.Batch.FromString(request.batches[0].SerializeToString())
+    batch.payload = b""
+    head = pb.ProduceRequest(tx_id=7, writer=9)
+    encoded = bulk.produce_request(head, [(batch, request.batches[0].payload)])
+    field = pb.PartitionLeaderCall.PRODUCE_FIELD_NUMBER
+    chunks, _ = bulk.frame_call(0, 30_000, field, encoded)
+    assert read(bulk.join(chunks)) == calls_of(request)
+
+
+def test_a_large_payload_is_a_view_and_one_that_would_hold_the_message_is_a_copy() -> None:
+    data = calls_of(produce(LARGE, LARGE // 8)).SerializeToString()
+    lifted = in_place.lift(data)
+    assert lifted is not None
+    view, copy = lifted[1]
+    assert isinstance(view, memoryview)
+    assert view.obj is data
+    assert isinstance(copy, bytes)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        calls_of(produce(LARGE // 2)).SerializeToString(),
+        calls_of(produce(*[20] * 4_000)).SerializeToString(),
+        calls_of(produce(LARGE)).SerializeToString()[:-1],
+        b"\x0b" + bytes(LARGE),
+        b"\xff" * LARGE,
+    ],
+    ids=["small", "many small batches", "cut", "a group", "endless"],
+)
+def test_the_rest_is_left_to_generated_code(data: bytes) -> None:
+    assert in_place.lift(data) is None
+
+
+def test_a_request_that_comes_in_two_parts_is_left_to_generated_code() -> None:
+    """The second takes the place of the first, unless it is of the same kind: then they merge."""
+    produced = calls_of(produce(LARGE)).calls[0].SerializeToString()
+    fetched = calls_of(pb.FetchRequest(max_bytes=1)).calls[0].SerializeToString()
+    for parts in (produced + fetched, fetched + produced, produced + produced):
+        data = b"".join(bulk.nested(1, bulk.Encoded((parts,), len(parts))).chunks)
+        expected = pb.PartitionLeaderCalls.FromString(data)
+        got = read(data)
+        assert got is None or got == expected
+
+
+@given(st.data())
+def test_damaged_bytes_are_read_as_generated_code_reads_them(data: st.DataObject) -> None:
+    good = bytearray(calls_of(produce(LARGE, 5), pb.FetchRequest()).SerializeToString())
+    for _ in range(data.draw(st.integers(1, 3))):
+        place = data.draw(st.one_of(st.integers(0, 90), st.integers(-90, -1)))
+        good[place] = data.draw(st.integers(0, 255))
+    damaged = bytes(good)
+    try:
+        expected: pb.PartitionLeaderCalls | None = pb.PartitionLeaderCalls.FromString(damaged)
+    except DecodeError:
+        expected = None
+    try:
+        got = read(damaged)
+    except DecodeError:
+        assert expected is None
+    else:
+        assert got is None or got == expected
