@@ -8,6 +8,7 @@ from typing import Final
 from tests.planted.bugs import (
     committed_log,
     coordinator,
+    elections,
     offset_manager,
     one_shots,
     participant,
@@ -26,6 +27,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *committed_log.BUGS,
     *offset_manager.BUGS,
     *runtime.BUGS,
+    *elections.BUGS,
     *snapshots.BUGS,
     *storage.BUGS,
 )

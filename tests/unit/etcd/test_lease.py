@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -11,6 +13,7 @@ from services.core.ids import BootId
 from services.core.ports import Delete, EtcdUnavailable
 from services.runtime.etcd.keys import BootValue, boot_key
 from services.runtime.etcd.lease import Membership
+from services.runtime.etcd.steady import steady_ms
 from tests.unit.etcd.world import LEASE_MS, Log, Node, World, loop_ms
 
 
@@ -178,21 +181,87 @@ class Renewals:
         self.closed.set()
 
 
+def threaded(world: World, renewals: Renewals, now_ms: Callable[[], int]) -> Membership:
+    """A member whose lease a thread renews."""
+    return Membership(
+        Node(world.server, "n1", "b").etcd,
+        boot_id=BootId(b"b" * 16),
+        node=BootValue("n1", "localhost", 1, (), "0"),
+        lease_ms=500,
+        reporter=Log(),
+        renewals=lambda: renewals,
+        now_ms=now_ms,
+    )
+
+
+def test_i18_the_thread_counts_from_the_sending_of_the_keep_alive_too() -> None:
+    world, now_ms = World(), 0
+
+    class Slow(Renewals):
+        def keep_alive(self, lease: int, timeout_ms: int) -> int:
+            nonlocal now_ms
+            if self.sent:
+                raise EtcdUnavailable("no more of them")
+            now_ms += 200
+            return super().keep_alive(lease, timeout_ms)
+
+    async def story() -> None:
+        renewals = Slow()
+        member = threaded(world, renewals, lambda: now_ms)
+        await member.start()
+        assert await asyncio.to_thread(renewals.arrived.wait, 10)
+        await member.stop()
+        held = member._held or last_held[0]
+        assert held.deadline_ms <= 500, "it was sent at 0 and answered at 200"
+        world.server.close()
+
+    last_held: list[Any] = []
+    register = Membership._register
+
+    async def keep(self: Membership) -> Any:
+        last_held.append(await register(self))
+        return last_held[0]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Membership, "_register", keep)
+        asyncio.run(story())
+
+
+def test_a_lease_that_the_thread_finds_ended_is_lost() -> None:
+    world = World()
+
+    class Ended(Renewals):
+        def keep_alive(self, lease: int, timeout_ms: int) -> int:
+            super().keep_alive(lease, timeout_ms)
+            return 0 if self.sent == 1 else LEASE_MS
+
+    async def story() -> None:
+        renewals = Ended()
+        member = threaded(world, renewals, steady_ms)
+        await member.start()
+        first = member.lease
+        # Nobody else notices: the key stands on.
+        world.server._leases[first].timer.cancel()
+        assert await asyncio.to_thread(renewals.arrived.wait, 10)
+        for _ in range(1_000):
+            if member.lost and member.valid():
+                break
+            await asyncio.sleep(0.01)
+        assert member.lost == 1, "the thread was told, and nobody heard of it"
+        assert member.lease != first
+        await member.stop()
+        world.server.close()
+
+    asyncio.run(story())
+
+
 def test_the_lease_thread_renews_only_while_the_loop_ticks() -> None:
     world, renewals = World(), Renewals()
     now_ms = 0
 
     async def story() -> None:
         nonlocal now_ms
-        member = Membership(
-            Node(world.server, "n1", "b").etcd,
-            boot_id=BootId(b"b" * 16),
-            node=BootValue("n1", "localhost", 1, (), "0"),
-            lease_ms=500,
-            reporter=Log(),
-            renewals=lambda: renewals,
-            now_ms=lambda: now_ms,
-        )
+        member = threaded(world, renewals, lambda: now_ms)
         await member.start()
         assert await asyncio.to_thread(renewals.arrived.wait, 10)
         # The loop hangs for longer than half a lease: this call does not return to it.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -148,3 +150,14 @@ def test_i18_a_seat_never_wins_an_epoch_that_it_left() -> None:
     own.win(state(5, US), 12)
     with pytest.raises(AssertionError, match="once at a time"):
         own.win(state(6, US), 13)
+
+
+@pytest.mark.parametrize("ends", [lambda own: own.win(state(4, US), 10), Seat.leave])
+def test_a_seat_stands_with_what_was_opened_for_that_election_only(
+    ends: Callable[[Seat], object],
+) -> None:
+    """Else a replica that failed meanwhile is not opened again, and leads as it is."""
+    own = seat()
+    own.prepared = Prepared(OURS, 3)
+    ends(own)
+    assert own.prepared is None

@@ -1,0 +1,255 @@
+"""Bugs of leases and elections: what is heard late, and what a seat keeps."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "first-deadline-from-the-answer",
+        "§5, I18: the deadline counts from the sending, the first one too",
+        (
+            Edit(
+                "services.runtime.etcd.lease:Membership._register",
+                "self._deadline(sent_ms)",
+                "self._deadline(self._now_ms())",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_i18_the_first_deadline_counts_from_the_asking_for_the_lease",
+            ): "etcd may have counted from the asking on"
+        },
+    ),
+    Bug(
+        "thread-deadline-from-the-answer",
+        "§5, I18: a thread of its own renews, by the same rule",
+        (
+            Edit(
+                "services.runtime.etcd.lease:Membership._renew_in_a_thread",
+                "self._deadline(sent_ms)",
+                "self._deadline(self._now_ms())",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_lease",
+                "test_i18_the_thread_counts_from_the_sending_of_the_keep_alive_too",
+            ): "it was sent at 0 and answered at 200"
+        },
+    ),
+    Bug(
+        "old-lease-ends-the-new-one",
+        "§5, I29: the end of a lease is heard once",
+        (
+            Edit(
+                "services.runtime.etcd.lease:Membership._lose",
+                "if self._held is not held:",
+                "if self._held is None:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_the_end_of_an_old_lease_heard_late_leaves_the_new_one",
+            ): "assert None is not None"
+        },
+    ),
+    Bug(
+        "old-deletion-ends-the-new-lease",
+        "§5, I29: a deletion before the put of our key is not ours",
+        (
+            Edit(
+                "services.runtime.etcd.lease:Membership._key_gone",
+                "revision > held.revision",
+                "True",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_the_end_of_an_old_lease_heard_late_leaves_the_new_one",
+            ): "(2, False) == (1, True)"
+        },
+    ),
+    Bug(
+        "loss-heard-by-the-thread-only",
+        "§5: a lease that etcd ended is lost at once, not at its deadline",
+        (
+            Edit(
+                "services.runtime.etcd.lease:Membership._renew_in_a_thread",
+                "loop.call_soon_threadsafe(self._lose, held)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_lease", "test_a_lease_that_the_thread_finds_ended_is_lost"
+            ): "the thread was told, and nobody heard of it"
+        },
+    ),
+    Bug(
+        "election-won-twice",
+        "§5, I18: an epoch is won once, by its answer or by its adoption",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections._vote",
+                "if bid.new.epoch > max(seat.led_epoch, seat.left_epoch):",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_an_unclean_election_that_was_adopted_before_its_answer_is_won_once",
+            ): "a process leads a partition once at a time"
+        },
+    ),
+    Bug(
+        "late-adoption-believed",
+        "§5, I18: an adoption that is heard after the key was lost is void",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections._adopt",
+                "or lost != self._membership.lost ",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_i18_an_adoption_heard_after_the_key_was_lost_is_void",
+            ): "etcd named it before it lost its key"
+        },
+    ),
+    Bug(
+        "epoch-adopted-that-the-log-knows",
+        "§5, I18: an epoch that stands in the log is never continued",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections._adopt",
+                "seat.prepared.last_epoch < state.epoch",
+                "seat.prepared.last_epoch <= state.epoch",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_i18_an_epoch_that_the_log_knows_already_is_not_adopted",
+            ): "it did not come about"
+        },
+    ),
+    Bug(
+        "unfit-replica-adopts",
+        "§5: elections name incarnations, adoptions too",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections._adopt",
+                "fit = seat.prepared.incarnation.hex() in state.isr",
+                "fit = True",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers", "test_a_replica_that_was_replaced_adopts_nothing"
+            ): "it lacks what may be acknowledged in that epoch"
+        },
+    ),
+    Bug(
+        "stands-before-it-compared",
+        "§5: a new lease gives no leadership back, nor new ones before what it leads was compared",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections._stand",
+                " or not self._membership.valid()",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_who_has_not_compared_what_it_leads_stands_for_nothing",
+            ): "assert [1] == []"
+        },
+    ),
+    Bug(
+        "late-resignation-ends-the-next-epoch",
+        "§5, I29: a resignation is of one epoch",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections._try_resign",
+                " or state.epoch != epoch",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_i18_a_resignation_heard_late_does_not_end_the_next_epoch",
+            ): "assert 3 == 2"
+        },
+    ),
+    Bug(
+        "one-partition-holds-back-all",
+        "§5, I29: one transaction, on failure one by one",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections._stand", "await self._vote([bid])", "pass"
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_i29_a_partition_that_cannot_be_won_holds_back_no_other",
+            ): "it did not come about"
+        },
+    ),
+    Bug(
+        "another-epoch-of-this-boot-taken-for-ours",
+        "§5, I18: after a new lease etcd must name this boot in the epoch that it leads",
+        (
+            Edit(
+                "services.runtime.etcd.election:Elections.recheck",
+                " or state.epoch != seat.led_epoch",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_i18_after_a_new_lease_another_epoch_of_this_boot_deposes_too",
+            ): "deposed before the new lease counts"
+        },
+    ),
+    Bug(
+        "stale-opening-stands-again",
+        "§4: who failed is opened again before it stands again",
+        (Edit("services.runtime.etcd.standing:Seat.leave", "self.prepared = None", "pass"),),
+        {
+            unit(
+                "etcd/test_standing",
+                "test_a_seat_stands_with_what_was_opened_for_that_election_only",
+            ): "is None"
+        },
+    ),
+    Bug(
+        "unclean-election-below-the-log",
+        "§5: an etcd with an epoch below one found in a log is refused, by operators too",
+        (
+            Edit(
+                "services.runtime.etcd.unclean:unclean_bid",
+                "if prepared.last_epoch > state.epoch:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_late_answers",
+                "test_an_unclean_election_does_not_go_below_an_epoch_of_the_log",
+            ): "DID NOT RAISE",
+        },
+    ),
+)
