@@ -177,10 +177,12 @@ class Method:
         )
 
     def count(self, error: OncelogError) -> OncelogError:
-        """A call that is refused."""
+        """A call that is refused. The error forgets where it was raised, for those places hold the
+        request."""
         self._reporter.count(
             "rpc_errors", service=self.service, method=self.name, reason=error.reason
         )
+        error.__traceback__ = error.__context__ = error.__cause__ = None
         return error
 
     def fault(self, error: Exception) -> OncelogError:

@@ -16,7 +16,7 @@ import asyncio
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Final
+from typing import Any, Final, NoReturn
 from weakref import WeakValueDictionary
 
 import grpc
@@ -178,35 +178,41 @@ class RpcServer:
     # ------------------------------------------------------------------------- the forms of a call
 
     def _unary(self, method: Method) -> Callable[..., Any]:
-        metered = method.service not in EXEMPT_FROM_INFLIGHT
-
         async def unary(data: bytes, context: Any) -> bytes:
-            size = len(data) if metered else 0
-            answer: Any
-            try:
-                self._admit(size)
-                request = method.decode(data, self._limits)
-            except OncelogError as error:
-                return await _abort(context, method.count(error))
-            self._inflight.add(size)
-            try:
-                call = self._unary_context(context)
-                # Runs when the answer has gone out, or never will.
-                context.add_done_callback(lambda _: call.holds(0))
-                answer = await method.answer(request, call)
-            finally:
-                self._inflight.remove(size)
-            if isinstance(answer, OncelogError):
-                return await _abort(context, answer)
-            try:
-                return method.encode(answer, self._limits)
-            except OncelogError as error:
-                return await _abort(context, method.count(error))
-            except Exception as error:
-                # A reply that is no message.
-                return await _abort(context, method.fault(error))
+            outcome = await self._outcome(method, data, context)
+            if isinstance(outcome, OncelogError):
+                # What ends the call remembers this frame, until the collector comes.
+                del data
+                await _abort(context, outcome)
+            return outcome
 
         return unary
+
+    async def _outcome(self, method: Method, data: bytes, context: Any) -> bytes | OncelogError:
+        """The reply as bytes, or the error."""
+        size = 0 if method.service in EXEMPT_FROM_INFLIGHT else len(data)
+        try:
+            self._admit(size)
+            request = method.decode(data, self._limits)
+        except OncelogError as error:
+            return method.count(error)
+        self._inflight.add(size)
+        try:
+            call = self._unary_context(context)
+            # Runs when the answer has gone out, or never will.
+            context.add_done_callback(lambda _: call.holds(0))
+            answer = await method.answer(request, call)
+        finally:
+            self._inflight.remove(size)
+        if isinstance(answer, OncelogError):
+            return answer
+        try:
+            return method.encode(answer, self._limits)
+        except OncelogError as error:
+            return method.count(error)
+        except Exception as error:
+            # A reply that is no message.
+            return method.fault(error)
 
     def _server_stream(self, method: Method) -> Callable[..., Any]:
         async def server_stream(data: bytes, context: Any) -> None:
@@ -224,6 +230,7 @@ class RpcServer:
                 self._stream_count -= 1
                 end.over()
             if error is not None:
+                del data
                 await _abort(context, error)
 
         return server_stream
@@ -284,6 +291,7 @@ class RpcServer:
                 self._streams.discard(stream)
                 self._stream_count -= 1
             if failure is not None:
+                del stream
                 await _abort(context, failure)
 
         return call_stream
@@ -344,8 +352,9 @@ class _Elsewhere(grpc.GenericRpcHandler):  # type: ignore[type-arg]
         return grpc.stream_stream_rpc_method_handler(refused)
 
 
-async def _abort(context: Any, error: OncelogError) -> bytes:
-    """Ends a call with an error: code, message, and the details in the trailers. Never returns."""
+async def _abort(context: Any, error: OncelogError) -> NoReturn:
+    """Ends a call with an error: code, message, and the details in the trailers. What is raised
+    remembers the frames of its callers, so these let go of what is large before."""
     status = to_status(error)
     trailers = ((STATUS_KEY, status.SerializeToString()),)
     await context.abort(_CODES[status.code], status.message, trailers)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import tracemalloc
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -236,6 +238,71 @@ def test_calls_max_counts_those_of_all_streams() -> None:
                 await stream.close()
 
     run(story())
+
+
+@pytest.mark.parametrize("how", ["refused by its handler", "not decoded", "faulty", "streamed"])
+def test_a_request_that_was_refused_is_not_kept(how: str) -> None:
+    """An error that remembers where it was raised holds the request that led there; in a service
+    the garbage collector comes seldom."""
+    size, calls_made = 1_000_000, 20
+    name = "x" * size
+    methods = {
+        "refused by its handler": ("Coordinator", "InitProducer", "init_producer"),
+        "not decoded": ("Coordinator", "InitProducer", "init_producer"),
+        "faulty": ("Coordinator", "InitProducer", "init_producer"),
+        "streamed": ("PartitionLeader", "Subscribe", "subscribe"),
+    }
+    service, rpc, handler = methods[how]
+
+    async def refuse(request: Any, call: Any) -> Any:
+        if how == "faulty":
+            raise ZeroDivisionError
+        raise InvalidArgument("no")
+
+    async def refuse_stream(request: Any, call: Any) -> AsyncIterator[Any]:
+        raise InvalidArgument("no")
+        yield
+
+    async def story() -> None:
+        given = {handler: refuse_stream if how == "streamed" else refuse}
+        async with serving(service, **given) as (_, channel):
+            data = coordinator.InitProducerRequest(name=name).SerializeToString()
+            if how == "not decoded":
+                data = b"\x0b" + data
+            if how == "streamed":
+                # An unknown field, which is kept.
+                data = b"\xfa\x7c" + data[1:]
+
+            async def ask(times: int) -> None:
+                for _ in range(times):
+                    path = f"/oncelogpb.v1.{service}/{rpc}"
+                    if how == "streamed":
+                        call = channel.unary_stream(path)(data).read()
+                    else:
+                        call = channel.unary_unary(path)(data)
+                    assert isinstance(await outcome_of(call), grpc.aio.AioRpcError)
+
+            await ask(3)
+            before, _ = tracemalloc.get_traced_memory()
+            requests = _requests_alive()
+            await ask(calls_made)
+            after, _ = tracemalloc.get_traced_memory()
+            assert after - before < 3 * size
+            assert _requests_alive() - requests < 3
+
+    gc.collect()
+    gc.disable()
+    tracemalloc.start()
+    try:
+        run(story())
+    finally:
+        tracemalloc.stop()
+        gc.enable()
+
+
+def _requests_alive() -> int:
+    kinds = (coordinator.InitProducerRequest, leader.SubscribeRequest)
+    return sum(isinstance(one, kinds) for one in gc.get_objects())
 
 
 def test_connections_max_bounds_those_that_are_open_and_names_nobody() -> None:
