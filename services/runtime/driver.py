@@ -26,26 +26,24 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from errno import EIO
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
-from oncelogpb.errors import DiskFull, Loading, NotLeader, OncelogError, UnknownOutcome
+from oncelogpb.errors import DiskFull, Loading, NotLeader
 from services.core import failpoints
 from services.core.frame import At, Frame, Kind, StoredFrame
 from services.core.ids import Incarnation, PartitionId
-from services.core.machine import EpochStart, Snapshot, Tick
+from services.core.machine import EpochStart, Tick
 from services.core.ports import Clock, Outbox, Reporter
 from services.core.role import Role
 from services.runtime.replication.high_watermark import HighWatermark
+from services.runtime.replies import Replies
+from services.runtime.snapshotting import Snapshots
 from services.runtime.storage.commit import GroupCommit
 from services.runtime.storage.frames import encoded_bytes
-from services.runtime.storage.journal import Journal, SlotsInDoubt
+from services.runtime.storage.journal import Journal
 
 # Frames that are replayed before the loop gets a turn.
 REPLAY_SLICE: Final = 2_000
-# What a frame adds to its payload, for deciding when a snapshot is due.
-FRAME_BYTES_GUESS: Final = 128
-# A snapshot that could not be written (no space) is tried again after so long.
-SNAPSHOT_RETRY_MS: Final = 10_000
 # A control journal skips so many offsets after an unclean election, so that no TxId repeats (§5).
 UNCLEAN_SKIP: Final = 1 << 32
 
@@ -78,15 +76,6 @@ class Surroundings:
     failed: Callable[[PartitionId, Exception], None]
 
 
-class _Parked(NamedTuple):
-    # Released once the HW is at or above this.
-    end: int
-    future: asyncio.Future[Any]
-    reply: object
-    # False: nothing was journaled for it.
-    recorded: bool
-
-
 class Driver:
     """The Replica port, for one partition. Made by the node; used by services and outboxes."""
 
@@ -108,16 +97,18 @@ class Driver:
         self._outbox: Outbox | None = None
         self._epoch = 0
         self._hw = HighWatermark(own=Incarnation(journal.incarnation), counted=(), epoch_start=0)
-        self._parked: deque[_Parked] = deque()
+        self._replies = Replies(partition, around.lease_valid)
         self._projection: Any = None
         self._unprojected: deque[tuple[Any, At]] = deque()
         self._advanced: asyncio.Future[None] | None = None
-        self._bytes_since_snapshot = 0
-        self._snapshot: tuple[int, Snapshot] | None = None
-        self._saving: asyncio.Task[None] | None = None
-        # Not before this moment is one that failed tried again.
-        self._snapshot_after_ms = 0
-        self._snapshots_stopped = False
+        self._snapshots = Snapshots(
+            partition,
+            journal,
+            clock=around.clock,
+            reporter=around.reporter,
+            offload=around.offload,
+            every_bytes=around.snapshot_every_bytes,
+        )
         self._closing: asyncio.Task[None] | None = None
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
@@ -171,7 +162,7 @@ class Driver:
         assert epoch > self.journal.last_epoch, "an epoch is never continued"
         self.standing = Standing.LOADING
         self._epoch = epoch
-        self._snapshots_stopped = False
+        self._snapshots.begin()
         machine = self._role.machine(self.partition)
         projection = self._role.projection(self.partition, self.journal.slots)
         failpoints.reach("driver.replay.before")
@@ -231,18 +222,17 @@ class Driver:
         self._around.reporter.count("step_downs", reason=why)
         self._around.reporter.gauge("leading", 0, partition=str(self.partition))
         outbox, self._outbox = self._outbox, None
-        self._fail_parked(why)
+        self._replies.lose(why)
         self._projection = None
         self._unprojected.clear()
-        self._snapshot = None
+        self._snapshots.drop()
         self._notify_advanced()
         self._closing = asyncio.get_running_loop().create_task(self._close(outbox))
 
     async def _close(self, outbox: Outbox | None) -> None:
         if outbox is not None:
             await outbox.stop()
-        if self._saving is not None:
-            await asyncio.wait([self._saving])
+        await self._snapshots.ended()
 
     async def closed(self) -> None:
         """Returns when nothing of the last leadership runs any more."""
@@ -250,14 +240,6 @@ class Driver:
             await self._closing
             self._closing = None
             self.machine = None
-
-    def _fail_parked(self, why: str) -> None:
-        parked, self._parked = self._parked, deque()
-        for item in parked:
-            if not item.future.done():
-                item.future.set_exception(_lost(item, self.partition, why))
-                # A caller that has gone must not make asyncio complain.
-                item.future.exception()
 
     # ------------------------------------------------------------------------------ the main verb
 
@@ -269,14 +251,7 @@ class Driver:
         decision = self.machine.decide(command, self._around.clock.now())
         if decision.records:
             self._append_all(decision.records)
-        future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        end = self.journal.log_end
-        item = _Parked(end, future, decision.reply, bool(decision.records))
-        if self._hw.value >= end and not self._parked:
-            self._answer(item)
-        else:
-            self._parked.append(item)
-        return future
+        return self._replies.park(decision, end=self.journal.log_end, high_watermark=self._hw.value)
 
     def signal(self, signal: object) -> None:
         if self.machine is not None:
@@ -307,12 +282,12 @@ class Driver:
             appended_bytes += encoded_bytes(frame)
             at = journal.append(frame, epoch=self._epoch, time_ms=wall_ms)
             machine.apply(record, at)
-            self._bytes_since_snapshot += len(frame.payload) + FRAME_BYTES_GUESS
+            self._snapshots.appended(len(frame.payload))
             if self._projection is not None:
                 self._unprojected.append((record, at))
         self._hand_to_disk(appended_bytes)
         failpoints.reach("driver.append.after")
-        if self._bytes_since_snapshot >= self._around.snapshot_every_bytes:
+        if self._snapshots.is_due:
             self._capture_snapshot()
 
     def _hand_to_disk(self, appended_bytes: int) -> None:
@@ -338,12 +313,12 @@ class Driver:
         self._project()
         if self.standing is Standing.LOADING:
             self._become_ready()
-        self._release()
+        self._replies.release(self._hw.value)
         failpoints.reach("driver.release.after")
         self._notify_advanced()
         if self._outbox is not None:
             self._outbox.wake()
-        self._save_snapshot()
+        self._snapshots.save(self._hw.value)
 
     def _become_ready(self) -> None:
         self.standing = Standing.READY
@@ -372,23 +347,6 @@ class Driver:
             record, at = self._unprojected.popleft()
             self._projection.project(record, at)
 
-    def _release(self) -> None:
-        hw = self._hw.value
-        while self._parked and self._parked[0].end <= hw:
-            self._answer(self._parked.popleft())
-
-    def _answer(self, item: _Parked) -> None:
-        if item.future.done():
-            return
-        if not self._around.lease_valid():
-            item.future.set_exception(_lost(item, self.partition, "the lease ran out"))
-        elif isinstance(item.reply, OncelogError):
-            item.future.set_exception(item.reply)
-        else:
-            item.future.set_result(item.reply)
-            return
-        item.future.exception()
-
     def advanced(self) -> Awaitable[None]:
         """See the Replica port. One future serves all who wait, so each gets it shielded."""
         if self._advanced is None:
@@ -403,58 +361,12 @@ class Driver:
     # ---------------------------------------------------------------------------------- snapshots
 
     def _capture_snapshot(self) -> None:
-        """The state as of the log end; written when the HW has passed it."""
-        self._bytes_since_snapshot = 0
-        if self._snapshot is None and self._saving is None and not self._snapshots_stopped:
-            self._snapshot = (self.journal.log_end, self.machine.snapshot())
-
-    def _save_snapshot(self) -> None:
-        if self._snapshot is None or self._saving is not None:
-            return
-        offset, snapshot = self._snapshot
-        if offset > self._hw.value or self._now_ms() < self._snapshot_after_ms:
-            return
-        self._snapshot = None
-        self._saving = asyncio.get_running_loop().create_task(self._write(offset, snapshot))
-
-    async def _write(self, offset: int, snapshot: Snapshot) -> None:
-        try:
-            failpoints.reach("driver.snapshot.before")
-            await self._around.offload(lambda: self.journal.save_snapshot(offset, snapshot))
-            failpoints.reach("driver.snapshot.after")
-            self._around.reporter.count("snapshots")
-        except OSError as error:
-            self._snapshot_failed(offset, snapshot, error)
-        finally:
-            self._saving = None
+        self._snapshots.capture(self.machine)
 
     async def checkpoint(self) -> None:
         """At a clean stop: a snapshot of all that is durable, so the next start replays little."""
-        if self._saving is not None:
-            await asyncio.wait([self._saving])
-        if self._snapshot is not None and self._snapshot[0] <= self._hw.value:
-            (offset, snapshot), self._snapshot = self._snapshot, None
-            await self._write(offset, snapshot)
-        if self.standing is not Standing.READY or self._snapshots_stopped:
-            return
-        if self._snapshot is not None or self._hw.value != self.journal.log_end:
-            return
-        await self._write(self.journal.log_end, self.machine.snapshot())
-
-    def _snapshot_failed(self, offset: int, snapshot: Snapshot, error: OSError) -> None:
-        """Table rows that it handed over are not handed over again, so no later one of this machine
-        would be whole without it: this very one is tried again. Until then replay is slower."""
-        self._around.reporter.event(
-            "snapshot failed", partition=str(self.partition), error=str(error)
-        )
-        if isinstance(error, SlotsInDoubt):
-            self._snapshots_stopped = True
-        elif self.standing is Standing.READY:
-            self._snapshot = (offset, snapshot)
-            self._snapshot_after_ms = self._now_ms() + SNAPSHOT_RETRY_MS
-
-    def _now_ms(self) -> int:
-        return self._around.clock.now().monotonic_ms
+        machine = self.machine if self.standing is Standing.READY else None
+        await self._snapshots.checkpoint(machine, self._hw.value)
 
     # ----------------------------------------------------------------------------------- failures
 
@@ -489,11 +401,3 @@ class Driver:
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
         assert not offsets or max(offsets) < self._hw.value, "nothing above the HW is served (I27)"
         return await self.journal.read_frames(offsets)
-
-
-def _lost(item: _Parked, partition: PartitionId, why: str) -> OncelogError:
-    if item.recorded:
-        return UnknownOutcome(
-            f"partition {partition}: {why} before the answer was durable; ask before you repeat"
-        )
-    return NotLeader(f"partition {partition}: {why}; ask for the new leader")

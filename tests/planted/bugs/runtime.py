@@ -13,8 +13,8 @@ BUGS: Final = (
         "I5, I25, §4: a reply waits for the HW to cover what it was decided on",
         (
             Edit(
-                "services.runtime.driver:Driver.submit",
-                "if self._hw.value >= end and not self._parked:",
+                "services.runtime.replies:Replies.park",
+                "if high_watermark >= end and not self._parked:",
                 "if True:",
             ),
         ),
@@ -28,8 +28,8 @@ BUGS: Final = (
         "refusal",
         (
             Edit(
-                "services.runtime.driver:Driver.submit",
-                "if self._hw.value >= end and not self._parked:",
+                "services.runtime.replies:Replies.park",
+                "if high_watermark >= end and not self._parked:",
                 "if not decision.records:",
             ),
         ),
@@ -109,8 +109,8 @@ BUGS: Final = (
         "I35, why.md: snapshots hold only what is below the HW, else a phantom after a cut",
         (
             Edit(
-                "services.runtime.driver:Driver._save_snapshot",
-                "if offset > self._hw.value or ",
+                "services.runtime.snapshotting:Snapshots.save",
+                "if offset > high_watermark or ",
                 "if ",
             ),
             Edit(
@@ -146,7 +146,7 @@ BUGS: Final = (
         "§9, I31: NOT_LEADER promises that nothing happened; what was journaled is UNKNOWN_OUTCOME",
         (
             Edit(
-                "services.runtime.driver:_lost",
+                "services.runtime.replies:_lost",
                 "if item.recorded:",
                 "if False:",
             ),
@@ -195,8 +195,8 @@ BUGS: Final = (
         "§5, I18: a node checks its own deadline when a reply is made, acknowledgements included",
         (
             Edit(
-                "services.runtime.driver:Driver._answer",
-                "if not self._around.lease_valid():",
+                "services.runtime.replies:Replies._answer",
+                "if not self._lease_valid():",
                 "if False:",
             ),
         ),

@@ -8,7 +8,8 @@ from errno import EIO, ENOSPC
 import pytest
 
 from oncelogpb.errors import DiskFull, InvalidArgument, Loading, NotLeader, UnknownOutcome
-from services.runtime.driver import SNAPSHOT_RETRY_MS, UNCLEAN_SKIP, Standing
+from services.runtime.driver import UNCLEAN_SKIP, Standing
+from services.runtime.snapshotting import SNAPSHOT_RETRY_MS
 from tests.simulation.disk import Tear
 from tests.unit.runtime.bench import Bench, story
 from tests.unit.runtime.counter import Add
