@@ -12,7 +12,7 @@ BUGS: Final = (
         "I5, I25: acknowledged means fsynced",
         (
             Edit(
-                "services.runtime.storage.commit:GroupCommit._commit_once",
+                "services.runtime.storage.commit:GroupCommit._commit_all",
                 "error = await self._commit(writes, len(taken))",
                 "for item, end in taken:\n"
                 "                self._call(item.on_synced, end)\n"
