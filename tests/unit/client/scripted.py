@@ -87,6 +87,9 @@ class ScriptedTransport:
         for reply in self.streams.pop(0) if self.streams else []:
             if isinstance(reply, errors.OncelogError):
                 raise reply
+            if reply is None:
+                # The leader ends it: it leads no more.
+                return
             yield reply
         await asyncio.sleep(3_600)
 

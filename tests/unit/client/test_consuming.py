@@ -92,7 +92,9 @@ async def offsets_of(consumer: Consumer, count: int) -> list[int]:
     while len(found) < count:
         batch = await consumer.poll(30.0)
         assert batch is not None
-        found += [record.offset for record in batch]
+        for record in batch:
+            assert (record.value or b"").rstrip(b"x") == b"%d" % record.offset
+            found.append(record.offset)
     return found
 
 

@@ -1,0 +1,257 @@
+"""What a commit waits for and says, and what its answer makes of consumer and producer (I3, I4,
+I12, I21)."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from oncelog._core.routing import PartitionKey
+from oncelog.aio.outcomes import ExposedPart
+from oncelog.aio.transactional_producer import TransactionalProducer
+from oncelogpb import errors
+from oncelogpb.v1 import coordinator_pb2 as pb
+from oncelogpb.v1 import types_pb2 as types
+from tests.unit.client.scripted import TOPIC_ID, place
+from tests.unit.client.test_transactions import BIG, Services, consumer_of, transacting
+
+KEY = PartitionKey(TOPIC_ID, 0)
+Begun = pb.BeginTransactionReply
+
+
+async def fill(tx: Any, *, large: bool) -> None:
+    await tx.send("a", b"v", partition=0)
+    if large:
+        await tx.flush()
+
+
+def slow_leaders(services: Services, transport: Any) -> None:
+    """Their acknowledgements take a second."""
+    handler = transport.handlers["partition_leader.produce"]
+
+    def later(to: Any, request: Any) -> Any:
+        async def answer() -> Any:
+            await asyncio.sleep(1)
+            return handler(to, request)
+
+        return answer()
+
+    transport.handlers["partition_leader.produce"] = later
+
+
+large_too = pytest.mark.parametrize("large", [False, True], ids=["one message", "opened"])
+
+
+@large_too
+@pytest.mark.parametrize(
+    ("wait", "wire"), [("prepared", types.WAIT_PREPARED), ("visible", types.WAIT_VISIBLE)]
+)
+def test_i12_the_commit_waits_for_what_was_asked(large: bool, wait: str, wire: int) -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        async with producer.transaction(wait=wait) as tx:
+            await fill(tx, large=large)
+        (request,) = services.of("commit_transaction" if large else "transact")
+        assert request.wait == wire
+
+    transacting(work)
+
+
+@large_too
+def test_what_is_visible_is_told_with_its_place_and_needs_no_chain(large: bool) -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        exposed = [types.ExposedPart(partition=place(0), first_offset=40, record_count=1)]
+        services.script = {
+            "transact": [pb.TransactReply(tx_id=101, visible=True, exposed=exposed)],
+            "commit_transaction": [pb.CommitTransactionReply(visible=True, exposed=exposed)],
+        }
+        consumer = consumer_of(producer, 3)
+        async with producer.transaction(consumer, wait="visible") as tx:
+            await fill(tx, large=large)
+        assert (tx.tx_id, tx.visible) == (101, True)
+        assert tx.exposed == [ExposedPart("a", 0, 40, 1)]
+        assert consumer._positions.after(KEY) is None
+        assert consumer._positions.since(KEY) == 10
+
+    transacting(work)
+
+
+@large_too
+def test_i21_what_an_earlier_run_committed_moves_no_position(large: bool) -> None:
+    """The group is asked: this run may have read something else."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.script = {
+            "transact": [pb.TransactReply(tx_id=101, already_committed=True)],
+            "begin_transaction": [Begun(result=Begun.RESULT_ALREADY_COMMITTED)],
+        }
+        consumer = consumer_of(producer, 3)
+        async with producer.transaction(consumer, commit_seq=("s", 1)) as tx:
+            await fill(tx, large=large)
+        assert tx.already_committed
+        assert consumer._positions.unknown() == [KEY]
+
+    transacting(work)
+
+
+def test_a_commit_that_finds_its_number_taken_only_then_moves_no_position() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.script["commit_transaction"] = [pb.CommitTransactionReply(already_committed=True)]
+        consumer = consumer_of(producer, 3)
+        async with producer.transaction(consumer, commit_seq=("s", 1)) as tx:
+            await fill(tx, large=True)
+        assert tx.already_committed
+        assert consumer._positions.unknown() == [KEY]
+
+    transacting(work)
+
+
+def test_i3_a_commit_waits_for_all_acknowledgements_and_counts_them() -> None:
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        slow_leaders(services, transport)
+        async with producer.transaction() as tx:
+            for number in range(7):
+                await tx.send("a", BIG, partition=number % 2)
+        (commit,) = services.of("commit_transaction")
+        (topic,) = commit.manifest.topics
+        assert (list(topic.partition), list(topic.record_count)) == ([0, 1], [4, 3])
+        sent = [b for request in services.of("produce") for b in request.batches]
+        assert sum(batch.record_count for batch in sent) == 7, "each once"
+
+    transacting(work)
+
+
+def test_a_flush_returns_when_all_is_durable() -> None:
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        slow_leaders(services, transport)
+        async with producer.transaction() as tx:
+            await tx.send("a", b"v", partition=0)
+            begun = asyncio.get_running_loop().time()
+            await tx.flush()
+            assert asyncio.get_running_loop().time() - begun >= 1
+
+    transacting(work)
+
+
+@pytest.mark.parametrize(
+    ("answers", "raised"),
+    [
+        ([Begun(result=Begun.RESULT_ENDED, tx_id=9)], errors.TransactionEnded),
+        ([errors.UnknownOutcome("x")] * 100, errors.UnknownOutcome),
+    ],
+    ids=["ended before it was used", "nobody answers"],
+)
+def test_a_begin_that_gives_nothing_open_sends_nothing(
+    answers: list[Any], raised: type[Exception]
+) -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.script["begin_transaction"] = list(answers)
+        with pytest.raises(raised):
+            async with producer.transaction() as tx:
+                await fill(tx, large=True)
+        assert "produce" not in services.names()
+        services.script.clear()
+        async with producer.transaction() as tx:
+            await fill(tx, large=True)
+        # Where something may be open that nobody knows, a new instance ends it.
+        assert len(services.instances) == (2 if raised is errors.UnknownOutcome else 1)
+
+    transacting(work, name="n", timeout_ms=3_000)
+
+
+def test_a_begin_that_was_cancelled_may_have_happened() -> None:
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        await producer.start()
+        transport.delay_s = 1
+        tx = producer.transaction()
+        await tx.__aenter__()
+        opening = asyncio.create_task(tx.flush())
+        await asyncio.sleep(0.5)
+        assert tx._opening is not None
+        tx._opening.cancel()
+        await asyncio.gather(opening, return_exceptions=True)
+        transport.delay_s = 0.001
+        await tx.abort()
+        await tx.leave(None)
+        async with producer.transaction() as following:
+            await fill(following, large=False)
+        assert len(services.instances) == 2
+
+    transacting(work, name="n")
+
+
+def test_an_ended_transaction_gives_its_place_back_to_whoever_waits() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        async with producer.transaction() as tx:
+            await fill(tx, large=False)
+        assert producer._current is None
+        async with producer.transaction() as second:
+            # Leaving the first again takes nothing from the second.
+            await tx.leave(None)
+            with pytest.raises(errors.InvalidArgument, match="under way"):
+                producer.occupy(producer.transaction())
+            await fill(second, large=False)
+
+    transacting(work)
+
+
+@pytest.mark.parametrize(
+    "told", [errors.TransactionEnded("x"), errors.UnknownTransaction("x")], ids=lambda e: e.reason
+)
+def test_i4_a_commit_that_is_told_ended_is_looked_up_it_may_be_its_own(told: Exception) -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.script["commit_transaction"] = [told]
+        services.state = types.TRANSACTION_STATE_COMMITTED
+        async with producer.transaction() as tx:
+            await fill(tx, large=True)
+        assert tx.state == "committed"
+        assert not tx.visible
+
+    transacting(work)
+
+
+def test_a_new_session_of_the_same_generation_goes_on_with_the_numbers() -> None:
+    """Request ids that began again would find the transactions of before."""
+
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        async with producer.transaction(commit_seq=("s", 1)) as tx:
+            await fill(tx, large=True)
+        (listener,) = transport.listeners
+        listener()
+        await asyncio.sleep(0.1)
+        async with producer.transaction(commit_seq=("s", 2)) as tx:
+            await fill(tx, large=True)
+        assert [request.request_id for request in services.of("begin_transaction")] == [1, 2]
+        await producer.close()
+
+    transacting(work, name="n")
+
+
+def test_after_an_abort_that_nobody_answers_a_new_instance_registers() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.script["abort_transaction"] = [errors.UnknownOutcome("x")] * 1_000
+        with pytest.raises(ZeroDivisionError):
+            async with producer.transaction() as tx:
+                await fill(tx, large=True)
+                raise ZeroDivisionError
+        services.script.clear()
+        async with producer.transaction() as tx:
+            await fill(tx, large=False)
+        assert len(services.instances) == 2
+
+    transacting(work, name="n")
+
+
+@pytest.mark.parametrize("at", ["init_producer", "begin_transaction", "abort_transaction"])
+def test_i16_a_fence_is_remembered_wherever_it_is_met(at: str) -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.script[at] = [errors.ProducerFenced("x")]
+        with pytest.raises((errors.ProducerFenced, ZeroDivisionError)):
+            async with producer.transaction() as tx:
+                await fill(tx, large=True)
+                raise ZeroDivisionError
+        with pytest.raises(errors.ProducerFenced):
+            producer.transaction()
+
+    transacting(work, name="n")
