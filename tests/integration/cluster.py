@@ -273,13 +273,24 @@ def running(
     of_role: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[Cluster]:
     """A cluster that is ready. `settings` are section.key=value, of every service."""
+    with created(folder, *settings, of_role=of_role) as cluster:
+        cluster.start(*ROLES)
+        cluster.wait_ready()
+        yield cluster
+
+
+@contextlib.contextmanager
+def created(
+    folder: Path,
+    *settings: str,
+    of_role: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[Cluster]:
+    """A cluster whose etcd runs and whose services are not started."""
     folder.mkdir(parents=True, exist_ok=True)
     cluster = Cluster(folder, make_etcd(folder / "etcd"), settings, of_role or {})
     OF_THIS_TEST.append(cluster)
     try:
         cluster.etcd.start()
-        cluster.start(*ROLES)
-        cluster.wait_ready()
         yield cluster
     finally:
         cluster.stop_all()
