@@ -56,8 +56,8 @@ test: check ## All tests: make check, then pytest with real etcd, processes and 
 	$(BIN)/pytest
 
 .PHONY: faults
-faults: install ## The whole kill matrix: every failpoint, role and fault, simulated and on real processes (about an hour)
-	ONCELOG_FAULTS=all:3 $(BIN)/pytest tests/faults
+faults: install ## The whole kill matrix: every failpoint, role and fault, simulated and on real processes; 100,000 producers (about an hour)
+	ONCELOG_FAULTS=all:3 $(BIN)/pytest tests/faults tests/fuzz/test_abuse_processes.py
 
 .PHONY: flights
 flights: install ## The main job: etcd, three services, the flights data set and Spark on this machine

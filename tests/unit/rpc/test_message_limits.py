@@ -260,11 +260,12 @@ def test_a_request_that_was_refused_is_not_kept(how: str) -> None:
         raise InvalidArgument("no")
 
     async def refuse_stream(request: Any, call: Any) -> AsyncIterator[Any]:
-        raise InvalidArgument("no")
+        for _ in range(1):
+            raise InvalidArgument("no")
         yield
 
     async def story() -> None:
-        given = {handler: refuse_stream if how == "streamed" else refuse}
+        given: dict[str, Any] = {handler: refuse_stream if how == "streamed" else refuse}
         async with serving(service, **given) as (_, channel):
             data = coordinator.InitProducerRequest(name=name).SerializeToString()
             if how == "not decoded":
