@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 
 import click
@@ -67,6 +66,7 @@ def serve(
     # Imported here: other commands need no server.
     from services.cli import compose
     from services.cli.settings import ServeSettings
+    from services.runtime import event_loop
     from services.runtime.etcd.refusal import EtcdRefused
 
     try:
@@ -79,7 +79,7 @@ def serve(
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     try:
-        asyncio.run(compose.serve(settings))
+        event_loop.run(compose.serve(settings))
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
     except EtcdRefused as error:
