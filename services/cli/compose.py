@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Final
 
 from oncelogpb.errors import Unavailable
-from services.cli.settings import ROLES, ServeSettings
+from services.cli.settings import ServeSettings
 from services.coordinator.config import CoordinatorConfig
 from services.coordinator.role import CoordinatorRole
 from services.core.ports import EtcdUnavailable, Reporter
 from services.core.role import Role
+from services.core.roles import ROLES
 from services.offset_manager.config import OffsetManagerConfig
 from services.offset_manager.role import OffsetManagerRole
 from services.partition_leader.config import PartitionLeaderConfig
@@ -55,12 +56,11 @@ OPENED_POLL_SECONDS: Final = 0.1
 # Between two attempts to start with an etcd that does not answer.
 ETCD_RETRY_SECONDS: Final = 0.5
 
-_ROLE_CLASSES: Final[Mapping[str, Callable[[Settings], Role]]] = {
+ROLE_CLASSES: Final[Mapping[str, Callable[[Settings], Role]]] = {
     "coordinator": lambda settings: CoordinatorRole(settings.of(CoordinatorConfig)),
     "partition_leader": lambda settings: PartitionLeaderRole(settings.of(PartitionLeaderConfig)),
     "offset_manager": lambda settings: OffsetManagerRole(settings.of(OffsetManagerConfig)),
 }
-assert set(_ROLE_CLASSES) == set(ROLES)
 
 
 class GrpcListener:
@@ -110,7 +110,7 @@ class GrpcListener:
 
 def make_roles(names: Iterable[str], settings: Settings) -> list[Role]:
     """The roles of a process, by name."""
-    return [_ROLE_CLASSES[name](settings) for name in names]
+    return [ROLE_CLASSES[name](settings) for name in names]
 
 
 async def offload(work: Callable[[], None]) -> None:

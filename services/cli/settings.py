@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from services.coordinator.config import CoordinatorConfig
+from services.core.roles import ROLES
 from services.offset_manager.config import OffsetManagerConfig
 from services.partition_leader.config import PartitionLeaderConfig
 from services.runtime.config import Settings, Source, load
@@ -21,9 +22,6 @@ SECTIONS: Final[Mapping[str, type[Any]]] = {
     "partition_leader": PartitionLeaderConfig,
     "offset_manager": OffsetManagerConfig,
 }
-ROLES: Final = ("coordinator", "partition_leader", "offset_manager")
-
-assert set(ROLES) == set(SECTIONS) - {"node"}
 
 
 @dataclass(frozen=True, slots=True)

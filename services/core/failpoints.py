@@ -18,10 +18,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Final, NamedTuple
 
-COORDINATOR: Final = "coordinator"
-PARTITION_LEADER: Final = "partition_leader"
-OFFSET_MANAGER: Final = "offset_manager"
-ROLES: Final = (COORDINATOR, PARTITION_LEADER, OFFSET_MANAGER)
+from services.core.roles import COORDINATOR, OFFSET_MANAGER, PARTITION_LEADER, ROLES
 
 
 class Repeat(Enum):

@@ -7,6 +7,7 @@ holds one knows whom to ask (design: "Defaults and ids").
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from typing import Final, NamedTuple, NewType
 
 # Position in a partition's journal.
@@ -45,10 +46,11 @@ assert len(TRANSACTION_CONTROL_ID) == 16
 assert len(CONSUMER_OFFSETS_ID) == 16
 assert CONTROL_PARTITIONS <= 1 << (63 - OFFSET_BITS), "the top bit marks plain producers"
 
-_CONTROL_NAMES: Final = {
-    TRANSACTION_CONTROL_ID: TRANSACTION_CONTROL,
-    CONSUMER_OFFSETS_ID: CONSUMER_OFFSETS,
+CONTROL_TOPIC_IDS: Final[Mapping[str, TopicId]] = {
+    CONSUMER_OFFSETS: CONSUMER_OFFSETS_ID,
+    TRANSACTION_CONTROL: TRANSACTION_CONTROL_ID,
 }
+_CONTROL_NAMES: Final = {topic_id: name for name, topic_id in CONTROL_TOPIC_IDS.items()}
 
 
 class PartitionId(NamedTuple):

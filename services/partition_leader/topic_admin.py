@@ -16,14 +16,13 @@ from oncelogpb.errors import (
 )
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
-from services.core.ids import CONSUMER_OFFSETS, TRANSACTION_CONTROL, PartitionId, TopicId
+from services.core.ids import CONTROL_TOPIC_IDS, PartitionId, TopicId
 from services.core.ports import Address, Call, TopicInfo
 from services.core.role import RoleEnv
 from services.partition_leader import wire
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.topic_configs import effective, require_configs
 
-CONTROL_TOPICS: Final = (CONSUMER_OFFSETS, TRANSACTION_CONTROL)
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 REPLICATION_FACTOR_MAX: Final = 1
 
@@ -71,7 +70,7 @@ class TopicAdmin:
         directory = self._env.directory
         topics = list(directory.topics())
         if request.internal:
-            control = (directory.topic(name) for name in CONTROL_TOPICS)
+            control = (directory.topic(name) for name in sorted(CONTROL_TOPIC_IDS))
             topics += [topic for topic in control if topic is not None]
         return pb.ListTopicsReply(topics=self._describe_all(sorted(topics, key=lambda t: t.name)))
 
@@ -113,7 +112,7 @@ class TopicAdmin:
             raise TopicExists(f"topic {name!r} exists")
 
     def _require_users_topic(self, name: str) -> None:
-        if name in CONTROL_TOPICS:
+        if name in CONTROL_TOPIC_IDS:
             raise InvalidArgument(f"{name} is the cluster's own: leave it alone", field="name")
 
     # ---------------------------------------------------------------------------------- describing
@@ -141,7 +140,7 @@ class TopicAdmin:
             topic_id=topic.topic_id,
             partitions=partitions,
             replication_factor=topic.replication_factor,
-            configs=effective(topic.configs) if topic.name not in CONTROL_TOPICS else {},
+            configs=effective(topic.configs) if topic.name not in CONTROL_TOPIC_IDS else {},
             created_ms=topic.created_ms,
         )
 

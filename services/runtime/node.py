@@ -18,6 +18,7 @@ from oncelogpb.errors import InvalidArgument, Unavailable
 from services.core.ids import BootId, PartitionId
 from services.core.ports import Clock, Disk, Etcd, EtcdUnavailable, Outbox, Peers, Reporter
 from services.core.role import Role, RoleEnv
+from services.core.roles import role_of
 from services.runtime.driver import Driver, Surroundings
 from services.runtime.etcd.directory import ClusterView
 from services.runtime.etcd.election import Elections
@@ -25,7 +26,6 @@ from services.runtime.etcd.identity import ClusterSettings, Identity
 from services.runtime.etcd.keys import (
     TOPICS,
     BootValue,
-    role_of,
 )
 from services.runtime.etcd.lease import BlockingRenewals, Membership
 from services.runtime.etcd.standing import Prepared

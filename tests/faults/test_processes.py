@@ -31,15 +31,8 @@ from oncelog.checker import HistoryWriter
 from oncelog.checker.recorder import RecordedLog
 from services.cli.compose import make_roles
 from services.cli.settings import ServeSettings
-from services.core.failpoints import (
-    COORDINATOR,
-    OFFSET_MANAGER,
-    PARTITION_LEADER,
-    ROLES,
-    TABLE,
-    Failpoint,
-    Kind,
-)
+from services.core.failpoints import TABLE, Failpoint, Kind
+from services.core.roles import COORDINATOR, OFFSET_MANAGER, PARTITION_LEADER, ROLES
 from services.runtime.failpoint_actions import VARIABLE, said
 from services.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
 from services.runtime.storage.disk import RealDisk

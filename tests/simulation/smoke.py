@@ -12,7 +12,7 @@ import sys
 
 from oncelog.aio.log import Log
 from oncelogpb import errors
-from services.cli.settings import ROLES
+from services.core.roles import ROLES
 from tests.simulation.disk import Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World

@@ -11,8 +11,8 @@ import pytest
 
 from oncelog.aio.log import Log
 from oncelogpb import errors
-from services.cli.settings import ROLES
 from services.core.ports import EtcdUnavailable, Put
+from services.core.roles import ROLES
 from services.runtime.cluster_recovery.inventory import DataDirectory, RecoveryRefused, look, take
 from services.runtime.cluster_recovery.perform import (
     Loss,

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.settings import ROLES
+from services.core.roles import ROLES
 from tests.simulation.smoke import trace_of
 
 ROOT = Path(__file__).parents[2]

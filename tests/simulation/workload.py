@@ -38,7 +38,7 @@ from oncelog.checker.recorder import (
 from oncelog.options import ConnectOptions
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
-from services.cli.settings import ROLES
+from services.core.roles import ROLES
 from tests.simulation.disk import Tear
 from tests.simulation.faulty_transport import FaultyTransport
 from tests.simulation.virtual_time import VirtualTimeLoop, run

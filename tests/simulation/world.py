@@ -19,8 +19,9 @@ from oncelog.aio.log import Log
 from oncelog.options import ConnectOptions
 from oncelog.protocol import AsyncProtocol
 from services.cli.compose import cluster_handler, limits_of, make_roles
-from services.cli.settings import ROLES, ServeSettings
+from services.cli.settings import ServeSettings
 from services.core.role import at_once
+from services.core.roles import ROLES
 from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from services.runtime.node import Node, Outside
 from services.runtime.pointed import pointed

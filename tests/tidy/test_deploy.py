@@ -17,7 +17,8 @@ import yaml
 
 from oncelogpb import rpcs
 from services.cli.serve import serve
-from services.cli.settings import ROLES, ServeSettings
+from services.cli.settings import ServeSettings
+from services.core.roles import ROLES
 from services.runtime.node_config import split_address
 from tests.integration import test_probes as probes
 from tests.tidy.kustomization import Manifest, build, identity, load, merge

@@ -18,11 +18,8 @@ from typing import Final, NamedTuple, Protocol
 
 from oncelogpb.errors import Unavailable
 from services.core.ids import (
-    CONSUMER_OFFSETS,
-    CONSUMER_OFFSETS_ID,
     CONTROL_PARTITIONS,
-    TRANSACTION_CONTROL,
-    TRANSACTION_CONTROL_ID,
+    CONTROL_TOPIC_IDS,
     PartitionId,
     TopicId,
 )
@@ -83,11 +80,7 @@ def _control_topic(name: str, topic_id: TopicId) -> TopicInfo:
 
 
 CONTROL_TOPICS: Final[Mapping[str, TopicInfo]] = {
-    name: _control_topic(name, topic_id)
-    for name, topic_id in (
-        (TRANSACTION_CONTROL, TRANSACTION_CONTROL_ID),
-        (CONSUMER_OFFSETS, CONSUMER_OFFSETS_ID),
-    )
+    name: _control_topic(name, topic_id) for name, topic_id in CONTROL_TOPIC_IDS.items()
 }
 
 

@@ -26,6 +26,7 @@ import msgspec
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome
 from services.core.ids import PartitionId
 from services.core.ports import Compare, Etcd, EtcdUnavailable, Put, Reporter
+from services.core.roles import role_of
 from services.runtime.etcd.directory import ClusterView, Entry
 from services.runtime.etcd.keys import (
     PARTITIONS,
@@ -36,7 +37,6 @@ from services.runtime.etcd.keys import (
     encode,
     partition_key,
     partition_of_key,
-    role_of,
 )
 from services.runtime.etcd.lease import Membership
 from services.runtime.etcd.openings import Openings

@@ -13,8 +13,6 @@ from typing import Final
 import msgspec
 
 from services.core.ids import (
-    CONSUMER_OFFSETS_ID,
-    TRANSACTION_CONTROL_ID,
     BootId,
     PartitionId,
     TopicId,
@@ -29,10 +27,6 @@ TOPICS: Final = "topics/"
 HINTS: Final = "journal-hints/"
 # Names whose topic is being created; each under its creator's lease.
 CREATING: Final = "creating/"
-
-COORDINATOR: Final = "coordinator"
-PARTITION_LEADER: Final = "partition_leader"
-OFFSET_MANAGER: Final = "offset_manager"
 
 # etcd refuses a transaction with more operations, or compares, than its --max-txn-ops.
 TXN_OPS_MAX: Final = 128
@@ -152,15 +146,6 @@ def encode(value: msgspec.Struct) -> bytes:
 def hint_key(number: int) -> str:
     """Of a journal partition."""
     return f"{HINTS}{number}"
-
-
-def role_of(topic_id: TopicId) -> str:
-    """The role that leads a topic's partitions."""
-    if topic_id == TRANSACTION_CONTROL_ID:
-        return COORDINATOR
-    if topic_id == CONSUMER_OFFSETS_ID:
-        return OFFSET_MANAGER
-    return PARTITION_LEADER
 
 
 def cluster_value(value: bytes) -> ClusterValue:

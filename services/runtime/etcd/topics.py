@@ -32,9 +32,7 @@ from oncelogpb.errors import (
     Unsupported,
 )
 from services.core.ids import (
-    CONSUMER_OFFSETS_ID,
     CONTROL_PARTITIONS,
-    TRANSACTION_CONTROL_ID,
     PartitionId,
     TopicId,
 )
@@ -49,6 +47,7 @@ from services.core.ports import (
     TopicInfo,
     TxnResult,
 )
+from services.core.roles import CONTROL_TOPIC_OF_ROLE, PARTITION_LEADER
 from services.runtime.etcd import keys
 from services.runtime.etcd.directory import ClusterView
 from services.runtime.etcd.keys import (
@@ -71,11 +70,6 @@ RETRY_MS: Final = 200
 CONFLICTS_MAX: Final = 20
 
 A = TypeVar("A")
-
-CONTROL_TOPIC_OF_ROLE: Final[Mapping[str, TopicId]] = {
-    keys.COORDINATOR: TRANSACTION_CONTROL_ID,
-    keys.OFFSET_MANAGER: CONSUMER_OFFSETS_ID,
-}
 
 
 class EtcdTopics:
@@ -242,7 +236,7 @@ class EtcdTopics:
         """Round-robin over the nodes that lead topics, least loaded first."""
         load = self._view.replica_counts()
         nodes = sorted(
-            {node.node_id for node in self._view.nodes() if keys.PARTITION_LEADER in node.roles},
+            {node.node_id for node in self._view.nodes() if PARTITION_LEADER in node.roles},
             key=lambda node_id: (load.get(node_id, 0), node_id),
         )
         if not nodes:

@@ -15,9 +15,9 @@ from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 from oncelogpb.v1 import types_pb2 as types_pb
 from services.core.ids import (
-    CONSUMER_OFFSETS,
     CONSUMER_OFFSETS_ID,
     CONTROL_PARTITIONS,
+    CONTROL_TOPIC_IDS,
     TRANSACTION_CONTROL,
     TRANSACTION_CONTROL_ID,
     PartitionId,
@@ -29,11 +29,6 @@ from services.runtime.config import Value
 
 # Names and ids of one GetMetadata.
 METADATA_NAMES_MAX: Final = 10_000
-
-_CONTROL_TOPICS: Final = {
-    TRANSACTION_CONTROL: TRANSACTION_CONTROL_ID,
-    CONSUMER_OFFSETS: CONSUMER_OFFSETS_ID,
-}
 
 
 class UncleanElection(NamedTuple):
@@ -154,8 +149,8 @@ class ClusterService:
 
     def _partition(self, name: str, number: int) -> PartitionId:
         """Raises UnknownTopic, UnknownPartition."""
-        if name in _CONTROL_TOPICS:
-            topic_id, count = _CONTROL_TOPICS[name], CONTROL_PARTITIONS
+        if name in CONTROL_TOPIC_IDS:
+            topic_id, count = CONTROL_TOPIC_IDS[name], CONTROL_PARTITIONS
         else:
             topic = self._directory.topic(name)
             if topic is None:

@@ -11,8 +11,9 @@ from services.cli import up
 from services.cli.failures import CommandFailed
 from services.cli.folder import ONE_PROCESS, Folder, Layout, Ports, running_bootstrap
 from services.cli.processes import Service, show_exit
-from services.cli.settings import ROLES, ServeSettings
+from services.cli.settings import ServeSettings
 from services.core.ids import partition_of_name
+from services.core.roles import ROLES
 from services.runtime.config import ConfigError
 from services.runtime.ports import HOST, is_free
 
