@@ -149,9 +149,11 @@ def seal_records(items: list[Any], layout: Layout) -> list[Sealed]:
     headers: list[Any] | None = None
     if extras.count(None) != count:
         times, headers = _spread(extras, layout.now_us)
-    if chosen.count(None) != count:
+    unchosen = chosen.count(None) == count
+    if not unchosen:
         _check_chosen(chosen, layout)
-    elif keys.count(None) == count:
+    if layout.partitions == 1 or (unchosen and keys.count(None) == count):
+        assert layout.sticky < layout.partitions, "the only partition is number 0"
         return list(_seal_columns(keys, values, times, headers, layout.sticky, layout))
     where = assign(
         keys,
@@ -179,7 +181,7 @@ def seal_arrow(batch: pa.RecordBatch, layout: Layout) -> list[Sealed]:
     if batch.num_rows == 0:
         return []
     keyed = batch.column(0).null_count < batch.num_rows
-    if chosen is None and not keyed:
+    if chosen is None and (not keyed or layout.partitions == 1):
         return list(_seal_slices(batch, layout.sticky, layout))
     wanted = [None] * batch.num_rows if chosen is None else chosen.to_pylist()
     _check_chosen(wanted, layout)
