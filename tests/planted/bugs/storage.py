@@ -363,4 +363,131 @@ BUGS: Final = (
             ): "DID NOT RAISE OSError",
         },
     ),
+    Bug(
+        "recreated-name-taken-for-durable",
+        "I25: losing power everywhere at once loses nothing acknowledged, names included",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk.open",
+                "self._durable_names.discard(full)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk_durable", "test_i25_a_removed_name_does_not_come_back"
+            ): "assert ['sync p/log'] =="
+        },
+    ),
+    Bug(
+        "replaced-file-not-synced",
+        "§5: write-temp, sync, rename, sync-directory",
+        (Edit("services.runtime.storage.disk:RealDisk.replace_file", "os.fsync(fd)", "pass"),),
+        {
+            unit(
+                "storage/test_disk_durable",
+                "test_i25_a_replaced_file_is_whole_before_its_name_shows_it",
+            ): "assert ['rename node"
+        },
+    ),
+    Bug(
+        "replaced-name-not-synced",
+        "§5: write-temp, sync, rename, sync-directory",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk.replace_file",
+                "sync_directory(os.path.dirname(full))",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk_durable",
+                "test_i25_a_replaced_file_is_whole_before_its_name_shows_it",
+            ): "assert ['sync node_i"
+        },
+    ),
+    Bug(
+        "made-directory-not-synced",
+        "I25: losing power everywhere at once loses nothing acknowledged, names included",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk.make_directory",
+                "sync_directory(parent)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk_durable",
+                "test_i25_each_directory_on_the_way_is_durable_in_its_parent",
+            ): "assert ['mkdir parti"
+        },
+    ),
+    Bug(
+        "rename-not-synced-where-it-came",
+        "I25: losing power everywhere at once loses nothing acknowledged, names included",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk.rename",
+                "{os.path.dirname(old), os.path.dirname(new)}",
+                "{os.path.dirname(old)}",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk_durable",
+                "test_i25_a_rename_is_durable_where_it_left_and_where_it_came",
+            ): "assert ['rename part"
+        },
+    ),
+    Bug(
+        "removed-name-not-synced",
+        "§5: what a cut removed does not come back",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk.remove",
+                "sync_directory(os.path.dirname(full))",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk_durable", "test_i25_a_removed_name_does_not_come_back"
+            ): "assert ['unlink p/log'] =="
+        },
+    ),
+    Bug(
+        "cut-not-synced",
+        "§5: a cut is synced before the next frame is written",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk.truncate_and_sync",
+                "os.fsync(held.fd)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk_durable",
+                "test_i26_a_cut_is_durable_and_what_follows_it_is_allocated_anew",
+            ): "assert ['ftruncate log'] =="
+        },
+    ),
+    Bug(
+        "name-durable-although-its-sync-failed",
+        "I25: losing power everywhere at once loses nothing acknowledged, names included",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk._sync_names",
+                "unknown = [path for path in full_paths if path not in self._durable_names]",
+                "unknown = [path for path in full_paths if path not in self._durable_names]\n        self._durable_names.update(unknown)",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk_durable", "test_i25_a_sync_that_fails_leaves_no_name_for_durable"
+            ): "DID NOT RAISE"
+        },
+    ),
 )
