@@ -18,6 +18,8 @@ def tell_markers(reporter: Reporter) -> Told:
                 reporter.count("transactions_exposed" if committed else "transactions_dropped")
             else:
                 reporter.count("transactions_damaged")
-                reporter.event("damaged part", tx_id=result.tx_id, partition=str(partition))
+                reporter.event(
+                    "damaged part", level="error", tx_id=result.tx_id, partition=str(partition)
+                )
 
     return told

@@ -379,6 +379,7 @@ class Driver:
         self.standing = Standing.FAILED
         self._around.reporter.event(
             "write failed, resigning",
+            level="error",
             partition=str(self.partition),
             epoch=self._epoch,
             error=str(error),

@@ -54,8 +54,12 @@ class FreeSpace:
         self._written_bytes = 0
         has_room = self.has_room()
         if has_room != self._had_room:
-            event = "disk has room again" if has_room else "disk full, data is refused"
-            self._reporter.event(event, free_bytes=free_bytes)
+            if has_room:
+                self._reporter.event("disk has room again", free_bytes=free_bytes)
+            else:
+                self._reporter.event(
+                    "disk full, data is refused", level="error", free_bytes=free_bytes
+                )
         self._had_room = has_room
         self._reporter.gauge("disk_free_bytes", free_bytes)
         self._reporter.gauge("disk_full", float(not has_room))

@@ -152,7 +152,10 @@ class RoleReplicas:
         except (JournalDamaged, OSError) as error:
             # Rot that opening did not see, for it looks at the tail only. The others go on.
             self._around.reporter.event(
-                "replica cannot be opened", partition=str(partition), error=str(error)
+                "replica cannot be opened",
+                level="error",
+                partition=str(partition),
+                error=str(error),
             )
             driver.step_down("its journal cannot be replayed")
             self._around.failed(partition, error)
@@ -185,7 +188,10 @@ class RoleReplicas:
         except OSError as error:
             # The older record is true as well. It is tried again each second.
             self._around.reporter.event(
-                "replica record not written", partition=str(partition), error=str(error)
+                "replica record not written",
+                level="warning",
+                partition=str(partition),
+                error=str(error),
             )
         else:
             self._records[partition] = record

@@ -118,7 +118,9 @@ class Snapshots:
     def _failed(self, offset: int, snapshot: Snapshot, error: OSError) -> None:
         """Table rows that it handed over are not handed over again, so no later one of this machine
         would be whole without it: this very one is tried again. Until then replay is slower."""
-        self._reporter.event("snapshot failed", partition=str(self._partition), error=str(error))
+        self._reporter.event(
+            "snapshot failed", level="warning", partition=str(self._partition), error=str(error)
+        )
         if isinstance(error, SlotsInDoubt):
             self._wanted = False
         elif self._wanted:

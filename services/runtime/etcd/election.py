@@ -355,6 +355,7 @@ class Elections:
         elif seat.reported_revision != entry.mod_revision:
             self._reporter.event(
                 "partition offline",
+                level="error",
                 partition=str(partition),
                 why="its in-sync replica is lost or was damaged; the replica here lacks records",
                 do=f"bring the old data directory back, or accept the loss: oncelog cluster "
@@ -420,7 +421,9 @@ class Elections:
 
     def _refuse(self, partition: PartitionId, epoch: int, known: int) -> None:
         error = epoch_went_back(partition, epoch, known=known)
-        self._reporter.event("etcd refused", partition=str(partition), error=str(error))
+        self._reporter.event(
+            "etcd refused", level="error", partition=str(partition), error=str(error)
+        )
         self._on_refused(error)
 
     def _now(self) -> float:

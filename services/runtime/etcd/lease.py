@@ -240,7 +240,9 @@ class Membership:
             return
         self._held = None
         self.lost += 1
-        self._reporter.event("lease lost", boot_id=self.boot_id.hex(), lost=self.lost)
+        self._reporter.event(
+            "lease lost", level="warning", boot_id=self.boot_id.hex(), lost=self.lost
+        )
         for callback in self._on_lost:
             callback()
         self._gone.set()
@@ -275,7 +277,9 @@ class Membership:
             held = self._held
             lapsed = held is not None and self._ticked_ms >= held.deadline_ms
             if lapsed and not self._lapsed:
-                self._reporter.event("lease not renewed in time", boot_id=self.boot_id.hex())
+                self._reporter.event(
+                    "lease not renewed in time", level="warning", boot_id=self.boot_id.hex()
+                )
             self._lapsed = lapsed
             await asyncio.sleep(self._lease_ms / TICKS_PER_LEASE / 1000)
 

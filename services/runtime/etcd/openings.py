@@ -58,7 +58,10 @@ class Openings:
             # A damaged log, a full disk: the partition stays offline, the process goes on.
             seat.stand_after_s = asyncio.get_running_loop().time() + self._pause_s
             self._reporter.event(
-                "replica cannot be opened", partition=str(partition), error=str(error)
+                "replica cannot be opened",
+                level="error",
+                partition=str(partition),
+                error=str(error),
             )
         finally:
             seat.preparing = False
