@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Final
 
 from services.cli.app import oncelog
-from services.cli.failures import CommandFailed
 
 # Why a write to stdout fails, other than a pipe that nobody reads, which ends a command silently.
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
@@ -26,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
             raise
         # What is still buffered is tried again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Imported here: it takes as long as all else.
+        from services.cli.failures import CommandFailed
+
         failure = CommandFailed(f"cannot write what there is to print: {error.strerror}")
         failure.show()
         sys.exit(failure.exit_code)

@@ -66,10 +66,15 @@ def produce(
     session.topic(topic)
     with session.connect() as log, _progress(source) as advance:
         if transactional:
-            with log.transactional_producer(name) as producer, producer.transaction() as tx:
+            with (
+                log.transactional_producer(
+                    name, delivery_timeout_ms=session.timeout_ms
+                ) as producer,
+                producer.transaction() as tx,
+            ):
                 count = _send_all(tx, topic, source, separator, advance)
         else:
-            with log.producer() as plain:
+            with log.producer(delivery_timeout_ms=session.timeout_ms) as plain:
                 count = _send_plain(plain, topic, source, separator, advance)
     if session.as_json:
         print_json({"topic": topic, "records": count, "transactional": transactional})

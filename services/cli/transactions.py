@@ -143,17 +143,18 @@ def abort(session: Session, tx_id: int, yes: bool) -> None:
 )
 @click.argument("tx_id", type=TX_ID)
 @click.argument("place", type=PLACE, metavar="TOPIC/PARTITION")
-@click.option("--drop", "action", flag_value="drop", help="Drop what the part holds here.")
-@click.option("--expose", "action", flag_value="expose", help="Expose it, although it differs.")
+@click.option("--drop", is_flag=True, help="Drop what the part holds here.")
+@click.option("--expose", is_flag=True, help="Expose it, although it differs.")
 @connected
-def resolve(session: Session, tx_id: int, place: Place, action: str | None) -> None:
+def resolve(session: Session, tx_id: int, place: Place, drop: bool, expose: bool) -> None:
     """Settle a DAMAGED part: a committed part that did not match its manifest.
 
     Nothing of it was exposed. Dropping loses those records; exposing shows what is there, although
     the counts differ from what the producer said it wrote.
     """
-    if action is None:
+    if drop == expose:
         raise click.UsageError("Say what to do with the part: --drop or --expose.")
+    action = "drop" if drop else "expose"
     request = partition_leader_pb2.ResolveTransactionRequest(
         tx_id=tx_id, partition=find(session, place), action=ACTIONS[action]
     )

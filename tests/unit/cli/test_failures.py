@@ -57,6 +57,7 @@ def test_all_advice_is_about_reasons_that_exist() -> None:
         "topic create payments --config broken",
         "tx describe xyz",
         "tx resolve 5 payments/0",
+        "tx resolve 5 payments/0 --drop --expose",
         "offsets set g payments=soon",
         "offsets set g payments/7=1",
         "consume payments --from yesterday",

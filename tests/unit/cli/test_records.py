@@ -202,12 +202,14 @@ class Log:
         pass
 
     @contextmanager
-    def producer(self) -> Any:
+    def producer(self, *, delivery_timeout_ms: int) -> Any:
+        self.delivery_timeout_ms = delivery_timeout_ms
         yield self
 
     @contextmanager
-    def transactional_producer(self, name: str | None) -> Any:
+    def transactional_producer(self, name: str | None, *, delivery_timeout_ms: int) -> Any:
         self.name = name
+        self.delivery_timeout_ms = delivery_timeout_ms
         yield self
 
     @contextmanager
@@ -246,6 +248,12 @@ def test_lines_become_records(
     told = json_of(run(Cluster(), f"produce payments --json {options}", stdin=stdin))
     assert log.sent == sent
     assert told == {"topic": "payments", "records": len(sent), "transactional": False}
+
+
+@pytest.mark.parametrize("options", ["", "--transactional"])
+def test_no_batch_takes_longer_than_a_call_may(options: str, run: Run, log: Log) -> None:
+    run(Cluster(), f"produce payments --timeout 3 {options}", stdin=b"a\n")
+    assert log.delivery_timeout_ms == 3_000
 
 
 def test_a_separator_is_taken_as_it_was_typed(run: Run, log: Log) -> None:
