@@ -481,7 +481,8 @@ BUGS: Final = (
             Edit(
                 "services.runtime.storage.disk:RealDisk._sync_names",
                 "unknown = [path for path in full_paths if path not in self._durable_names]",
-                "unknown = [path for path in full_paths if path not in self._durable_names]\n        self._durable_names.update(unknown)",
+                "unknown = [path for path in full_paths if path not in self._durable_names]\n"
+                "        self._durable_names.update(unknown)",
             ),
         ),
         {
