@@ -1,5 +1,5 @@
-"""Asks coordinators about transactions that stay open here, until they have ended here. One per led
-partition, inside the role's outbox.
+"""The outbox of whoever takes part in transactions: asks coordinators about those that stay open
+here, until they have ended here. One per led partition.
 
 The machine knows what is owed and when (`questions`); this looks at it when it is woken, sends
 packed lists, one call per journal partition at a time, and submits the verdicts. Silence, LATER and
@@ -9,6 +9,7 @@ part (design §6).
 
 from __future__ import annotations
 
+import abc
 import asyncio
 from collections.abc import Sequence
 from itertools import groupby
@@ -43,31 +44,34 @@ LOOK_EVERY_MS: Final = 200
 Run = tuple[BootId, int]
 
 
-class Asking:
-    """See the module."""
+class QuestionOutbox(abc.ABC):
+    """See the module. A role's own says what its gauges are."""
 
     def __init__(self, replica: Replica, env: RoleEnv) -> None:
-        self._replica = replica
-        self._env = env
+        self.replica = replica
+        self.env = env
         self._next_look_ms = 0
         # Journal partition -> whom its last question went to.
         self._asked_of: dict[int, Run] = {}
         self._calls: dict[int, asyncio.Task[None]] = {}
         self._stopped = False
 
-    def look(self) -> bool:
-        """Asks what is due. False: it is too early for the next look."""
-        now_ms = self._env.clock.now().monotonic_ms
+    @abc.abstractmethod
+    def gauge(self) -> None:
+        """Shows what the partition holds, as often as it is looked at."""
+
+    def wake(self) -> None:
+        now_ms = self.env.clock.now().monotonic_ms
         if self._stopped or now_ms < self._next_look_ms:
-            return False
+            return
         self._next_look_ms = now_ms + LOOK_EVERY_MS
         self._notice_moves()
-        self._replica.signal(Look())
-        owed: Sequence[Question] = self._replica.machine.owed(self._replica.high_watermark)
+        self.replica.signal(Look())
+        owed: Sequence[Question] = self.replica.machine.owed(self.replica.high_watermark)
         for journal_partition, questions in groupby(owed, lambda q: journal_partition_of(q.tx_id)):
             if journal_partition not in self._calls:
                 self._start(journal_partition, tuple(questions)[:QUESTIONS_PER_CALL_MAX])
-        return True
+        self.gauge()
 
     async def stop(self) -> None:
         self._stopped = True
@@ -85,14 +89,14 @@ class Asking:
         if moved:
             for journal_partition in moved:
                 del self._asked_of[journal_partition]
-            self._replica.signal(LeaderMoved(moved))
+            self.replica.signal(LeaderMoved(moved))
 
     def _start(self, journal_partition: int, questions: tuple[Question, ...]) -> None:
         leader = self._leader(journal_partition)
         if leader is None:
             return
         self._asked_of[journal_partition] = _run(leader)
-        self._replica.signal(Asked(questions))
+        self.replica.signal(Asked(questions))
         asking = self._ask(journal_partition, leader, questions)
         call = asyncio.get_running_loop().create_task(asking)
         self._calls[journal_partition] = call
@@ -101,15 +105,15 @@ class Asking:
     async def _ask(
         self, journal_partition: int, leader: Address, questions: tuple[Question, ...]
     ) -> None:
-        partition = self._replica.partition
+        partition = self.replica.partition
         request = wire.ask_request(partition, journal_partition, questions)
-        reporter = self._env.reporter
+        reporter = self.env.reporter
         reporter.count("questions_asked", len(questions))
         try:
-            reply = await self._env.peers.call(
+            reply = await self.env.peers.call(
                 leader, "coordinator.ask_transactions", request, timeout_ms=QUESTION_TIMEOUT_MS
             )
-            self._replica.signal(Answered(questions))
+            self.replica.signal(Answered(questions))
             final = wire.verdicts(reply, partition, among=FINAL_VERDICTS)
             for tx_id, verdict in final:
                 reporter.event(
@@ -119,14 +123,14 @@ class Asking:
                     verdict=verdict.value,
                 )
             if final:
-                dropped: int = await self._replica.submit(HearVerdicts(final))
+                dropped: int = await self.replica.submit(HearVerdicts(final))
                 reporter.count("transactions_dropped", dropped)
         except OncelogError as error:
             # Asked again when the machine says so.
             reporter.count("questions_unanswered", len(questions), reason=error.reason)
 
     def _leader(self, journal_partition: int) -> Address | None:
-        return self._env.directory.leader_of(PartitionId(TRANSACTION_CONTROL_ID, journal_partition))
+        return self.env.directory.leader_of(PartitionId(TRANSACTION_CONTROL_ID, journal_partition))
 
 
 def _run(leader: Address) -> Run:

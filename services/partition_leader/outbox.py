@@ -1,36 +1,22 @@
-"""What a partition owes the outside: questions about transactions that stay open here (`asking`).
-Shows gauges as often as it looks.
+"""What a partition owes the outside: questions about transactions that stay open here
+(`participant.asking`). Shows gauges as often as it looks.
 """
 
 from __future__ import annotations
 
-from services.core.ports import Replica
-from services.core.role import RoleEnv
-from services.participant.asking import Asking
+from services.participant.asking import QuestionOutbox
 
 
-class PartitionOutbox:
+class PartitionOutbox(QuestionOutbox):
     """See the module. One per led partition."""
 
-    def __init__(self, replica: Replica, env: RoleEnv) -> None:
-        self._replica = replica
-        self._env = env
-        self._asking = Asking(replica, env)
-
-    def wake(self) -> None:
-        if self._asking.look():
-            self._gauge()
-
-    async def stop(self) -> None:
-        await self._asking.stop()
-
-    def _gauge(self) -> None:
-        machine, reporter = self._replica.machine, self._env.reporter
-        label = str(self._replica.partition)
+    def gauge(self) -> None:
+        machine, reporter = self.replica.machine, self.env.reporter
+        label = str(self.replica.partition)
         oldest = next(iter(machine.pending.open.values()), None)
-        age_ms = self._env.clock.now().wall_ms - oldest.began_ms if oldest is not None else 0
+        age_ms = self.env.clock.now().wall_ms - oldest.began_ms if oldest is not None else 0
         first = machine.first_open_position()
-        position = first if first is not None else self._replica.log_end
+        position = first if first is not None else self.replica.log_end
         reporter.gauge("open_transactions", len(machine.pending.open), partition=label)
         reporter.gauge("oldest_open_transaction_age_ms", max(age_ms, 0), partition=label)
         reporter.gauge("first_open_position", position, partition=label)
