@@ -19,7 +19,7 @@ from typing import Any, Final, TextIO
 import msgspec
 
 from services.cli.failures import CommandFailed
-from services.runtime.ports import free_ports
+from services.runtime.loopback_ports import free_ports
 
 DEFAULT_FOLDER: Final = ".oncelog"
 LOCK_FILE: Final = "lock"

@@ -35,8 +35,8 @@ from services.cli.processes import Service, show_exit
 from services.cli.session import json_option
 from services.core.ids import CONTROL_PARTITIONS, partition_of_name
 from services.runtime.etcd.embedded import EmbeddedEtcd, EtcdFailed, EtcdNotFound, find_or_build
+from services.runtime.loopback_ports import HOST, is_free
 from services.runtime.node_config import PORTS
-from services.runtime.ports import HOST, is_free
 
 READY_TIMEOUT_SECONDS: Final = 60.0
 LOOK_EVERY_SECONDS: Final = 0.2

@@ -30,7 +30,7 @@ from oncelogpb.v1 import cluster_pb2
 from services.cli.processes import Service
 from services.core.ids import CONTROL_PARTITIONS, partition_of_name
 from services.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
-from services.runtime.ports import free_ports
+from services.runtime.loopback_ports import free_ports
 
 COORDINATOR: Final = "coordinator"
 PARTITION_LEADER: Final = "partition_leader"

@@ -18,7 +18,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from services.runtime.etcd.endpoints import EtcdTls
-from services.runtime.ports import free_ports
+from services.runtime.loopback_ports import free_ports
 
 
 async def until(predicate: Callable[[], object], *, within_s: float = 30) -> None:

@@ -31,7 +31,7 @@ from services.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
 from services.runtime.etcd.endpoints import EtcdTls, parse_endpoints
 from services.runtime.etcd.memory import MemoryEtcd
 from services.runtime.etcd.refusal import EtcdRefused
-from services.runtime.ports import free_ports
+from services.runtime.loopback_ports import free_ports
 from tests.integration.etcd_cluster import Authority, etcd_with_tls, until
 
 pytestmark = pytest.mark.integration

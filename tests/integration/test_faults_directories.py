@@ -14,7 +14,7 @@ import oncelog
 from oncelogpb import errors
 from oncelogpb.v1 import types_pb2 as pb
 from services.cli.processes import Service
-from services.runtime.ports import free_ports
+from services.runtime.loopback_ports import free_ports
 from tests.integration.by_hand import ByHand
 from tests.integration.cluster import (
     OFFSET_MANAGER,

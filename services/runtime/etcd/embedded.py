@@ -37,7 +37,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final
 
-from services.runtime.ports import free_ports, is_free
+from services.runtime.loopback_ports import free_ports, is_free
 
 VERSION: Final = "3.6.14"
 ENVIRONMENT: Final = "ONCELOG_ETCD"

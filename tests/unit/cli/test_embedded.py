@@ -15,7 +15,7 @@ from services.cli.settings import ServeSettings
 from services.core.ids import partition_of_name
 from services.core.roles import ROLES
 from services.runtime.config import ConfigError
-from services.runtime.ports import HOST, is_free
+from services.runtime.loopback_ports import HOST, is_free
 
 
 def test_a_folder_has_one_holder(tmp_path: Path) -> None:

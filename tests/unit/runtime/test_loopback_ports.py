@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.folder import Ports
-from services.runtime import ports
+from services.runtime import loopback_ports as ports
 from services.runtime.etcd.embedded import EmbeddedEtcd
 
 
