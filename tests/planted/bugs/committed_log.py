@@ -111,4 +111,16 @@ BUGS: Final = (
             ): "assert not True",
         },
     ),
+    Bug(
+        "offset-by-time-above-the-high-watermark",
+        "I27: an offset by time is of what can be read",
+        (
+            Edit(
+                "services.partition_leader.committed_log:CommittedLog.since",
+                "self.first_offset(entry) >= below",
+                "self.first_offset(entry) > below",
+            ),
+        ),
+        {story("partition_leader/by_time_below_the_high_watermark"): "-None"},
+    ),
 )

@@ -497,4 +497,46 @@ BUGS: Final = (
             unit("coordinator/test_outbox", "test_a_call_that_fails_is_repeated"): "assert",
         },
     ),
+    Bug(
+        "no-such-transaction-at-the-high-watermark",
+        "§7: a TxId at the HW may be known to a later coordinator: UNAVAILABLE, never a guess",
+        (
+            Edit(
+                "services.coordinator.endings:Endings.known_outcome",
+                "journal_offset_of(tx_id) >= self._replica.high_watermark",
+                "journal_offset_of(tx_id) > self._replica.high_watermark",
+            ),
+        ),
+        {story("coordinator/commit_at_the_high_watermark"): "AssertionError"},
+    ),
+    Bug(
+        "repeated-abort-fenced",
+        "I4: the same question gets the same answer, whatever happened to its producer",
+        (
+            Edit(
+                "services.coordinator.decide_end:decide_abort",
+                "    if transaction.state is State.PREPARE_ABORT:",
+                "    if command.producer is not None:\n"
+                "        require_producer(state, command.producer)\n"
+                "    if transaction.state is State.PREPARE_ABORT:",
+            ),
+        ),
+        {story("coordinator/abort_repeated_after_the_fence"): "+abort T2 p1 -> PRODUCER_FENCED"},
+    ),
+    Bug(
+        "fenced-producer-begins-next",
+        "I16: a repeated commit is answered, its begin_next is not, once the producer was replaced",
+        (
+            Edit(
+                "services.coordinator.decide_end:_repeat_commit",
+                "producer = require_producer(state, command.producer)",
+                "producer = state.producers[command.producer.producer_id]",
+            ),
+        ),
+        {
+            story(
+                "coordinator/abort_repeated_after_the_fence"
+            ): "+commit T4 p1 -> COMMITTED next: T7 OPEN"
+        },
+    ),
 )

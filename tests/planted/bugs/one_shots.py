@@ -144,4 +144,20 @@ BUGS: Final = (
             story("coordinator/one_shot_disk_full"): "-transact p 2 -> DISK_FULL",
         },
     ),
+    Bug(
+        "chain-forgotten-by-a-new-coordinator",
+        "§7: `from` chains on a transaction known to be at PREPARE_COMMIT, by a new one too",
+        (
+            Edit(
+                "services.coordinator.state:CoordinatorState.decode",
+                "self.heads.committed(transaction)",
+                "pass",
+            ),
+        ),
+        {
+            story(
+                "coordinator/one_shot_chain_survives_failover"
+            ): "-offsets of T5 to offsets/6 after T2"
+        },
+    ),
 )

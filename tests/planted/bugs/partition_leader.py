@@ -495,4 +495,52 @@ BUGS: Final = (
             ): "-send t5 p1 0+1 w=9 -> LIMIT_EXCEEDED"
         },
     ),
+    Bug(
+        "living-plain-producer-forgotten",
+        "§6: plain state expires 7 days after the last frame, not after the first",
+        (
+            Edit(
+                "services.partition_leader.sequences:PlainSequences.remember",
+                "producer.last_ms = time_ms",
+                "pass",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/fences_of_living_plain_producers_are_kept"
+            ): "in the order of their last frames"
+        },
+    ),
+    Bug(
+        "forgotten-at-seven-days-sharp",
+        "§13: plain producer state expires when it is older than 7 days",
+        (
+            Edit(
+                "services.partition_leader.sequences:PlainSequences.forget_before",
+                "item[1].last_ms < time_ms",
+                "item[1].last_ms <= time_ms",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/fences_of_living_plain_producers_are_kept"
+            ): "+plain x3 1+1 -> UNKNOWN_PRODUCER"
+        },
+    ),
+    Bug(
+        "repeat-found-inside-a-batch",
+        "I6: an acknowledged record stands at exactly one position",
+        (
+            Edit(
+                "services.partition_leader.pending:WriterColumns.find",
+                "if index == len(self.sequence) or self.sequence[index] != base_sequence:",
+                "if index == len(self.sequence):",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i06_a_batch_cut_otherwise_is_no_repeat"
+            ): "-send t5 p1 1+5 -> DUPLICATE_SEQUENCE"
+        },
+    ),
 )
