@@ -72,6 +72,12 @@ FENCING = [
         register(0, 1, 2, None),
         register(0, 2, 2, None),
     ),
+    story(
+        "i17 one instance gets one generation",
+        [17],
+        register(0, 10, 1, "a"),
+        register(0, 20, 2, "a"),
+    ),
     story("i17 a later one is smaller", [17], register(10, 20, 5, "a"), register(30, 40, 4, "b")),
     story(
         "i18 each partition has its own leader",

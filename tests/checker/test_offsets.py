@@ -7,12 +7,14 @@ from collections.abc import Sequence
 import pytest
 
 from tests.checker.telling import (
+    ID,
     Op,
     abort,
     commit,
     ends,
     fetch,
     judge,
+    lookup,
     move,
     send,
     settled,
@@ -74,6 +76,22 @@ OFFSETS = [
     ),
     story("i22 asked for after the fetch", [22], fetch(5, 10, 5), move(20, 30, "none", 5)),
     story("i22 aborted", [22], move(0, 1, "none", 5, tx="x"), abort(5, 6, "x"), fetch(10, 11, 5)),
+    story(
+        "i22 looked up as aborted",
+        [22],
+        move(0, 1, "none", 5, tx="x"),
+        commit(5, 6, "x", ID, how="unknown"),
+        lookup(7, 8, "aborted"),
+        fetch(10, 11, 5),
+    ),
+    story(
+        "i24 nobody knows whether a pending one was taken that got no answer",
+        [],
+        move(0, 1, "none", 5),
+        move(2, 3, 5, 7, "unknown", tx="x"),
+        commit(5, 6, "x", {"visible": True}),
+        fetch(10, 11, 5),
+    ),
     story("i22 refused", [22], move(0, 1, "none", 5, "fail"), fetch(10, 11, 5)),
     story(
         "i22 refused within what committed",

@@ -68,6 +68,12 @@ def unit(file: str, test: str) -> str:
     return f"tests/unit/{file}.py::{test}"
 
 
+def corner(file: str, story: str) -> str:
+    """The node id of a checker's story: file without `test_` and ending, name of the story."""
+    test = "test_a_story_breaks_what_it_says_and_nothing_else"
+    return f"tests/checker/test_{file}.py::{test}[{story}]"
+
+
 def plant(bug: Bug) -> None:
     """Plants it for the rest of this process, before anything imports its modules. Raises
     TargetGone."""

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.planted.bugs import (
+    checker,
+    client,
     committed_log,
     coordinator,
     elections,
@@ -15,6 +17,7 @@ from tests.planted.bugs import (
     partition_leader,
     runtime,
     snapshots,
+    spark,
     storage,
 )
 from tests.planted.planting import Bug
@@ -30,6 +33,9 @@ BUGS: Final[tuple[Bug, ...]] = (
     *elections.BUGS,
     *snapshots.BUGS,
     *storage.BUGS,
+    *client.BUGS,
+    *checker.BUGS,
+    *spark.BUGS,
 )
 BY_NAME: Final[Mapping[str, Bug]] = {bug.name: bug for bug in BUGS}
 assert len(BY_NAME) == len(BUGS), "a name is given once"

@@ -1,0 +1,201 @@
+"""Bugs of the Spark connector: ranges, steps and writers, seen without a JVM."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "fetch-goes-on-one-high",
+        "I14: a range is read whole, each record once",
+        (
+            Edit(
+                "oncelog_spark.fetch:_end_of",
+                "last.first_offset + last.record_count",
+                "last.first_offset + last.record_count + 1",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_fetch", "test_only_what_is_committed_is_asked_for_and_each_offset_once"
+            ): "== [0, 4, 8]",
+        },
+    ),
+    Bug(
+        "batch-of-a-task-cut-from-its-start",
+        "I34: what lies outside of a range is of another task",
+        (
+            Edit(
+                "oncelog_spark.fetch:_chunks",
+                "rows.slice(low - first, high - low)",
+                "rows.slice(0, high - low)",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_fetch", "test_i14_a_range_is_read_whole_and_nothing_beside_it"
+            ): "assert [(1, 0)] == [(1, 1)]",
+        },
+    ),
+    Bug(
+        "end-of-a-batch-goes-back",
+        "I15: a query's positions only grow",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader.latestOffset",
+                "end = forward(vector.positions, latest)",
+                "end = dict(latest)",
+            ),
+        ),
+        {
+            unit("spark/test_source", "test_i15_the_end_never_goes_back"): "{'0': 10",
+        },
+    ),
+    Bug(
+        "available-now-runs-on",
+        "§11: Trigger.AvailableNow ends where it was prepared",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader._latest",
+                "if self._target is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            unit("spark/test_source", "test_available_now_ends_where_it_was_prepared"): "{'0': 15",
+        },
+    ),
+    Bug(
+        "empty-batch-registers-nothing",
+        "§11, I21: a batch's positions commit with it, records or not",
+        (Edit("oncelog_spark.source:_plan", "if not planned and positions:", "if False:"),),
+        {
+            unit(
+                "spark/test_source",
+                "test_i21_a_batch_without_records_registers_its_step_in_one_task",
+            ): "assert [] == [(0, 6)]",
+        },
+    ),
+    Bug(
+        "step-from-where-the-log-begins",
+        "§8, I34: `from` is where the last batch ended, whatever was deleted",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader.partitions",
+                "step = step_offsets(subscription, options.group, begin, until)",
+                "readable = _within(subscription, options, begin)\n"
+                "            step = step_offsets(subscription, options.group, readable, until)",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source",
+                "test_i34_what_was_deleted_is_not_read_but_its_step_begins_where_the_last_one_ended",
+            ): "('from_offset', 5, 8)",
+        },
+    ),
+    Bug(
+        "replayed-batch-registers-again",
+        "§11: told ALREADY_COMMITTED it registers nothing and reads on",
+        (
+            Edit(
+                "oncelog_spark.source:_register",
+                "if entered.standing is Standing.OPEN:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source",
+                "test_i34_a_batch_that_is_committed_is_read_again_and_registers_nothing",
+            ): "== []",
+        },
+    ),
+    Bug(
+        "scope-is-the-run",
+        "§11, I34: commit_seq's scope is the query, so that a new run finds what was committed",
+        (Edit("oncelog_spark.transaction:streaming_key", "scope=query_id", "scope=run_id"),),
+        {
+            unit(
+                "spark/test_source", "test_the_key_of_a_batch_is_its_query_run_and_number"
+            ): "== ('the-query', 'the-query', 3)",
+        },
+    ),
+    Bug(
+        "tasks-open-a-session",
+        "why.md: Spark tasks open no session",
+        (
+            Edit(
+                "oncelog_spark.transaction:enter",
+                "instance_id=key.instance_id)",
+                "instance_id=key.instance_id, session=True)",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_transaction", "test_i34_every_attempt_asks_for_the_same_transaction"
+            ): "True)",
+        },
+    ),
+    Bug(
+        "losers-in-the-manifest",
+        "I34: the manifest names each writer with its own count",
+        (
+            Edit(
+                "oncelog_spark.manifest:build_manifest",
+                "(part.topic_id, part.number, message.writer): part.record_count",
+                "(part.topic_id, part.number, 0): part.record_count",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_manifest", "test_i34_the_manifest_names_exactly_the_winners"
+            ): "== [(b'oncelog:o",
+        },
+    ),
+    Bug(
+        "sequence-counts-batches",
+        "§6: a sequence counts records per partition of its writer",
+        (Edit("oncelog_spark.producing:TaskProducer._batches", "+= piece.num_rows", "+= 1"),),
+        {
+            unit(
+                "spark/test_producing",
+                "test_i9_sequences_count_records_per_partition_over_all_that_a_task_sends",
+            ): "== {0: [(0,",
+        },
+    ),
+    Bug(
+        "refused-batch-reported-as-written",
+        "I34: what a task reports stands in the journals, durable",
+        (
+            Edit(
+                "oncelog_spark.producing:TaskProducer._send",
+                "                raise_for(result)",
+                "                pass",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_producing", "test_i34_a_task_whose_last_batch_is_not_durable_fails"
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "unfinished-task-reports",
+        "I34: what a task reports stands in the journals, durable",
+        (
+            Edit(
+                "oncelog_spark.producing:TaskProducer.finish",
+                "            self._under_way.popleft().result()",
+                "            self._under_way.popleft()",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_producing", "test_i34_a_task_whose_last_batch_is_not_durable_fails"
+            ): "DID NOT RAISE",
+        },
+    ),
+)
