@@ -99,6 +99,7 @@ _PROCESS: Final = Section(
             ("stream_calls_max", Throttled, ""),
             ("stream_answer_bytes_max", WAITS, ""),
             ("connection_unread_bytes_max", WAITS, ""),
+            ("unread_bytes_max", WAITS, "oncelog_node_unread_bytes"),
             ("calls_max", Throttled, "oncelog_node_calls"),
             ("streams_max", Throttled, "oncelog_node_streams"),
             ("connections_max", "is closed", "oncelog_node_open_files"),

@@ -129,6 +129,7 @@ NODE: Final = (
     _gauge("inflight_bytes", "Bytes of requests whose handlers run (inflight_bytes_max)."),
     _gauge("calls", "Calls under way, on streams too (calls_max)."),
     _gauge("streams", "Streams that are open (streams_max)."),
+    _gauge("unread_bytes", "Fetched records that callers have not read yet (unread_bytes_max)."),
     _gauge("open_files", "Open files, connections included (connections_max, ulimit -n)."),
     _counter("rpc_errors", "Calls answered with an error.", "service", "method", "reason"),
     _gauge("etcd_reachable", "1 while etcd answers this process."),

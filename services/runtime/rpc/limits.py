@@ -33,6 +33,8 @@ class RpcLimits:
     # Bytes of fetched records that one connection has not read yet: above, its further fetches
     # wait, and are THROTTLED where their time ends first. One that comes alone is always taken.
     connection_unread_bytes_max: int = 64 * 1024 * 1024
+    # The same of all connections: above, each may have one fetch at a time.
+    unread_bytes_max: int = 256 * 1024 * 1024
     # Calls under way at once, over all callers and their streams: THROTTLED above. Danger: some KiB
     # of memory each. On streams, markers and metadata are exempt.
     calls_max: int = 65_536

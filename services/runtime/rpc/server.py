@@ -41,7 +41,7 @@ from services.runtime.rpc.limits import (
     RpcLimits,
     throttled,
 )
-from services.runtime.rpc.unread import Unread
+from services.runtime.rpc.unread import Total, Unread
 
 # How often the gauges of `held` are set.
 REPORT_EVERY_MS: Final = 1_000
@@ -75,6 +75,7 @@ class RpcServer:
         self._streams: set[CallStream] = set()
         # By the caller's address; gone with the last call of a connection.
         self._unread: WeakValueDictionary[str, Unread] = WeakValueDictionary()
+        self._unread_total = Total(self._limits.unread_bytes_max)
         self._stream_count = 0
         self._stopping = False
         self._reporting: asyncio.Task[None] | None = None
@@ -123,6 +124,7 @@ class RpcServer:
             "inflight_bytes": self._inflight.bytes,
             "streams": self._stream_count,
             "calls": self._inflight.calls,
+            "unread_bytes": self._unread_total.bytes,
         }
 
     async def _report(self) -> None:
@@ -324,7 +326,8 @@ class RpcServer:
         peer = context.peer()
         unread = self._unread.get(peer)
         if unread is None:
-            unread = self._unread[peer] = Unread(self._limits.connection_unread_bytes_max)
+            most = self._limits.connection_unread_bytes_max
+            unread = self._unread[peer] = Unread(most, self._unread_total)
         return unread
 
 

@@ -1,5 +1,6 @@
 """Bytes of replies that one connection has not read yet. A fetch takes room before it reads, so a
-caller that asks for much and reads nothing costs no more than `connection_unread_bytes_max`.
+caller that asks for much and reads nothing costs no more than `connection_unread_bytes_max`, and
+many such callers no more than `unread_bytes_max` and one fetch each.
 
 Invariants: what is taken is given back once, when the reply is written or its call has ended; room
 is given in the order in which it was asked for; who comes alone gets any size.
@@ -14,13 +15,24 @@ import asyncio
 from collections import deque
 
 
-class Unread:
-    """Of one connection."""
+class Total:
+    """Of all connections of a process."""
 
-    __slots__ = ("__weakref__", "_bytes", "_waiting", "maximum")
+    __slots__ = ("bytes", "maximum")
 
     def __init__(self, maximum: int) -> None:
         self.maximum = maximum
+        self.bytes = 0
+
+
+class Unread:
+    """Of one connection."""
+
+    __slots__ = ("__weakref__", "_bytes", "_total", "_waiting", "maximum")
+
+    def __init__(self, maximum: int, total: Total) -> None:
+        self.maximum = maximum
+        self._total = total
         self._bytes = 0
         self._waiting: deque[tuple[int, asyncio.Future[None]]] = deque()
 
@@ -35,7 +47,7 @@ class Unread:
     async def take(self, size: int) -> None:
         """Waits for room."""
         if self.has_room(size):
-            self._bytes += size
+            self._add(size)
             return
         turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         entry = (size, turn)
@@ -52,13 +64,20 @@ class Unread:
 
     def change(self, by: int) -> None:
         """Without waiting: what was read turned out smaller or larger, or was written."""
-        self._bytes += by
-        assert self._bytes >= 0, "more was given back than taken"
+        self._add(by)
         while self._waiting and self._fits(self._waiting[0][0]):
             size, turn = self._waiting.popleft()
             if not turn.done():
-                self._bytes += size
+                self._add(size)
                 turn.set_result(None)
 
+    def _add(self, by: int) -> None:
+        self._bytes += by
+        self._total.bytes += by
+        assert self._bytes >= 0, "more was given back than taken"
+
     def _fits(self, size: int) -> bool:
-        return self._bytes == 0 or self._bytes + size <= self.maximum
+        # Who waits has something out, and is woken when that is read: others need not wake it.
+        return self._bytes == 0 or (
+            self._bytes + size <= self.maximum and self._total.bytes + size <= self._total.maximum
+        )

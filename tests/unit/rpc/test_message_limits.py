@@ -197,7 +197,12 @@ def test_calls_max_counts_calls_that_are_under_way() -> None:
             assert (type(error), error.metadata["limit"]) == (Throttled, "calls_max")
             gate.set()
             await asyncio.gather(*two)
-            assert server.held() == {"inflight_bytes": 0, "streams": 0, "calls": 0}
+            assert server.held() == {
+                "inflight_bytes": 0,
+                "streams": 0,
+                "calls": 0,
+                "unread_bytes": 0,
+            }
 
     run(story())
 

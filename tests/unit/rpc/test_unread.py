@@ -14,7 +14,7 @@ from oncelogpb import calls
 from oncelogpb.errors import Throttled
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from services.runtime.rpc.limits import RpcLimits
-from services.runtime.rpc.unread import Unread
+from services.runtime.rpc.unread import Total, Unread
 from tests.unit.rpc.harness import outcome_of, run, serving
 
 ONE = 1_000_000
@@ -82,7 +82,7 @@ def test_unary_fetches_that_are_not_read_wait_and_give_their_room_back_when_cut(
             await calls.unary(channel, "partition_leader", "fetch", pb.FetchRequest())
             assert reading.begun == 4
             deaf.transport.abort()
-            await _until(lambda: server.held()["calls"] == 0)
+            await _until(lambda: server.held()["calls"] == server.held()["unread_bytes"] == 0)
             assert reading.begun == 4, "nobody waits for what was cut"
 
     run(story())
@@ -122,7 +122,7 @@ def test_a_fetch_that_finds_no_room_in_time_is_told_so() -> None:
 
 def test_room_is_given_in_order_and_whoever_comes_alone_is_taken() -> None:
     async def story() -> None:
-        unread = Unread(10)
+        unread = Unread(10, Total(100))
         await unread.take(50)
         order: list[str] = []
 
@@ -142,10 +142,29 @@ def test_room_is_given_in_order_and_whoever_comes_alone_is_taken() -> None:
     asyncio.run(story())
 
 
+def test_where_all_connections_hold_much_each_has_one_fetch_at_a_time() -> None:
+    async def story() -> None:
+        total = Total(10)
+        first, second = Unread(10, total), Unread(10, total)
+        await first.take(8)
+        await second.take(8)
+        assert total.bytes == 16, "one each is always taken"
+        more = asyncio.create_task(second.take(1))
+        await asyncio.sleep(0)
+        assert not more.done()
+        second.change(-8)
+        await more
+        first.change(-8)
+        second.change(-1)
+        assert total.bytes == 0
+
+    asyncio.run(story())
+
+
 @pytest.mark.parametrize("given_first", [False, True])
 def test_who_gives_up_waiting_leaves_no_room_taken(given_first: bool) -> None:
     async def story() -> None:
-        unread = Unread(10)
+        unread = Unread(10, Total(100))
         await unread.take(10)
         first, second = (asyncio.create_task(unread.take(10)) for _ in range(2))
         await asyncio.sleep(0)
