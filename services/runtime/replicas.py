@@ -131,7 +131,14 @@ class RoleReplicas:
         directory = directory_of(partition)
 
         def blocking() -> None:
-            opened.append(Journal.open(self._disk, directory, segment_bytes=self._segment_bytes))
+            opened.append(
+                Journal.open(
+                    self._disk,
+                    directory,
+                    segment_bytes=self._segment_bytes,
+                    random_bytes=self._random_bytes,
+                )
+            )
             if (record := load_record(self._disk, directory)) is not None:
                 self._records[partition] = record
 

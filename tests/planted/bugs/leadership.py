@@ -1,0 +1,325 @@
+"""Bugs of one leadership after another of a replica, and of the replicas of a role."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "projected-at-the-high-watermark",
+        "§4: the HW is exclusive: projections see only what is below it",
+        (
+            Edit(
+                "services.runtime.driver:Driver._project",
+                "self._unprojected[0][1].offset < self._hw.value",
+                "self._unprojected[0][1].offset <= self._hw.value",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_projections_see_nothing_that_is_on_its_way_to_the_disk",
+            ): "assert [(1, 4), (2, 5)] == [(1, 4)]"
+        },
+    ),
+    Bug(
+        "lost-records-projected",
+        "I4: what was lost with its epoch is never an outcome",
+        (
+            Edit(
+                "services.runtime.driver:Driver._drop_leadership",
+                "self._unprojected.clear()",
+                "pass",
+            ),
+        ),
+        {unit("runtime/test_driver_leadership", "test_i4_what_was_lost_is_never_projected"): "10"},
+    ),
+    Bug(
+        "snapshot-of-a-lost-state",
+        "I35: a snapshot that was taken and not covered is dropped with its leadership",
+        (Edit("services.runtime.snapshotting:Snapshots.drop", "self._captured = None", "pass"),),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i35_a_snapshot_of_what_was_lost_is_never_written",
+            ): "assert "
+        },
+    ),
+    Bug(
+        "long-polls-outlive-the-leadership",
+        "§4: stepping down ends whatever waits, I29",
+        (
+            Edit(
+                "services.runtime.driver:Driver._drop_leadership", "self._notify_advanced()", "pass"
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_who_waits_for_the_next_advance_hears_of_the_step_down",
+            ): "a long poll would wait at who leads no more"
+        },
+    ),
+    Bug(
+        "two-leaderships-at-once",
+        "§4: a later leadership begins when nothing of the last one runs",
+        (Edit("services.runtime.driver:Driver.lead", "await self.closed()", "pass"),),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_a_later_leadership_begins_when_nothing_of_the_last_one_runs",
+            ): "assert <Standing."
+        },
+    ),
+    Bug(
+        "no-snapshots-after-a-failover",
+        "§4: doubt about slots ends with the machine that wrote them",
+        (
+            Edit(
+                "services.runtime.snapshotting:Snapshots.begin",
+                "self._wanted = True",
+                "self._wanted = not hasattr(self, '_begun')\n        self._begun = True",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership", "test_a_later_leadership_takes_snapshots_again"
+            ): "assert None is not None"
+        },
+    ),
+    Bug(
+        "high-watermark-forgotten",
+        "§5: a leader inherits what is durable: the HW never goes back",
+        (
+            Edit(
+                "services.runtime.driver:Driver.lead",
+                "inherited=self.journal.synced_end",
+                "inherited=0",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i27_no_read_gives_what_is_above_the_high_watermark",
+            ): "it never goes back"
+        },
+    ),
+    Bug(
+        "overtaken-replay-leads-on",
+        "I18: who left an epoch never leads it again, also while it is loading",
+        (Edit("services.runtime.driver:Driver._replay", "return False", "pass"),),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i18_a_replay_that_is_overtaken_writes_no_epoch_start",
+            ): "assert "
+        },
+    ),
+    Bug(
+        "ticked-past-the-lease",
+        "§5, I18: nothing is appended past the own deadline",
+        (
+            Edit(
+                "services.runtime.driver:Driver.tick",
+                "if self.standing is not Standing.READY or not self._around.lease_valid():",
+                "if self.standing is not Standing.READY:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership", "test_i18_no_tick_appends_past_the_lease"
+            ): "assert 2 == 1"
+        },
+    ),
+    Bug(
+        "machine-outlives-its-epoch",
+        "§4: who steps down drops the machine and reloads",
+        (Edit("services.runtime.driver:Driver.closed", "self.machine = None", "pass"),),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_the_machine_of_an_ended_leadership_is_dropped",
+            ): "is None"
+        },
+    ),
+    Bug(
+        "checkpoint-ahead-of-the-high-watermark",
+        "I35: snapshots hold only what is below the HW",
+        (
+            Edit(
+                "services.runtime.snapshotting:Snapshots.checkpoint",
+                "if high_watermark == self._journal.log_end:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i35_a_checkpoint_takes_no_state_that_is_not_durable",
+            ): "is None"
+        },
+    ),
+    Bug(
+        "read-above-the-high-watermark",
+        "I27: nothing above the HW is served, whatever a reader asks for",
+        (
+            Edit(
+                "services.runtime.driver:Driver.read",
+                "below=min(below, self._hw.value)",
+                "below=below",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i27_no_read_gives_what_is_above_the_high_watermark",
+            ): "assert 3 == (3 - 1)"
+        },
+    ),
+    Bug(
+        "snapshot-outlives-its-leadership",
+        "§4: the journal may be cut once the leadership is closed",
+        (Edit("services.runtime.driver:Driver._close", "await self._snapshots.ended()", "pass"),),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_a_snapshot_that_is_being_written_is_waited_for",
+            ): "the journal may be cut, or closed, from here on"
+        },
+    ),
+    Bug(
+        "failed-write-of-the-last-epoch-ignored",
+        "§4, I29: what is appended behind bytes in doubt is never written, so its epoch ends too",
+        (
+            Edit(
+                "services.runtime.driver:Driver._hand_to_disk",
+                "self._write_failed,",
+                "lambda error: epoch == self._epoch and self._write_failed(error),",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i29_a_write_of_the_last_epoch_that_fails_in_the_next_one_ends_that_too",
+            ): "it would load for ever",
+        },
+    ),
+    Bug(
+        "failed-between-election-and-leading",
+        "§4, I29: a disk that fails then is resigned, it does not end the process",
+        (
+            Edit(
+                "services.runtime.driver:Driver.lead",
+                "if self.standing is Standing.FAILED:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i29_a_write_that_fails_between_election_and_leading_is_an_error_of_the_disk",
+            ): "lead() of a replica that is Standing.FAILED",
+        },
+    ),
+    Bug(
+        "no-skip-after-an-unclean-election",
+        "§5, I19: control journals then skip 2^32 offsets, so no TxId repeats",
+        (
+            Edit(
+                "services.runtime.replicas:RoleReplicas.lead_epoch",
+                "UNCLEAN_SKIP if is_control and behind else 0",
+                "0",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas",
+                "test_i19_a_control_journal_skips_offsets_once_after_an_unclean_election",
+            ): "a TxId may be one that was lost"
+        },
+    ),
+    Bug(
+        "skipped-at-each-election",
+        "§5: who has passed the unclean epoch has skipped",
+        (
+            Edit(
+                "services.runtime.replicas:RoleReplicas.lead_epoch",
+                "driver.journal.last_epoch < unclean_epoch",
+                "driver.journal.last_epoch <= unclean_epoch",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas",
+                "test_i19_a_control_journal_skips_offsets_once_after_an_unclean_election",
+            ): "it has skipped already"
+        },
+    ),
+    Bug(
+        "unreadable-journal-kept",
+        "§5, I29: who was granted an epoch and cannot lead it resigns",
+        (
+            Edit(
+                "services.runtime.replicas:RoleReplicas.lead_epoch",
+                "self._around.failed(partition, error)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas",
+                "test_a_journal_that_cannot_be_replayed_is_resigned_and_the_process_goes_on",
+            ): "whoever is granted and cannot lead says so"
+        },
+    ),
+    Bug(
+        "loading-replica-found",
+        "I27: until the HW passes EPOCH_START: LOADING",
+        (Edit("services.runtime.replicas:RoleReplicas.lead", "driver.require_ready()", "pass"),),
+        {
+            unit(
+                "runtime/test_replicas", "test_i27_a_replica_that_is_loading_does_not_answer"
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
+        "topic-change-not-written-down",
+        "§5: what `cluster recover` knows of a topic is its newest state",
+        (
+            Edit(
+                "services.runtime.replica_record:ReplicaRecord.says_as_much_as",
+                "return self == msgspec.structs.replace(newer, epoch=self.epoch)",
+                "return self.incarnation == newer.incarnation",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas", "test_what_changed_about_a_topic_is_written_down"
+            ): "assert ({}, 0) == ({'a': 'b'}, 1)"
+        },
+    ),
+    Bug(
+        "put-aside-over-another",
+        "§5: nothing is deleted because etcd does not know it",
+        (Edit("services.runtime.replicas:put_aside", "while target in taken:", "while False:"),),
+        {unit("runtime/test_replicas", "test_one_that_is_put_aside_replaces_no_other"): "assert "},
+    ),
+    Bug(
+        "incarnations-drawn-past-the-port",
+        "§3, §15: chance is a port, and one seed reproduces everything",
+        (
+            Edit(
+                "services.runtime.replicas:RoleReplicas._open",
+                "random_bytes=self._random_bytes,",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas", "test_one_seed_draws_the_incarnations_too"
+            ): "of `random_bytes`, not of the system",
+        },
+    ),
+)

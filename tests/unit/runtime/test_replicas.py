@@ -1,0 +1,159 @@
+"""The replicas of one role: which of them answer, what an election that was granted makes of one,
+and what its directory says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, cast
+
+import pytest
+
+from oncelogpb.errors import Loading, NotLeader
+from services.core.frame import StoredFrame
+from services.core.ids import Incarnation, PartitionId, TopicId
+from services.core.ports import Address, Directory, PartitionInfo, TopicInfo
+from services.runtime.driver import UNCLEAN_SKIP, Standing
+from services.runtime.replica_record import load_record
+from services.runtime.replicas import RoleReplicas, directory_of, put_aside
+from services.runtime.storage.damage import JournalDamaged
+from tests.simulation.virtual_time import VirtualTimeLoop, run
+from tests.unit.runtime.bench import Bench
+from tests.unit.runtime.counter import Quiet
+
+PARTITION = PartitionId(TopicId(b"c" * 16), 0)
+
+
+class OneTopic:
+    """As much of the Directory port as replicas ask."""
+
+    def __init__(self) -> None:
+        self.info = TopicInfo("t", PARTITION.topic_id, 1, 1, {}, 0)
+
+    def partition(self, partition: PartitionId) -> PartitionInfo | None:
+        return PartitionInfo(partition, ["n1"], [], None, 1)
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
+        return self.info
+
+    def leader_of(self, partition: PartitionId) -> Address | None:
+        return None
+
+
+class Shelf(Bench):
+    """Replicas over the disk of a bench."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        super().__init__(loop)
+        self.directory = OneTopic()
+        self.replicas = RoleReplicas(
+            self.role,
+            self.disk,
+            cast(Directory, self.directory),
+            self.driver._around,
+            lambda driver: Quiet(),
+            1 << 16,
+            lambda count: bytes(count),
+        )
+
+    async def granted(self, epoch: int, *, unclean_epoch: int = 0) -> None:
+        """etcd granted it; returns when it answers, or has given up."""
+        await self.replicas.prepare(PARTITION)
+        await self.replicas.lead_epoch(PARTITION, epoch, unclean_epoch=unclean_epoch)
+        while self.replicas._drivers[PARTITION].standing is Standing.LOADING:
+            await asyncio.sleep(0.001)
+
+
+def story(tell: Callable[[Shelf], Coroutine[Any, Any, None]]) -> None:
+    loop = VirtualTimeLoop()
+
+    async def main() -> None:
+        await tell(Shelf(loop))
+
+    run(main(), loop)
+
+
+def test_i19_a_control_journal_skips_offsets_once_after_an_unclean_election() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        await shelf.granted(2, unclean_epoch=2)
+        end = shelf.replicas.lead(PARTITION).log_end
+        assert end > UNCLEAN_SKIP, "a TxId may be one that was lost"
+        await shelf.granted(3, unclean_epoch=2)
+        assert shelf.replicas.lead(PARTITION).log_end == end + 1, "it has skipped already"
+
+    story(tell)
+
+
+def test_topics_of_users_never_skip() -> None:
+    async def tell(shelf: Shelf) -> None:
+        shelf.role.control_topic = None
+        await shelf.granted(1)
+        await shelf.granted(2, unclean_epoch=2)
+        assert shelf.replicas.lead(PARTITION).log_end == 2
+
+    story(tell)
+
+
+def test_a_journal_that_cannot_be_replayed_is_resigned_and_the_process_goes_on() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        driver = shelf.replicas.lead(PARTITION)
+
+        def replay(from_offset: int) -> Iterator[StoredFrame]:
+            raise JournalDamaged("0.log", 100, "as told")
+
+        driver.journal.replay = replay  # type: ignore[method-assign]
+        await shelf.replicas.lead_epoch(PARTITION, 2, unclean_epoch=0)
+        assert len(shelf.failures) == 1, "whoever is granted and cannot lead says so"
+        with pytest.raises(NotLeader):
+            shelf.replicas.lead(PARTITION)
+
+    story(tell)
+
+
+def test_i27_a_replica_that_is_loading_does_not_answer() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.replicas.prepare(PARTITION)
+        await shelf.replicas.lead_epoch(PARTITION, 1, unclean_epoch=0)
+        driver = shelf.replicas._drivers[PARTITION]
+        driver.standing = Standing.LOADING
+        with pytest.raises(Loading):
+            shelf.replicas.lead(PARTITION)
+        assert list(shelf.replicas.led()) == []
+
+    story(tell)
+
+
+def test_what_changed_about_a_topic_is_written_down() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        shelf.directory.info = shelf.directory.info._replace(configs={"a": "b"}, version=1)
+        await shelf.replicas.remember()
+        record = load_record(shelf.disk, directory_of(PARTITION))
+        assert record is not None
+        assert record.topic is not None
+        assert (record.topic.configs, record.topic.version) == ({"a": "b"}, 1)
+
+    story(tell)
+
+
+def test_one_that_is_put_aside_replaces_no_other() -> None:
+    async def tell(shelf: Shelf) -> None:
+        for content in (b"first", b"second"):
+            shelf.disk.make_directory("partitions/x-0")
+            shelf.disk.replace_file("partitions/x-0/file", content)
+            put_aside(shelf.disk, "partitions/x-0")
+        assert shelf.disk.list("orphans") == ["x-0", "x-0.1"]
+        assert shelf.disk.bytes_of("orphans/x-0/file") == b"first"
+
+    story(tell)
+
+
+def test_one_seed_draws_the_incarnations_too() -> None:
+    async def tell(shelf: Shelf) -> None:
+        prepared = await shelf.replicas.prepare(PARTITION)
+        drawn = bytes(6) + b"\x40" + bytes(1) + b"\x80" + bytes(7)
+        assert Incarnation(prepared.incarnation) == drawn, "of `random_bytes`, not of the system"
+
+    story(tell)
