@@ -78,7 +78,7 @@ def test_what_was_deleted_is_a_loss_or_passed_over_as_the_option_says() -> None:
 
 
 def test_a_position_behind_the_end_is_a_loss_whatever_the_option_says() -> None:
-    with pytest.raises(DataLoss):
+    with pytest.raises(DataLoss, match="offset 6 cannot be read"):
         offsets(Leaders([4]), 6, 8, mind=False)
 
 

@@ -134,6 +134,16 @@ def test_i34_a_task_whose_last_batch_is_not_durable_fails(
         produce(leaders, [rows([0, 1], [0, 1])])
 
 
+def test_i34_a_message_that_was_refused_long_ago_fails_the_task(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(producing, "COLLECT_BYTES", 1)
+    leaders = Leaders([])
+    leaders.script["produce"] = [errors.CorruptBatch("the first")]
+    with pytest.raises(errors.CorruptBatch, match="the first"):
+        produce(leaders, [rows([number]) for number in range(20)])
+
+
 def test_finish_waits_for_what_is_under_way() -> None:
     leaders, answered = Leaders([]), threading.Event()
 

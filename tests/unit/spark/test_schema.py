@@ -78,6 +78,8 @@ def test_columns_that_do_not_exist_are_refused() -> None:
         source_arrow_schema(struct(offset=IntegerType()))
     with pytest.raises(SchemaError, match="nullable"):
         source_arrow_schema(StructType([StructField("key", BinaryType(), nullable=False)]))
+    with pytest.raises(SchemaError, match="nullable"):
+        source_arrow_schema(StructType([StructField("headers", HEADERS, nullable=False)]))
 
 
 @pytest.mark.parametrize(

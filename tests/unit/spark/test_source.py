@@ -109,6 +109,14 @@ def test_a_long_poll_waits_only_where_there_is_nothing_yet(leaders: Leaders) -> 
     assert poll.isolation == leader.ISOLATION_COMMITTED
 
 
+def test_a_poll_that_a_leader_refuses_is_no_end(leaders: Leaders) -> None:
+    error = errors.to_status(errors.CorruptLog("bad"))
+    parts = [leader.FetchedPartition(error=error), leader.FetchedPartition(error=error)]
+    leaders.script["fetch"] = [leader.FetchReply(partitions=parts)]
+    with pytest.raises(errors.CorruptLog):
+        stream(longPollMs="700").latestOffset(at(10, 4), ReadAllAvailable())
+
+
 def test_a_topic_that_was_made_anew_is_a_loss_whatever_the_option_says(leaders: Leaders) -> None:
     reader = stream(failOnDataLoss="false")
     for use in (
@@ -141,6 +149,7 @@ def test_a_partition_that_the_checkpoint_does_not_know_begins_at_its_earliest(
         ({"startingOffsets": '{"t": {"0": 3, "1": 1}}'}, {}, (3, 1)),
         ({"startingTimestamp": "0"}, {}, (0, 0)),
         ({"group": "g"}, {0: (7, 0)}, (7, 4)),
+        ({"group": "g"}, {0: (0, 0), 1: (0, 0)}, (0, 0)),
         ({"group": "g", "startingOffsets": "earliest"}, {0: (7, 0), 1: (0, 0)}, (7, 0)),
     ],
 )
@@ -168,6 +177,9 @@ def test_i34_a_named_producer_of_a_lost_run_is_taken_over_before_the_group_is_as
     names = [name for name, _ in leaders.asked]
     assert names.index("init_producer") < names.index("fetch_offsets")
     assert leaders.of("init_producer")[0].name == "job/s"
+    stream(**GROUP).initialOffset()
+    one, other = (request.instance_id for request in leaders.of("init_producer"))
+    assert one != other, "each is a run of its own"
     leaders.asked.clear()
     stream(group="g", transactionalSink="true").initialOffset()
     assert leaders.of("init_producer") == [], "the default name is of the query: nobody else's"
@@ -230,6 +242,7 @@ def test_a_sink_that_never_commits_is_told_at_the_next_batch(leaders: Leaders) -
     leaders.group = {0: (0, 0), 1: (0, 0)}
     planned(reader, at(0, 0), at(5, 2))
     # Spark plans a batch again where a second action reads it: that says nothing.
+    leaders.group = {0: (9, 0), 1: (9, 0)}
     planned(reader, at(0, 0), at(5, 2))
     with pytest.raises(transaction.SinkNeverCommits, match="'g'"):
         planned(reader, at(5, 2), at(6, 2))
