@@ -16,7 +16,7 @@ group again: a stable fetch waits for the outcome.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -25,16 +25,17 @@ import pyarrow as pa
 from oncelog._core import transaction as core
 from oncelog._core.batching import HeadersLike, Sealed
 from oncelog._core.messages import Identity, batch_head
-from oncelog._core.positions import After, Origin, Progress
+from oncelog._core.positions import After, Progress
 from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import Event, State, TransactionCore
+from oncelog.aio.consumed import Consumed
 from oncelog.aio.outcomes import CommitSeq, ExposedPart, commit, transact
 from oncelog.aio.recorder import Recorder
 from oncelog.aio.sender import Sender
 from oncelog.batch import TopicPartition
 from oncelogpb import errors
 from oncelogpb.ids import show_id
-from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2, types_pb2
+from oncelogpb.v1 import coordinator_pb2, types_pb2
 
 if TYPE_CHECKING:
     from oncelog.aio.consumer import Consumer, GroupMetadata
@@ -60,7 +61,7 @@ class Transaction:
     ) -> None:
         self._producer = producer
         self._protocol = producer.protocol
-        self._consumer = consumer
+        self._consumed = Consumed(producer.protocol, consumer)
         self._commit_seq = commit_seq
         self._wait = wait
         self._timeout_ms = timeout_ms
@@ -76,9 +77,6 @@ class Transaction:
         # True where it began before its end, too large for a one-shot or flushed: then the next
         # one will, too, and begins with this one's commit (begin_next).
         self._began_early = False
-        # Offsets of other consumers (send_offsets), by group, and whom to tell what became of them.
-        self._offsets: dict[str, offset_manager_pb2.GroupOffsets] = {}
-        self._senders_of: dict[Consumer, dict[TopicPartition, int]] = {}
         # True where commit_seq was committed by an earlier run: this transaction changed nothing.
         self.already_committed = False
         # True where every participant had exposed it when the commit was answered.
@@ -135,31 +133,7 @@ class Transaction:
         offset counts. Raises UnknownTopic."""
         self._core.require_open()
         producer_id = (await self._producer.identity()).producer_id
-        message = self._offsets.setdefault(
-            group.group, offset_manager_pb2.GroupOffsets(group=group.group)
-        )
-        for place, to in sorted(offsets.items()):
-            topic = await self._protocol.topic(place.topic)
-            partition = PartitionKey(topic.topic_id, place.partition).wire()
-            if group.consumer is not None:
-                self._senders_of.setdefault(group.consumer, {})[place] = to
-            before = next((item for item in message.offsets if item.partition == partition), None)
-            if before is not None:
-                before.to_offset = to
-                continue
-            since, chain = group.since.get(place), group.after.get(place)
-            if since is None:
-                asked = group.consumer
-                since = Origin.ANY if asked is None else await asked.since(place)
-            commit = message.offsets.add(partition=partition, to_offset=to, view=group.view)
-            if since is Origin.NONE:
-                commit.from_none = True
-            elif since is Origin.ANY:
-                commit.from_any = True
-            else:
-                commit.from_offset = since
-                if chain is not None and chain.producer_id == producer_id:
-                    commit.after_tx_id = chain.tx_id
+        await self._consumed.add(offsets, group, producer_id)
 
     async def flush(self) -> None:
         """Begins now and waits until all that was sent is durable, and pending until the commit.
@@ -183,7 +157,7 @@ class Transaction:
         try:
             await self._recorder.seal_all()
             self._core.require_open()
-            progress = [] if self._consumer is None else self._consumer.progress()
+            progress = self._consumed.progress()
             self._began_early |= not core.fits_one_shot(self._held)
             if self._is_one_shot(progress):
                 await self._commit_at_once(progress)
@@ -283,8 +257,7 @@ class Transaction:
             return False
         self._core.on(Event.DROP)
         self._release()
-        if self._consumer is not None:
-            self._consumer.rewind(self._core.spoiled_by)
+        self._consumed.aborted(self._core.spoiled_by)
         return True
 
     def _refuse(self) -> None:
@@ -398,8 +371,7 @@ class Transaction:
         if isinstance(error, errors.ProducerFenced):
             self._producer.fence(error)
         if isinstance(error, errors.GroupMoved):
-            for consumer in self._senders_of:
-                consumer.forget()
+            self._consumed.group_moved()
         if isinstance(error, errors.UnknownTopic):
             # A coordinator does not say which of the topics in a one-shot is gone.
             for partition, _ in self._held:
@@ -408,28 +380,26 @@ class Transaction:
 
     # --------------------------------------------------------------------------------- committing
 
-    def _is_one_shot(self, progress: list[Progress]) -> bool:
+    def _is_one_shot(self, progress: Sequence[Progress]) -> bool:
         """Nothing is open, and all fits into one message with the offsets of one group."""
-        groups = set(self._offsets)
-        if progress and self._consumer is not None and self._consumer.group is not None:
-            groups.add(self._consumer.group)
         return (
             self._opening is None
             and not self._producer.has_adopted
-            and len(groups) <= 1
+            and len(self._consumed.groups(progress)) <= 1
             and core.fits_one_shot(self._held)
         )
 
-    async def _commit_at_once(self, progress: list[Progress]) -> None:
+    async def _commit_at_once(self, progress: Sequence[Progress]) -> None:
         self._core.on(Event.COMMIT)
-        if not self._held and not progress and not self._offsets and self._commit_seq is None:
+        nothing = not self._held and not progress and not self._consumed.groups(progress)
+        if nothing and self._commit_seq is None:
             self._core.on(Event.DECIDE)
             return
         identity = await self._producer.identity()
         if self._core.state is not State.ONE_SHOT:
             # Another thread gave it up while it registered.
             self._core.require_open()
-        offsets = self._group_offsets(progress, identity.producer_id)
+        offsets = self._consumed.messages(progress, identity.producer_id)
         request = coordinator_pb2.TransactRequest(
             producer=identity.wire(),
             request_number=identity.take_request_number(),
@@ -445,7 +415,7 @@ class Transaction:
         self._decided(reply, progress, identity)
 
     async def _await_outcome(
-        self, decision: Awaitable[R], progress: list[Progress], identity: core.ProducerCore
+        self, decision: Awaitable[R], progress: Sequence[Progress], identity: core.ProducerCore
     ) -> R:
         """The reply to a commit. Takes the consequences of an answer that is damaged or lost."""
         deciding = self._deciding = asyncio.get_running_loop().create_future()
@@ -461,16 +431,23 @@ class Transaction:
         finally:
             deciding.set_result(None)
 
-    async def _commit_opened(self, progress: list[Progress]) -> None:
+    async def _commit_opened(self, progress: Sequence[Progress]) -> None:
         await self._open()
         identity = await self._producer.identity()
         self._core.require_open()
         if self.already_committed:
             self._core.on(Event.KNOWN)
-            self._forget_progress()
+            self._consumed.unknown()
             return
         assert self._sender is not None
-        await asyncio.gather(self._sender.drain(), self._commit_offsets(progress, identity))
+        pending = self._consumed.make_pending(
+            progress,
+            identity,
+            tx_id=self._core.tx_id,
+            timeout_ms=self._timeout_ms,
+            participants=self._core.offset_participants,
+        )
+        await asyncio.gather(self._sender.drain(), pending)
         self._core.require_open()
         manifest = core.manifest_of(self._sender.parts(), self._core.offset_participants)
         request = coordinator_pb2.CommitTransactionRequest(
@@ -490,7 +467,9 @@ class Transaction:
             identity.keep_adopted(reply.next.tx_id, now_ms, self._timeout_ms)
         self._decided(reply, progress, identity)
 
-    def _decided(self, reply: Any, progress: list[Progress], identity: core.ProducerCore) -> None:
+    def _decided(
+        self, reply: Any, progress: Sequence[Progress], identity: core.ProducerCore
+    ) -> None:
         """The commit is durable: the consumer goes on from here, unless another thread gave it up
         meanwhile: then its group is asked."""
         given_up = self._core.state is State.IN_DOUBT
@@ -505,14 +484,11 @@ class Transaction:
             )
         self._core.on(Event.DECIDE)
         if self.already_committed:
-            self._forget_progress()
+            self._consumed.unknown()
         if self.already_committed or given_up:
             return
         after = None if self.visible else After(identity.producer_id, self._core.tx_id)
-        if self._consumer is not None:
-            self._consumer.committed_in(progress, after)
-        for consumer, offsets in self._senders_of.items():
-            consumer.committed_for(offsets, after)
+        self._consumed.committed(progress, after)
 
     def _lose(self) -> None:
         """Nobody could say: the group knows where to go on, the producer starts anew."""
@@ -520,39 +496,7 @@ class Transaction:
             return
         self._core.on(Event.LOSE)
         self._producer.doubt(self._core.tx_id)
-        self._forget_progress()
-
-    def _forget_progress(self) -> None:
-        for consumer in (self._consumer, *self._senders_of):
-            if consumer is not None:
-                consumer.forget()
-
-    async def _commit_offsets(self, progress: list[Progress], identity: core.ProducerCore) -> None:
-        """Makes the offsets pending under this TxId."""
-        for message in self._group_offsets(progress, identity.producer_id).values():
-            reply = await self._protocol.call(
-                "offset_manager.commit_transaction_offsets",
-                offset_manager_pb2.CommitTransactionOffsetsRequest(
-                    tx_id=self._core.tx_id,
-                    producer=identity.wire(),
-                    offsets=message,
-                    timeout_ms=self._timeout_ms,
-                ),
-            )
-            self._core.offset_participants.add(PartitionKey.of(reply.participant))
-
-    def _group_offsets(
-        self, progress: list[Progress], producer_id: int
-    ) -> dict[str, offset_manager_pb2.GroupOffsets]:
-        offsets = dict(self._offsets)
-        if progress and self._consumer is not None and self._consumer.group is not None:
-            group = self._consumer.group
-            message = offset_manager_pb2.GroupOffsets(group=group)
-            if group in offsets:
-                message.CopyFrom(offsets[group])
-            message.offsets.extend(self._consumer.offset_commits(progress, producer_id))
-            offsets[group] = message
-        return offsets
+        self._consumed.unknown()
 
     def _partitions(self) -> list[PartitionKey]:
         written = [] if self._sender is None else self._sender.partitions()

@@ -1,0 +1,138 @@
+"""What a transaction has consumed: positions that commit with its records, and who is told what
+became of them (I21).
+
+They come from the consumer that the transaction was made for (all that it gave since its last
+commit), and from other consumers, by `send_offsets`. A one-shot carries the offsets of one group;
+an open transaction makes each group's pending at the offset manager, before its commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from oncelog._core.positions import After, Origin, Progress
+from oncelog._core.routing import PartitionKey
+from oncelog._core.transaction import ProducerCore
+from oncelog.batch import TopicPartition
+from oncelog.protocol import AsyncProtocol
+from oncelogpb.v1 import offset_manager_pb2
+
+if TYPE_CHECKING:
+    from oncelog.aio.consumer import Consumer, GroupMetadata
+
+
+class Consumed:
+    """Of one transaction. `consumer` is the one it was made for; None: there is none."""
+
+    def __init__(self, protocol: AsyncProtocol, consumer: Consumer | None) -> None:
+        self._protocol = protocol
+        self._consumer = consumer
+        # Offsets of other consumers (send_offsets), by group, and whom to tell what became of them.
+        self._offsets: dict[str, offset_manager_pb2.GroupOffsets] = {}
+        self._senders: dict[Consumer, dict[TopicPartition, int]] = {}
+
+    def progress(self) -> Sequence[Progress]:
+        """Of the transaction's own consumer, as a commit now would cover it."""
+        return [] if self._consumer is None else self._consumer.progress()
+
+    def groups(self, progress: Sequence[Progress]) -> set[str]:
+        """Those whose offsets commit with it."""
+        groups = set(self._offsets)
+        if progress and self._consumer is not None and self._consumer.group is not None:
+            groups.add(self._consumer.group)
+        return groups
+
+    async def add(
+        self, offsets: Mapping[TopicPartition, int], group: GroupMetadata, producer_id: int
+    ) -> None:
+        """See `Transaction.send_offsets`."""
+        message = self._offsets.setdefault(
+            group.group, offset_manager_pb2.GroupOffsets(group=group.group)
+        )
+        for place, to in sorted(offsets.items()):
+            topic = await self._protocol.topic(place.topic)
+            partition = PartitionKey(topic.topic_id, place.partition).wire()
+            if group.consumer is not None:
+                self._senders.setdefault(group.consumer, {})[place] = to
+            before = next((item for item in message.offsets if item.partition == partition), None)
+            if before is not None:
+                before.to_offset = to
+                continue
+            since, chain = group.since.get(place), group.after.get(place)
+            if since is None:
+                asked = group.consumer
+                since = Origin.ANY if asked is None else await asked.since(place)
+            commit = message.offsets.add(partition=partition, to_offset=to, view=group.view)
+            if since is Origin.NONE:
+                commit.from_none = True
+            elif since is Origin.ANY:
+                commit.from_any = True
+            else:
+                commit.from_offset = since
+                if chain is not None and chain.producer_id == producer_id:
+                    commit.after_tx_id = chain.tx_id
+
+    def messages(
+        self, progress: Sequence[Progress], producer_id: int
+    ) -> dict[str, offset_manager_pb2.GroupOffsets]:
+        """All that commits with it, by group."""
+        offsets = dict(self._offsets)
+        if progress and self._consumer is not None and self._consumer.group is not None:
+            group = self._consumer.group
+            message = offset_manager_pb2.GroupOffsets(group=group)
+            if group in offsets:
+                message.CopyFrom(offsets[group])
+            message.offsets.extend(self._consumer.offset_commits(progress, producer_id))
+            offsets[group] = message
+        return offsets
+
+    async def make_pending(
+        self,
+        progress: Sequence[Progress],
+        identity: ProducerCore,
+        *,
+        tx_id: int,
+        timeout_ms: int,
+        participants: set[PartitionKey],
+    ) -> None:
+        """Under this TxId, until its marker. Adds the partitions of `__consumer_offsets` that took
+        them as they answer, so that an abort half way through knows them."""
+        for message in self.messages(progress, identity.producer_id).values():
+            reply = await self._protocol.call(
+                "offset_manager.commit_transaction_offsets",
+                offset_manager_pb2.CommitTransactionOffsetsRequest(
+                    tx_id=tx_id,
+                    producer=identity.wire(),
+                    offsets=message,
+                    timeout_ms=timeout_ms,
+                ),
+            )
+            participants.add(PartitionKey.of(reply.participant))
+
+    # ------------------------------------------------------------------------- what became of it
+
+    def committed(self, progress: Sequence[Progress], after: After | None) -> None:
+        """The consumers go on from here. `after`: the transaction, where it may not be visible
+        yet."""
+        if self._consumer is not None:
+            self._consumer.committed_in(progress, after)
+        for consumer, offsets in self._senders.items():
+            consumer.committed_for(offsets, after)
+
+    def aborted(self, cause: BaseException | None) -> None:
+        """Its own consumer goes back to where it began."""
+        if self._consumer is not None:
+            self._consumer.rewind(cause)
+
+    def unknown(self) -> None:
+        """Only their groups know where to go on."""
+        for consumer in (self._consumer, *self._senders):
+            if consumer is not None:
+                consumer.forget()
+
+    def group_moved(self) -> None:
+        """Somebody else commits for a group: those who sent offsets ask where it stands. Its own
+        consumer does so when it is rewound."""
+        for consumer in self._senders:
+            consumer.forget()
