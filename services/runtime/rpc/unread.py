@@ -58,7 +58,9 @@ class Unread:
             if turn.done() and not turn.cancelled():
                 self.change(-size)
             else:
-                self._waiting.remove(entry)
+                # Gone already where room came after it had given up.
+                if entry in self._waiting:
+                    self._waiting.remove(entry)
                 self.change(0)
             raise
 

@@ -181,6 +181,24 @@ def test_who_gives_up_waiting_leaves_no_room_taken(given_first: bool) -> None:
     asyncio.run(story())
 
 
+def test_all_that_wait_may_give_up_at_once() -> None:
+    """A connection is cut: who is woken has given up already."""
+
+    async def story() -> None:
+        unread = Unread(10, Total(100))
+        await unread.take(10)
+        waiting = [asyncio.create_task(unread.take(10)) for _ in range(3)]
+        await asyncio.sleep(0)
+        for task in waiting:
+            task.cancel()
+        unread.change(-10)
+        ends = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(end) for end in ends] == [asyncio.CancelledError] * 3
+        assert (unread.bytes, unread.has_room(10)) == (0, True)
+
+    asyncio.run(story())
+
+
 def _deaf_fetches(count: int) -> bytes:
     """What a caller sends over HTTP/2 that asks so often and lets nothing be sent to it."""
 
