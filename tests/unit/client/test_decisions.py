@@ -255,3 +255,106 @@ def test_i16_a_fence_is_remembered_wherever_it_is_met(at: str) -> None:
             producer.transaction()
 
     transacting(work, name="n")
+
+
+def test_i21_a_number_alone_is_committed_so_that_a_replay_finds_it() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        async with producer.transaction(commit_seq=("s", 4)):
+            pass
+        (request,) = services.of("transact")
+        assert (request.commit_seq.scope, request.commit_seq.number) == ("s", 4)
+
+    transacting(work)
+
+
+def test_pending_offsets_end_with_their_transaction() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        async with producer.transaction(consumer_of(producer, 3), timeout_ms=5_000) as tx:
+            await fill(tx, large=True)
+        (pending,) = services.of("commit_transaction_offsets")
+        assert (pending.tx_id, pending.timeout_ms) == (tx.tx_id, 5_000)
+
+    transacting(work)
+
+
+def test_what_is_spoiled_while_it_opens_sends_nothing() -> None:
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        await producer.start()
+        transport.delay_s = 0.1
+        with pytest.raises(errors.UnknownPartition):
+            async with producer.transaction() as tx:
+                await tx.send("a", b"v", partition=0)
+                opening = asyncio.create_task(tx.flush())
+                await asyncio.sleep(0.05)
+                await tx.send("a", b"v", partition=9)
+                await tx._recorder.seal_all()
+                await opening
+        await asyncio.sleep(1)
+        assert "produce" not in services.names()
+
+    transacting(work)
+
+
+def test_i4_where_the_lookup_fails_too_the_outcome_is_unknown() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.script = {
+            "commit_transaction": [errors.UnknownOutcome("x")] * 1_000,
+            "get_transaction": [errors.Unavailable("y")] * 1_000,
+        }
+        with pytest.raises(errors.UnknownOutcome, match="describe_transaction"):
+            async with producer.transaction() as tx:
+                await fill(tx, large=True)
+        assert tx.state == "in doubt"
+
+    transacting(work, timeout_ms=3_000)
+
+
+def test_a_session_whose_producer_was_forgotten_goes_on_under_the_new_id() -> None:
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        await producer.start()
+        forgotten = types.Producer(producer_id=9, generation=8)
+        services.script["init_producer"] = [pb.InitProducerReply(producer=forgotten)]
+        (listener,) = transport.listeners
+        listener()
+        await asyncio.sleep(0.1)
+        async with producer.transaction() as tx:
+            await fill(tx, large=False)
+        assert services.of("transact")[0].producer == forgotten
+        await producer.close()
+
+    transacting(work)
+
+
+def test_a_session_that_is_taken_over_late_does_not_replace_a_newer_registration() -> None:
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        await producer.start()
+        transport.delay_s = 1
+        (listener,) = transport.listeners
+        listener()
+        await asyncio.sleep(0.5)
+        producer.doubt(0)
+        transport.delay_s = 0.001
+        await producer.start()
+        newer = (await producer.identity()).producer_id
+        await asyncio.sleep(2)
+        assert (await producer.identity()).producer_id == newer
+
+    transacting(work)
+
+
+def test_after_an_abort_that_was_cancelled_a_new_instance_registers() -> None:
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        tx = producer.transaction()
+        await tx.__aenter__()
+        await fill(tx, large=True)
+        transport.delay_s = 1
+        aborting = asyncio.create_task(tx.leave(ZeroDivisionError()))
+        await asyncio.sleep(0.5)
+        aborting.cancel()
+        await asyncio.gather(aborting, return_exceptions=True)
+        transport.delay_s = 0.001
+        async with producer.transaction() as following:
+            await fill(following, large=False)
+        assert len(services.instances) == 2
+
+    transacting(work, name="n")
