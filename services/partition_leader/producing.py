@@ -35,6 +35,8 @@ class _Judged(NamedTuple):
 
 
 class _Submitted(NamedTuple):
+    # In which it was decided: a later one knows nothing of it.
+    epoch: int
     judged: Sequence[_Judged]
     # The reply is a tuple of Placed | OncelogError, one per batch.
     reply: Awaitable[Any]
@@ -65,14 +67,17 @@ class Producing:
                 for partition, judged in by_partition.items()
                 if (entry := self._submit(partition, judged, verdicts)) is not None
             ]
+        epochs = [0] * len(request.batches)
         for entry in submitted:
             await self._settle(entry, verdicts)
+            for item in entry.judged:
+                epochs[item.place] = entry.epoch
         results = []
-        for batch, verdict in zip(request.batches, verdicts, strict=True):
+        for batch, verdict, epoch in zip(request.batches, verdicts, epochs, strict=True):
             assert verdict is not None, "each batch was judged or submitted"
             if isinstance(verdict, OncelogError):
                 self._env.reporter.count("refused_writes", reason=verdict.reason)
-            results.append(wire.batch_result(batch.partition, verdict))
+            results.append(wire.batch_result(batch.partition, verdict, epoch))
         return pb.ProduceReply(results=results)
 
     # -------------------------------------------------------------------------------------- judge
@@ -144,7 +149,7 @@ class Producing:
             for item in judged:
                 verdicts[item.place] = refusal
             return None
-        return _Submitted(judged, reply)
+        return _Submitted(replica.epoch, judged, reply)
 
     async def _settle(
         self, entry: _Submitted, verdicts: list[Placed | OncelogError | None]

@@ -80,7 +80,10 @@ def data_frame(
     )
 
 
-def batch_result(partition: types_pb2.Partition, verdict: Placed | OncelogError) -> pb.BatchResult:
+def batch_result(
+    partition: types_pb2.Partition, verdict: Placed | OncelogError, epoch: int
+) -> pb.BatchResult:
+    """`epoch` is the one in which it was decided."""
     if isinstance(verdict, OncelogError):
         return pb.BatchResult(partition=partition, error=to_status(verdict))
     return pb.BatchResult(
@@ -88,6 +91,7 @@ def batch_result(partition: types_pb2.Partition, verdict: Placed | OncelogError)
         journal_offset=verdict.journal_offset,
         offset=verdict.offset,
         duplicate=verdict.duplicate,
+        leader_epoch=epoch,
     )
 
 

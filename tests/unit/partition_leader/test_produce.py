@@ -46,6 +46,15 @@ def test_positions_of_plain_and_transactional_batches() -> None:
     assert not sent.HasField("offset"), "the marker decides"
 
 
+def test_i18_an_acknowledgement_says_in_which_epoch_it_was_decided() -> None:
+    world = World()
+    world.first.epoch, world.replicas.replicas[SECOND].epoch = 7, 8
+    refused = batch([b"c"], partition=PartitionId(TopicId(b"?" * 16), 0))
+    request = plain(batch([b"a"]), batch([b"b"], partition=SECOND), refused)
+    (reply,) = produce(world, request)
+    assert [result.leader_epoch for result in reply.results] == [7, 8, 0]
+
+
 def test_the_payload_is_stored_as_sent() -> None:
     world = World()
     arrow, rows = batch([b"%d" % i for i in range(20)]), batch([b"x"], sequence=20)

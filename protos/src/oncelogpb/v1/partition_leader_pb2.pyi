@@ -111,12 +111,15 @@ class BatchResult(google.protobuf.message.Message):
     JOURNAL_OFFSET_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
     DUPLICATE_FIELD_NUMBER: builtins.int
+    LEADER_EPOCH_FIELD_NUMBER: builtins.int
     journal_offset: builtins.int
     """Journal offset of the first record."""
     offset: builtins.int
     """Plain: offset of the first record in the committed log. Transactional: absent, the marker decides."""
     duplicate: builtins.bool
     """True: a repeat; the positions are the original ones."""
+    leader_epoch: builtins.int
+    """Epoch of the leader that acknowledges it. At most one leader does so in an epoch."""
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     @property
@@ -131,9 +134,10 @@ class BatchResult(google.protobuf.message.Message):
         journal_offset: builtins.int = ...,
         offset: builtins.int | None = ...,
         duplicate: builtins.bool = ...,
+        leader_epoch: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_offset", b"_offset", "error", b"error", "offset", b"offset", "partition", b"partition"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_offset", b"_offset", "duplicate", b"duplicate", "error", b"error", "journal_offset", b"journal_offset", "offset", b"offset", "partition", b"partition"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_offset", b"_offset", "duplicate", b"duplicate", "error", b"error", "journal_offset", b"journal_offset", "leader_epoch", b"leader_epoch", "offset", b"offset", "partition", b"partition"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_offset", b"_offset"]) -> typing.Literal["offset"] | None: ...
 
 global___BatchResult = BatchResult
