@@ -101,7 +101,8 @@ class Workload:
         )
         log = Log(bootstrap, options, protocol=protocol)
         try:
-            yield RecordedLog(log, self.history)
+            # A name is of whoever has the role now: it tells no two leaders apart.
+            yield RecordedLog(log, self.history, leader_name=str if find is int else lambda _: None)
         finally:
             try:
                 await log.close()

@@ -217,6 +217,9 @@ class Facts:
     def _take_produce(self, operation: Operation) -> None:
         self._send(operation, operation.args, None)
 
+    def _take_acknowledge(self, operation: Operation) -> None:
+        """Only who acknowledged, and where: I18 looks at it by itself."""
+
     def _take_init_producer(self, operation: Operation) -> None:
         if operation.is_ok:
             answer = {**operation.args, **operation.results}
@@ -369,6 +372,7 @@ class Facts:
 _TAKE: Final = {
     "create_topic": Facts._take_create_topic,
     "produce": Facts._take_produce,
+    "acknowledge": Facts._take_acknowledge,
     "init_producer": Facts._take_init_producer,
     "begin": Facts._take_begin,
     "send": Facts._take_send,

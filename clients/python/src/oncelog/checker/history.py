@@ -22,6 +22,7 @@ NEVER_US: Final = 1 << 62
 OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "create_topic": ("topic",),
     "produce": ("topic", "values"),
+    "acknowledge": (),
     "init_producer": (),
     "begin": ("tx",),
     "send": ("tx", "topic", "values"),

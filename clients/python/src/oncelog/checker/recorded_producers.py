@@ -5,6 +5,8 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Any
 
+import pyarrow as pa
+
 from oncelog.aio import CommitSeq, Producer, Transaction
 from oncelog.aio import TransactionalProducer as RealProducer
 from oncelog.batch import Record
@@ -36,6 +38,19 @@ class RecordedProducer:
             self._history.unknown(op, reason_of(error))
             raise
         self._unacknowledged.append(op)
+
+    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> None:
+        ops = [
+            self._history.invoke("produce", topic=topic, partition=partition, values=values)
+            for partition, values in sent_by_partition(table)
+        ]
+        try:
+            await self.inner.send_arrow(topic, table)
+        except BaseException as error:
+            for op in ops:
+                self._history.unknown(op, reason_of(error))
+            raise
+        self._unacknowledged += ops
 
     async def flush(self) -> None:
         covered, self._unacknowledged = self._unacknowledged, []
@@ -156,6 +171,29 @@ class RecordedTransaction:
         with telling(self._history, op):
             await self.inner.send(topic, value, key, partition=partition)
 
+    async def send_arrow(
+        self, topic: str, table: pa.Table | pa.RecordBatch, of: Record | None = None
+    ) -> None:
+        """`of`: as of `send`, of all rows."""
+        made_of = None if of is None else [of.topic, of.partition, of.offset]
+        ops = [
+            self._history.invoke(
+                "send",
+                tx=self.name,
+                topic=topic,
+                partition=partition,
+                values=values,
+                of=made_of,
+            )
+            for partition, values in sent_by_partition(table)
+        ]
+        try:
+            await self.inner.send_arrow(topic, table)
+        except BaseException as error:
+            for op in ops:
+                raised(self._history, op, error)
+            raise
+
     async def flush(self) -> None:
         await self.inner.flush()
 
@@ -224,6 +262,18 @@ class RecordedTransaction:
         finally:
             # It has ended: this only gives the producer's place back.
             await self.inner.leave(error)
+
+
+def sent_by_partition(table: pa.Table | pa.RecordBatch) -> list[tuple[int | None, list[str]]]:
+    """The values that go to each partition, in order. Of a row that does not say where it goes
+    nothing is known of its neighbours: it stands alone."""
+    values = [value.decode() for value in table.column("value").to_pylist()]
+    if "partition" not in table.schema.names:
+        return [(None, [value]) for value in values]
+    found: dict[int, list[str]] = {}
+    for partition, value in zip(table.column("partition").to_pylist(), values, strict=True):
+        found.setdefault(partition, []).append(value)
+    return list(found.items())
 
 
 def show(tx_id: int) -> str | None:

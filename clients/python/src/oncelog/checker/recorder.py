@@ -16,14 +16,15 @@ same input processed again after an abort.
 What it says of an operation that raised: `fail` where the error promises that nothing happened,
 else `unknown`. A plain record is acknowledged by the `flush` that covers it.
 
-Left out: `send_arrow`, headers (nothing in a history depends on them), the blocking client.
+Left out: headers (nothing in a history depends on them), the blocking client.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Final
 
+from oncelog._core.routing import Endpoint
 from oncelog.aio import Admin, Log
 from oncelog.aio.admin import TransactionInfo
 from oncelog.batch import Record, TopicPartition
@@ -34,6 +35,7 @@ from oncelog.checker.recorded_producers import (
     RecordedTransaction,
     RecordedTransactionalProducer,
 )
+from oncelog.checker.recorded_transport import RecordedTransport
 from oncelog.checker.telling import placed, telling
 from oncelog.errors import OncelogError
 from oncelogpb.ids import show_id
@@ -53,11 +55,25 @@ READ_STALLED_S: Final = 60.0
 
 
 class RecordedLog:
-    """See the module. Hands out recorded producers and consumers, and a recorded `admin`."""
+    """See the module. Hands out recorded producers and consumers, and a recorded `admin`.
 
-    def __init__(self, log: Log, history: HistoryWriter) -> None:
+    Its connection is recorded, too: who acknowledged what. `leader_name` names who answers at an
+    address, None for nobody in particular."""
+
+    def __init__(
+        self,
+        log: Log,
+        history: HistoryWriter,
+        *,
+        leader_name: Callable[[Endpoint], str | None] = str,
+    ) -> None:
         self.log = log
         self.history = history
+        protocol = log.protocol
+        if not isinstance(protocol.transport, RecordedTransport):
+            protocol.transport = RecordedTransport(
+                protocol.transport, history, protocol.directory, leader_name
+            )
         self.admin = RecordedAdmin(log.admin, history)
 
     async def producer(self, **options: Any) -> RecordedProducer:

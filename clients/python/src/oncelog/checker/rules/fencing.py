@@ -78,13 +78,15 @@ def i18_one_leader_per_epoch(case: Case) -> Iterator[Finding]:
     for operation in case.history.operations:
         for ack in operation.results.get("acks", ()) if operation.is_ok else ():
             place = Place(ack["topic"], ack["partition"])
-            before = leaders.setdefault((place, ack["epoch"]), (ack["leader"], operation))
-            if before[0] != ack["leader"]:
-                message = (
-                    f"{before[0]} and {ack['leader']} both acknowledged in {place} "
-                    f"epoch {ack['epoch']}"
-                )
-                yield Finding(message, lines_of([before[1], operation]))
+            leader = ack.get("leader")
+            if leader is not None:
+                before = leaders.setdefault((place, ack["epoch"]), (leader, operation))
+                if before[0] != leader:
+                    message = (
+                        f"{before[0]} and {leader} both acknowledged in {place} "
+                        f"epoch {ack['epoch']}"
+                    )
+                    yield Finding(message, lines_of([before[1], operation]))
             if "first_offset" in ack:
                 first = ack["first_offset"]
                 given[place].append((first, first + ack.get("count", 1), operation))
