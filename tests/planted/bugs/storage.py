@@ -491,4 +491,53 @@ BUGS: Final = (
             ): "DID NOT RAISE"
         },
     ),
+    Bug(
+        "epoch-of-lost-frames-written",
+        "§5: the epoch table answers where two logs part: it names no epoch that the log lost",
+        (
+            Edit(
+                "services.runtime.storage.journal:Journal.cut",
+                "self._pending, self._pending_epochs, self._pending_note = [], [], None",
+                "self._pending, self._pending_note = [], None",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_cuts", "test_epochs_behind_a_failed_write_are_never_written"
+            ): "((2, 2), (3, 4)) == ((1, 2), (3, 4))"
+        },
+    ),
+    Bug(
+        "cut-leaves-earlier-files-unsynced",
+        "§5: a cut is synced, all that it leaves, before the next frame is written",
+        (
+            Edit(
+                "services.runtime.storage.journal:Journal._write_pending",
+                'self._disk.write_and_sync(segment.file, position, b"".join(chunks))',
+                'self._disk.write_unsynced(segment.file, position, b"".join(chunks))',
+            ),
+        ),
+        {
+            unit(
+                "storage/test_cuts", "test_a_cut_makes_durable_what_it_leaves_also_of_earlier_files"
+            ): "assert 'a' == 'abc'"
+        },
+    ),
+    Bug(
+        "fault-of-ours-taken-for-a-sync",
+        "I25: whatever ended a commit, the bytes are in doubt",
+        (
+            Edit(
+                "services.runtime.storage.commit:GroupCommit._commit",
+                'failure = OSError(EIO, f"commit failed: {error!r}")',
+                "failure = None",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_commit",
+                "test_i25_a_commit_that_fails_for_any_reason_has_not_happened",
+            ): "the bytes are in doubt"
+        },
+    ),
 )

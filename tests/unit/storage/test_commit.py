@@ -224,6 +224,23 @@ def test_a_file_that_cannot_be_made_fails_only_its_journal() -> None:
     play(story())
 
 
+def test_i25_a_commit_that_fails_for_any_reason_has_not_happened() -> None:
+    class Broken(FakeDisk):
+        async def commit(self, writes: Sequence[Write]) -> None:
+            raise RuntimeError("a fault of ours")
+
+    async def story() -> None:
+        scene = Scene(Broken())
+        scene.write(0, "a")
+        await scene.commit.flush()
+        ((number, told),) = scene.told
+        assert number == 0
+        assert isinstance(told, OSError), "the bytes are in doubt"
+        assert scene.journals[0].synced_end == 0
+
+    play(story())
+
+
 def test_a_callback_that_raises_does_not_keep_the_others_from_being_told() -> None:
     async def story() -> None:
         seen: list[dict[str, object]] = []

@@ -279,3 +279,46 @@ def test_i25_whoever_dies_while_it_abandons_keeps_what_was_synced(
     assert left.startswith("abc")
     assert "abcxyz".startswith(left)
     assert again.incarnation == journal.incarnation
+
+
+# ------------------------------------------------------------------ what was not handed over yet
+
+
+def test_epochs_that_were_cut_before_they_were_written_are_never_written() -> None:
+    disk = FakeDisk()
+    journal = start(disk, "a")
+    append(journal, EPOCH_START, record("lost"), epoch=2)
+    journal.cut(2)
+    append(journal, EPOCH_START, record("b"), epoch=3)
+    sync(journal, disk)
+    assert journal.end_of_epoch(2) == (1, 2)
+    disk.crash()
+    again = open_journal(disk.reopen(), seed=2)
+    assert (again.end_of_epoch(2), again.end_of_epoch(3)) == ((1, 2), (3, 4))
+    assert again.incarnation == journal.incarnation
+
+
+def test_epochs_behind_a_failed_write_are_never_written() -> None:
+    """The next leadership began while the last one's commit was under way."""
+    disk = FakeDisk()
+    journal = start(disk, "a")
+    append(journal, record("doubtful"))
+    journal.take_writes()
+    append(journal, EPOCH_START, epoch=2)
+    journal.mark_failed()
+    journal.abandon_unsynced()
+    append(journal, EPOCH_START, record("b"), epoch=3)
+    sync(journal, disk)
+    disk.crash()
+    again = open_journal(disk.reopen(), seed=2)
+    assert (again.end_of_epoch(2), again.end_of_epoch(3)) == ((1, 2), (3, 4))
+
+
+def test_a_cut_makes_durable_what_it_leaves_also_of_earlier_files() -> None:
+    disk = FakeDisk()
+    journal = start(disk, "a", segment_bytes=300)
+    # Two files that the disk was not given yet; the second one is cut.
+    append(journal, *map(record, "bcde"))
+    journal.cut(4)
+    disk.crash()
+    assert "".join(replayed(open_journal(disk.reopen(), segment_bytes=300, seed=2))) == "abc"
