@@ -148,6 +148,15 @@ def test_an_interrupt_of_a_served_function_ends_the_work_and_not_the_loop(
     assert loop.run(double(4)) == 8
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """A shell that starts a run in the background has it ignore SIGINT: the test would hang."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interruptible")
 def test_interrupted_work_has_ended_when_its_caller_goes_on(loop: LoopThread) -> None:
     started, ended = threading.Event(), threading.Event()
 
