@@ -470,4 +470,21 @@ BUGS: Final = (
             ): "DID NOT RAISE UnknownTopic",
         },
     ),
+    Bug(
+        "unentered-transaction-keeps-its-input",
+        "I21: what a transaction was given and did not commit is given again",
+        (
+            Edit(
+                "oncelog.aio.transactions:Transaction.__aenter__",
+                "self.turn_back()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_transactions",
+                "test_i21_a_transaction_that_cannot_be_entered_gives_its_input_back",
+            ): "assert 10 == 7",
+        },
+    ),
 )

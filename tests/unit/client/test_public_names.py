@@ -36,7 +36,7 @@ def test_every_reason_can_be_caught_by_its_class() -> None:
 def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
     inside = {
         # What the plain face itself uses of its twins.
-        "put put_arrow room enter leave can_enter_at_once closed started start protocol",
+        "put put_arrow room enter turn_back leave can_enter_at_once closed started start protocol",
         "progress offset_commits committed_in place rewind forget identity occupy vacate recorder",
         "sender batch_bytes has_adopted adopt abort_open doubt fence give_up on_closed since",
         "committed_for",

@@ -248,6 +248,20 @@ def test_an_abort_names_where_it_wrote_and_rewinds() -> None:
     transacting(work)
 
 
+def test_i21_a_transaction_that_cannot_be_entered_gives_its_input_back() -> None:
+    """Its producer cannot register: whoever catches that and polls on must not lose a batch."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        consumer = consumer_of(producer, 3)
+        services.script["init_producer"] = [errors.Unavailable("no coordinator")] * 100
+        with pytest.raises(errors.Unavailable):
+            async with producer.transaction(consumer):
+                pytest.fail("it was not entered")
+        assert await consumer.position("a", 0) == 7
+
+    transacting(work, timeout_ms=3_000)
+
+
 def test_a_small_one_that_is_dropped_was_never_heard_of() -> None:
     async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
         consumer = consumer_of(producer, 3)

@@ -190,7 +190,11 @@ class Transaction:
             await self._producer.abort_open(self._core.tx_id, self._partitions())
 
     async def __aenter__(self) -> Transaction:
-        await self._producer.start()
+        try:
+            await self._producer.start()
+        except BaseException:
+            self.turn_back()
+            raise
         self.enter()
         return self
 
@@ -212,6 +216,10 @@ class Transaction:
     def enter(self) -> None:
         """Takes its place as the producer's one transaction. Raises InvalidArgument."""
         self._producer.occupy(self)
+
+    def turn_back(self) -> None:
+        """It cannot be entered: what its consumer gave for it is given again (I21)."""
+        self._consumed.aborted(None)
 
     async def leave(self, error: BaseException | None) -> None:
         """Commits, or aborts where the block raised; a failing abort does not hide the cause."""

@@ -239,7 +239,11 @@ class RecordedTransaction:
             self._history.unknown(op, f"the transaction is {self.inner.state}")
 
     async def __aenter__(self) -> RecordedTransaction:
-        await self._producer.start()
+        try:
+            await self._producer.start()
+        except BaseException:
+            self.inner.turn_back()
+            raise
         self._history.ok(self._history.invoke("begin", tx=self.name, **self._producer.identity()))
         await self.inner.__aenter__()
         return self
