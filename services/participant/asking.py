@@ -34,8 +34,8 @@ from services.participant.commands import (
     Look,
     Question,
 )
+from services.participant.questions import QUESTIONS_PER_CALL_MAX
 
-QUESTIONS_PER_CALL_MAX: Final = 1_000
 QUESTION_TIMEOUT_MS: Final = 5_000
 # Between two looks; well below the shortest question timer.
 LOOK_EVERY_MS: Final = 200
@@ -70,7 +70,7 @@ class QuestionOutbox(abc.ABC):
         owed: Sequence[Question] = self.replica.machine.owed(self.replica.high_watermark)
         for journal_partition, questions in groupby(owed, lambda q: journal_partition_of(q.tx_id)):
             if journal_partition not in self._calls:
-                self._start(journal_partition, tuple(questions)[:QUESTIONS_PER_CALL_MAX])
+                self._start(journal_partition, tuple(questions))
         self.gauge()
 
     async def stop(self) -> None:
@@ -100,7 +100,14 @@ class QuestionOutbox(abc.ABC):
         asking = self._ask(journal_partition, leader, questions)
         call = asyncio.get_running_loop().create_task(asking)
         self._calls[journal_partition] = call
-        call.add_done_callback(lambda _: self._calls.pop(journal_partition, None))
+        call.add_done_callback(lambda _: self._asked(journal_partition, len(questions)))
+
+    def _asked(self, journal_partition: int, count: int) -> None:
+        self._calls.pop(journal_partition, None)
+        if count == QUESTIONS_PER_CALL_MAX:
+            # There are more, mostly: they need not wait for the next look.
+            self._next_look_ms = 0
+            self.wake()
 
     async def _ask(
         self, journal_partition: int, leader: Address, questions: tuple[Question, ...]

@@ -12,8 +12,9 @@ Left out: who is asked, and how (`asking`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
-from typing import Protocol, assert_never
+from typing import Final, Protocol, assert_never
 
 from services.core.ids import Generation, ProducerId, TxId, journal_partition_of
 from services.core.timers import Timers
@@ -25,6 +26,9 @@ from services.participant.commands import (
     Question,
     Signal,
 )
+
+# Of one journal partition. A coordinator takes no more in a call.
+QUESTIONS_PER_CALL_MAX: Final = 1_000
 
 
 class OpenHere(Protocol):
@@ -98,18 +102,26 @@ class Questions:
 
     def due(self, below: int) -> list[Question]:
         """As far as the first that a transaction holds is below the HW. By TxId, hence by journal
-        partition."""
-        return [
-            Question(
-                TxId(tx_id),
-                ProducerId(transaction.producer_id),
-                Generation(transaction.generation),
-                transaction.bytes_received - self._told.get(tx_id, 0),
-            )
-            for tx_id in sorted(self._timers.due())
-            if (transaction := self._open.get(tx_id)) is not None
-            and transaction.first_position < below
-        ]
+        partition, of which each gets as many as one call takes: there may be very many."""
+        found: list[Question] = []
+        counts: Counter[int] = Counter()
+        for tx_id in sorted(self._timers.due()):
+            journal_partition = journal_partition_of(tx_id)
+            if counts[journal_partition] == QUESTIONS_PER_CALL_MAX:
+                continue
+            transaction = self._open.get(tx_id)
+            if transaction is not None and transaction.first_position < below:
+                counts[journal_partition] += 1
+                found.append(self._question(tx_id, transaction))
+        return found
+
+    def _question(self, tx_id: int, transaction: OpenHere) -> Question:
+        return Question(
+            TxId(tx_id),
+            ProducerId(transaction.producer_id),
+            Generation(transaction.generation),
+            transaction.bytes_received - self._told.get(tx_id, 0),
+        )
 
     def _asked(self, questions: Iterable[Question], now_ms: int) -> None:
         for question in questions:

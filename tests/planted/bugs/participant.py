@@ -113,7 +113,7 @@ BUGS: Final = (
         (
             Edit(
                 "services.participant.questions:Questions.due",
-                "and transaction.first_position < below",
+                " and transaction.first_position < below",
                 "",
             ),
         ),

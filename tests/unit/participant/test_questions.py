@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from services.core.ids import compose_tx_id
 from services.participant.commands import Answered, Asked, LeaderMoved, Look, Question
-from services.participant.questions import Questions
+from services.participant.questions import QUESTIONS_PER_CALL_MAX, Questions
 
 TX = 5
 ELSEWHERE = compose_tx_id(2, 9)
@@ -54,6 +54,20 @@ def test_a_txid_that_ended_and_was_opened_again_since_the_last_look_begins_anew(
     told.opens(TX, Open(10, producer_id=2))
     assert told.ask(1_100) == []
     assert told.ask(2_100) == [(TX, 10)]
+
+
+def test_of_many_that_are_due_as_many_are_made_as_a_call_takes() -> None:
+    """They are looked at five times a second: to make all of 100,000 each time takes longer."""
+    told = Story()
+    for number in range(3 * QUESTIONS_PER_CALL_MAX):
+        told.opens(1 + number, Open(100))
+        told.opens(ELSEWHERE + number, Open(100))
+    told.due(0)
+    due = [question.tx_id for question in told.due(1_000)]
+    assert due == [
+        *range(1, 1 + QUESTIONS_PER_CALL_MAX),
+        *range(ELSEWHERE, ELSEWHERE + QUESTIONS_PER_CALL_MAX),
+    ]
 
 
 def test_an_answer_about_another_producers_transaction_tells_nothing_of_this_one() -> None:

@@ -7,9 +7,12 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+import pytest
+
 from oncelogpb.v1 import coordinator_pb2 as pb
 from services.core.ids import BootId, compose_tx_id
 from services.core.ports import Address
+from services.participant import asking, questions
 from services.participant.asking import LOOK_EVERY_MS
 from services.partition_leader.outbox import PartitionOutbox
 from services.partition_leader.service import PartitionLeaderService
@@ -106,6 +109,28 @@ def test_questions_are_packed_per_journal_partition() -> None:
     run(story)
 
 
+def test_many_are_asked_about_one_call_after_the_other_without_waiting_for_a_look(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for module in (asking, questions):
+        monkeypatch.setattr(module, "QUESTIONS_PER_CALL_MAX", 4)
+
+    async def story(told: Story) -> None:
+        for tx_id in range(1, 14):
+            await told.send(tx_id)
+            told.verdicts[tx_id] = ANSWER.VERDICT_NEVER
+        await told.pass_time(LOOK_EVERY_MS)
+        told.world.clock.monotonic_ms += 1_000
+        told.outbox.wake()
+        for _ in range(100):
+            await asyncio.sleep(0)
+        assert told.open == []
+        asked = [len(request.questions) for _, request in told.world.peers.asked]
+        assert asked == [4, 4, 4, 1]
+
+    run(story)
+
+
 def test_silence_and_no_coordinator_end_nothing() -> None:
     async def story(told: Story) -> None:
         told.world.peers.answer = None
@@ -127,6 +152,19 @@ def test_another_coordinator_is_asked_at_once() -> None:
         told.world.directory.coordinators[0] = NEXT_COORDINATOR
         assert await told.pass_time(LOOK_EVERY_MS) == [[5]]
         assert told.world.peers.asked[-1][0] == NEXT_COORDINATOR
+
+    run(story)
+
+
+def test_the_same_process_in_a_later_epoch_is_asked_at_once_and_once() -> None:
+    """It may have forgotten us: it resigned, and was elected again."""
+
+    async def story(told: Story) -> None:
+        await told.send(5)
+        await told.pass_time(1_400)
+        told.world.directory.coordinators[0] = COORDINATOR._replace(epoch=4)
+        assert await told.pass_time(LOOK_EVERY_MS) == [[5]]
+        assert await told.pass_time(LOOK_EVERY_MS * 3) == [], "it has been asked"
 
     run(story)
 
