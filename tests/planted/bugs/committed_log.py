@@ -123,4 +123,21 @@ BUGS: Final = (
         ),
         {story("partition_leader/by_time_below_the_high_watermark"): "-None"},
     ),
+    Bug(
+        "time-of-the-batch-not-of-the-commit",
+        "§6: an entry's time is its commit's",
+        (
+            Edit(
+                "services.partition_leader.reads:Reader._committed",
+                "stored.at.time_ms if is_run else stretch.time_ms",
+                "stored.at.time_ms",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_reads",
+                "test_records_of_a_transaction_are_of_the_time_of_its_commit",
+            ): "assert [0, 60000]"
+        },
+    ),
 )

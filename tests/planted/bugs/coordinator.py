@@ -539,4 +539,21 @@ BUGS: Final = (
             ): "+commit T4 p1 -> COMMITTED next: T7 OPEN"
         },
     ),
+    Bug(
+        "latest-replaced-instances-forgotten",
+        "§7: an instance id that was replaced is PRODUCER_FENCED: the latest 1,000 are remembered",
+        (
+            Edit(
+                "services.coordinator.producers:Producer.take_over",
+                "young[-keep_max:]",
+                "young[:keep_max]",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_precedence",
+                "test_of_replaced_instances_the_latest_are_remembered",
+            ): "assert 'ProducerGranted' == 'PRODUCER_FENCED'"
+        },
+    ),
 )

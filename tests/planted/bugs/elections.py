@@ -252,4 +252,22 @@ BUGS: Final = (
             ): "DID NOT RAISE",
         },
     ),
+    Bug(
+        "memory-that-was-not-written-counts",
+        "§5: each replica keeps the highest revision it has seen: a failed write is tried again",
+        (
+            Edit(
+                "services.runtime.etcd.identity:Identity._write",
+                "            await self._offload(lambda: save_remembered(self._disk, remembered))\n"
+                "            self._remembered = remembered",
+                "            self._remembered = remembered\n"
+                "            await self._offload(lambda: save_remembered(self._disk, remembered))",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_identity", "test_what_could_not_be_written_is_written_later"
+            ): "assert 2 == 3"
+        },
+    ),
 )

@@ -198,4 +198,37 @@ BUGS: Final = (
             ): "-send t13 p1 0+1 -> PRODUCER_FENCED"
         },
     ),
+    Bug(
+        "epoch-of-another-journal-partition",
+        "§6, I19: a coordinator's epoch is that of its own journal partition",
+        (
+            Edit(
+                "services.participant.senders:require_granted",
+                "PartitionId(TRANSACTION_CONTROL_ID, journal_partition)",
+                "PartitionId(TRANSACTION_CONTROL_ID, 0)",
+            ),
+        ),
+        {
+            unit(
+                "participant/test_senders", "test_i19_an_epoch_counts_for_its_own_journal_partition"
+            ): "assert not"
+        },
+    ),
+    Bug(
+        "later-epoch-of-the-same-process-unnoticed",
+        "§6, I30: asked again after every change of leader, also to the same process",
+        (
+            Edit(
+                "services.participant.asking:_run",
+                "return leader.boot_id, leader.epoch",
+                "return leader.boot_id, 0",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_outbox",
+                "test_the_same_process_in_a_later_epoch_is_asked_at_once_and_once",
+            ): "assert [] == [[5]]"
+        },
+    ),
 )

@@ -64,6 +64,17 @@ def test_init_by_instance(instance_id: bytes, expected: str) -> None:
     assert said(World().ask(InitProducer("g", "p", instance_id))) == expected
 
 
+def test_of_replaced_instances_the_latest_are_remembered() -> None:
+    """A late duplicate comes from a recent one; what is older than the limit takes over again."""
+    world = World(replaced_instances_max=2)
+    instances = [b"%16d" % number for number in range(4)]
+    for instance in instances:
+        world.init(instance)
+    for recent in instances[1:3]:
+        assert said(world.ask(InitProducer("g", "p", recent))) == "PRODUCER_FENCED"
+    assert said(world.ask(InitProducer("g", "p", instances[0]))) == "ProducerGranted"
+
+
 def test_init_beyond_producers_max() -> None:
     world = World(producers_max=1)
     refusal = world.ask(InitProducer("g", "another", INSTANCE))

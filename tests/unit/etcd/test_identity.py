@@ -282,3 +282,32 @@ def test_another_recovery_than_the_directory_knows_is_refused(
             await identity(disk, etcd).join(ClusterSettings())
 
     world.run(story)
+
+
+def test_what_could_not_be_written_is_written_later(world: World, tmp_path: Path) -> None:
+    async def story() -> None:
+        etcd, full = MemoryEtcd(world.server), False
+
+        async def offload(work: Callable[[], None]) -> None:
+            if full:
+                raise OSError(28, "no space")
+            work()
+
+        own = Identity(
+            RealDisk(tmp_path),
+            etcd,
+            random_bytes=lambda size: b"r" * size,
+            offload=offload,
+            now_ms=loop_ms,
+        )
+        await own.join(ClusterSettings())
+        await asyncio.sleep(2)
+        full = True
+        written = await etcd.txn([], [Put("x", b"1")])
+        own.saw(written.revision)
+        await asyncio.sleep(2)
+        full = False
+        await own.stop()
+        assert json.loads((tmp_path / FILE).read_text())["revision"] == written.revision
+
+    world.run(story)

@@ -516,3 +516,16 @@ def test_list_offsets_fails_alone_and_only_within_the_lease() -> None:
         assert errors.from_status(reply.offsets[0].error).reason == "INVALID_ARGUMENT"
 
     run(story)
+
+
+def test_records_of_a_transaction_are_of_the_time_of_its_commit() -> None:
+    async def story(session: Session) -> None:
+        await session.produce(send(5, batch([b"t5"])))
+        sent_ms = session.world.clock.now().wall_ms
+        session.world.clock.monotonic_ms += 60_000
+        await session.commit(5, 11, 1)
+        await session.produce(plain(batch([b"a"])))
+        found = await session.fetch(0)
+        assert [head.time_ms - sent_ms for head in found.batches] == [60_000, 60_000]
+
+    run(story)
