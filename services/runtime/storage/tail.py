@@ -2,7 +2,8 @@
 
 Invariants:
   * it holds every frame that is not synced yet: the disk is asked only for what it surely has;
-  * of synced frames it keeps at most `max_bytes`, the newest.
+  * of synced frames it keeps at most `max_bytes`, the newest; what it drops it lets go within a
+    quarter of that, whether frames are many or large.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ class MemoryTail:
         self._max_bytes = max_bytes
         self._frames: list[StoredFrame] = []
         self._offsets: list[int] = []
-        # Frames before this number are dropped.
+        # Frames before this number are dropped; so many bytes of them are still held.
         self._first = 0
+        self._dropped_bytes = 0
         self._bytes = 0
 
     def append(self, stored: StoredFrame, *, synced_end: int) -> None:
@@ -46,13 +48,15 @@ class MemoryTail:
             stored = frames[first]
             if stored.end > synced_end:
                 break
-            self._bytes -= encoded_bytes(stored.frame)
+            size = encoded_bytes(stored.frame)
+            self._bytes -= size
+            self._dropped_bytes += size
             self.start = stored.end
             first += 1
         self._first = first
-        if first >= _SLICE:
+        if first >= _SLICE or self._dropped_bytes > self._max_bytes // 4:
             del self._frames[:first], self._offsets[:first]
-            self._first = 0
+            self._first = self._dropped_bytes = 0
 
     def cut(self, end: int) -> None:
         """Forgets the frames at or above `end`."""
