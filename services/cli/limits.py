@@ -14,7 +14,7 @@ from collections.abc import Iterable
 from typing import Any, Final, NamedTuple
 
 from oncelog import options
-from oncelog._core import batching, sequencing, transaction
+from oncelog._core import batching, routing, sequencing, transaction
 from oncelog.aio import sender
 from oncelogpb import calls, errors
 from oncelogpb.errors import (
@@ -333,6 +333,12 @@ _CLIENT: Final = Section(
             transaction.MANIFEST_PARTS_MAX,
             "Partitions, and writers in them, of one transaction.",
             TooLarge,
+        ),
+        _limit(
+            "(routes_kept)",
+            routing.ROUTES_KEPT,
+            "Leaders of groups and journal partitions that a connection remembers.",
+            FORGETS,
         ),
     ),
 )

@@ -8,7 +8,7 @@ so one sync makes them durable together.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from oncelogpb import in_place, records
 from oncelogpb.bulk import Chunk
@@ -25,6 +25,9 @@ from services.partition_leader.commands import Placed, Produce
 from services.partition_leader.config import PartitionLeaderConfig
 from services.partition_leader.lanes import Lanes
 from services.partition_leader.topic_configs import max_batch_bytes
+
+# Sizes of batches that topics may set, as far as they are kept at hand.
+LIMITS_KEPT: Final = 1_000
 
 
 class _Judged(NamedTuple):
@@ -130,6 +133,8 @@ class Producing:
         limits = self._limits.get(most)
         if limits is None:
             limits = records.BatchLimits(most, self._config.decompressed_bytes_max)
+            if len(self._limits) == LIMITS_KEPT:
+                self._limits.clear()
             self._limits[most] = limits
         return limits
 

@@ -31,6 +31,29 @@ def metadata(*ports: int | None) -> cluster_pb2.GetMetadataReply:
     return cluster_pb2.GetMetadataReply(cluster_id=b"c", topics=[topic])
 
 
+def test_only_the_latest_routes_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each producer without a name is a group of its own: a connection that makes many would
+    remember them all."""
+    monkeypatch.setattr(routing, "ROUTES_KEPT", 3)
+    directory = Directory()
+    keys = [Key(Kind.CONSUMER_GROUP, f"g{number}") for number in range(6)]
+    for number, key in enumerate(keys):
+        reply = cluster_pb2.GetMetadataReply(cluster_id=b"c")
+        reply.consumer_groups.add(group=str(key.name), leader=leader(number))
+        directory.learn(routing.metadata_request(keys=[key]), reply)
+        # What is asked for again stays.
+        moved = errors.NotLeader("x", leader_host="h", leader_port=9)
+        directory.redirect(keys[0], moved)
+    assert [directory.route(key) is not None for key in keys] == [
+        True,
+        False,
+        False,
+        False,
+        True,
+        True,
+    ]
+
+
 def test_every_method_of_the_users_services_has_a_route() -> None:
     unrouted = {"ask_transactions", "heartbeat", "subscribe"}
     for service in ("Cluster", "Coordinator", "OffsetManager", "PartitionLeader"):

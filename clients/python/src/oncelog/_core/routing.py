@@ -63,6 +63,11 @@ class Method(NamedTuple):
     results: str = ""
 
 
+# Leaders of groups and of journal partitions that are remembered. Each producer without a name is a
+# group of its own.
+ROUTES_KEPT: Final = 10_000
+
+
 class Key(NamedTuple):
     """What is led: (kind, name or number)."""
 
@@ -254,7 +259,7 @@ class Directory:
             self._leaders[key] = endpoint
         else:
             changed = self._routes.get(key) != endpoint
-            self._routes[key] = endpoint
+            self._keep_route(key, endpoint)
         return changed
 
     def forget(self, key: Key | PartitionKey) -> None:
@@ -291,10 +296,17 @@ class Directory:
             self.forget(key)
             if route.HasField("leader"):
                 endpoint = Endpoint(route.leader.endpoint.host, route.leader.endpoint.port)
-                self._routes[key] = endpoint
+                self._keep_route(key, endpoint)
                 if kind is Kind.TRANSACTION_GROUP:
                     # The group's journal partition has the same leader: saves a question.
-                    self._routes[Key(Kind.JOURNAL, route.partition.number)] = endpoint
+                    self._keep_route(Key(Kind.JOURNAL, route.partition.number), endpoint)
+
+    def _keep_route(self, key: Key, endpoint: Endpoint) -> None:
+        """The one that was learned longest ago goes: it is asked for again where it is needed."""
+        self._routes.pop(key, None)
+        self._routes[key] = endpoint
+        if len(self._routes) > ROUTES_KEPT:
+            del self._routes[next(iter(self._routes))]
 
 
 def metadata_request(
