@@ -540,4 +540,35 @@ BUGS: Final = (
             ): "the bytes are in doubt"
         },
     ),
+    Bug(
+        "snapshot-of-another-offset-loaded",
+        "I26, I35: a snapshot that stands in the place of another is noticed",
+        (
+            Edit(
+                "services.runtime.storage.snapshots:Snapshots.load",
+                "if found is None or found.offset != offset:",
+                "if found is None:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots",
+                "test_i26_a_snapshot_under_the_name_of_another_is_not_loaded",
+            ): "frames 2 to 4 would be missing from the state"
+        },
+    ),
+    Bug(
+        "slots-forgotten-by-a-failed-sync",
+        "I4: what was to be synced stays so until it is",
+        (
+            Edit(
+                "services.runtime.storage.slots:SlotFiles.sync", "self._unsynced |= syncing", "pass"
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots", "test_slots_whose_sync_failed_are_synced_again"
+            ): "DID NOT RAISE"
+        },
+    ),
 )

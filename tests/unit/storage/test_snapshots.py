@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from errno import EIO
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -242,3 +244,27 @@ def test_i26_a_slot_in_the_place_of_another_is_noticed() -> None:
     disk.damage(f"{DIRECTORY}/slots/outcomes/{0:020d}.slots", move)
     with pytest.raises(CorruptLog):
         slots.read(4)
+
+
+def test_i26_a_snapshot_under_the_name_of_another_is_not_loaded() -> None:
+    disk = FakeDisk()
+    journal = start(disk, *"abcdef")
+    journal.save_snapshot(2, Snapshot(b"two", {}))
+    stored = disk.bytes_of(snapshot_path(2))
+    disk.replace_file(snapshot_path(5), stored)
+    loaded = journal.load_snapshot()
+    assert loaded is not None
+    assert loaded[:2] == (2, b"two"), "frames 2 to 4 would be missing from the state"
+
+
+def test_slots_whose_sync_failed_are_synced_again() -> None:
+    disk = FakeDisk()
+    slots = start(disk, "a").slots("outcomes", 4)
+    slots.write(1, b"kept")
+    disk.fail_next(EIO)
+    with pytest.raises(OSError, match="told"):
+        slots.sync()
+    disk.fail_next(EIO)
+    with pytest.raises(OSError, match="told"):
+        # Another failure shows that it asked the disk again.
+        slots.sync()
