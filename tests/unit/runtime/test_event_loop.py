@@ -19,6 +19,8 @@ def test_services_run_on_uvloop_with_a_clock_that_goes_on_within_a_turn() -> Non
 
 
 def test_a_timeout_ends_by_that_clock() -> None:
+    """Within the millisecond that the loop's timers round by, which may be before the time."""
+
     async def main() -> float:
         loop = asyncio.get_running_loop()
         before = loop.time()
@@ -29,4 +31,4 @@ def test_a_timeout_ends_by_that_clock() -> None:
             return loop.time() - before
         raise AssertionError("it did not end")
 
-    assert event_loop.run(main()) >= 0.01
+    assert event_loop.run(main()) >= 0.01 - 0.002
