@@ -260,4 +260,36 @@ BUGS: Final = (
             ): "-fetch g -> orders/0=10 orders/1=10 last(100)=3.5 last(200)=4.5",
         },
     ),
+    Bug(
+        "marker-is-no-sign-of-life",
+        "§8, I24: a group is as young as the marker that moved its offsets",
+        (
+            Edit(
+                "services.offset_manager.state:State._end",
+                "group = self._touch(name, time_ms)",
+                "group = self.groups[name]",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/a_commit_marker_is_a_sign_of_life"
+            ): "+@4 FORGOTTEN g other (expired)"
+        },
+    ),
+    Bug(
+        "last-commits-of-the-forgotten-kept",
+        "§8: what a producer last committed goes with it",
+        (
+            Edit(
+                "services.offset_manager.state:State.forget_producers",
+                "group.last_commits.pop(producer_id, None)",
+                "pass",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/last_commits_go_with_their_producer"
+            ): "+fetch g -> orders/0=30 last(100)=3.5"
+        },
+    ),
 )
