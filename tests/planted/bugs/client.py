@@ -256,7 +256,7 @@ BUGS: Final = (
         "§8: offsets carry `from`, checked by the group",
         (
             Edit(
-                "oncelog.aio.transactions:Transaction.send_offsets",
+                "oncelog.aio.consumed:Consumed.add",
                 "since = Origin.ANY if asked is None else await asked.since(place)",
                 "since = Origin.ANY",
             ),
@@ -274,7 +274,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.transactions:Transaction._is_one_shot",
-                "            and len(groups) <= 1\n",
+                "            and len(self._consumed.groups(progress)) <= 1\n",
                 "",
             ),
         ),
@@ -290,8 +290,8 @@ BUGS: Final = (
         "why.md: offset partitions are in the manifest",
         (
             Edit(
-                "oncelog.aio.transactions:Transaction._commit_offsets",
-                "self._core.offset_participants.add(PartitionKey.of(reply.participant))",
+                "oncelog.aio.consumed:Consumed.make_pending",
+                "participants.add(PartitionKey.of(reply.participant))",
                 "pass",
             ),
         ),
@@ -359,8 +359,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.transactions:Transaction._commit_opened",
-                "self._sender.drain(), self._commit_offsets(progress, identity)",
-                "self._commit_offsets(progress, identity)",
+                "asyncio.gather(self._sender.drain(), pending)",
+                "asyncio.gather(pending)",
             ),
         ),
         {
@@ -376,7 +376,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.transactions:Transaction._lose",
-                "        self._forget_progress()",
+                "        self._consumed.unknown()",
                 "        pass",
             ),
         ),
