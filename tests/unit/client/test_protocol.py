@@ -231,6 +231,11 @@ def test_a_lost_answer_is_repeated_where_the_call_is_idempotent() -> None:
         ("partition_leader.create_topic", leader.CreateTopicRequest(name="b")),
         ("partition_leader.delete_topic", leader.DeleteTopicRequest(name="b")),
         ("offset_manager.delete_group", offsets.DeleteGroupRequest(group="g")),
+        (
+            "partition_leader.resolve_transaction",
+            leader.ResolveTransactionRequest(partition=place(0)),
+        ),
+        ("cluster.unclean_elect", cluster.UncleanElectRequest(node_id="5")),
     ],
 )
 def test_a_lost_answer_is_told_where_repeating_could_do_it_twice(
