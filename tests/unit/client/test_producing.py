@@ -149,6 +149,21 @@ def test_a_leader_that_moved_is_found() -> None:
     assert log.values(0) == [b"v"]
 
 
+def test_the_first_failure_is_told_once_to_whoever_sends_next() -> None:
+    async def work(producer: Producer, transport: ScriptedTransport) -> None:
+        for topic in ("first", "second"):
+            await producer.send(topic, b"v")
+        await asyncio.sleep(2)
+        with pytest.raises(errors.UnknownTopic, match="first"):
+            await producer.send("a", b"lost")
+        await producer.send("a", b"v")
+        await producer.flush()
+
+    log, _, _ = producing(work)
+    assert log.values(0) == [b"v"]
+    assert all(producer_id >> 63 for producer_id, _ in log.batches), "no named producer has it"
+
+
 def test_an_unknown_topic_is_raised_by_flush_and_the_producer_goes_on() -> None:
     async def work(producer: Producer, transport: ScriptedTransport) -> None:
         await producer.send("nowhere", b"v")

@@ -156,6 +156,35 @@ def test_a_split_request_keeps_everything_but_the_other_items() -> None:
     assert (part.isolation, part.max_wait_ms, part.max_bytes) == (3, 7, 9)
 
 
+def test_a_split_produce_keeps_in_whose_name_it_is() -> None:
+    producer = types.Producer(producer_id=5, generation=2)
+    request = partition_leader_pb2.ProduceRequest(tx_id=7, writer=3, producer=producer)
+    for number in range(2):
+        request.batches.add(partition=PartitionKey(TOPIC, number).wire())
+    part = routing.part_of("partition_leader.produce", request, [1])
+    assert (part.tx_id, part.writer, part.producer) == (7, 3, producer)
+
+
+def test_a_topic_that_was_made_again_takes_its_name_from_the_old_one() -> None:
+    directory = Directory()
+    asked = cluster_pb2.GetMetadataRequest(topics=["a"])
+    directory.learn(asked, metadata(1))
+    again = metadata(2)
+    again.topics[0].topic_id = b"n" * 16
+    directory.learn(cluster_pb2.GetMetadataRequest(), again)
+    assert directory.topic_by_id(TOPIC) is None
+    assert directory.leader(PartitionKey(TOPIC, 0)) is None
+    assert directory.leader(PartitionKey(b"n" * 16, 0)) == Endpoint("h", 2)
+
+
+def test_a_group_that_nobody_leads_any_more_has_no_address() -> None:
+    directory, key = Directory(), Key(Kind.CONSUMER_GROUP, "g")
+    for route in (cluster_pb2.Route(group="g", leader=leader(9)), cluster_pb2.Route(group="g")):
+        reply = cluster_pb2.GetMetadataReply(cluster_id=b"c", consumer_groups=[route])
+        directory.learn(cluster_pb2.GetMetadataRequest(consumer_groups=["g"]), reply)
+    assert directory.route(key) is None
+
+
 def test_a_topic_that_is_absent_from_the_answer_is_forgotten_with_its_leaders() -> None:
     directory = Directory()
     directory.learn(cluster_pb2.GetMetadataRequest(topics=["a"]), metadata(1, None))
