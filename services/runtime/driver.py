@@ -198,6 +198,7 @@ class Driver:
         for frames, stored in enumerate(self.journal.replay(position), start=1):
             record = self._decode(stored)
             machine.apply(record, stored.at)
+            self._snapshots.appended(len(stored.frame.payload))
             if projection is not None and not isinstance(record, EpochStart):
                 projection.project(record, stored.at)
             if frames % REPLAY_SLICE == 0:

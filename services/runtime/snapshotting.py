@@ -57,6 +57,7 @@ class Snapshots:
     def begin(self) -> None:
         """A leadership with a fresh machine begins."""
         self._wanted = True
+        self._bytes_since = 0
 
     def drop(self) -> None:
         """It is over: what was captured is not written any more."""
@@ -69,7 +70,7 @@ class Snapshots:
             await asyncio.wait([self._saving])
 
     def appended(self, payload_bytes: int) -> None:
-        """A frame of so much payload."""
+        """A frame of so much payload, or one that was replayed: no snapshot holds that either."""
         self._bytes_since += payload_bytes + FRAME_BYTES_GUESS
 
     @property

@@ -21,7 +21,13 @@ PARTITION = PartitionId(TopicId(b"c" * 16), 0)
 class Bench:
     """See the module."""
 
-    def __init__(self, loop: VirtualTimeLoop, disk: FakeDisk | None = None) -> None:
+    def __init__(
+        self,
+        loop: VirtualTimeLoop,
+        disk: FakeDisk | None = None,
+        *,
+        snapshot_every_bytes: int = 1 << 30,
+    ) -> None:
         self.loop = loop
         self.disk = disk or FakeDisk(seed=1)
         self.role = CounterRole()
@@ -29,7 +35,7 @@ class Bench:
         self.failures: list[Exception] = []
         self.lease_valid = True
         self.has_room = True
-        self.snapshot_every_bytes = 1 << 30
+        self.snapshot_every_bytes = snapshot_every_bytes
         self.commits = 0
         self.offload: Callable[[Callable[[], None]], Awaitable[None]] = at_once
         self.driver = self._open()
@@ -63,7 +69,7 @@ class Bench:
     def lose_power(self, tear: Tear = Tear.NOTHING) -> Bench:
         """What the next process finds."""
         self.disk.crash(tear)
-        return Bench(self.loop, self.disk.reopen())
+        return Bench(self.loop, self.disk.reopen(), snapshot_every_bytes=self.snapshot_every_bytes)
 
 
 def story(tell: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:

@@ -13,6 +13,7 @@ from oncelogpb.errors import NotLeader, UnknownOutcome
 from services.core.machine import Decision
 from services.runtime import driver
 from services.runtime.driver import Standing
+from services.runtime.snapshotting import FRAME_BYTES_GUESS
 from tests.unit.runtime.bench import Bench, story
 from tests.unit.runtime.counter import Add, Added, Quiet
 
@@ -179,6 +180,21 @@ def test_a_later_leadership_takes_snapshots_again() -> None:
         bench.driver.step_down("deposed")
         await bench.lead(2)
         await bench.driver.checkpoint()
+        assert bench.driver.journal.load_snapshot() is not None
+
+    story(tell)
+
+
+def test_who_never_lives_long_enough_for_a_snapshot_takes_one_all_the_same() -> None:
+    """Else each start replays more than the one before."""
+
+    async def tell(bench: Bench) -> None:
+        bench = Bench(bench.loop, snapshot_every_bytes=10 * FRAME_BYTES_GUESS)
+        for life in range(1, 10):
+            await bench.lead(life)
+            assert await bench.driver.submit(Add(1)) == life
+            await asyncio.sleep(1)
+            bench = bench.lose_power()
         assert bench.driver.journal.load_snapshot() is not None
 
     story(tell)
