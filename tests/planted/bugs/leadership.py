@@ -91,7 +91,7 @@ BUGS: Final = (
     ),
     Bug(
         "replayed-bytes-not-counted",
-        "§5: who is killed again and again takes a snapshot all the same, or each start takes longer",
+        "§5: who is killed again and again takes a snapshot, or each start takes longer",
         (
             Edit(
                 "services.runtime.driver:Driver._replay",
