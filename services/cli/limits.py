@@ -1,6 +1,7 @@
 """Every limit there is, in one table: on messages, on what is held open, on queues and buffers.
-docs/limits.md is made from it (`python -m services.cli.limits > docs/limits.md`; tests hold the two
-equal, and that no setting that ends in _max and no limit that an error names is missing).
+The one in docs/operating.md is made from it (`python -m services.cli.limits docs/operating.md`;
+tests hold the two equal, and that no setting that ends in _max and no limit that an error names is
+missing).
 
 A limit has a name, a value that comes from the code that holds it, what the caller hears who meets
 it (`limit` in the error's metadata is the name), and the metric that says how full it is, where
@@ -10,7 +11,9 @@ something fills up over time.
 from __future__ import annotations
 
 import dataclasses
+import sys
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from oncelog import options
@@ -87,7 +90,7 @@ def _limit(
 
 
 _PROCESS: Final = Section(
-    "Of every process",
+    "every process",
     "`node.inflight_bytes_max`, `node.streams_max` and `node.connections_max` are settings; the "
     "others are fixed (`services/runtime/rpc/limits.py` and the modules that hold them).",
     (
@@ -346,6 +349,8 @@ _CLIENT: Final = Section(
 SECTIONS: Final = (_PROCESS, _COORDINATOR, _PARTITION_LEADER, _OFFSET_MANAGER, _CLIENT)
 # Settings whose bound is no limit on what callers do.
 NO_LIMITS: Final = frozenset({"timeout_ms_max"})
+# The line of the document behind which the table stands.
+ANNOUNCED: Final = "<!-- made from services/cli/limits.py, do not edit -->"
 
 
 def names() -> set[str]:
@@ -353,33 +358,29 @@ def names() -> set[str]:
     return {limit.name.strip("()") for section in SECTIONS for limit in section.limits}
 
 
-def as_markdown() -> str:
-    """docs/limits.md."""
-    lines = [
-        "# Limits",
-        "",
-        "Made from `services/cli/limits.py`; do not edit. Who meets a limit is told by name: the",
-        "error's `limit` is the name in the first column. TOO_LARGE: send or ask for less at once.",
-        "LIMIT_EXCEEDED: end or delete something first. THROTTLED: come back in `retry_after_ms`.",
-        "All three promise that nothing happened. Where a metric is named, it says how full it is.",
-    ]
-    for section in SECTIONS:
-        lines += ["", f"## {section.title}", "", section.note, ""]
-        lines += [
-            "| limit | default | above it | metric | what |",
-            "| --- | ---: | --- | --- | --- |",
-        ]
-        lines += _rows(section.limits)
-    return "\n".join(lines) + "\n"
+def written_into(document: str) -> str:
+    """The document with the table behind the line that announces it. Raises ValueError."""
+    text, announced, _ = document.partition(ANNOUNCED)
+    if not announced:
+        raise ValueError(f"no line {ANNOUNCED!r}")
+    return "\n".join([f"{text}{announced}", "", *_as_markdown(), ""])
 
 
-def _rows(limits: Iterable[Limit]) -> Iterable[str]:
-    for limit in limits:
+def _as_markdown() -> list[str]:
+    notes = [f"* **{section.title}**: {section.note}" for section in SECTIONS]
+    head = ["| of | limit | default | above it | metric | what |", "| --- | --- | ---: | --- | --- | --- |"]
+    rows = [row for section in SECTIONS for row in _rows(section)]
+    return [*notes, "", *head, *rows]
+
+
+def _rows(section: Section) -> Iterable[str]:
+    for limit in section.limits:
         metric = f"`{limit.metric}`" if limit.metric else "–"
         outcome = limit.outcome if limit.error is None else f"`{limit.outcome}`"
-        value = f"{limit.value:,}"
-        yield f"| `{limit.name}` | {value} | {outcome} | {metric} | {limit.meaning} |"
+        cells = (f"`{limit.name}`", f"{limit.value:,}", outcome, metric, limit.meaning)
+        yield f"| {section.title} | {' | '.join(cells)} |"
 
 
 if __name__ == "__main__":
-    print(as_markdown(), end="")
+    page = Path(sys.argv[1])
+    page.write_text(written_into(page.read_text()))

@@ -1,6 +1,6 @@
 """Very many producers, and manifests that are far too large, at real processes. They lose no
 leadership over it, a client beside them notices nothing, and the memory that is left is what
-docs/limits.md says.
+docs/operating.md says.
 
 20,000 producers of each kind; with ONCELOG_FAULTS=all (`make faults`) 100,000.
 """
@@ -36,7 +36,7 @@ pytestmark = pytest.mark.integration
 PRODUCERS: Final = 100_000 if os.environ.get("ONCELOG_FAULTS", "").startswith("all") else 20_000
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
-# What docs/limits.md says of each, and what comes and goes with so many calls in flight.
+# What docs/operating.md says of each, and what comes and goes with so many calls in flight.
 COORDINATOR_PRODUCER_BYTES: Final = 1 * KIB
 PLAIN_PRODUCER_BYTES: Final = 2 * KIB
 OPEN_TRANSACTION_BYTES: Final = 1 * KIB
