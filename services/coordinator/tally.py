@@ -23,7 +23,7 @@ class Tally:
     def __init__(self, replica: Replica, env: RoleEnv) -> None:
         self._replica = replica
         self._env = env
-        self._label = str(replica.partition.number)
+        self._label = str(replica.partition)
         self._next_look_ms = 0
         # When the first marker of a transaction was sent.
         self._first_sent_ms: dict[TxId, int] = {}

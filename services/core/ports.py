@@ -437,6 +437,10 @@ class Reporter(Protocol):
         """A duration, into a histogram."""
         ...
 
+    def forget(self, label: str, value: str) -> None:
+        """What that label alone tells apart, and is no more: a partition that was deleted."""
+        ...
+
     def event(self, event: str, **fields: object) -> None:
         """One structured log line; TxIds as hex."""
         ...

@@ -233,7 +233,14 @@ class Driver:
     async def _close(self, outbox: Outbox | None) -> None:
         if outbox is not None:
             await outbox.stop()
+        self._forget_gauges()
         await self._snapshots.ended()
+
+    def _forget_gauges(self) -> None:
+        """What they said last is true no more: alarms on them would never end."""
+        reporter, name = self._around.reporter, str(self.partition)
+        reporter.forget("partition", name)
+        reporter.gauge("leading", 0, partition=name)
 
     async def closed(self) -> None:
         """Returns when nothing of the last leadership runs any more."""

@@ -218,6 +218,7 @@ class RoleReplicas:
             await driver.closed()
             await self._around.commit.leave(driver.journal)
             driver.journal.close()
+        self._around.reporter.forget("partition", str(partition))
         put_aside(self._disk, directory_of(partition))
 
     def synced_end(self, partition: PartitionId) -> int:

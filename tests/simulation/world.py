@@ -231,6 +231,9 @@ class Tracer:
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """Not traced."""
 
+    def forget(self, label: str, value: str) -> None:
+        """Not traced."""
+
     def event(self, event: str, **fields: object) -> None:
         said = " ".join(f"{key}={value}" for key, value in sorted(fields.items()))
         self._say(f"{self._role}: {event} {said}".rstrip())

@@ -71,7 +71,7 @@ class Metrics:
 
 
 class PrometheusReporter:
-    """The Reporter port. `count`, `gauge` and `observe` may be called from any thread."""
+    """The Reporter port. All but `event` may be called from any thread."""
 
     def __init__(self, registry: CollectorRegistry, role: str, log: Log) -> None:
         self._role = role
@@ -92,6 +92,13 @@ class PrometheusReporter:
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """A duration, into a histogram."""
         self._child(Kind.DURATION, name, labels)(value_ms / 1000)
+
+    def forget(self, label: str, value: str) -> None:
+        """Drops every series whose only label has this value: they would stand for ever."""
+        for name, metric in self._metrics.items():
+            if metric.labels == (label,):
+                self._known.pop((metric.kind, name, (label, value)), None)
+                self._collectors[name].remove(value)
 
     def event(self, event: str, **fields: object) -> None:
         level = str(fields.pop("level", "info"))

@@ -141,6 +141,8 @@ class Surroundings:
         self.markers: Callable[[participant_pb.WriteMarkersRequest], Any] = apply_all
         self.offsets: Callable[[offsets_pb.CommitTransactionOffsetsRequest], Any] = accept_all
         self.counted: dict[str, float] = {}
+        # Of each gauge.
+        self.labels: dict[str, dict[str, str]] = {}
         self.events: list[str] = []
 
     def now(self) -> Instant:
@@ -178,9 +180,13 @@ class Surroundings:
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
         self.counted[name] = value
+        self.labels[name] = labels
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         self.counted[name] = self.counted.get(name, 0) + 1
+
+    def forget(self, label: str, value: str) -> None:
+        pass
 
     def event(self, event: str, **fields: object) -> None:
         self.events.append(event)

@@ -92,6 +92,9 @@ def test_markers_for_one_process_travel_in_one_message() -> None:
         assert {group.coordinator_epoch for group in request.groups} == {1}
         assert c.around.counted["markers_written"] == 3
         assert c.around.counted["transactions_committed"] == 1
+        assert c.around.labels["open_transactions"] == {"partition": str(c.replica.partition)}, (
+            "as all other gauges name it"
+        )
 
     run(story)
 

@@ -43,6 +43,8 @@ class Log:
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None: ...
 
+    def forget(self, label: str, value: str) -> None: ...
+
     def event(self, event: str, **fields: object) -> None:
         self.events.append((event, fields))
 

@@ -73,6 +73,26 @@ def test_durations_are_given_in_milliseconds_and_exposed_in_seconds() -> None:
     assert "oncelog_coordinator_commit_prepare_seconds_sum 1.5" in text
 
 
+def test_what_is_forgotten_is_exposed_no_more_and_may_come_again() -> None:
+    metrics, reporter = reporter_of("coordinator")
+    for partition in ("a/1", "a/11"):
+        reporter.gauge("open_transactions", 5, partition=partition)
+        reporter.gauge("epoch", 5, partition=partition)
+    reporter.count("transactions_aborted", cause="a/1")
+    reporter.forget("partition", "a/1")
+    reporter.forget("partition", "never seen")
+    text = generate_latest(metrics.registry).decode()
+    assert 'partition="a/1"' not in text
+    assert text.count('partition="a/11"') == 2
+    assert 'cause="a/1"' in text
+    assert len(reporter._known) == 3
+    reporter.gauge("epoch", 6, partition="a/1")
+    assert (
+        'oncelog_coordinator_epoch{partition="a/1"} 6.0'
+        in generate_latest(metrics.registry).decode()
+    )
+
+
 def test_the_endpoint_serves_all_roles_of_the_process() -> None:
     metrics = Metrics()
     log = Log(stream=io.StringIO())

@@ -121,6 +121,9 @@ class FakeReporter:
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         pass
 
+    def forget(self, label: str, value: str) -> None:
+        pass
+
     def event(self, event: str, **fields: object) -> None:
         self.events.append(event)
 

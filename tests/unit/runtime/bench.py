@@ -31,6 +31,7 @@ class Bench:
         self.loop = loop
         self.disk = disk or FakeDisk(seed=1)
         self.role = CounterRole()
+        self.reporter = Silent()
         self.outboxes: list[Quiet] = []
         self.failures: list[Exception] = []
         self.lease_valid = True
@@ -47,7 +48,7 @@ class Bench:
         around = Surroundings(
             clock=self.loop,
             commit=GroupCommit(self.disk, on_commit=commit_done),
-            reporter=Silent(),
+            reporter=self.reporter,
             lease_valid=lambda: self.lease_valid,
             has_room=lambda: self.has_room,
             offload=lambda work: self.offload(work),

@@ -139,15 +139,20 @@ class Silent:
 
     def __init__(self) -> None:
         self.events: list[str] = []
+        # By name and the labels' values.
+        self.gauges: dict[tuple[str, ...], float] = {}
 
     def count(self, name: str, value: float = 1, **labels: str) -> None:
         """Not looked at."""
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        """Not looked at."""
+        self.gauges[(name, *labels.values())] = value
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """Not looked at."""
+
+    def forget(self, label: str, value: str) -> None:
+        self.gauges = {key: held for key, held in self.gauges.items() if value not in key[1:]}
 
     def event(self, event: str, **fields: object) -> None:
         self.events.append(event)

@@ -299,3 +299,28 @@ def test_i18_a_refusal_is_not_told_past_the_lease() -> None:
             await recorded
 
     story(tell)
+
+
+def test_of_a_partition_that_is_led_no_more_nothing_is_shown_but_that() -> None:
+    async def tell(bench: Bench) -> None:
+        name = str(bench.driver.partition)
+
+        class Late(Quiet):
+            """Looks once more while it is stopped."""
+
+            async def stop(self) -> None:
+                await asyncio.sleep(0.1)
+                bench.reporter.gauge("open_transactions", 1, partition=name)
+
+        bench.driver._make_outbox = lambda driver: Late()
+        await bench.lead(1)
+        bench.driver.report()
+        assert ("high_watermark", name) in bench.reporter.gauges
+        bench.driver.step_down("deposed")
+        assert bench.reporter.gauges["leading", name] == 0, "at once"
+        await bench.driver.closed()
+        assert bench.reporter.gauges == {("leading", name): 0}
+        await bench.lead(2)
+        assert bench.reporter.gauges["leading", name] == 1
+
+    story(tell)

@@ -157,3 +157,13 @@ def test_one_seed_draws_the_incarnations_too() -> None:
         assert Incarnation(prepared.incarnation) == drawn, "of `random_bytes`, not of the system"
 
     story(tell)
+
+
+def test_of_a_deleted_partition_nothing_is_shown_any_more() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        assert ("leading", str(PARTITION)) in shelf.reporter.gauges
+        await shelf.replicas.deleted(PARTITION)
+        assert shelf.reporter.gauges == {}
+
+    story(tell)
