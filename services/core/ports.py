@@ -421,6 +421,11 @@ class Call(Protocol):
         """Whether `room` would not wait."""
         ...
 
+    def spare(self) -> int:
+        """How many bytes it may hold without being in anybody's way: for a stream of replies, which
+        never waits for room, but sends less at a time."""
+        ...
+
     def holds(self, size: int) -> None:
         """How much it really holds, which may also be more than it took room for."""
         ...

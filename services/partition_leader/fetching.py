@@ -23,6 +23,9 @@ from services.partition_leader.reads import Found, Reader, readable
 
 # A long poll ends so long before its caller gives up.
 REPLY_MARGIN_MS: Final = 100
+# What a reply of a Subscribe may hold where its caller, or all callers together, have not read much
+# already: so little, or one batch, that thousands who read nothing do not add up.
+SUBSCRIBE_BYTES_LEAST: Final = 64 * 1024
 
 
 class Cursor:
@@ -116,7 +119,10 @@ class Fetching:
         try:
             stale: Sequence[Cursor] = following
             while following:
-                await self._read_all(self._rotated(stale), request, budget)
+                room = min(budget, max(call.spare(), SUBSCRIBE_BYTES_LEAST))
+                call.holds(room)
+                await self._read_all(self._rotated(stale), request, room)
+                call.holds(_size(following))
                 news = [cursor for cursor in following if cursor.has_news]
                 if news:
                     self._count_out(news)

@@ -60,6 +60,9 @@ class SimCall:
     def has_room(self, size: int) -> bool:
         return True
 
+    def spare(self) -> int:
+        return 1 << 30
+
     def holds(self, size: int) -> None:
         pass
 

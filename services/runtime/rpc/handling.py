@@ -37,6 +37,8 @@ from services.runtime.rpc.unread import Unread
 TRACEBACK_CHARACTERS_MAX: Final = 8_000
 # So long before its caller gives up, a call that waits for room says why.
 ROOM_MARGIN_MS: Final = 50
+# Room where nothing is counted.
+UNCOUNTED_BYTES: Final = 1 << 62
 
 
 class StreamEnd:
@@ -75,7 +77,7 @@ class CallContext:
         end: StreamEnd | None = None,
         unread: Unread | None = None,
     ) -> None:
-        """`unread` is its connection's; None where the transport holds replies back by itself."""
+        """`unread` is its connection's; None where nothing is counted."""
         self.timeout_ms = timeout_ms
         self.identity = identity
         self.stream_id = stream_id
@@ -104,6 +106,9 @@ class CallContext:
 
     def has_room(self, size: int) -> bool:
         return self._unread is None or self._unread.has_room(max(size - self._held, 0))
+
+    def spare(self) -> int:
+        return UNCOUNTED_BYTES if self._unread is None else self._unread.spare()
 
     def holds(self, size: int) -> None:
         if self._unread is not None and size != self._held:

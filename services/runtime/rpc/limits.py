@@ -31,7 +31,8 @@ class RpcLimits:
     # and what its calls under way are answered: for fetches, connection_unread_bytes_max.
     stream_answer_bytes_max: int = 64 * 1024 * 1024
     # Bytes of fetched records that one connection has not read yet: above, its further fetches
-    # wait, and are THROTTLED where their time ends first. One that comes alone is always taken.
+    # wait, and are THROTTLED where their time ends first. One that comes alone is always taken. Its
+    # subscriptions get smaller replies from half of it on, down to 64 KiB or one batch.
     connection_unread_bytes_max: int = 64 * 1024 * 1024
     # The same of all connections: above, each may have one fetch at a time.
     unread_bytes_max: int = 256 * 1024 * 1024

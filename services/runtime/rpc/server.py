@@ -224,11 +224,13 @@ class RpcServer:
                 tls_files.identity_of(context.auth_context()),
                 next(self._stream_ids),
                 end,
+                self._unread_of(context),
             )
             self._stream_count += 1
             try:
                 error = await self._pump(method, data, call, context)
             finally:
+                call.holds(0)
                 self._stream_count -= 1
                 end.over()
             if error is not None:
@@ -240,7 +242,8 @@ class RpcServer:
     async def _pump(
         self, method: Method, data: bytes, call: CallContext, context: Any
     ) -> OncelogError | None:
-        """Writes what the handler yields; the transport's flow control holds it back."""
+        """Writes what the handler yields; the transport's flow control holds it back, and the
+        handler is not asked for more before it is written."""
         try:
             self._admit_stream()
             if method.call is None:
@@ -249,6 +252,7 @@ class RpcServer:
             async with aclosing(method.call(request, call)) as replies:
                 async for reply in replies:
                     await context.write(method.encode(reply, self._limits))
+                    call.holds(0)
         except OncelogError as error:
             return method.count(error)
         except Exception as error:

@@ -1,12 +1,13 @@
 """Bytes of replies that one connection has not read yet. A fetch takes room before it reads, so a
 caller that asks for much and reads nothing costs no more than `connection_unread_bytes_max`, and
-many such callers no more than `unread_bytes_max` and one fetch each.
+many such callers no more than `unread_bytes_max` and one fetch each. A Subscribe never waits for
+room, for its caller may read its other streams first; it sends less at a time where others hold
+half of the room, so that fetches find some.
 
 Invariants: what is taken is given back once, when the reply is written or its call has ended; room
 is given in the order in which it was asked for; who comes alone gets any size.
 
-Left out: replies of calls that do not ask for room (they are small), and Subscribe, whose handler
-makes no reply before the last one is written.
+Left out: replies of calls that do not ask for room (they are small).
 """
 
 from __future__ import annotations
@@ -43,6 +44,13 @@ class Unread:
     def has_room(self, size: int) -> bool:
         """Whether `take` would not wait."""
         return not self._waiting and self._fits(size)
+
+    def spare(self) -> int:
+        """What a stream of replies may hold: of the first half of the room."""
+        if self._waiting:
+            return 0
+        own, all_ = self.maximum // 2 - self._bytes, self._total.maximum // 2 - self._total.bytes
+        return max(min(own, all_), 0)
 
     async def take(self, size: int) -> None:
         """Waits for room."""

@@ -283,6 +283,9 @@ class FakeCall:
     def has_room(self, size: int) -> bool:
         return True
 
+    def spare(self) -> int:
+        return 1 << 30
+
     def holds(self, size: int) -> None:
         pass
 

@@ -13,6 +13,8 @@ from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 from services.core.ids import PartitionId
 from services.participant.handler import ParticipantHandler
+from services.partition_leader.config import PartitionLeaderConfig
+from services.partition_leader.fetching import REPLY_MARGIN_MS, SUBSCRIBE_BYTES_LEAST
 from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import FIRST, SECOND, FakeCall, World
 from tests.unit.partition_leader.messages import (
@@ -294,6 +296,9 @@ class RoomCall(FakeCall):
     def has_room(self, size: int) -> bool:
         return size <= self.left
 
+    def spare(self) -> int:
+        return self.left
+
     def holds(self, size: int) -> None:
         self.held.append(size)
 
@@ -420,6 +425,37 @@ def test_subscribe_gives_what_comes_and_ends_when_nobody_leads() -> None:
         reasons = [errors.from_status(partition.error).reason for partition in told]
         assert reasons == ["NOT_LEADER", "NOT_LEADER"], "each is told once, then the stream ends"
         assert session.world.reporter.counted["subscriptions"] == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize(("room", "batches"), [(1 << 20, 3), (100_000, 2), (0, 1)])
+def test_a_subscription_reads_no_more_than_its_caller_has_room_for(room: int, batches: int) -> None:
+    """Where there is none, so little that thousands who read nothing do not add up; but all who
+    read go on."""
+
+    async def story(session: Session) -> None:
+        call = RoomCall(room)
+        for sequence in range(3):
+            await session.produce(plain(batch([b"x" * 70_000], sequence=sequence)))
+        wanted = [pb.FetchPartition(partition=partition_of(FIRST))]
+        replies = session.service.subscribe(pb.SubscribeRequest(partitions=wanted), call)
+        first = decoded(await anext(replies))
+        assert len(first.partitions[0].batches) == batches
+        budget, found = call.held
+        assert budget == min(
+            max(room, SUBSCRIBE_BYTES_LEAST), PartitionLeaderConfig().subscribe_bytes
+        )
+        assert found == sum(len(one.payload) for one in first.partitions[0].batches)
+        got = values_in(first)
+        while len(got) < 3:
+            got += values_in(decoded(await anext(replies)))
+        assert call.took == [], "it never waits: who reads one of its streams only would for ever"
+        waiting = asyncio.ensure_future(anext(replies))
+        await asyncio.sleep(0.01)
+        assert call.held[-1] == 0, "who waits for news holds nothing"
+        waiting.cancel()
+        await asyncio.wait([waiting])
 
     run(story)
 

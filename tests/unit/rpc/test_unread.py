@@ -75,7 +75,7 @@ def test_unary_fetches_that_are_not_read_wait_and_give_their_room_back_when_cut(
         reading = Reading()
         async with serving("PartitionLeader", limits=LIMITS, fetch=reading) as (server, channel):
             _, deaf = await asyncio.open_connection("127.0.0.1", server.port)
-            deaf.write(_deaf_fetches(50))
+            deaf.write(_deaf_calls("Fetch", 50))
             await deaf.drain()
             assert await _settled(reading) == 3
             # Others have room of their own.
@@ -86,6 +86,61 @@ def test_unary_fetches_that_are_not_read_wait_and_give_their_room_back_when_cut(
             assert reading.begun == 4, "nobody waits for what was cut"
 
     run(story())
+
+
+def test_subscribers_that_read_nothing_leave_half_of_the_room_and_give_theirs_back_when_cut() -> (
+    None
+):
+    async def story() -> None:
+        sizes: list[int] = []
+
+        async def subscribe(request: Any, call: Any) -> Any:
+            while True:
+                size = max(min(ONE, call.spare()), 1_000)
+                call.holds(size)
+                sizes.append(size)
+                batch = pb.FetchedBatch(payload=b"x" * size)
+                yield pb.FetchReply(partitions=[pb.FetchedPartition(batches=[batch])])
+
+        async with serving(
+            "PartitionLeader", limits=LIMITS, fetch=Reading(), subscribe=subscribe
+        ) as (server, channel):
+            _, deaf = await asyncio.open_connection("127.0.0.1", server.port)
+            deaf.write(_deaf_calls("Subscribe", 50))
+            await deaf.drain()
+            await _until(lambda: len(sizes) == 50)
+            assert sizes[:3] == [ONE, ONE // 2, 1_000]
+            assert server.held()["unread_bytes"] == sum(sizes) < 2 * ONE
+            # Others have room of their own, and who reads is given one reply after another.
+            replies = calls.server_stream(
+                channel, "partition_leader", "subscribe", pb.SubscribeRequest()
+            )
+            got = [len((await anext(replies)).partitions[0].batches[0].payload) for _ in range(9)]
+            assert got[0] == ONE
+            await replies.aclose()
+            deaf.transport.abort()
+            await _until(lambda: server.held()["streams"] == server.held()["unread_bytes"] == 0)
+
+    run(story())
+
+
+def test_a_subscription_gets_what_nobody_else_waits_for() -> None:
+    async def story() -> None:
+        total = Total(100)
+        one, other = Unread(40, total), Unread(200, total)
+        assert (one.spare(), other.spare()) == (20, 50)
+        one.change(15)
+        assert (one.spare(), other.spare()) == (5, 35)
+        other.change(60)
+        assert (one.spare(), other.spare()) == (0, 0)
+        other.change(-60)
+        waiting = asyncio.create_task(one.take(30))
+        await asyncio.sleep(0)
+        assert one.spare() == 0, "it would overtake"
+        one.change(-15)
+        await waiting
+
+    asyncio.run(story())
 
 
 def test_a_fetch_that_finds_no_room_in_time_is_told_so() -> None:
@@ -199,7 +254,7 @@ def test_all_that_wait_may_give_up_at_once() -> None:
     asyncio.run(story())
 
 
-def _deaf_fetches(count: int) -> bytes:
+def _deaf_calls(method: str, count: int) -> bytes:
     """What a caller sends over HTTP/2 that asks so often and lets nothing be sent to it."""
 
     def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
@@ -216,7 +271,7 @@ def _deaf_fetches(count: int) -> bytes:
     headers = b"\x83\x86" + b"".join(
         field(name, value)
         for name, value in (
-            (b":path", b"/oncelogpb.v1.PartitionLeader/Fetch"),
+            (b":path", f"/oncelogpb.v1.PartitionLeader/{method}".encode()),
             (b":authority", b"test"),
             (b"te", b"trailers"),
             (b"content-type", b"application/grpc"),
