@@ -133,6 +133,7 @@ def test_i28_a_full_disk_refuses_data_and_says_so() -> None:
 CONTRADICTIONS = [
     pb.ProduceRequest(producer=types_pb2.Producer(producer_id=PLAIN_ID)),
     pb.ProduceRequest(producer=NAMED, batches=[batch([b"a"])]),
+    pb.ProduceRequest(producer=types_pb2.Producer(), tx_id=5, batches=[batch([b"a"])]),
     pb.ProduceRequest(
         producer=types_pb2.Producer(producer_id=PLAIN_ID, generation=1), batches=[batch([b"a"])]
     ),

@@ -428,6 +428,21 @@ def test_every_file_that_was_kept_is_synced_before_the_log_end_is_told() -> None
     assert replayed(open_journal(disk.reopen(), segment_bytes=size)) == list("abcdefgh")
 
 
+def test_i25_a_full_file_of_which_only_the_last_frame_is_unsynced_is_synced_too() -> None:
+    """The file behind it has arrived already: what is in it stands on what is not durable."""
+    disk = FakeDisk()
+    size = 3 * FRAME_OF_ONE
+    journal = noted(start(disk, "a", segment_bytes=size), disk)
+    append(journal, *map(record, "bcd"))
+    write_without_sync(journal, disk)
+    assert [path[-5:] for path in segment_paths(disk)] == ["0.log", "3.log"]
+    disk.kill()
+    disk = disk.reopen()
+    assert open_journal(disk, segment_bytes=size).log_end == 5
+    disk.crash()
+    assert replayed(open_journal(disk.reopen(), segment_bytes=size)) == list("abcd")
+
+
 def test_an_epoch_whose_first_frame_is_torn_never_began() -> None:
     disk = FakeDisk()
     journal = start(disk, "a")

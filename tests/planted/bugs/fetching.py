@@ -1,0 +1,83 @@
+"""Bugs of Fetch and Subscribe: what is waited for, and how much is given."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "advance-missed-during-read",
+        "I27, §9: a long poll is woken by whatever becomes durable after its read began",
+        (
+            Edit(
+                "services.partition_leader.fetching:Fetching._read",
+                "cursor.advanced = asyncio.ensure_future(replica.advanced())",
+                "pass",
+            ),
+            Edit(
+                "services.partition_leader.fetching:Fetching._read",
+                "max_bytes=min(cursor.max_bytes, budget),\n            )",
+                "max_bytes=min(cursor.max_bytes, budget),\n            )\n"
+                "            cursor.advanced = asyncio.ensure_future(replica.advanced())",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_fetching",
+                "test_what_becomes_durable_during_the_read_ends_the_wait_behind_it",
+            ): "assert [] == [b'a']"
+        },
+    ),
+    Bug(
+        "long-poll-past-deadline",
+        "§9: a long poll ends before its caller gives up",
+        (
+            Edit(
+                "services.partition_leader.fetching:Fetching.fetch",
+                "max(call.timeout_ms - REPLY_MARGIN_MS, 0)",
+                "call.timeout_ms",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_fetching", "test_a_long_poll_ends_before_its_caller_gives_up"
+            ): "its caller has no time"
+        },
+    ),
+    Bug(
+        "budget-per-partition",
+        "§9: max_bytes is of the reply, not of each partition in it",
+        (
+            Edit(
+                "services.partition_leader.fetching:Fetching._read_all",
+                "budget -= cursor.payload_bytes",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_fetching",
+                "test_max_bytes_is_of_the_reply_and_not_of_each_partition",
+            ): "assert [1, 1] == [0, 1]"
+        },
+    ),
+    Bug(
+        "producer-zero-in-a-transaction",
+        "§6: only a producer from InitProducer writes in transactions",
+        (
+            Edit(
+                "services.partition_leader.wire:require_producer",
+                "if not producer.producer_id or is_plain(producer.producer_id):",
+                "if is_plain(producer.producer_id):",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_produce",
+                "test_a_head_that_contradicts_itself_is_refused_whole",
+            ): "DID NOT RAISE InvalidArgument"
+        },
+    ),
+)

@@ -1,0 +1,71 @@
+"""How long Fetch waits, and how much it gives."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from oncelogpb import bulk
+from oncelogpb.v1 import partition_leader_pb2 as pb
+from services.partition_leader.fetching import REPLY_MARGIN_MS
+from services.partition_leader.service import PartitionLeaderService
+from tests.unit.partition_leader.fakes import FIRST, SECOND, FakeCall, World
+from tests.unit.partition_leader.messages import batch, fetch, partition_of, plain, values_of
+
+
+def run(story: Callable[[World, PartitionLeaderService], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        world = World()
+        async with asyncio.timeout(10):
+            await story(world, PartitionLeaderService(world.env, world.config))
+
+    asyncio.run(main())
+
+
+def decoded(reply: bulk.Encoded) -> list[pb.FetchedPartition]:
+    return list(pb.FetchReply.FromString(bulk.join(reply.chunks)).partitions)
+
+
+def test_what_becomes_durable_during_the_read_ends_the_wait_behind_it() -> None:
+    async def story(world: World, service: PartitionLeaderService) -> None:
+        world.first.hold = True
+        sending = asyncio.create_task(service.produce(plain(batch([b"a"])), FakeCall()))
+        await asyncio.sleep(0.01)
+        read = world.first.read
+
+        async def read_and_sync(*arguments: Any, **options: Any) -> Any:
+            found = await read(*arguments, **options)
+            world.first.sync()
+            return found
+
+        world.first.read = read_and_sync  # type: ignore[method-assign]
+        wanted = fetch(isolation=pb.ISOLATION_UNCOMMITTED, max_wait_ms=50)
+        (fetched,) = decoded(await service.fetch(wanted, FakeCall()))
+        assert values_of(fetched) == [b"a"]
+        await sending
+
+    run(story)
+
+
+def test_a_long_poll_ends_before_its_caller_gives_up() -> None:
+    async def story(_: World, service: PartitionLeaderService) -> None:
+        call = FakeCall(timeout_ms=REPLY_MARGIN_MS)
+        poll = asyncio.create_task(service.fetch(fetch(max_wait_ms=30_000), call))
+        for _turn in range(20):
+            await asyncio.sleep(0)
+        assert poll.done(), "it waits although its caller has no time"
+
+    run(story)
+
+
+def test_max_bytes_is_of_the_reply_and_not_of_each_partition() -> None:
+    async def story(_: World, service: PartitionLeaderService) -> None:
+        both = [batch([b"x" * 5_000], partition=partition) for partition in (FIRST, SECOND)]
+        await service.produce(plain(*both), FakeCall())
+        wanted = [pb.FetchPartition(partition=partition_of(p)) for p in (FIRST, SECOND)]
+        request = pb.FetchRequest(partitions=wanted, max_bytes=1_000)
+        found = decoded(await service.fetch(request, FakeCall()))
+        assert sorted(len(one.batches) for one in found) == [0, 1]
+
+    run(story)
