@@ -228,6 +228,20 @@ _PARTITION_LEADER: Final = Section(
             "Partitions of any topic, whatever the setting says.",
             LimitExceeded,
         ),
+        _limit(
+            "(topics_max)",
+            topics.TOPICS_MAX,
+            "Topics of a cluster.",
+            LimitExceeded,
+            "oncelog_node_topics",
+        ),
+        _limit(
+            "(partitions_max)",
+            topics.PARTITIONS_MAX,
+            "Partitions of all topics of a cluster.",
+            LimitExceeded,
+            "oncelog_node_partitions",
+        ),
         _limit("(configs_max)", topics.CONFIGS_MAX, "Settings of a topic.", LimitExceeded),
         _limit(
             "(config_bytes_max)",
@@ -368,7 +382,10 @@ def written_into(document: str) -> str:
 
 def _as_markdown() -> list[str]:
     notes = [f"* **{section.title}**: {section.note}" for section in SECTIONS]
-    head = ["| of | limit | default | above it | metric | what |", "| --- | --- | ---: | --- | --- | --- |"]
+    head = [
+        "| of | limit | default | above it | metric | what |",
+        "| --- | --- | ---: | --- | --- | --- |",
+    ]
     rows = [row for section in SECTIONS for row in _rows(section)]
     return [*notes, "", *head, *rows]
 

@@ -393,6 +393,10 @@ class Node:
             assert self._view is not None
             reachable = self._view.etcd_status()[1]
             self._outside.reporter.gauge("etcd_reachable", float(reachable))
+            topics = self._view.topics()
+            self._outside.reporter.gauge("topics", len(topics))
+            partitions = sum(topic.partitions for topic in topics)
+            self._outside.reporter.gauge("partitions", partitions)
             for replicas in self._replicas.values():
                 replicas.note_synced_ends()
                 await replicas.remember()

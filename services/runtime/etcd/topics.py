@@ -61,6 +61,10 @@ from services.runtime.etcd.keys import (
 
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
 PARTITIONS_PER_TOPIC_MAX: Final = 10_000
+# Of a cluster. Each process holds all of them in memory, and each partition has a key in etcd and a
+# journal, which is open files, at its leader.
+TOPICS_MAX: Final = 10_000
+PARTITIONS_MAX: Final = 100_000
 CONFIGS_MAX: Final = 100
 CONFIG_BYTES_MAX: Final = 4 << 10
 # A metadata change that etcd has not answered by then ends as UNKNOWN_OUTCOME.
@@ -89,6 +93,8 @@ class EtcdTopics:
         self._lease = lease
         self._clock = clock
         self._random_bytes = random_bytes
+        # Partitions of the creations under way here, by topic id.
+        self._under_way: dict[TopicId, int] = {}
         # Topic ids of creations that failed here and whose `creating/` key may still stand.
         self._abandoned: set[str] = set()
 
@@ -97,17 +103,26 @@ class EtcdTopics:
     async def create(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> TopicInfo:
-        """Raises InvalidArgument, Unsupported, TopicExists, Unavailable (also while another process
-        creates it), UnknownOutcome."""
+        """Raises InvalidArgument, LimitExceeded, Unsupported, TopicExists, Unavailable (also while
+        another process creates it), UnknownOutcome."""
         require_topic(name, partitions, replication_factor, configs)
+        self._require_place(name, partitions)
+        topic_id = self._new_topic_id()
         value = TopicValue(
-            topic_id=self._new_topic_id().hex(),
+            topic_id=topic_id.hex(),
             partitions=partitions,
             replication_factor=replication_factor,
             configs=dict(configs),
             created_ms=self._clock.now().wall_ms,
         )
-        states = self._place(partitions)
+        self._under_way[topic_id] = partitions
+        try:
+            return await self._create(name, value)
+        finally:
+            del self._under_way[topic_id]
+
+    async def _create(self, name: str, value: TopicValue) -> TopicInfo:
+        states = self._place(value.partitions)
         try:
             await self.sweep()
             marker = await self._take_name(name, value)
@@ -231,6 +246,30 @@ class EtcdTopics:
         if found is None or _decode(found).topic_id != value.topic_id:
             raise Unavailable(f"topic {name!r} was not created: this process lost its lease")
         return found.mod_revision
+
+    def _require_place(self, name: str, partitions: int) -> None:
+        """Raises LimitExceeded. What other processes create in this moment is not counted."""
+        if self._view.topic(name) is not None:
+            # It will be told so.
+            return
+        standing = self._view.topics()
+        coming = [
+            count
+            for topic_id, count in self._under_way.items()
+            if self._view.topic_by_id(topic_id) is None
+        ]
+        if len(standing) + len(coming) >= TOPICS_MAX:
+            raise LimitExceeded(
+                f"the cluster holds topics_max ({TOPICS_MAX}) topics; delete some",
+                limit="topics_max",
+            )
+        held = sum(topic.partitions for topic in standing) + sum(coming)
+        if held + partitions > PARTITIONS_MAX:
+            raise LimitExceeded(
+                f"the cluster holds {held} partitions, and {partitions} more are above "
+                f"partitions_max ({PARTITIONS_MAX}); take fewer, or delete topics",
+                limit="partitions_max",
+            )
 
     def _place(self, partitions: int) -> list[PartitionState]:
         """Round-robin over the nodes that lead topics, least loaded first."""

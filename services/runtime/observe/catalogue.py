@@ -132,6 +132,8 @@ NODE: Final = (
     _gauge("unread_bytes", "Fetched records that callers have not read yet (unread_bytes_max)."),
     _gauge("open_files", "Open files, connections included (connections_max, ulimit -n)."),
     _counter("rpc_errors", "Calls answered with an error.", "service", "method", "reason"),
+    _gauge("topics", "Topics of the cluster, without its own (topics_max)."),
+    _gauge("partitions", "Partitions of these (partitions_max)."),
     _gauge("etcd_reachable", "1 while etcd answers this process."),
     _gauge("disk_free_bytes", "Free space of the data directory's volume."),
     _gauge("disk_full", "1 while data is refused because of disk_free_floor_bytes."),

@@ -17,7 +17,7 @@ from oncelogpb.errors import (
     Unsupported,
 )
 from services.core.ids import PartitionId
-from services.runtime.etcd import keys
+from services.runtime.etcd import keys, topics
 from services.runtime.etcd.topics import CHANGE_TIMEOUT_MS
 from tests.unit.etcd.world import LEASE_MS, Node, World
 
@@ -283,3 +283,59 @@ def test_i31_a_change_that_etcd_never_answers_ends_as_unknown(world: World) -> N
             await node.topics.delete("orders")
 
     world.run(story)
+
+
+@pytest.mark.parametrize(
+    ("limit", "partitions"),
+    [("topics_max", 1), ("partitions_max", 5)],
+    ids=["topics", "partitions"],
+)
+def test_a_cluster_holds_so_many_topics_and_partitions(
+    world: World, monkeypatch: pytest.MonkeyPatch, limit: str, partitions: int
+) -> None:
+    monkeypatch.setattr(topics, "TOPICS_MAX", 2 if limit == "topics_max" else 3)
+    monkeypatch.setattr(topics, "PARTITIONS_MAX", 6)
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        await node.topics.create("first", partitions, 1, {})
+        # Two at once do not take the last place twice.
+        outcomes = await asyncio.gather(
+            *(node.topics.create(name, 1, 1, {}) for name in ("second", "third")),
+            return_exceptions=True,
+        )
+        assert [type(outcome).__name__ for outcome in outcomes] == ["TopicInfo", "LimitExceeded"]
+        before = world.server.revision
+        with pytest.raises(LimitExceeded, match=f"{limit} ") as refusal:
+            await node.topics.create("fourth", 1, 1, {})
+        assert refusal.value.metadata["limit"] == limit
+        assert world.server.revision == before
+        with pytest.raises(TopicExists):
+            await node.topics.create("first", 1, 1, {})
+        await node.topics.delete("second")
+        await node.topics.create("fourth", 1, 1, {})
+
+    world.run(story)
+
+
+def test_a_creation_that_failed_takes_no_place(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(topics, "TOPICS_MAX", 1)
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        with pytest.raises(InvalidArgument):
+            await node.topics.create("a/b", 1, 1, {})
+        monkeypatch.setattr(node.topics, "_place", _unavailable)
+        with pytest.raises(Unavailable):
+            await node.topics.create("first", 1, 1, {})
+        monkeypatch.undo()
+        monkeypatch.setattr(topics, "TOPICS_MAX", 1)
+        await node.topics.create("first", 1, 1, {})
+
+    world.run(story)
+
+
+def _unavailable(partitions: int) -> list[keys.PartitionState]:
+    raise Unavailable("nobody runs")
