@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import Any
@@ -231,6 +231,9 @@ class SimTransport:
         self, to: Endpoint, service: str, listener: Callable[[], None]
     ) -> Callable[[], None]:
         return lambda: None
+
+    def retain(self, members: Collection[Endpoint]) -> None:
+        """Nothing is held."""
 
     async def close(self) -> None:
         """Nothing is held."""

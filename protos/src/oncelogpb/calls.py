@@ -118,6 +118,11 @@ class CallStream:
         """Calls that are not answered yet."""
         return len(self._open)
 
+    @property
+    def is_idle(self) -> bool:
+        """Nobody waits for an answer, nor for its end."""
+        return not self._open and not self._listeners
+
     def begin(
         self, method: str, request: Message | Encoded, timeout_ms: int = DEFAULT_TIMEOUT_MS
     ) -> asyncio.Future[Any]:

@@ -4,7 +4,7 @@ leaders that move, refuse, and lose answers."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Coroutine
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
 from oncelog._core.routing import Endpoint, PartitionKey
@@ -33,6 +33,8 @@ class ScriptedTransport:
         self.asked: list[tuple[str, int]] = []
         self.requests: list[Any] = []
         self.listeners: list[Callable[[], None]] = []
+        # What `retain` was told, in order.
+        self.retained: list[Collection[Endpoint]] = []
         self.delay_s = 0.001
         self.streams: list[list[Any]] = []
 
@@ -98,6 +100,9 @@ class ScriptedTransport:
     ) -> Callable[[], None]:
         self.listeners.append(listener)
         return lambda: self.listeners.remove(listener)
+
+    def retain(self, members: Collection[Endpoint]) -> None:
+        self.retained.append(members)
 
     async def close(self) -> None: ...
 

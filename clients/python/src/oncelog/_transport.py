@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -51,6 +52,10 @@ class Transport(Protocol):
         Returns what takes the listener away."""
         ...
 
+    def retain(self, members: Collection[Endpoint]) -> None:
+        """These are the processes there are: what is held for others may go, where nothing runs."""
+        ...
+
     async def close(self) -> None: ...
 
 
@@ -65,6 +70,10 @@ class GrpcTransport:
         self._credentials = None if tls is None else _read_credentials(tls)
         self._channels: dict[Endpoint, grpc.aio.Channel] = {}
         self._streams: dict[tuple[Endpoint, str], calls.CallStream] = {}
+        # Calls and streams of replies that run beside the call streams.
+        self._beside: Counter[Endpoint] = Counter()
+        # Channels of who is no member any more, being closed.
+        self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
 
     def begin(
@@ -79,34 +88,52 @@ class GrpcTransport:
         service, _, name = method.partition(".")
         if METHODS[method].streamed:
             return await self._stream(to, service).call(name, request, timeout_ms)
-        return await calls.unary(self._channel(to), service, name, request, timeout_ms)
+        with self._running_beside(to):
+            return await calls.unary(self._channel(to), service, name, request, timeout_ms)
 
     async def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
         service, _, name = method.partition(".")
-        replies = calls.server_stream(self._channel(to), service, name, request)
-        try:
-            async for reply in replies:
-                yield reply
-        finally:
-            close = getattr(replies, "aclose", None)
-            if close is not None:
-                await close()
+        with self._running_beside(to):
+            replies = calls.server_stream(self._channel(to), service, name, request)
+            try:
+                async for reply in replies:
+                    yield reply
+            finally:
+                close = getattr(replies, "aclose", None)
+                if close is not None:
+                    await close()
 
     def on_end(
         self, to: Endpoint, service: str, listener: Callable[[], None]
     ) -> Callable[[], None]:
         return self._stream(to, service).on_end(listener)
 
+    def retain(self, members: Collection[Endpoint]) -> None:
+        for to in self._channels.keys() - set(members):
+            held = [key for key in self._streams if key[0] == to]
+            if self._beside[to] or not all(self._streams[key].is_idle for key in held):
+                continue
+            streams = [self._streams.pop(key) for key in held]
+            leaving = asyncio.create_task(_end(streams, [self._channels.pop(to)]))
+            self._leaving.add(leaving)
+            leaving.add_done_callback(self._leaving.discard)
+
     async def close(self) -> None:
         self._closed = True
         streams, self._streams = list(self._streams.values()), {}
         channels, self._channels = list(self._channels.values()), {}
-        for stream in streams:
-            await stream.close()
-        for channel in channels:
-            # A peer that is stopped must not hold back our end.
-            with contextlib.suppress(asyncio.TimeoutError):
-                await asyncio.wait_for(channel.close(None), CLOSE_SECONDS_MAX)
+        await _end(streams, channels)
+        await asyncio.gather(*self._leaving, return_exceptions=True)
+
+    @contextlib.contextmanager
+    def _running_beside(self, to: Endpoint) -> Iterator[None]:
+        self._beside[to] += 1
+        try:
+            yield
+        finally:
+            self._beside[to] -= 1
+            if not self._beside[to]:
+                del self._beside[to]
 
     def _stream(self, to: Endpoint, service: str) -> calls.CallStream:
         stream = self._streams.get((to, service))
@@ -132,6 +159,15 @@ class GrpcTransport:
             channel = grpc.aio.secure_channel(str(to), self._credentials, options=options)
         self._channels[to] = channel
         return channel
+
+
+async def _end(streams: Iterable[calls.CallStream], channels: Iterable[grpc.aio.Channel]) -> None:
+    for stream in streams:
+        await stream.close()
+    for channel in channels:
+        # A peer that is stopped must not hold back our end.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(channel.close(None), CLOSE_SECONDS_MAX)
 
 
 # The process that first opened a channel; 0: none did. A child inherits it.

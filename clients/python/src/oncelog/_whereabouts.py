@@ -238,6 +238,7 @@ class Whereabouts:
                 continue
             self._turn = processes.index(endpoint)
             self.directory.learn(request, reply)
+            self.transport.retain(self.processes())
             return
         self._turn += 1
         if stale is not None:

@@ -8,7 +8,7 @@ of several operations may share one. Where the answer is lost, so is what it sai
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Collection
 from typing import Any
 
 from oncelog._core.routing import Directory, Endpoint
@@ -63,6 +63,9 @@ class RecordedTransport:
         self, to: Endpoint, service: str, listener: Callable[[], None]
     ) -> Callable[[], None]:
         return self.inner.on_end(to, service, listener)
+
+    def retain(self, members: Collection[Endpoint]) -> None:
+        self.inner.retain(members)
 
     async def close(self) -> None:
         await self.inner.close()

@@ -1,0 +1,118 @@
+"""The channels of the client: one for each member that it talks to, and none for who left."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable
+from typing import Any
+
+from oncelog._core.routing import Endpoint
+from oncelog._transport import GrpcTransport
+from oncelogpb.v1 import cluster_pb2
+from oncelogpb.v1 import partition_leader_pb2 as pb
+from tests.unit.client.scripted import ScriptedTransport, on_virtual_time, protocol_over
+from tests.unit.rpc.harness import run, serving
+
+
+class Leader:
+    """A process whose answers wait for `go`."""
+
+    def __init__(self) -> None:
+        self.go = asyncio.Event()
+        self.go.set()
+        self.begun = 0
+
+    async def answer(self, request: Any, call: Any) -> Any:
+        self.begun += 1
+        await self.go.wait()
+        return pb.FetchReply() if isinstance(request, pb.FetchRequest) else pb.ListTopicsReply()
+
+    async def subscribe(self, request: Any, call: Any) -> Any:
+        self.begun += 1
+        yield pb.FetchReply()
+        await self.go.wait()
+        yield pb.FetchReply()
+
+
+async def read_two(transport: GrpcTransport, to: Endpoint) -> int:
+    request = pb.SubscribeRequest()
+    replies = transport.stream(to, "partition_leader.subscribe", request)
+    async with contextlib.aclosing(replies):
+        return len([reply async for reply in replies])
+
+
+def asked(method: str, request: Any) -> Callable[[GrpcTransport, Endpoint], Any]:
+    return lambda transport, to: transport.call(to, method, request, 5_000)
+
+
+USES: list[Callable[[GrpcTransport, Endpoint], Any]] = [
+    asked("partition_leader.fetch", pb.FetchRequest()),
+    asked("partition_leader.list_topics", pb.ListTopicsRequest()),
+    read_two,
+]
+
+
+def test_who_is_no_member_any_more_loses_its_channel_once_nothing_runs_on_it() -> None:
+    async def story() -> None:
+        leader = Leader()
+        async with serving(
+            "PartitionLeader",
+            fetch=leader.answer,
+            list_topics=leader.answer,
+            subscribe=leader.subscribe,
+        ) as (server, _):
+            transport = GrpcTransport()
+            to, other = Endpoint("127.0.0.1", server.port), Endpoint("127.0.0.1", 1)
+            for use in USES:
+                leader.go.clear()
+                begun = leader.begun
+                using = asyncio.create_task(use(transport, to))
+                while leader.begun == begun:
+                    await asyncio.sleep(0.01)
+                transport.retain([other])
+                assert list(transport._channels) == [to], "an answer is on its way"
+                leader.go.set()
+                await using
+                transport.retain([to])
+                assert list(transport._channels) == [to]
+                transport.retain([other])
+                assert not transport._channels
+                assert not transport._streams
+            # Who comes back is connected to again.
+            await USES[0](transport, to)
+            await transport.close()
+
+    run(story())
+
+
+def test_a_process_that_holds_a_session_keeps_its_channel() -> None:
+    async def story() -> None:
+        transport = GrpcTransport()
+        to = Endpoint("127.0.0.1", 1)
+        forget = transport.on_end(to, "coordinator", lambda: None)
+        transport.retain([])
+        assert list(transport._channels) == [to]
+        forget()
+        transport.retain([])
+        assert not transport._channels
+        await transport.close()
+
+    run(story())
+
+
+def test_each_look_at_the_cluster_says_who_its_members_are() -> None:
+    async def story() -> None:
+        transport = ScriptedTransport()
+        protocol = protocol_over(transport)
+        await protocol.refresh()
+        members = {Endpoint(n.endpoint.host, n.endpoint.port) for n in protocol.directory.nodes}
+        assert set(transport.retained[-1]) == {Endpoint("boot", 1), *members}
+        transport.handlers["cluster.get_metadata"] = lambda to, request: (
+            cluster_pb2.GetMetadataReply(cluster_id=b"c", etcd_reachable=False)
+        )
+        asked_before = len(transport.retained)
+        await protocol.refresh()
+        assert len(transport.retained) == asked_before, "who knows nothing newer says nothing"
+
+    on_virtual_time(story)
