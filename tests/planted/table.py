@@ -8,6 +8,7 @@ from typing import Final
 from tests.planted.bugs import (
     checker,
     client,
+    cluster_recovery,
     committed_log,
     coordinator,
     elections,
@@ -39,6 +40,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *storage.BUGS,
     *fetching.BUGS,
     *recovery.BUGS,
+    *cluster_recovery.BUGS,
     *client.BUGS,
     *checker.BUGS,
     *spark.BUGS,

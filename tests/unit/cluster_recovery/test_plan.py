@@ -57,8 +57,10 @@ def may_lead(state: PartitionState, last_epoch: int) -> bool:
     return fitness(state, Prepared(bytes.fromhex(NOW), last_epoch)) is Fitness.FIT
 
 
-def test_a_sound_replica_leads_far_above_all_epochs() -> None:
-    plan = make_plan([replica(last_epoch=5, noted_epoch=3)], Standing())
+@pytest.mark.parametrize(("logged", "noted"), [(5, 3), (3, 5)])
+def test_a_sound_replica_leads_far_above_all_epochs(logged: int, noted: int) -> None:
+    """Also above one that it won, and died before its first frame was durable."""
+    plan = make_plan([replica(last_epoch=logged, noted_epoch=noted)], Standing())
     state = plan.partitions[CONTROL]
     assert (plan.doubts, state.epoch, state.unclean_epoch) == ([], 5 + RECOVERY_EPOCHS, 0)
     assert may_lead(state, 5)
@@ -83,6 +85,8 @@ def test_a_damaged_replica_stays_offline_under_an_epoch_that_it_did_not_reach(no
     state = plan.partitions[CONTROL]
     assert fitness(state, Prepared(b"fresh incarnation", 0)) is not Fitness.FIT
     assert state.epoch >= RECOVERY_EPOCHS
+    # The incarnation that last led may, when a better copy of its directory is brought.
+    assert may_lead(state, 5) == bool(noted)
 
 
 def test_a_topic_comes_back_as_its_newest_memory_has_it_with_vacant_keys_for_the_rest() -> None:
@@ -133,6 +137,12 @@ def test_later_directories_fill_vacant_keys_and_leave_the_rest() -> None:
     # Once more, as after a crash: nothing is left to do.
     again = Standing({**first.partitions, **second.partitions}, first.topics)
     assert make_plan([of_orders(1, node_id="b", path="/b")], again).partitions == {}
+
+
+def test_the_epoch_of_a_vacant_key_is_not_used_again() -> None:
+    vacant = PartitionState(replicas=(), epoch=RECOVERY_EPOCHS + 9)
+    plan = make_plan([replica(last_epoch=5)], Standing({CONTROL: vacant}, {}))
+    assert plan.partitions[CONTROL].epoch == RECOVERY_EPOCHS + 9
 
 
 def test_a_topic_that_was_made_meanwhile_under_the_name_keeps_it() -> None:

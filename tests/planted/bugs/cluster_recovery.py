@@ -1,0 +1,228 @@
+"""Bugs of `oncelog cluster recover`: which epochs, in which etcd, beside whom."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "recovery-forgets-a-won-epoch",
+        "§5: no epoch that anybody may have used is used again",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.plan:_place",
+                "max(replica.last_epoch, noted, epoch_min - RECOVERY_EPOCHS)",
+                "max(replica.last_epoch, epoch_min - RECOVERY_EPOCHS)",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_plan", "test_a_sound_replica_leads_far_above_all_epochs"
+            ): "1048579, 0) == ([], 1048581, 0)"
+        },
+    ),
+    Bug(
+        "recovery-forgets-a-vacant-epoch",
+        "§5: no epoch that anybody may have used is used again",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.plan:_place",
+                "max(replica.last_epoch, noted, epoch_min - RECOVERY_EPOCHS)",
+                "max(replica.last_epoch, noted)",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_plan", "test_the_epoch_of_a_vacant_key_is_not_used_again"
+            ): "assert 1048581 == (1048576 + 9)"
+        },
+    ),
+    Bug(
+        "damaged-incarnation-in-isr",
+        "§5: a better copy of a damaged replica may lead later",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.plan:_place",
+                "isr = () if record is None else (record.incarnation,)",
+                "isr = (replica.incarnation,)",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_plan",
+                "test_a_damaged_replica_stays_offline_under_an_epoch_that_it_did_not_reach",
+            ): "assert False == True"
+        },
+    ),
+    Bug(
+        "moved-directory-recovered",
+        "§5: a replica is of the partition that its record names",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.inventory:_look_at",
+                "if record is not None and record.partition != partition:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_perform",
+                "test_a_directory_that_was_moved_by_hand_is_refused",
+            ): "DID NOT RAISE RecoveryRefused"
+        },
+    ),
+    Bug(
+        "older-etcd-taken-for-known",
+        "I25, §5: an etcd restored from a backup is refused",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.perform:_is_as_known",
+                "and known.revision <= revision",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_perform",
+                "test_i25_an_etcd_of_the_past_is_not_taken_for_the_one_that_was_known",
+            ): "DID NOT RAISE RecoveryRefused"
+        },
+    ),
+    Bug(
+        "etcd-below-logged-epochs-taken",
+        "I25, §5: an etcd restored from a backup is refused",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.perform:_is_as_known",
+                "replica.last_epoch <= state.epoch",
+                "True",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_perform",
+                "test_i25_an_etcd_of_the_past_is_not_taken_for_the_one_that_was_known",
+            ): "DID NOT RAISE RecoveryRefused"
+        },
+    ),
+    Bug(
+        "etcd-of-another-past-taken",
+        "I25, §5: an etcd restored from a backup is refused",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.perform:survey",
+                "known = known and await has_history_of(etcd, directory.remembered)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_perform",
+                "test_i25_an_etcd_of_the_past_is_not_taken_for_the_one_that_was_known",
+            ): "DID NOT RAISE RecoveryRefused"
+        },
+    ),
+    Bug(
+        "second-recovery-not-counted",
+        "§5: a directory works only with the recovery that it took part in",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.perform:survey",
+                "_cluster_of(directories, cluster_id, highest + 1)",
+                "_cluster_of(directories, cluster_id, max(highest, 1))",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_perform",
+                "test_a_second_recovery_is_counted_also_where_etcd_is_empty",
+            ): "3) == (<Mode.FOUND: 'found'>, 4)"
+        },
+    ),
+    Bug(
+        "recovery-over-a-new-cluster",
+        "§5: a recovery overwrites nothing that came beside it",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.perform:perform",
+                "await _write(etcd, [compare], [*gone,",
+                "await _write(etcd, [], [*gone,",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_perform",
+                "test_a_recovery_overwrites_nothing_that_came_beside_it",
+            ): "DID NOT RAISE RecoveryRefused"
+        },
+    ),
+    Bug(
+        "recovery-over-new-partitions",
+        "§5: a recovery overwrites nothing that came beside it",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.perform:perform",
+                "[Compare(put.key, revisions.get(put.key, 0)) for put in batch]",
+                "[]",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_perform",
+                "test_a_recovery_overwrites_nothing_that_came_beside_it",
+            ): "DID NOT RAISE RecoveryRefused"
+        },
+    ),
+    Bug(
+        "recovery-over-a-new-topic",
+        "§5: a recovery overwrites nothing that came beside it",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.perform:_write_topics",
+                "[Compare(key, revisions.get(key, 0))]",
+                "[]",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_perform",
+                "test_a_recovery_overwrites_nothing_that_came_beside_it",
+            ): "DID NOT RAISE RecoveryRefused"
+        },
+    ),
+    Bug(
+        "two-clusters-recovered-as-one",
+        "§5: one recovery is of one cluster",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.perform:_require_one_cluster",
+                "if len(by_cluster) > 1:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_perform", "test_directories_of_two_clusters_are_not_made_one"
+            ): "DID NOT RAISE RecoveryRefused"
+        },
+    ),
+    Bug(
+        "loss-accepted-silently",
+        "§5: what may be lost is lost only with --accept-loss",
+        (
+            Edit(
+                "services.runtime.cluster_recovery.perform:plan_of",
+                "if plan.doubts and loss is Loss.REFUSED:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_perform",
+                "test_what_is_in_doubt_is_not_lost_before_somebody_says_so",
+            ): "DID NOT RAISE RecoveryRefused"
+        },
+    ),
+)
