@@ -23,6 +23,7 @@ from tests.planted.bugs import (
     snapshots,
     spark,
     storage,
+    topics,
 )
 from tests.planted.planting import Bug
 
@@ -41,6 +42,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *fetching.BUGS,
     *recovery.BUGS,
     *cluster_recovery.BUGS,
+    *topics.BUGS,
     *client.BUGS,
     *checker.BUGS,
     *spark.BUGS,

@@ -199,6 +199,29 @@ def test_a_creator_that_lost_its_lease_meanwhile_creates_nothing(world: World) -
         with pytest.raises(Unavailable, match="lost its lease"):
             await creating
         assert world.server.range(keys.TOPICS) == []
+        assert partition_keys(world) == []
+
+    world.run(story)
+
+
+def test_a_creator_that_lost_the_name_to_another_does_not_take_its_topic_for_its_own(
+    world: World,
+) -> None:
+    async def story() -> None:
+        slow, other = world.node("n1"), world.node("n2")
+        await slow.start(elections=False)
+        await other.start(elections=False)
+        real = slow.etcd.txn
+
+        async def late(compares, then):  # type: ignore[no-untyped-def]
+            if any(op.key == keys.topic_key("orders") for op in then):
+                world.server.expire(slow.membership.lease)
+                await other.topics.create("orders", 1, 1, {})
+            return await real(compares, then)
+
+        slow.etcd.txn = late  # type: ignore[method-assign]
+        with pytest.raises(Unavailable, match="lost its lease"):
+            await slow.topics.create("orders", 2, 1, {})
 
     world.run(story)
 
@@ -246,6 +269,47 @@ def test_alter_merges_and_an_empty_value_removes(world: World) -> None:
         assert node.view.topic("orders") == info
         with pytest.raises(UnknownTopic):
             await node.topics.alter("nothing", {})
+
+    world.run(story)
+
+
+def test_each_change_makes_a_later_version(world: World) -> None:
+    """By it a recovery tells which memory of a topic is the newest."""
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        await node.topics.create("orders", 1, 1, {})
+        versions = []
+        for number in range(3):
+            await node.topics.alter("orders", {"a": str(number)})
+            found = world.server.get(keys.topic_key("orders"))
+            assert found is not None
+            versions.append(keys.topic_value(found.value).version)
+        assert versions == sorted(set(versions)), versions
+
+    world.run(story)
+
+
+def test_a_deletion_spares_the_next_topic_of_that_name(world: World) -> None:
+    async def story() -> None:
+        node, other = world.node("n1"), world.node("n2")
+        await node.start(elections=False)
+        await other.start(elections=False)
+        first = await node.topics.create("orders", 1, 1, {})
+        await other.view.wait_for(lambda view: view.topic("orders") == first, timeout_ms=1_000)
+        real = node.etcd.txn
+
+        async def slow(compares, then):  # type: ignore[no-untyped-def]
+            result = await real(compares, then)
+            node.etcd.txn = real  # type: ignore[method-assign]
+            await other.topics.create("orders", 2, 1, {})
+            return result
+
+        node.etcd.txn = slow  # type: ignore[method-assign]
+        assert await node.topics.delete("orders") == first.topic_id
+        found = world.server.get(keys.topic_key("orders"))
+        assert found is not None, "it deleted what another has made since"
+        assert keys.topic_value(found.value).partitions == 2
 
     world.run(story)
 

@@ -1,0 +1,75 @@
+"""Bugs of creating and deleting topics: a name is one topic's at a time."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "creation-lies-about-anothers-topic",
+        "I29, §5: what is said of a creation is what stands",
+        (
+            Edit(
+                "services.runtime.etcd.topics:EtcdTopics._publish",
+                "if found is None or _decode(found).topic_id != value.topic_id:",
+                "if found is None:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_topics",
+                "test_a_creator_that_lost_the_name_to_another_does_not_take_its_topic_for_its_own",
+            ): "DID NOT RAISE Unavailable"
+        },
+    ),
+    Bug(
+        "partitions-without-the-name",
+        "§5: each step of a creation compares that the name is still taken",
+        (
+            Edit(
+                "services.runtime.etcd.topics:EtcdTopics._write_partitions",
+                "[Compare(marker.key, marker.mod_revision)]",
+                "[]",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_topics", "test_a_creator_that_lost_its_lease_meanwhile_creates_nothing"
+            ): "'] == []"
+        },
+    ),
+    Bug(
+        "deletion-takes-the-next-topic",
+        "I29, §5: a deletion is of a topic id, not of a name",
+        (
+            Edit(
+                "services.runtime.etcd.topics:EtcdTopics.delete",
+                "if standing is None or _decode(standing).topic_id != topic.topic_id:",
+                "if standing is None:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_topics", "test_a_deletion_spares_the_next_topic_of_that_name"
+            ): "it deleted what another has made since"
+        },
+    ),
+    Bug(
+        "version-of-a-topic-stays",
+        "§5: of two memories of a topic the later version counts",
+        (
+            Edit(
+                "services.runtime.etcd.topics:EtcdTopics.alter",
+                "version=topic.version + 1",
+                "version=topic.version",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_topics", "test_each_change_makes_a_later_version"
+            ): "assert [0, 0, 0] == [0]"
+        },
+    ),
+)
