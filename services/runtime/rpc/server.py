@@ -226,12 +226,10 @@ class RpcServer:
                 end,
                 self._unread_of(context),
             )
-            self._stream_count += 1
             try:
                 error = await self._pump(method, data, call, context)
             finally:
                 call.holds(0)
-                self._stream_count -= 1
                 end.over()
             if error is not None:
                 del data
@@ -246,6 +244,10 @@ class RpcServer:
         handler is not asked for more before it is written."""
         try:
             self._admit_stream()
+        except OncelogError as error:
+            return method.count(error)
+        self._stream_count += 1
+        try:
             if method.call is None:
                 raise method.unsupported()
             request = method.decode(data, self._limits)
@@ -257,6 +259,8 @@ class RpcServer:
             return method.count(error)
         except Exception as error:
             return method.fault(error)
+        finally:
+            self._stream_count -= 1
         return None
 
     def _refused_stream(self, method: Method) -> Callable[..., Any]:
