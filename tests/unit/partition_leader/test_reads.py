@@ -14,7 +14,7 @@ from oncelogpb.v1 import types_pb2
 from services.core.ids import PartitionId
 from services.participant.handler import ParticipantHandler
 from services.partition_leader.config import PartitionLeaderConfig
-from services.partition_leader.fetching import REPLY_MARGIN_MS, SUBSCRIBE_BYTES_LEAST
+from services.partition_leader.fetching import SUBSCRIBE_BYTES_LEAST
 from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import FIRST, SECOND, FakeCall, World
 from tests.unit.partition_leader.messages import (
