@@ -23,6 +23,7 @@ from tests.planted.bugs import (
     snapshots,
     spark,
     storage,
+    streams,
     topics,
 )
 from tests.planted.planting import Bug
@@ -43,6 +44,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *recovery.BUGS,
     *cluster_recovery.BUGS,
     *topics.BUGS,
+    *streams.BUGS,
     *client.BUGS,
     *checker.BUGS,
     *spark.BUGS,

@@ -1,0 +1,135 @@
+"""Bugs of call streams, subscriptions and peers: what they leave behind."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "subscription-counted-before-admitted",
+        "§13: streams_max streams are let in, not one fewer",
+        (
+            Edit(
+                "services.runtime.rpc.server:RpcServer._pump",
+                "self._admit_stream()",
+                "self._stream_count += 1\n"
+                "            self._admit_stream()\n"
+                "            self._stream_count -= 1",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_stream_ends",
+                "test_a_subscription_that_has_ended_says_so_and_leaves_its_place_to_the_next",
+            ): "Throttled"
+        },
+    ),
+    Bug(
+        "place-of-a-subscription-kept",
+        "§13: a stream that has ended counts no more",
+        (Edit("services.runtime.rpc.server:RpcServer._pump", "self._stream_count -= 1", "pass"),),
+        {
+            unit(
+                "rpc/test_stream_ends",
+                "test_a_subscription_that_has_ended_says_so_and_leaves_its_place_to_the_next",
+            ): "Throttled"
+        },
+    ),
+    Bug(
+        "end-of-a-subscription-not-told",
+        "§9: whoever asked is told that a stream has ended",
+        (Edit("services.runtime.rpc.server:RpcServer._server_stream", "end.over()", "pass"),),
+        {
+            unit(
+                "rpc/test_stream_ends",
+                "test_a_subscription_that_has_ended_says_so_and_leaves_its_place_to_the_next",
+            ): "nobody was told"
+        },
+    ),
+    Bug(
+        "two-calls-under-one-number",
+        "§9: every call that was read is answered once",
+        (
+            Edit(
+                "services.runtime.rpc.call_stream:CallStream._refusal",
+                "if number in self._running:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_stream_ends",
+                "test_a_number_that_is_in_use_is_refused_and_answers_the_first_who_has_it",
+            ): "two handlers ran under one number"
+        },
+    ),
+    Bug(
+        "last-answer-cut-off",
+        "§9: every call that was read is answered once, unless the stream ends first",
+        (
+            Edit(
+                "services.runtime.rpc.call_stream:CallStream._write", "self._writing = True", "pass"
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_stream_ends", "test_the_last_answer_is_written_before_the_stream_ends"
+            ): "assert [] == [1]"
+        },
+    ),
+    Bug(
+        "handlers-outlive-their-stream",
+        "§9: handlers are cancelled, then it is told that their stream ended",
+        (
+            Edit(
+                "services.runtime.rpc.call_stream:CallStream.run",
+                "tasks = [reader, writer, dry, *self._running.values()]",
+                "tasks = [reader, writer, dry]",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_stream_ends",
+                "test_handlers_are_cancelled_before_it_is_told_that_their_stream_ended",
+            ): "assert ['ended'] == ['cancelled', 'ended']"
+        },
+    ),
+    Bug(
+        "late-asker-not-told",
+        "§9: whoever asked is told that a stream has ended, also too late",
+        (Edit("services.runtime.rpc.handling:StreamEnd.tell", "if self._over:", "if False:"),),
+        {
+            unit(
+                "rpc/test_server", "test_who_asks_after_the_stream_has_ended_is_told_as_well"
+            ): "'in time'] == "
+        },
+    ),
+    Bug(
+        "peer-hung-up-on-in-a-call",
+        "§9: a peer is hung up on only while nobody calls it",
+        (
+            Edit(
+                "services.runtime.rpc.peers:GrpcPeers._in_use",
+                "peer.idle.cancel()\n            peer.idle = None",
+                "peer.idle = None",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_stream_ends", "test_a_peer_is_not_hung_up_on_while_it_is_called"
+            ): "an idle timer runs only while nobody calls"
+        },
+    ),
+    Bug(
+        "closed-peers-call",
+        "§9: who is stopping begins no call",
+        (Edit("services.runtime.rpc.peers:GrpcPeers.call", "if self._closed:", "if False:"),),
+        {
+            unit(
+                "rpc/test_stream_ends", "test_who_has_hung_up_on_everybody_calls_nobody"
+            ): "DID NOT RAISE Unavailable"
+        },
+    ),
+)
