@@ -60,7 +60,7 @@ from tests.golden.asking import AskingDriver
 from tests.golden.host import MachineHost
 
 # Small, so that a story can reach them.
-CONFIG = OffsetManagerConfig(open_transactions_max=4, groups_max=3)
+CONFIG = OffsetManagerConfig(open_transactions_max=4, groups_max=3, offsets_per_group_max=6)
 FROM_WORDS = {FROM_NONE: "none", FROM_ANY: "any"}
 OUTCOMES = {"c": Outcome.COMMITTED, "a": Outcome.ABORTED}
 

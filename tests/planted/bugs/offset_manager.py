@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.planted.planting import Bug, Edit, story
+from tests.planted.planting import Bug, Edit, story, unit
 
 BUGS: Final = (
     Bug(
@@ -290,6 +290,55 @@ BUGS: Final = (
             story(
                 "offset_manager/last_commits_go_with_their_producer"
             ): "+fetch g -> orders/0=30 last(100)=3.5"
+        },
+    ),
+    Bug(
+        "first-in-line-released",
+        "I22, §8: of a chain each transaction ends for itself",
+        (
+            Edit(
+                "services.offset_manager.group:Group.release",
+                "pending = line.pop(index)",
+                "pending = line.pop(0)",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/the_later_in_line_is_dropped_alone"
+            ): "held by transactions or in line, not both"
+        },
+    ),
+    Bug(
+        "one-partition-too-many",
+        "§13: offsets_per_group_max is the most that a group holds",
+        (
+            Edit(
+                "services.offset_manager.machine:OffsetManagerMachine._require_room",
+                "+ len(new) > limit:",
+                "+ len(new) > limit + 1:",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/a_full_group_takes_steps_of_what_it_has"
+            ): "-commit g orders/6:none>1 -> LIMIT_EXCEEDED"
+        },
+    ),
+    Bug(
+        "transaction-offsets-on-a-full-disk",
+        "I28: a full disk refuses data",
+        (
+            Edit(
+                "services.offset_manager.service:OffsetManagerService.commit_transaction_offsets",
+                "replica.require_room()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_service",
+                "test_i28_a_full_disk_refuses_commits_and_answers_reads",
+            ): "DID NOT RAISE DiskFull"
         },
     ),
 )

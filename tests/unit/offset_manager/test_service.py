@@ -104,6 +104,11 @@ def test_i28_a_full_disk_refuses_commits_and_answers_reads() -> None:
             await service.commit_offsets(
                 pb.CommitOffsetsRequest(offsets=_offsets(6, start=5)), CALL
             )
+        step = pb.CommitTransactionOffsetsRequest(
+            tx_id=TX, producer=PRODUCER, offsets=_offsets(6, start=5)
+        )
+        with pytest.raises(DiskFull):
+            await service.commit_transaction_offsets(step, CALL)
         fetched = await service.fetch_offsets(pb.FetchOffsetsRequest(group=GROUP), CALL)
         assert fetched.offsets[0].offset == 5
         await service.delete_group(pb.DeleteGroupRequest(group=GROUP), CALL)
