@@ -8,6 +8,7 @@ from typing import Final
 from tests.planted.bugs import (
     checker,
     client,
+    client_loop,
     cluster_recovery,
     committed_log,
     coordinator,
@@ -46,6 +47,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *topics.BUGS,
     *streams.BUGS,
     *client.BUGS,
+    *client_loop.BUGS,
     *checker.BUGS,
     *spark.BUGS,
 )

@@ -339,4 +339,21 @@ BUGS: Final = (
             ): "of `random_bytes`, not of the system",
         },
     ),
+    Bug(
+        "gauges-outlive-the-leadership",
+        "§16: what is shown of a partition is of who leads it",
+        (
+            Edit(
+                "services.runtime.driver:Driver._forget_gauges",
+                'reporter.forget("partition", name)',
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_of_a_partition_that_is_led_no_more_nothing_is_shown_but_that",
+            ): "open_transactions",
+        },
+    ),
 )

@@ -543,4 +543,21 @@ BUGS: Final = (
             ): "-send t5 p1 1+5 -> DUPLICATE_SEQUENCE"
         },
     ),
+    Bug(
+        "subscribers-are-not-counted",
+        "§9: whoever reads nothing costs no more than a limit",
+        (
+            Edit(
+                "services.partition_leader.fetching:Fetching.subscribe",
+                "min(budget, max(call.spare(), SUBSCRIBE_BYTES_LEAST))",
+                "budget",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_reads",
+                "test_a_subscription_reads_no_more_than_its_caller_has_room_for[0-1]",
+            ): "assert 3 == 1",
+        },
+    ),
 )

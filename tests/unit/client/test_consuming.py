@@ -275,3 +275,22 @@ def test_closing_ends_the_iteration_and_a_poll_after_it_says_so() -> None:
             await consumer.poll(0.0)
 
     consuming(work, [reply(0, 0, 2)])
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        leader.FetchedBatch.KIND_COMMITTED,
+        leader.FetchedBatch.KIND_ABORTED,
+        leader.FetchedBatch.KIND_CONTROL,
+    ],
+    ids=leader.FetchedBatch.Kind.Name,
+)
+def test_what_is_no_data_is_not_given_as_records(kind: leader.FetchedBatch.Kind.ValueType) -> None:
+    marker = reply(0, 0, 1)
+    marker.partitions[0].batches[0].kind = kind
+
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        assert await offsets_of(consumer, 2) == [1, 2]
+
+    consuming(work, [marker, reply(0, 1, 2)])

@@ -92,3 +92,30 @@ def test_calls_for_any_process_go_to_one_after_the_other() -> None:
         return {port for method, port in transport.asked if method.endswith("list_topics")}
 
     assert on_virtual_time(work)[0] == {5, 6}
+
+
+def test_a_question_that_comes_after_the_asking_is_asked_itself() -> None:
+    async def work() -> None:
+        transport = ScriptedTransport(5)
+        protocol = protocol_over(transport)
+        first = asyncio.create_task(protocol.refresh())
+        await asyncio.sleep(transport.delay_s / 2)
+        await protocol.refresh(topics=["a"])
+        assert protocol.directory.topic("a") is not None
+        await first
+
+    on_virtual_time(work)
+
+
+def test_who_asks_is_told_that_nobody_answers() -> None:
+    async def work() -> None:
+        transport = ScriptedTransport(5)
+
+        def silent(to: Endpoint, request: Any) -> Any:
+            raise errors.Unavailable("x")
+
+        transport.handlers["cluster.get_metadata"] = silent
+        with pytest.raises(errors.Unavailable, match="no process answers"):
+            await protocol_over(transport).refresh()
+
+    on_virtual_time(work)

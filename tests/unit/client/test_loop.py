@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import inspect
 import os
 import signal
 import threading
@@ -216,3 +217,21 @@ def test_who_comes_after_the_end_is_not_left_waiting() -> None:
     late = asyncio.run_coroutine_threadsafe(asyncio.Event().wait(), ended.loop)
     with pytest.raises(concurrent.futures.CancelledError):
         late.result(10)
+
+
+def test_a_function_that_raises_stop_iteration_ends_the_wait_for_it(loop: LoopThread) -> None:
+    async def serving(serve: Serve) -> None:
+        async with asyncio.timeout(5):
+            await serve(next, iter(()))
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        loop.run_serving(serving)
+
+
+def test_work_that_a_closed_loop_refuses_is_closed(loop: LoopThread) -> None:
+    """Else it complains, somewhere else, that it was never awaited."""
+    loop.close()
+    work = double(1)
+    with pytest.raises(Closed):
+        loop.run(work)
+    assert inspect.getcoroutinestate(work) == inspect.CORO_CLOSED

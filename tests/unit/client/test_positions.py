@@ -148,3 +148,24 @@ def test_i15_commits_cover_the_log_without_gap_or_overlap(plan: list[tuple[str, 
                 covered = to
             positions.committed(positions.progress(), None)
         positions.check()
+
+
+def test_a_commit_that_became_visible_ends_the_chain_on_the_one_before() -> None:
+    positions = standing(10, 10, read=5)
+    positions.committed(positions.progress(), After(producer_id=7, tx_id=99))
+    positions.fetched(P0, 20)
+    positions.given(P0, 20)
+    positions.committed(positions.progress(), None)
+    positions.fetched(P0, 25)
+    positions.given(P0, 25)
+    offset = only_offset(positions, producer_id=7)
+    assert (offset.from_offset, offset.after_tx_id) == (20, 0)
+
+
+def test_i15_what_is_read_while_a_commit_is_decided_belongs_to_the_next_one() -> None:
+    positions = standing(10, 10, read=5)
+    covered = positions.progress()
+    positions.fetched(P0, 20)
+    positions.given(P0, 20)
+    positions.committed(covered, None)
+    assert positions.progress() == [Progress(P0, 15, 20)]

@@ -475,3 +475,20 @@ def test_a_process_of_the_bootstrap_list_that_is_down_is_passed_over() -> None:
         return await protocol.topic("a")
 
     assert on_virtual_time(work)[0].name == "a"
+
+
+def test_a_gap_behind_a_batch_that_is_refused_for_good_is_told_with_it() -> None:
+    transport = ScriptedTransport(5)
+
+    def refuse(to: Endpoint, request: Any) -> Any:
+        reply = accept(to, request)
+        refusals = (errors.TooLarge("x"), errors.OutOfOrderSequence("x"))
+        for result, error in zip(reply.results, refusals, strict=True):
+            result.error.CopyFrom(errors.to_status(error))
+        return reply
+
+    transport.handlers["partition_leader.produce"] = refuse
+    reply, _ = ask(transport, "partition_leader.produce", produce_request(0, 0))
+    assert transport.count("partition_leader.produce") == 1
+    reasons = [errors.from_status(result.error).reason for result in reply.results]
+    assert reasons == ["TOO_LARGE", "OUT_OF_ORDER_SEQUENCE"]

@@ -7,10 +7,14 @@ from typing import Any
 
 import pytest
 
+from oncelog._core.routing import Endpoint
 from oncelog.aio.consumer import Consumer
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.options import ConsumerOptions
 from oncelogpb import errors
+from oncelogpb.v1 import coordinator_pb2 as pb
+from oncelogpb.v1 import types_pb2 as types
+from tests.unit.client.scripted import ScriptedTransport
 from tests.unit.client.test_transactions import Services, transacting
 
 
@@ -52,5 +56,34 @@ def test_a_consumer_without_a_group_has_no_progress_to_commit() -> None:
         consumer = Consumer(producer.protocol, ConsumerOptions(), {}, None)
         with pytest.raises(errors.InvalidArgument, match="no group"):
             producer.transaction(consumer)
+
+    transacting(work)
+
+
+def test_a_takeover_that_is_answered_late_does_not_replace_who_registered_since() -> None:
+    async def work(
+        producer: TransactionalProducer, services: Services, transport: ScriptedTransport
+    ) -> None:
+        await producer.identity()
+        register, asked = transport.handlers["coordinator.init_producer"], 0
+
+        async def late_at_first(to: Endpoint, request: Any) -> Any:
+            nonlocal asked
+            asked += 1
+            if asked > 1:
+                return register(to, request)
+            await asyncio.sleep(1)
+            forgotten = types.Producer(producer_id=99, generation=1)
+            return pb.InitProducerReply(producer=forgotten)
+
+        transport.handlers["coordinator.init_producer"] = late_at_first
+        for session_ended in list(transport.listeners):
+            session_ended()
+        await asyncio.sleep(0.1)
+        producer.doubt(0)
+        newer = await producer.identity()
+        await asyncio.sleep(2)
+        assert asked == 2
+        assert await producer.identity() is newer
 
     transacting(work)

@@ -243,3 +243,11 @@ def test_bootstrap_lists() -> None:
 def test_what_is_no_bootstrap_list_is_refused(bootstrap: str) -> None:
     with pytest.raises(errors.InvalidArgument):
         routing.parse_bootstrap(bootstrap)
+
+
+@pytest.mark.parametrize("key", [PartitionKey(TOPIC, 0), Key(Kind.CONSUMER_GROUP, "g")])
+def test_a_redirect_to_where_we_were_is_no_news(key: Key | PartitionKey) -> None:
+    """Else two processes that disagree would be asked without a pause."""
+    directory = Directory()
+    there = errors.NotLeader("x", leader_host="h", leader_port=9)
+    assert [directory.redirect(key, there) for _ in range(2)] == [True, False]

@@ -533,3 +533,24 @@ def test_closing_aborts_what_is_open() -> None:
         assert abort.parts[0] == place(0)
 
     transacting(work)
+
+
+def test_what_is_spoiled_while_it_begins_sends_nothing_any_more() -> None:
+    async def work(
+        producer: TransactionalProducer, services: Services, transport: ScriptedTransport
+    ) -> None:
+        await producer.start()
+        tx = producer.transaction()
+        await tx.__aenter__()
+        for _ in range(3):
+            await tx.send("a", BIG, partition=0)
+        while not transport.count("coordinator.begin_transaction"):
+            await asyncio.sleep(0.0001)
+        assert services.names() == ["init_producer"], "it is on its way"
+        tx._spoil(errors.InvalidArgument("a record that cannot be encoded"))
+        await asyncio.sleep(1)
+        assert "produce" not in services.names()
+        await tx.abort()
+        assert [request.tx_id for request in services.of("abort_transaction")] == [101]
+
+    transacting(work)

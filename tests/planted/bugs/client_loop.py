@@ -1,0 +1,131 @@
+"""Bugs of the client's consume, transform, produce: what it reads, what a commit covers, who commits
+it, and how it ends."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "markers-are-records",
+        "§10: a consumer gives records, and nothing else that lies between them",
+        (
+            Edit(
+                "oncelog.aio.fetching:Prefetcher._queue_batch",
+                "if batch.kind != partition_leader_pb2.FetchedBatch.KIND_DATA:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_consuming",
+                "test_what_is_no_data_is_not_given_as_records[KIND_COMMITTED]",
+            ): "== [1, 2]",
+        },
+    ),
+    Bug(
+        "spoiled-while-opening-sends-on",
+        "I3: of a transaction that is spoiled nothing more goes out",
+        (
+            Edit(
+                "oncelog.aio.transactions:Transaction._begin",
+                "        if self._core.state is State.SPOILED:\n            # By a record",
+                "        if False:\n            # By a record",
+            ),
+        ),
+        {
+            unit(
+                "client/test_transactions",
+                "test_what_is_spoiled_while_it_begins_sends_nothing_any_more",
+            ): "assert 'produce' not in",
+        },
+    ),
+    Bug(
+        "takeover-replaces-newer-identity",
+        "§10: the identity that was registered last counts, not the answer that came last",
+        (
+            Edit(
+                "oncelog.aio.transactional_producer:TransactionalProducer._take_over",
+                "        if identity is None or identity is not self._identity:\n"
+                "            return\n",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "client/test_registering",
+                "test_a_takeover_that_is_answered_late_does_not_replace_who_registered_since",
+            ): "producer_id=99",
+        },
+    ),
+    Bug(
+        "chain-kept-after-visible",
+        "I15: a commit chains on the one before it only while that is pending",
+        (
+            Edit(
+                "oncelog._core.positions:Positions.committed",
+                "= to, to, after",
+                "= to, to, after or place.after",
+            ),
+        ),
+        {
+            unit(
+                "client/test_positions",
+                "test_a_commit_that_became_visible_ends_the_chain_on_the_one_before",
+            ): "assert (20, 99) == (20, 0)",
+        },
+    ),
+    Bug(
+        "commit-covers-what-came-meanwhile",
+        "I15: a commit covers what it said, not what was read while it was decided",
+        (
+            Edit(
+                "oncelog._core.positions:Positions.committed",
+                "= to, to, after",
+                "= place.position, to, after",
+            ),
+        ),
+        {
+            unit(
+                "client/test_positions",
+                "test_i15_what_is_read_while_a_commit_is_decided_belongs_to_the_next_one",
+            ): "assert [] == [Progress(",
+        },
+    ),
+    Bug(
+        "closing-a-connection-swallows-what-failed",
+        "I5: what was not delivered is told",
+        (
+            Edit(
+                "oncelog.aio.log:Log.close",
+                "        if failure is not None:\n            raise failure",
+                "        pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_log",
+                "test_closing_closes_all_newest_first_and_raises_what_failed_first",
+            ): "DID NOT RAISE Throttled",
+        },
+    ),
+    Bug(
+        "run-goes-on-after-a-fence",
+        "§10: a fence is final: who was replaced stops",
+        (
+            Edit(
+                "oncelog.aio.log:passes_by_itself",
+                "return retries.action_for(error) is not Action.FATAL",
+                "return True",
+            ),
+        ),
+        {
+            unit(
+                "client/test_log",
+                "test_a_run_ends_where_repeating_cannot_help[PRODUCER_FENCED]",
+            ): "DID NOT RAISE ProducerFenced",
+        },
+    ),
+)

@@ -1,0 +1,103 @@
+"""What a connection does with what it made: it closes all, and runs consume, transform, produce."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import pytest
+
+from oncelog.aio.consumer import Consumer
+from oncelog.aio.log import Log
+from oncelog.aio.producer import Producer
+from oncelog.aio.transactional_producer import TransactionalProducer
+from oncelog.errors import Closed
+from oncelog.options import ConnectOptions
+from oncelogpb import errors
+from tests.unit.client.scripted import ScriptedTransport, on_virtual_time, protocol_over
+
+
+def log_over(transport: ScriptedTransport) -> Log:
+    return Log("boot:1", ConnectOptions(), protocol=protocol_over(transport))
+
+
+class Made:
+    """What a connection keeps; its close may fail."""
+
+    def __init__(self, failure: errors.OncelogError | None = None) -> None:
+        self.failure = failure
+        self.closed = False
+        self.on_closed: Callable[[], object] = lambda: None
+
+    async def close(self) -> None:
+        self.closed = True
+        if self.failure is not None:
+            raise self.failure
+
+
+def test_closing_closes_all_newest_first_and_raises_what_failed_first() -> None:
+    async def work() -> None:
+        log = log_over(ScriptedTransport(5))
+        made = [Made(), Made(errors.TooLarge("older")), Made(), Made(errors.Throttled("newest"))]
+        for one in made:
+            log._keep(cast(Producer, one))
+        with pytest.raises(errors.Throttled, match="newest"):
+            await log.close()
+        assert all(one.closed for one in made)
+        with pytest.raises(Closed):
+            await log.protocol.topic("b")
+        await log.close()
+
+    on_virtual_time(work)
+
+
+class Steps:
+    """A consumer that always has a batch, and a producer whose transactions end as scripted."""
+
+    def __init__(self, *ends: errors.OncelogError | None) -> None:
+        self.ends = list(ends)
+
+    async def poll(self, timeout_s: float) -> Any:
+        return "batch" if self.ends else None
+
+    def transaction(self, consumer: object) -> Steps:
+        return self
+
+    async def __aenter__(self) -> Steps:
+        return self
+
+    async def __aexit__(self, *exception: object) -> None:
+        end = self.ends.pop(0)
+        if end is not None:
+            raise end
+
+
+async def run_over(steps: Steps) -> int:
+    async def step(batch: object, tx: object) -> None: ...
+
+    log = log_over(ScriptedTransport(5))
+    return await log.run(
+        cast(Consumer, steps), step, cast(TransactionalProducer, steps), idle_timeout_s=1.0
+    )
+
+
+@pytest.mark.parametrize(
+    "passing",
+    [errors.TransactionEnded("x"), errors.NotLeader("x"), errors.UnknownOutcome("x")],
+    ids=lambda error: error.reason,
+)
+def test_a_run_repeats_what_passes_by_itself(passing: errors.OncelogError) -> None:
+    steps = Steps(None, passing, passing, None)
+    assert on_virtual_time(lambda: run_over(steps))[0] == 2
+
+
+@pytest.mark.parametrize(
+    "fatal",
+    [errors.ProducerFenced("x"), errors.InvalidArgument("x")],
+    ids=lambda error: error.reason,
+)
+def test_a_run_ends_where_repeating_cannot_help(fatal: errors.OncelogError) -> None:
+    steps = Steps(None, fatal, None)
+    with pytest.raises(type(fatal)):
+        on_virtual_time(lambda: run_over(steps))
+    assert steps.ends == [None]
