@@ -1,5 +1,5 @@
-"""Bugs of the client's consume, transform, produce: what it reads, what a commit covers, who commits
-it, and how it ends."""
+"""Bugs of the client's consume, transform, produce: what it reads, what a commit covers, who
+commits it, and how it ends."""
 
 from __future__ import annotations
 
