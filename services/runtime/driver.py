@@ -46,6 +46,9 @@ from services.runtime.storage.journal import Journal
 REPLAY_SLICE: Final = 2_000
 # A control journal skips so many offsets after an unclean election, so that no TxId repeats (§5).
 UNCLEAN_SKIP: Final = 1 << 32
+# Turns of the loop from a reply that is released to its message in the transport: the handler, the
+# stream's writer. What is owed goes out behind it, for only the answer is waited for.
+TURNS_TO_ANSWER: Final = 2
 
 
 class Standing(Enum):
@@ -95,6 +98,7 @@ class Driver:
         self._around = around
         self._make_outbox = make_outbox
         self._outbox: Outbox | None = None
+        self._wake_is_due = False
         self._epoch = 0
         self._hw = HighWatermark(own=Incarnation(journal.incarnation), counted=(), epoch_start=0)
         self._replies = Replies(partition, around.lease_valid)
@@ -275,6 +279,13 @@ class Driver:
         if self._outbox is not None:
             self._outbox.wake()
 
+    def _wake_after(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._wake_after, turns - 1)
+            return
+        self._wake_is_due = False
+        self.wake()
+
     def wake(self) -> None:
         """Something outside changed: a peer, a leader, a topic."""
         if self._outbox is not None:
@@ -324,8 +335,9 @@ class Driver:
         self._replies.release(self._hw.value)
         failpoints.reach("driver.release.after")
         self._notify_advanced()
-        if self._outbox is not None:
-            self._outbox.wake()
+        if not self._wake_is_due:
+            self._wake_is_due = True
+            self._wake_after(TURNS_TO_ANSWER)
         self._snapshots.save(self._hw.value)
 
     def _become_ready(self) -> None:

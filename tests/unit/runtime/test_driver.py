@@ -8,7 +8,7 @@ from errno import EIO, ENOSPC
 import pytest
 
 from oncelogpb.errors import DiskFull, InvalidArgument, Loading, NotLeader, UnknownOutcome
-from services.runtime.driver import UNCLEAN_SKIP, Standing
+from services.runtime.driver import TURNS_TO_ANSWER, UNCLEAN_SKIP, Standing
 from services.runtime.snapshotting import SNAPSHOT_RETRY_MS
 from tests.simulation.disk import Tear
 from tests.unit.runtime.bench import Bench, story
@@ -52,6 +52,36 @@ def test_all_of_a_loop_turn_goes_down_in_one_sync() -> None:
         before = bench.commits
         await asyncio.gather(*(bench.driver.submit(Add(1)) for _ in range(100)))
         assert bench.commits == before + 1
+
+    story(tell)
+
+
+def test_what_is_owed_goes_out_behind_the_answer() -> None:
+    """The marker of a commit on its way took the processor from who waits for the answer."""
+
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        await asyncio.sleep(1)
+        outbox = bench.outboxes[0]
+        before = outbox.wakes
+        await bench.driver.submit(Add(1))
+        for _ in range(TURNS_TO_ANSWER):
+            assert outbox.wakes == before
+            await asyncio.sleep(0)
+        assert outbox.wakes == before + 1
+
+    story(tell)
+
+
+def test_nobody_is_woken_who_stepped_down_meanwhile() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        await asyncio.sleep(1)
+        await bench.driver.submit(Add(1))
+        before = bench.outboxes[0].wakes
+        bench.driver.step_down("deposed")
+        await asyncio.sleep(1)
+        assert bench.outboxes[0].wakes == before
 
     story(tell)
 
