@@ -24,4 +24,117 @@ BUGS: Final = (
             ): "assert ['a'] == ['a', 'b', 'c', 'd']"
         },
     ),
+    Bug(
+        "torn-frame-called-zeros",
+        "I26: damage is named by what it is",
+        (
+            Edit(
+                "services.runtime.storage.scan:Scan.__iter__",
+                'self.ending, self.why = Ending.BAD, "the file ends inside a frame"',
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery",
+                "test_i26_a_file_that_ends_inside_a_synced_frame_is_refused_and_says_so",
+            ): "the file ends inside a frame"
+        },
+    ),
+    Bug(
+        "frame-runs-into-the-next-file",
+        "I26: a frame belongs to one file",
+        (
+            Edit(
+                "services.runtime.storage.scan:Scan._take",
+                "if why is None and self._until is not None and stored.end > self._until:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery",
+                "test_i26_a_frame_that_runs_into_the_next_file_is_refused_and_says_so",
+            ): "ends at journal offset 4, not at 3"
+        },
+    ),
+    Bug(
+        "synced-beyond-the-cut",
+        "I25: what was cut off is not synced, and not read",
+        (
+            Edit(
+                "services.runtime.storage.cutting:cut_segments",
+                "last.size = last.synced = place.position",
+                "last.size = place.position",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_segment",
+                "test_after_a_cut_the_log_replays_to_its_new_end_before_more_is_written",
+            ): "the file ends here"
+        },
+    ),
+    Bug(
+        "index-outlives-its-frames",
+        "§5: the index file goes before the frames that it points to",
+        (Edit("services.runtime.storage.cutting:cut_segments", "last.drop_index_file()", "pass"),),
+        {
+            unit(
+                "storage/test_segment",
+                "test_the_index_file_goes_before_the_frames_that_it_points_to",
+            ): ".index'] == []"
+        },
+    ),
+    Bug(
+        "index-entry-at-the-cut-kept",
+        "§5: an index has no entry of what was cut off",
+        (Edit("services.runtime.storage.segment:OffsetIndex.cut", "offset - 1,", "offset,"),),
+        {
+            unit(
+                "storage/test_segment", "test_a_cut_takes_the_entry_of_the_frame_that_begins_there"
+            ): "assert 3 == 2"
+        },
+    ),
+    Bug(
+        "index-file-ahead-of-the-log",
+        "§5: the index file holds only entries below synced_end",
+        (Edit("services.runtime.storage.segment:OffsetIndex.unsaved", "below - 1,", "1 << 62,"),),
+        {
+            unit(
+                "storage/test_segment", "test_the_file_is_given_only_entries_below_synced_end"
+            ): "assert [3, 3, 3, 3, 3] == [0, 1, 1, 2, 3]"
+        },
+    ),
+    Bug(
+        "index-of-a-removed-segment-left",
+        "§5: an index never speaks of another file",
+        (
+            Edit(
+                "services.runtime.storage.segment:Segment.remove", "self.drop_index_file()", "pass"
+            ),
+        ),
+        {
+            unit(
+                "storage/test_segment", "test_no_index_is_left_of_a_segment_that_was_cut_away"
+            ): "<= {'00000000000"
+        },
+    ),
+    Bug(
+        "unsaved-index-dropped",
+        "§14: a segment at rest keeps the entries that its file does not have",
+        (
+            Edit(
+                "services.runtime.storage.segment:Segment.rest",
+                "if self.index_is_saved:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_segment",
+                "test_a_segment_at_rest_keeps_the_entries_that_its_file_does_not_have",
+            ): "assert 2 == 3"
+        },
+    ),
 )

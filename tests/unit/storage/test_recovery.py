@@ -20,6 +20,7 @@ from tests.unit.storage.journals import (
     EPOCH_START,
     FIRST_SEGMENT,
     append,
+    data,
     open_journal,
     record,
     replayed,
@@ -131,6 +132,29 @@ def test_a_file_that_ends_inside_the_last_frame_is_cut(length: int) -> None:
     disk.damage(FIRST_SEGMENT, cut_to(2 * HEADER_BYTES + 1 + length))
     disk.kill()
     assert replayed(open_journal(disk.reopen())) == ["a"]
+
+
+def test_i26_a_file_that_ends_inside_a_synced_frame_is_refused_and_says_so() -> None:
+    disk = FakeDisk()
+    noted(start(disk, "a", "b"), disk)
+    disk.damage(FIRST_SEGMENT, cut_to(2 * HEADER_BYTES + 10))
+    disk.kill()
+    with pytest.raises(JournalDamaged, match="the file ends inside a frame"):
+        open_journal(disk.reopen(), seed=2)
+
+
+def test_i26_a_frame_that_runs_into_the_next_file_is_refused_and_says_so() -> None:
+    disk = FakeDisk()
+    journal = open_journal(disk, segment_bytes=2 * HEADER_BYTES)
+    append(journal, EPOCH_START, data(b"xyz", 3), data(b"xyz", 3))
+    sync(journal, disk)
+    noted(journal, disk)
+    *_, before, last = segment_paths(disk)
+    disk.rename(last, last.replace("4.log", "3.log"))
+    disk.kill()
+    with pytest.raises(JournalDamaged, match="it runs past journal offset 3") as caught:
+        open_journal(disk.reopen(), segment_bytes=2 * HEADER_BYTES, seed=2)
+    assert caught.value.file == before
 
 
 @pytest.mark.parametrize("position", range(HEADER_BYTES, HEADER_BYTES + FRAME_OF_ONE, 3))
