@@ -8,7 +8,12 @@ import sys
 from collections.abc import Sequence
 from typing import Final
 
-from services.cli.app import oncelog
+from services.cli import interrupts
+
+# Before what takes long to import.
+interrupts.end_at_once()
+
+from services.cli.app import oncelog  # noqa: E402
 
 # Why a write to stdout fails, other than a pipe that nobody reads, which ends a command silently.
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)

@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from services.cli import interrupts
 from services.cli.examples import examples
 
 # Command -> (module, function). Imported when it is run: `oncelog topic list` needs no server.
@@ -34,6 +35,7 @@ class LazyGroup(click.Group):
             return None
         module, function = COMMANDS[cmd_name]
         command = getattr(importlib.import_module(module), function)
+        interrupts.hear_again()
         assert isinstance(command, click.Command), f"{module}.{function} is no command"
         return command
 
