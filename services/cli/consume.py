@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
-from oncelogpb.errors import from_status
+from oncelogpb.errors import OffsetOutOfRange, from_status
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import partition_leader_pb2 as pb
@@ -158,16 +158,23 @@ def consume(
     positions = _start_positions(session, described, chosen, committed, start, isolation)
     reader = Reader(session, described, ISOLATIONS[isolation], positions)
     writer = _Writer("json" if session.as_json else form)
+    ends = None if follow else reader.ends()
+    if ends is not None:
+        _tell_beyond(session, topic, positions, ends)
     try:
-        _read(reader, writer, progress, limit=limit, follow=follow)
+        _read(reader, writer, progress, limit=limit, ends=ends)
     except KeyboardInterrupt:
         session.say(f"{writer.count} records")
 
 
 def _read(
-    reader: Reader, writer: _Writer, progress: _Group | None, *, limit: int | None, follow: bool
+    reader: Reader,
+    writer: _Writer,
+    progress: _Group | None,
+    *,
+    limit: int | None,
+    ends: dict[int, int] | None,
 ) -> None:
-    ends = None if follow else reader.ends()
     while limit is None or writer.count < limit:
         if ends is not None and all(reader.positions[n] >= end for n, end in ends.items()):
             return
@@ -185,6 +192,22 @@ def _read(
         if ends is not None and reader.positions == before:
             # What is left of the journal are control records.
             return
+
+
+def _tell_beyond(
+    session: Session, topic: str, positions: dict[int, int], ends: dict[int, int]
+) -> None:
+    """Where a start lies behind the end, which would print nothing. Raises OffsetOutOfRange where
+    all of them do."""
+    beyond = [number for number, end in sorted(ends.items()) if positions[number] > end]
+    if not beyond:
+        return
+    first, *others = beyond
+    told = f"partition {first} ends at {ends[first]}"
+    told += "".join(f", partition {number} at {ends[number]}" for number in others)
+    if len(beyond) == len(ends):
+        raise OffsetOutOfRange(f"nothing to read in {topic}: {told}")
+    session.say(f"nothing to read there: {told}")
 
 
 class _Group:

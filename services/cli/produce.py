@@ -26,10 +26,24 @@ class BadLine(click.UsageError):
         self.number = number
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C, after so many lines."""
+
+    def __init__(self, count: int) -> None:
+        super().__init__()
+        self.count = count
+
+
 class Sender(Protocol):
     """A producer, or an open transaction of one."""
 
     def send(self, topic: str, value: bytes | None, key: bytes | None = ...) -> None: ...
+
+
+class Plain(Sender, Protocol):
+    """A producer."""
+
+    def flush(self) -> None: ...
 
 
 @click.command(
@@ -75,7 +89,7 @@ def produce(
                 count = _send_all(tx, topic, source, separator, advance)
         else:
             with log.producer(delivery_timeout_ms=session.timeout_ms) as plain:
-                count = _send_plain(plain, topic, source, separator, advance)
+                count = _send_plain(session, plain, topic, source, separator, advance)
     if session.as_json:
         print_json({"topic": topic, "records": count, "transactional": transactional})
     else:
@@ -83,28 +97,40 @@ def produce(
 
 
 def _send_plain(
-    sender: Sender, topic: str, source: IO[bytes], separator: bytes | None, advance: Any
+    session: Session,
+    sender: Plain,
+    topic: str,
+    source: IO[bytes],
+    separator: bytes | None,
+    advance: Any,
 ) -> int:
-    """Says of a line that is refused what became of those before it."""
+    """Says of a line that is refused, and at an interrupt, what became of those before it."""
     try:
         return _send_all(sender, topic, source, separator, advance)
     except BadLine as error:
         before = f"{error.number - 1} lines before it are appended"
         raise BadLine(f"{error.message}; {before}", error.number) from None
+    except Interrupted as interrupted:
+        sender.flush()
+        session.say(f"interrupted: the first {interrupted.count} lines are appended")
+        raise
 
 
 def _send_all(
     sender: Sender, topic: str, source: IO[bytes], separator: bytes | None, advance: Any
 ) -> int:
     count = size = 0
-    for line in source:
-        key, value = split_line(line, separator, number=count + 1)
-        sender.send(topic, value=value, key=key)
-        count += 1
-        size += len(line)
-        if count % PROGRESS_EVERY_LINES == 0:
-            advance(size)
-            size = 0
+    try:
+        for line in source:
+            key, value = split_line(line, separator, number=count + 1)
+            sender.send(topic, value=value, key=key)
+            count += 1
+            size += len(line)
+            if count % PROGRESS_EVERY_LINES == 0:
+                advance(size)
+                size = 0
+    except KeyboardInterrupt:
+        raise Interrupted(count) from None
     advance(size)
     return count
 

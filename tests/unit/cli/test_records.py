@@ -223,7 +223,13 @@ class Log:
 
     def send(self, topic: str, value: bytes, key: bytes | None) -> None:
         assert topic == "payments"
+        if value == b"Ctrl-C":
+            raise KeyboardInterrupt
         self.sent.append((key, value))
+        self.flushed = False
+
+    def flush(self) -> None:
+        self.flushed = True
 
 
 @pytest.fixture
@@ -270,6 +276,21 @@ def test_a_bad_line_without_a_transaction_says_what_stands(run: Run, log: Log) -
     assert "2 lines before it are appended" in result.stderr
 
 
+def test_an_interrupt_without_a_transaction_says_what_stands(run: Run, log: Log) -> None:
+    result = run(Cluster(), "produce payments", stdin=b"a\nb\nCtrl-C\nc\n")
+    assert result.exit_code == 1
+    assert "the first 2 lines are appended" in result.stderr
+    assert len(log.sent) == 2
+    assert log.flushed, "they are durable before that is said"
+
+
+def test_i3_an_interrupt_leaves_nothing_of_the_transaction(run: Run, log: Log) -> None:
+    result = run(Cluster(), "produce payments --transactional", stdin=b"a\nCtrl-C\n")
+    assert result.exit_code == 1
+    assert "appended" not in result.stderr
+    assert log.ended == ["aborted"]
+
+
 def test_all_lines_in_one_transaction(run: Run, log: Log) -> None:
     line = "produce payments --transactional --name loader"
     assert run(Cluster(), line, stdin=b"a\nb\n").exit_code == 0
@@ -283,6 +304,22 @@ def test_i3_a_bad_line_leaves_nothing_of_the_transaction(run: Run, log: Log) -> 
     assert "line 2" in result.stderr
     assert "appended" not in result.stderr
     assert log.ended == ["aborted"]
+
+
+def test_a_start_beyond_the_end_is_refused_with_the_end(run: Run) -> None:
+    result = run(_cluster(), "consume payments --from 6")
+    assert result.exit_code == 1
+    assert "OFFSET_OUT_OF_RANGE" in result.stderr
+    assert "partition 0 ends at 5, partition 1 at 1" in result.stderr
+    assert result.stdout == ""
+
+
+@pytest.mark.parametrize(("start", "told"), [(5, "partition 1 ends at 1"), (1, "")])
+def test_a_start_beyond_the_end_of_some_partitions_is_told(run: Run, start: int, told: str) -> None:
+    result = run(_cluster(), f"consume payments --from {start}")
+    assert result.exit_code == 0
+    assert told in result.stderr
+    assert bool(told) == bool(result.stderr)
 
 
 def test_the_topics_id_is_used_not_its_name(run: Run) -> None:
