@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.planted.planting import Bug, Edit, unit
+from tests.planted.planting import Bug, Edit, story, unit
 
 BUGS: Final = (
     Bug(
@@ -78,6 +78,39 @@ BUGS: Final = (
                 "partition_leader/test_produce",
                 "test_a_head_that_contradicts_itself_is_refused_whole",
             ): "DID NOT RAISE InvalidArgument"
+        },
+    ),
+    Bug(
+        "rows-unbounded",
+        "§14: Python work per record is bounded",
+        (
+            Edit(
+                "services.partition_leader.reads:Reader.read",
+                "max_bytes = min(max_bytes, self._config.rows_bytes_max)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_fetching",
+                "test_of_rows_one_reply_gives_no_more_than_is_converted_at_once",
+            ): "assert 4 < 4"
+        },
+    ),
+    Bug(
+        "old-producers-looked-for-at-each-frame",
+        "§6: old producers are forgotten once an hour of the journal's time",
+        (
+            Edit(
+                "services.partition_leader.machine:PartitionMachine._sweep",
+                "self._next_sweep_ms = time_ms + SWEEP_EVERY_MS",
+                "pass",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/old_producers_are_looked_for_once_an_hour"
+            ): "+plain x1 1+1 -> UNKNOWN_PRODUCER"
         },
     ),
 )

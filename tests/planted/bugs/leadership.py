@@ -356,4 +356,21 @@ BUGS: Final = (
             ): "open_transactions",
         },
     ),
+    Bug(
+        "moved-under-a-commit",
+        "I25: a deletion fails no commit of others",
+        (
+            Edit(
+                "services.runtime.replicas:RoleReplicas.deleted",
+                "await self._around.commit.leave(driver.journal)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas",
+                "test_i25_a_deleted_partition_is_put_aside_when_the_disk_is_done_with_it",
+            ): "it was moved under a commit"
+        },
+    ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.planted.planting import Bug, Edit, story
+from tests.planted.planting import Bug, Edit, story, unit
 
 REPLAY_GIVES_THE_STATE: Final = "I35: replaying a journal gives the state that the live machine had"
 LEFT_OUT: Final = "leaves out what the machine remembers"
@@ -49,5 +49,22 @@ BUGS: Final = (
             ),
         ),
         {story("coordinator/init_replaced_instances"): LEFT_OUT},
+    ),
+    Bug(
+        "captured-snapshot-replaced",
+        "§5: table rows that a snapshot hands over are handed over once",
+        (
+            Edit(
+                "services.runtime.snapshotting:Snapshots.capture",
+                "if self._captured is None and self._saving is None and self._wanted:",
+                "if self._wanted:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_snapshotting",
+                "test_what_was_captured_is_written_before_the_next_is_taken",
+            ): "no snapshot is whole"
+        },
     ),
 )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
 from typing import Any
 
 from oncelogpb import bulk
@@ -67,5 +68,18 @@ def test_max_bytes_is_of_the_reply_and_not_of_each_partition() -> None:
         request = pb.FetchRequest(partitions=wanted, max_bytes=1_000)
         found = decoded(await service.fetch(request, FakeCall()))
         assert sorted(len(one.batches) for one in found) == [0, 1]
+
+    run(story)
+
+
+def test_of_rows_one_reply_gives_no_more_than_is_converted_at_once() -> None:
+    async def story(world: World, _: PartitionLeaderService) -> None:
+        service = PartitionLeaderService(world.env, replace(world.config, rows_bytes_max=1_000))
+        batches = [batch([b"x" * 900], sequence=number) for number in range(4)]
+        await service.produce(plain(*batches), FakeCall())
+        (stored,) = decoded(await service.fetch(fetch(), FakeCall()))
+        assert len(stored.batches) == 4
+        (rows,) = decoded(await service.fetch(fetch(format_=pb.FORMAT_ROWS), FakeCall()))
+        assert 1 <= len(rows.batches) < 4
 
     run(story)

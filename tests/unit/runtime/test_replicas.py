@@ -4,22 +4,22 @@ and what its directory says of it."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from typing import Any, cast
 
 import pytest
 
-from oncelogpb.errors import Loading, NotLeader
+from oncelogpb.errors import Loading, NotLeader, UnknownOutcome
 from services.core.frame import StoredFrame
 from services.core.ids import Incarnation, PartitionId, TopicId
-from services.core.ports import Address, Directory, PartitionInfo, TopicInfo
+from services.core.ports import Address, Directory, PartitionInfo, TopicInfo, Write
 from services.runtime.driver import UNCLEAN_SKIP, Standing
 from services.runtime.replica_record import load_record
 from services.runtime.replicas import RoleReplicas, directory_of, put_aside
 from services.runtime.storage.damage import JournalDamaged
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench
-from tests.unit.runtime.counter import Quiet
+from tests.unit.runtime.counter import Add, Quiet
 
 PARTITION = PartitionId(TopicId(b"c" * 16), 0)
 
@@ -165,5 +165,32 @@ def test_of_a_deleted_partition_nothing_is_shown_any_more() -> None:
         assert ("leading", str(PARTITION)) in shelf.reporter.gauges
         await shelf.replicas.deleted(PARTITION)
         assert shelf.reporter.gauges == {}
+
+    story(tell)
+
+
+def test_i25_a_deleted_partition_is_put_aside_when_the_disk_is_done_with_it() -> None:
+    """Its name gone, the commit would fail for all who are in it."""
+
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        begun, goes_on, commit = asyncio.Event(), asyncio.Event(), shelf.disk.commit
+
+        async def slow(writes: Sequence[Write]) -> None:
+            begun.set()
+            await goes_on.wait()
+            await commit(writes)
+
+        shelf.disk.commit = slow  # type: ignore[method-assign]
+        lost = shelf.replicas.lead(PARTITION).submit(Add(1))
+        await begun.wait()
+        deleting = asyncio.create_task(shelf.replicas.deleted(PARTITION))
+        await asyncio.sleep(1)
+        assert shelf.disk.exists(directory_of(PARTITION)), "it was moved under a commit"
+        goes_on.set()
+        await deleting
+        assert not shelf.disk.exists(directory_of(PARTITION))
+        with pytest.raises(UnknownOutcome):
+            await lost
 
     story(tell)

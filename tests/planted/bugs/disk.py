@@ -1,0 +1,71 @@
+"""Bugs of the real disk and of the group commit over it, beside those in `storage`."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "failed-syncfs-ignored",
+        "I25: acknowledged means synced",
+        (Edit("services.runtime.storage.syscalls:syncfs_call", "if call(fd) != 0:", "if False:"),),
+        {
+            unit(
+                "storage/test_syscalls", "test_i25_a_failed_syncfs_is_an_error"
+            ): "DID NOT RAISE OSError"
+        },
+    ),
+    Bug(
+        "rename-not-synced-where-it-left",
+        "I25: losing power everywhere at once loses nothing acknowledged, names included",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk.rename",
+                "{os.path.dirname(old), os.path.dirname(new)}",
+                "{os.path.dirname(new)}",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk_durable",
+                "test_i25_a_rename_is_durable_where_it_left_and_where_it_came",
+            ): "assert ['rename part"
+        },
+    ),
+    Bug(
+        "allocation-outlives-a-cut",
+        "§14: what follows a cut is allocated anew",
+        (
+            Edit(
+                "services.runtime.storage.disk:RealDisk.truncate_and_sync",
+                "real.allocated = length",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_disk_durable",
+                "test_i26_a_cut_is_durable_and_what_follows_it_is_allocated_anew",
+            ): "assert 0 == 10"
+        },
+    ),
+    Bug(
+        "one-callback-keeps-the-others-waiting",
+        "I25: everybody in a commit is told of it",
+        (
+            Edit(
+                "services.runtime.storage.commit:GroupCommit._call",
+                "except Exception as error:",
+                "except LookupError as error:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_commit",
+                "test_a_callback_that_raises_does_not_keep_the_others_from_being_told",
+            ): "== [(1, 2)]"
+        },
+    ),
+)
