@@ -1,4 +1,5 @@
-"""Bugs of creating and deleting topics: a name is one topic's at a time."""
+"""Bugs of creating and deleting topics, and of the view of them: a name is one topic's at a time, and
+no view goes back."""
 
 from __future__ import annotations
 
@@ -70,6 +71,39 @@ BUGS: Final = (
             unit(
                 "etcd/test_topics", "test_each_change_makes_a_later_version"
             ): "assert [0, 0, 0] == [0]"
+        },
+    ),
+    Bug(
+        "list-of-an-earlier-revision-taken",
+        "I25, §5: a view never goes back",
+        (
+            Edit(
+                "services.runtime.etcd.directory:ClusterView._list_until_answered",
+                "if revision >= self.revision and not older:",
+                "if not older:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_directory", "test_i25_a_list_of_an_earlier_revision_is_not_taken"
+            ): "it believed that a topic was gone"
+        },
+    ),
+    Bug(
+        "list-of-another-past-taken",
+        "I25, §5: a view never goes back",
+        (
+            Edit(
+                "services.runtime.etcd.directory:ClusterView._list_until_answered",
+                "if revision >= self.revision and not older:",
+                "if revision >= self.revision:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_directory",
+                "test_i25_a_list_in_which_a_key_is_older_than_it_was_is_not_taken",
+            ): "assert [] == [True]"
         },
     ),
 )

@@ -13,11 +13,11 @@ from services.core.ids import (
     PartitionId,
     TopicId,
 )
-from services.core.ports import Delete, Put
+from services.core.ports import Delete, KeyValue, Put
 from services.runtime.etcd import keys
 from services.runtime.etcd.directory import PROBE_MS
 from services.runtime.etcd.keys import LeaderValue, PartitionState, TopicValue
-from tests.unit.etcd.world import World
+from tests.unit.etcd.world import Node, World
 
 TOPIC = TopicId(b"t" * 16)
 P0 = PartitionId(TOPIC, 0)
@@ -102,6 +102,53 @@ def test_after_compaction_it_lists_again_and_tells_what_vanished(world: World) -
         assert node.view.topic("a") is None
         assert told == [frozenset({keys.topic_key("a"), keys.topic_key("b")})]
         assert node.view.revision == world.server.revision
+
+    world.run(story)
+
+
+async def list_anew(
+    world: World, node: Node, answer: tuple[list[KeyValue], int]
+) -> list[frozenset[str]]:
+    """Has the view list again; the first answer that it gets is this one. What it told."""
+    told: list[frozenset[str]] = []
+    node.view.on_change(told.append)
+    real, answers = node.etcd.range, [answer]
+
+    async def once(prefix: str) -> tuple[list[KeyValue], int]:
+        return answers.pop() if answers else await real(prefix)
+
+    node.etcd.unavailable = True
+    world.server.txn([], [Put("other", b"2")])
+    world.server.compact(world.server.revision)
+    node.etcd.range = once  # type: ignore[method-assign]
+    node.etcd.unavailable = False
+    await asyncio.sleep(10)
+    assert not answers
+    return told
+
+
+def test_i25_a_list_of_an_earlier_revision_is_not_taken(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        world.server.txn([], [topic_put("a")])
+        await asyncio.sleep(1)
+        told = await list_anew(world, node, ([], node.view.revision - 1))
+        assert told == [frozenset({"other"})], "it believed that a topic was gone"
+
+    world.run(story)
+
+
+def test_i25_a_list_in_which_a_key_is_older_than_it_was_is_not_taken(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        world.server.txn([], [topic_put("a")])
+        await asyncio.sleep(1)
+        stands = world.server.get(keys.topic_key("a"))
+        assert stands is not None
+        older = stands._replace(mod_revision=stands.mod_revision - 1)
+        told = await list_anew(world, node, ([older], node.view.revision + 9))
+        assert ["older 'topics/a' than it did" in str(error) for error in node.refused] == [True]
+        assert told == [frozenset({"other"})], "it believed a store of another past"
 
     world.run(story)
 
