@@ -112,3 +112,15 @@ def test_batches_must_come_beside_the_head() -> None:
 def test_payload_is_the_last_field(kind: Any) -> None:
     fields = [f.number for f in kind.DESCRIPTOR.fields]
     assert max(fields) == kind.PAYLOAD_FIELD_NUMBER
+
+
+@pytest.mark.parametrize("value", [0, 127, 128, 16_383, 16_384, 2**64 - 1])
+def test_numbers_where_they_grow_by_a_byte(value: int) -> None:
+    written = coordinator.CoordinatorCall(number=value).SerializeToString()
+    assert written == (b"\x08" + bulk.varint(value) if value else b"")
+
+
+@pytest.mark.parametrize("letters", [1, 200, 20_000])
+def test_the_size_of_an_error_is_that_of_its_bytes(letters: int) -> None:
+    chunks, size = bulk.frame_error(7, errors.to_status(errors.Internal("x" * letters)))
+    assert size == len(bulk.join(chunks))

@@ -15,6 +15,7 @@ from oncelogpb.errors import (
     InvalidArgument,
     PermissionDenied,
     Throttled,
+    TooLarge,
     Unavailable,
     UnknownOutcome,
 )
@@ -294,5 +295,87 @@ def test_an_unknown_service_is_refused_by_name() -> None:
         async with grpc.aio.insecure_channel("127.0.0.1:1") as channel:
             with pytest.raises(InvalidArgument, match=r"'Coordinate'.*Coordinator"):
                 calls.CallStream(channel, "Coordinate")
+
+    run(story())
+
+
+def test_what_was_sent_or_failed_waits_no_more(monkeypatch: Any) -> None:
+    """Else a stream would refuse all calls once it had sent so many bytes."""
+    monkeypatch.setattr(calls, "WAITING_BYTES_MAX", 100)
+
+    async def story() -> None:
+        async def serve(context: Any) -> None:
+            await context.send_initial_metadata(())
+            while True:
+                await context.write(answers_to(await received(context)))
+
+        async with scripted(serve) as (_, stream):
+            for _ in range(20):
+                await stream.call("init_producer", REQUEST)
+
+        async def refuse(context: Any) -> None:
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, "who are you")
+
+        async with scripted(refuse) as (_, stream):
+            ended: list[int] = []
+            stream.on_end(lambda: ended.append(1))
+            for _ in range(20):
+                error = await outcome_of(stream.call("init_producer", REQUEST))
+                assert isinstance(error, PermissionDenied)
+                assert not stream._waiting
+            assert not ended, "no session ended: there was none"
+
+    run(story())
+
+
+def test_an_answer_to_another_question_is_no_answer() -> None:
+    async def story() -> None:
+        async def confused(context: Any) -> None:
+            await context.send_initial_metadata(())
+            (call,) = (await received(context)).calls
+            other = coordinator.CoordinatorAnswer(
+                number=call.number, begin_transaction=coordinator.BeginTransactionReply()
+            )
+            await context.write(coordinator.CoordinatorAnswers(answers=[other]).SerializeToString())
+            await asyncio.Event().wait()
+
+        async with scripted(confused) as (_, stream):
+            error = await outcome_of(stream.call("init_producer", REQUEST))
+            assert isinstance(error, UnknownOutcome)
+            assert "without a reply" in error.message
+
+    run(story())
+
+
+def test_an_answered_call_leaves_no_timer() -> None:
+    """It would hold the request until the call's deadline."""
+
+    async def story() -> None:
+        async def serve(context: Any) -> None:
+            await context.send_initial_metadata(())
+            await context.write(answers_to(await received(context)))
+            await asyncio.Event().wait()
+
+        async with scripted(serve) as (_, stream):
+            reply = stream.begin("init_producer", REQUEST)
+            (open_call,) = stream._open.values()
+            await reply
+            await asyncio.sleep(0)
+            assert open_call.timer is not None
+            assert open_call.timer.cancelled()
+
+    run(story())
+
+
+def test_a_call_by_itself_that_is_too_large_is_refused_by_name(monkeypatch: Any) -> None:
+    monkeypatch.setattr(calls, "MESSAGE_BYTES_MAX", 100)
+
+    async def story() -> None:
+        channel: Any = grpc.aio.insecure_channel("127.0.0.1:1")
+        request = coordinator.InitProducerRequest(name="n" * 200)
+        error = await outcome_of(calls.unary(channel, "coordinator", "init_producer", request))
+        assert isinstance(error, TooLarge)
+        assert error.metadata["limit"] == "message_bytes_max"
+        await channel.close()
 
     run(story())

@@ -130,3 +130,44 @@ def test_damaged_bytes_are_read_as_generated_code_reads_them(data: st.DataObject
         assert expected is None
     else:
         assert got is None or got == expected
+
+
+def joined(*batches: bytes) -> bytes:
+    """One call with one Produce of these bytes."""
+    encoded = bulk.Encoded((), 0)
+    for batch in batches:
+        item = bulk.nested(
+            pb.ProduceRequest.BATCHES_FIELD_NUMBER, bulk.Encoded((batch,), len(batch))
+        )
+        encoded = bulk.Encoded((*encoded.chunks, *item.chunks), encoded.size + item.size)
+    chunks, _ = bulk.frame_call(1, 30_000, pb.PartitionLeaderCall.PRODUCE_FIELD_NUMBER, encoded)
+    return bulk.join(chunks)
+
+
+def payloads_of(calls: pb.PartitionLeaderCalls | None) -> list[bytes]:
+    assert calls is not None
+    return [batch.payload for call in calls.calls for batch in call.produce.batches]
+
+
+def test_of_a_payload_that_comes_twice_the_last_one_counts() -> None:
+    first, last = (types_pb2.Batch(payload=letter * LARGE) for letter in (b"a", b"b"))
+    data = joined(first.SerializeToString() + last.SerializeToString())
+    assert payloads_of(read(data)) == [b"b" * LARGE]
+
+
+def test_a_field_of_the_payloads_number_and_another_type_is_none() -> None:
+    batch = types_pb2.Batch(payload=b"a" * LARGE).SerializeToString()
+    number = bulk.varint(types_pb2.Batch.PAYLOAD_FIELD_NUMBER << 3) + bulk.varint(300)
+    assert payloads_of(read(joined(batch + number))) == [b"a" * LARGE]
+
+
+def test_a_call_that_turns_into_another_gives_its_payloads_to_nobody() -> None:
+    """Of the requests of a call the last one counts: else the next call got what is left over."""
+    turned = pb.PartitionLeaderCall(produce=produce(LARGE)).SerializeToString()
+    turned += pb.PartitionLeaderCall(fetch=pb.FetchRequest(max_bytes=1)).SerializeToString()
+    item = bulk.nested(
+        pb.PartitionLeaderCalls.CALLS_FIELD_NUMBER, bulk.Encoded((turned,), len(turned))
+    )
+    data = bulk.join(item.chunks) + calls_of(produce(300)).SerializeToString()
+    assert pb.PartitionLeaderCalls.FromString(data).calls[0].WhichOneof("request") == "fetch"
+    assert read(data) is None, "left to generated code"

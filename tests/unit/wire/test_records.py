@@ -248,3 +248,139 @@ def test_few_records_are_sealed_as_rows(count: Any) -> None:
         max_timestamp_us=batch.max_timestamp_us,
     )
     assert records.decode(batch.encoding, batch.payload).equals(sample(count))
+
+
+def rows_at(*times_us: int) -> bytes:
+    return records.make_rows(
+        [None] * len(times_us), [b"v"] * len(times_us), times_us
+    ).SerializeToString()
+
+
+def arrow_at(*times_us: int) -> bytes:
+    batch = records.make_batch([None] * len(times_us), [b"v"] * len(times_us), times_us)
+    return bytes(records.encode_arrow(batch).to_pybytes())
+
+
+@pytest.mark.parametrize("claimed", [3, 4, 6])
+@pytest.mark.parametrize(("encoding", "encoded"), [(ROWS, rows_at), (ARROW_V1, arrow_at)])
+def test_the_highest_time_is_what_it_is_said_to_be(
+    encoding: int, encoded: Any, claimed: int
+) -> None:
+    payload = encoded(1, 5, 3)
+    crc = records.checksum(payload)
+    records.validate(encoding, payload, 3, crc, max_timestamp_us=5)
+    with pytest.raises(CorruptBatch, match="max_timestamp_us"):
+        records.validate(encoding, payload, 3, crc, max_timestamp_us=claimed)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_rows_are_as_many_as_they_are_said_to_be(count: int) -> None:
+    with pytest.raises(CorruptBatch, match="record_count"):
+        check(ROWS, rows_at(1, 2), count)
+
+
+def test_what_is_large_and_no_message_is_judged_off_the_loop_too() -> None:
+    assert records.needs_offload(ARROW_V1, bytes(records.ARROW_OFFLOAD_BYTES + 1))
+    assert not records.needs_offload(ARROW_V1, bytes(records.ARROW_OFFLOAD_BYTES))
+
+
+@pytest.mark.parametrize("column", range(4))
+def test_columns_of_other_lengths_are_refused(column: int) -> None:
+    head = arrow_message.read_head(memoryview(records.encode_arrow(sample()).to_pybytes()))
+    records._require_layout(head)
+    nodes = list(head.nodes)
+    nodes[column] = (99, 0)
+    with pytest.raises(CorruptBatch, match="lengths"):
+        records._require_layout(head._replace(nodes=tuple(nodes)))
+
+
+def test_a_time_that_is_null_is_the_time_of_sending() -> None:
+    batch = pa.RecordBatch.from_pydict(
+        {"value": [b"a", b"b"], "timestamp": pa.array([None, 7], records.TIMESTAMP)}
+    )
+    times = records.conform(batch, default_timestamp_us=5).column(2)
+    assert times.cast(pa.int64()).to_pylist() == [5, 7]
+
+
+def compressed_body(*buffers: bytes) -> tuple[memoryview, arrow_message.Head]:
+    body, places = b"", []
+    for buffer in buffers:
+        places.append((len(body), len(buffer)))
+        body += buffer
+    head = arrow_message.Head(1, (), tuple(places), True, 0, len(body))
+    return memoryview(body), head
+
+
+def claim(size: int, rest: bytes = b"") -> bytes:
+    return struct.pack("<q", size) + rest
+
+
+def test_what_is_decompressed_is_counted_as_claimed_and_what_is_raw_as_it_is() -> None:
+    body, head = compressed_body(claim(1_000, b"zz"), b"", claim(-1, b"raw"))
+    assert arrow_message.decompressed_bytes(body, head) == 1_003
+
+
+@pytest.mark.parametrize("buffer", [claim(-2), claim(-(2**63)), b"short"])
+def test_claims_that_make_no_sense_are_refused(buffer: bytes) -> None:
+    """A negative one would hide the bombs beside it."""
+    with pytest.raises(arrow_message.Malformed):
+        arrow_message.decompressed_bytes(*compressed_body(buffer))
+
+
+@pytest.mark.parametrize("node", [(2, 3), (2, -1), (-1, 0)])
+def test_nodes_that_make_no_sense_are_refused(node: tuple[int, int]) -> None:
+    head = arrow_message.Head(1, (node,), (), False, 0, 0)
+    with pytest.raises(arrow_message.Malformed):
+        arrow_message._check(head)
+
+
+@pytest.mark.parametrize("buffer", [(-1, 1), (0, -1), (5, 6), (11, 0)])
+def test_buffers_outside_of_the_body_are_refused(buffer: tuple[int, int]) -> None:
+    head = arrow_message.Head(1, (), (buffer,), False, 0, 10)
+    with pytest.raises(arrow_message.Malformed):
+        arrow_message._check(head)
+
+
+def test_what_is_no_record_batch_is_told_so() -> None:
+    schema = records.SCHEMA_V1.serialize().to_pybytes()
+    with pytest.raises(arrow_message.Malformed, match="not a RecordBatch"):
+        arrow_message.read_head(memoryview(schema))
+
+
+@pytest.mark.parametrize("claimed", [-1, 7, arrow_message.METADATA_BYTES_MAX + 1])
+def test_metadata_of_no_sensible_size_is_refused(claimed: int) -> None:
+    message = struct.pack("<Ii", arrow_message.CONTINUATION, claimed) + bytes(8_192)
+    with pytest.raises(arrow_message.Malformed, match=f"metadata of {claimed} bytes"):
+        arrow_message.read_head(memoryview(message))
+
+
+def test_metadata_version_4_is_read_too() -> None:
+    options = pa.ipc.IpcWriteOptions(metadata_version=pa.ipc.MetadataVersion.V4)
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, records.SCHEMA_V1, options=options) as writer:
+        # The schema goes out with the first one.
+        writer.write_batch(sample())
+        start = sink.tell()
+        writer.write_batch(sample())
+        end = sink.tell()
+    message = sink.getvalue().slice(start, end - start).to_pybytes()
+    assert arrow_message.read_head(memoryview(message)).row_count == 100
+
+
+def pairs_flat(count: int) -> arrow_message._Flat:
+    """A table at 8 whose field 0 is a vector of so many pairs."""
+    table = struct.pack("<HHHxx", 6, 8, 4) + struct.pack("<iI", 8, 4)
+    return arrow_message._Flat(table + struct.pack("<I", count) + bytes(16 * count))
+
+
+def test_a_vector_has_as_many_pairs_as_any_schema_needs() -> None:
+    most = arrow_message.ENTRIES_MAX
+    assert pairs_flat(most).pairs(8, 0) == ((0, 0),) * most
+    with pytest.raises(arrow_message.Malformed, match="more than"):
+        pairs_flat(most + 1).pairs(8, 0)
+
+
+def test_nothing_is_read_from_before_the_start() -> None:
+    """Python would take it from the end."""
+    with pytest.raises(arrow_message.Malformed, match="before its start"):
+        arrow_message._Flat(bytes(64)).number("<I", -8)
