@@ -20,6 +20,7 @@ from services.core.frame import Frame
 from services.core.ids import PartitionId
 from services.core.ports import Call
 from services.core.role import RoleEnv
+from services.core.wire import partition_id
 from services.partition_leader import wire
 from services.partition_leader.commands import Placed, Produce
 from services.partition_leader.config import PartitionLeaderConfig
@@ -94,7 +95,7 @@ class Producing:
         by_partition: dict[PartitionId, list[_Judged]] = {}
         for place, batch in enumerate(request.batches):
             try:
-                partition = wire.partition_id(batch.partition)
+                partition = partition_id(batch.partition)
                 # Before the work of judging: a wrong leader is the most frequent refusal.
                 self._env.replicas.lead(partition).require_room()
                 payload = in_place.payload_of(produce, place)

@@ -14,7 +14,6 @@ from services.core.ids import (
     can_be_tx_id,
     is_plain,
 )
-from services.core.wire import partition_id as partition_id
 from services.partition_leader.commands import Placed, Resolution, Resolve
 
 _RESOLUTIONS: Final = {
