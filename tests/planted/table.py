@@ -27,6 +27,7 @@ from tests.planted.bugs import (
     storage,
     streams,
     topics,
+    wire,
 )
 from tests.planted.planting import Bug
 
@@ -50,6 +51,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *disk.BUGS,
     *client.BUGS,
     *client_loop.BUGS,
+    *wire.BUGS,
     *checker.BUGS,
     *spark.BUGS,
 )
