@@ -10,24 +10,22 @@ from __future__ import annotations
 import asyncio
 from collections import defaultdict
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from oncelog._core import retries, routing
 from oncelog._core.routing import Endpoint, PartitionKey
+from oncelog._repeating import Repeating
 from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2
-
-if TYPE_CHECKING:
-    from oncelog.protocol import AsyncProtocol
 
 # A long poll is waited for this much longer than the server may take, milliseconds.
 POLL_MARGIN_MS: Final = 5_000
 
 
 class FanOut:
-    """Beside one AsyncProtocol, which repeats what goes to one process."""
+    """Beside one Repeating, which repeats what goes to one process."""
 
-    def __init__(self, protocol: AsyncProtocol) -> None:
+    def __init__(self, protocol: Repeating) -> None:
         self._protocol = protocol
 
     async def call_all(self, method: str, request: Any, deadline: float) -> Any:

@@ -19,21 +19,19 @@ that failed for good carries its error in the reply, and does not fail the other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from typing import Any
 
-from oncelog._core import retries, routing
-from oncelog._core.routing import Endpoint, Key, Kind, PartitionKey
+from oncelog._core import routing
+from oncelog._core.routing import Kind
 from oncelog._fan_out import FanOut
 from oncelog._loop import LoopThread
-from oncelog._whereabouts import Whereabouts
+from oncelog._repeating import Repeating
 from oncelog.errors import Closed
 from oncelog.options import ConnectOptions, make_options
-from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2
 
 
-class AsyncProtocol(Whereabouts):
+class AsyncProtocol(Repeating):
     """For one event loop; make it there."""
 
     # ------------------------------------------------------------------------------------ calls
@@ -79,63 +77,6 @@ class AsyncProtocol(Whereabouts):
             self._refreshing.cancel()
             await asyncio.gather(self._refreshing, return_exceptions=True)
         await self.transport.close()
-
-    # ------------------------------------------------------------------------------ one process
-
-    async def repeat(
-        self,
-        method: str,
-        request: Any,
-        deadline: float,
-        locate: Callable[[], Awaitable[Endpoint]],
-        key: Key | PartitionKey | None,
-        patience: float | None = None,
-    ) -> Any:
-        """Until it succeeds, fails for good, or the deadline comes; `patience` is the deadline of
-        waiting for a pending transaction."""
-        idempotent = routing.method_of(method).idempotent
-        attempt = 0
-        in_doubt = False
-        while True:
-            self.require_open()
-            try:
-                endpoint = await locate()
-                return await self.transport.call(
-                    endpoint, method, request, self.remaining_ms(deadline)
-                )
-            except errors.OncelogError as error:
-                action = retries.action_for(error)
-                if not retries.is_repeatable(action, idempotent=idempotent):
-                    raise
-                in_doubt |= error.may_have_applied
-                if key is None:
-                    self.doubt_processes(error)
-                moved = key is not None and self.learn_failure(key, error)
-                if not moved or attempt % 2:
-                    until = deadline
-                    if patience is not None and isinstance(error, errors.PendingTransaction):
-                        until = patience
-                    await self.back_off_before(until, attempt, error, method, in_doubt=in_doubt)
-                attempt += 1
-
-    async def back_off_before(
-        self,
-        deadline: float,
-        attempt: int,
-        error: errors.OncelogError,
-        method: str,
-        *,
-        in_doubt: bool = False,
-    ) -> None:
-        """Waits, or raises how the call ended where the deadline leaves no time."""
-        wait = retries.wait_ms(error, attempt, self.chance())
-        if self.now_ms() + wait >= deadline:
-            if in_doubt and not error.may_have_applied:
-                raise errors.UnknownOutcome(
-                    f"{method}: an answer was lost, and then: {error}"
-                ) from error
-            raise error
-        await asyncio.sleep(wait / 1000)
 
 
 class Protocol:
