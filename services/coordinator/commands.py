@@ -266,10 +266,17 @@ class OweOffsets(NamedTuple):
     after: TxId
 
 
+class OweDecision(NamedTuple):
+    """A staged one-shot that needs no word of the offset manager, and whose turn has come. It is
+    decided together with the one before it, but a crash can lose the later of two records."""
+
+    tx_id: TxId
+
+
 class OweFinish(NamedTuple):
     """Transactions that every participant has acknowledged: journal that they are over."""
 
     tx_ids: Sequence[TxId]
 
 
-Owed = OweMarkers | OweOffsets | OweFinish
+Owed = OweMarkers | OweOffsets | OweDecision | OweFinish

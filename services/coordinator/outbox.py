@@ -33,6 +33,7 @@ from services.coordinator.commands import (
     MarkersSent,
     MarkerStatus,
     OffsetsSent,
+    OweDecision,
     OweFinish,
     OweMarkers,
     OweOffsets,
@@ -89,9 +90,9 @@ class CoordinatorOutbox:
             match owed:
                 case OweMarkers():
                     groups.append(owed)
-                case OweOffsets():
+                case OweOffsets() | OweDecision():
                     self._replica.signal(OffsetsSent(owed.tx_id))
-                    self._spawn(self._put_offsets(owed))
+                    self._spawn(self._decide(owed))
                 case OweFinish():
                     self._delivered(owed.tx_ids)
         if groups:
@@ -212,9 +213,10 @@ class CoordinatorOutbox:
 
     # ------------------------------------------------------------------------- offsets of one-shots
 
-    async def _put_offsets(self, owed: OweOffsets) -> None:
-        """Asks until the offset manager has answered: only that ends a staged one-shot."""
-        refusal = await self._ask_offsets(owed)
+    async def _decide(self, owed: OweOffsets | OweDecision) -> None:
+        """Asks until the offset manager has answered: only that ends a staged one-shot with
+        offsets."""
+        refusal = await self._ask_offsets(owed) if isinstance(owed, OweOffsets) else None
         decided = await self._bring(AnswerOffsets(owed.tx_id, refusal))
         if refusal is not None:
             self._env.reporter.event("offsets refused", tx_id=owed.tx_id, reason=refusal.reason)

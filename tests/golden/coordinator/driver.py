@@ -44,6 +44,8 @@ from services.coordinator.commands import (
     MarkersSent,
     MarkerStatus,
     OffsetsSent,
+    Owed,
+    OweDecision,
     OweFinish,
     OweMarkers,
     OweOffsets,
@@ -502,7 +504,7 @@ def show_begin(answer: BeginAnswer) -> str:
     return f"{name}{answer.result.name}{cause}"
 
 
-def show_owed(owed: OweMarkers | OweOffsets | OweFinish) -> str:
+def show_owed(owed: Owed) -> str:
     match owed:
         case OweMarkers():
             markers = " ".join(
@@ -517,5 +519,7 @@ def show_owed(owed: OweMarkers | OweOffsets | OweFinish) -> str:
             after = f" after {show_tx(owed.after)}" if owed.after else ""
             where = show_partition(owed.offsets.participant)
             return f"offsets of {show_tx(owed.tx_id)} to {where}{after}"
+        case OweDecision():
+            return f"decision of {show_tx(owed.tx_id)}"
         case OweFinish():
             return f"over: {' '.join(map(show_tx, owed.tx_ids))}"

@@ -22,6 +22,20 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "torn-decision-owed-nothing",
+        "§7: a crash tears the records of one decision apart, and the later one-shot stays staged",
+        (
+            Edit(
+                "services.coordinator.machine:CoordinatorMachine.owed",
+                "owed.append(OweDecision(tx_id))",
+                "pass",
+            ),
+        ),
+        {
+            story("coordinator/one_shot_order_torn"): "-decision of T3",
+        },
+    ),
+    Bug(
         "one-shot-offsets-only-in-the-marker",
         "why.md: one-shot with offsets is STAGED first, else the next member fetches a stale "
         "position",

@@ -23,6 +23,7 @@ from oncelogpb.errors import (
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as pb
 from services.coordinator.commands import (
+    AnswerOffsets,
     BeginTransaction,
     CommitTransaction,
     Identity,
@@ -339,6 +340,31 @@ def test_a_new_outbox_redoes_what_is_owed() -> None:
         c.outbox = c.replica.outbox = c.role.outbox(replica, c.env)
         c.outbox.wake()
         await until(is_over(c, tx_id))
+
+    run(story)
+
+
+def test_i29_a_one_shot_whose_decision_was_torn_off_is_decided_without_a_question() -> None:
+    """The records of one decision are frames of their own: a crash may keep the first only."""
+
+    async def story(c: Coordinator) -> None:
+        who = await producer(c)
+        c.around.leader, leader = None, c.around.leader
+        first = (await c.replica.submit(transact(who, 1, offsets=True))).tx_id
+        second = (await c.replica.submit(transact(who, 2))).tx_id
+        await c.outbox.stop()
+        host = c.replica.host
+        host.submit(AnswerOffsets(first, None), "both are decided")
+        host.sync(host.log_end - 1)
+        host.failover(lose_tail=True)
+        host.sync()
+        c.around.leader = leader
+        replica: Any = c.replica
+        c.outbox = c.replica.outbox = c.role.outbox(replica, c.env)
+        c.outbox.wake()
+        await until(is_over(c, first, second))
+        asked = [method for method, _ in c.around.calls if method.startswith("offset_manager")]
+        assert asked == []
 
     run(story)
 
