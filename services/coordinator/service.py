@@ -8,7 +8,7 @@ the one in the top 16 bits of the producer id or TxId.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from oncelogpb import records
 from oncelogpb.errors import (
@@ -16,6 +16,7 @@ from oncelogpb.errors import (
     InvalidArgument,
     TooLarge,
     TryAgain,
+    Unavailable,
     UnknownOutcome,
     UnknownPartition,
     UnknownTopic,
@@ -55,7 +56,7 @@ from services.core.ids import (
     journal_offset_of,
     journal_partition_of,
 )
-from services.core.ports import Call, Replica
+from services.core.ports import Call, Replica, TopicInfo
 from services.core.role import RoleEnv
 from services.core.wire import partition_id
 
@@ -177,7 +178,11 @@ class CoordinatorService:
         command = wire.transact(request, self._config)
         replica = self._lead(command.producer.producer_id, "producer")
         for batch in command.batches:
-            self._require_sound(batch)
+            topic = self._env.directory.topic_by_id(batch.partition.topic_id)
+            if topic is None:
+                await self._refuse_unknown(batch.partition.topic_id)
+            else:
+                self._require_sound(batch, topic)
         replica.require_room()
         arrived_ms = self._env.clock.now().monotonic_ms
         before = replica.log_end
@@ -212,14 +217,16 @@ class CoordinatorService:
                     partition=participant.number,
                 )
 
-    def _require_sound(self, batch: OneShotBatch) -> None:
+    async def _refuse_unknown(self, topic_id: TopicId) -> NoReturn:
+        """The client may have heard of a new topic before this process has."""
+        if await self._env.directory.is_gone(topic_id):
+            raise UnknownTopic(f"no topic with id {topic_id.hex()}", topic_id=topic_id.hex())
+        raise Unavailable(
+            f"this process has not heard of the topic with id {topic_id.hex()} yet; try again"
+        )
+
+    def _require_sound(self, batch: OneShotBatch, topic: TopicInfo) -> None:
         """What a leader could refuse is refused before the append (design §7)."""
-        topic = self._env.directory.topic_by_id(batch.partition.topic_id)
-        if topic is None:
-            raise UnknownTopic(
-                f"no topic with id {batch.partition.topic_id.hex()}",
-                topic_id=batch.partition.topic_id.hex(),
-            )
         if batch.partition.number >= topic.partitions:
             raise UnknownPartition(
                 f"topic {topic.name} has {topic.partitions} partitions",

@@ -30,6 +30,8 @@ from services.core.role import RoleEnv
 from tests.golden.host import MachineHost
 
 ORDERS = TopicId(b"orders-topic-id.")
+# No topic has it.
+UNHEARD_OF = TopicId(b"x" * 16)
 BOOT = BootId(b"boot-of-leader-1")
 
 
@@ -136,7 +138,7 @@ class Surroundings:
     def __init__(self, replica: LedReplica) -> None:
         self._replica = replica
         self.leader: Address | None = Address("n1", BOOT, "127.0.0.1", 1, 1)
-        self.gone: set[TopicId] = set()
+        self.gone: set[TopicId] = {UNHEARD_OF}
         self.calls: list[tuple[str, Any]] = []
         self.markers: Callable[[participant_pb.WriteMarkersRequest], Any] = apply_all
         self.offsets: Callable[[offsets_pb.CommitTransactionOffsetsRequest], Any] = accept_all

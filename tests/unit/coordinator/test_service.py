@@ -17,7 +17,14 @@ from oncelogpb.v1 import types_pb2 as types
 from services.coordinator.commands import AnswerOffsets
 from services.coordinator.config import CoordinatorConfig
 from services.core.ids import CONSUMER_OFFSETS_ID, TxId
-from tests.unit.coordinator.harness import ORDERS, Coordinator, FakeCall, apply_all, until
+from tests.unit.coordinator.harness import (
+    ORDERS,
+    UNHEARD_OF,
+    Coordinator,
+    FakeCall,
+    apply_all,
+    until,
+)
 
 INSTANCE = b"instance-of-p..."
 
@@ -296,9 +303,17 @@ def test_transact_tells_the_offset_managers_no() -> None:
         (
             pb.TransactRequest(
                 request_number=1,
-                batches=[batch(partition=types.Partition(topic_id=b"x" * 16))],
+                batches=[batch(partition=types.Partition(topic_id=UNHEARD_OF))],
             ),
             "UNKNOWN_TOPIC",
+        ),
+        (
+            pb.TransactRequest(
+                request_number=1,
+                # In etcd, and not yet in this process's view.
+                batches=[batch(partition=types.Partition(topic_id=b"y" * 16))],
+            ),
+            "UNAVAILABLE",
         ),
         (
             pb.TransactRequest(
