@@ -8,6 +8,7 @@ import inspect
 import os
 import signal
 import threading
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -170,14 +171,70 @@ def test_interrupted_work_has_ended_when_its_caller_goes_on(loop: LoopThread) ->
             await asyncio.sleep(0.05)
             ended.set()
 
-    def interrupt() -> None:
-        started.wait()
-        signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGINT)
-
-    threading.Thread(target=interrupt).start()
+    _interrupt_when(started, threading.main_thread())
     with pytest.raises(KeyboardInterrupt):
         loop.run(work())
     assert ended.is_set()
+
+
+@pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("serving", [False, True])
+def test_an_interrupt_that_does_not_wake_the_wait_is_seen_all_the_same(
+    loop: LoopThread, serving: bool
+) -> None:
+    """As one that comes right before the wait: Python has noted it, and looks at it afterwards.
+    Here another thread takes it."""
+    started = threading.Event()
+
+    async def work(serve: Serve | None = None) -> None:
+        started.set()
+        await asyncio.Event().wait()
+
+    _interrupt_when(started, None)
+    with pytest.raises(KeyboardInterrupt):
+        if serving:
+            loop.run_serving(work)
+        else:
+            loop.run(work())
+    assert loop.run(double(4)) == 8
+
+
+def _interrupt_when(started: threading.Event, thread: threading.Thread | None) -> None:
+    """Ctrl-C, taken by that thread or by one of nobody."""
+
+    def interrupt() -> None:
+        started.wait()
+        # Until the main thread waits.
+        time.sleep(0.1)
+        taker = thread or threading.current_thread()
+        signal.pthread_kill(taker.ident or 0, signal.SIGINT)
+
+    threading.Thread(target=interrupt).start()
+
+
+def test_the_loop_ends_what_its_end_has_begun() -> None:
+    """A session that breaks with the loop asks for another one."""
+    ending = LoopThread("a connection that is closed")
+
+    async def session(left: int) -> None:
+        try:
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            if left:
+                tasks.append(asyncio.get_running_loop().create_task(session(left - 1)))
+                # It has begun when it is cancelled.
+                await asyncio.sleep(0)
+
+    tasks: list[asyncio.Task[None]] = []
+
+    async def start() -> None:
+        tasks.append(asyncio.get_running_loop().create_task(session(5)))
+        await asyncio.sleep(0)
+
+    ending.run(start())
+    ending.close()
+    ending._thread.join()
+    assert [task.done() for task in tasks] == [True] * 6
 
 
 def test_a_loop_that_nobody_holds_warns_and_ends_its_work() -> None:

@@ -21,6 +21,7 @@ from oncelog.errors import INSTEAD_OF_FORK, Closed, Forked
 
 T = TypeVar("T")
 R = TypeVar("R")
+C = TypeVar("C")
 # Runs a plain function in the thread that waits: see run_serving.
 Serve = Callable[..., Coroutine[Any, Any, Any]]
 
@@ -33,6 +34,11 @@ INTERRUPTED_SECONDS_MAX: Final = 2.0
 # comes after their end, in the thread of whichever connection gRPC woke, and a closed loop makes
 # that thread print a traceback. Nobody waits for it.
 LINGER_SECONDS: Final = 0.5
+# A thread that waits looks up so often, seconds: Python does not see an interrupt that comes right
+# before the wait until that is over.
+LOOK_UP_SECONDS: Final = 0.5
+# How often the end of tasks may begin new ones, which are ended too.
+ENDINGS_MAX: Final = 100
 
 
 class LoopThread:
@@ -64,7 +70,7 @@ class LoopThread:
         future: concurrent.futures.Future[T] | None = None
         try:
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
-            return future.result()
+            return _await(future)
         except concurrent.futures.CancelledError:
             raise Closed(f"{self._name} was closed meanwhile") from None
         except BaseException:
@@ -105,7 +111,7 @@ class LoopThread:
         try:
             future = asyncio.run_coroutine_threadsafe(work, self.loop)
             future.add_done_callback(lambda _: calls.put(None))
-            while (call := calls.get()) is not None:
+            while (call := _next_of(calls)) is not None:
                 call()
             return future.result()
         except concurrent.futures.CancelledError:
@@ -152,6 +158,23 @@ class LoopThread:
             ended.result(INTERRUPTED_SECONDS_MAX)
 
 
+def _await(future: concurrent.futures.Future[T]) -> T:
+    """Its result, however long that takes."""
+    while True:
+        try:
+            return future.result(LOOK_UP_SECONDS)
+        except concurrent.futures.TimeoutError:
+            # Or the work's own.
+            if future.done():
+                return future.result()
+
+
+def _next_of(calls: queue.SimpleQueue[C]) -> C:
+    while True:
+        with contextlib.suppress(queue.Empty):
+            return calls.get(timeout=LOOK_UP_SECONDS)
+
+
 def _serve(loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
     asyncio.set_event_loop(loop)
     try:
@@ -170,10 +193,13 @@ def _serve(loop: asyncio.AbstractEventLoop, ended: threading.Event) -> None:
 
 
 def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
-    left = asyncio.all_tasks(loop)
-    for task in left:
-        task.cancel()
-    if left:
+    """And those that their end begins: a session that breaks asks for another one."""
+    for _ in range(ENDINGS_MAX):
+        left = asyncio.all_tasks(loop)
+        if not left:
+            return
+        for task in left:
+            task.cancel()
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
