@@ -66,6 +66,8 @@ COPY = """
 import json, signal, sys, oncelog
 bootstrap, name, interrupts = sys.argv[1], sys.argv[2], int(sys.argv[3])
 INTERRUPT = {signal.SIGINT}
+# A shell that starts the tests in the background has them ignore it.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 told = 0
 with oncelog.connect(bootstrap) as log:
     consumer = None
