@@ -1,5 +1,5 @@
-"""Bugs of creating and deleting topics, and of the view of them: a name is one topic's at a time, and
-no view goes back."""
+"""Bugs of creating and deleting topics, and of the view of them: a name is one topic's at a time,
+and no view goes back."""
 
 from __future__ import annotations
 
