@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Any
+from typing import Any, Final
 
 import grpc
 import grpc.aio
@@ -20,6 +20,9 @@ from services.runtime.rpc.handling import Method
 from services.runtime.rpc.limits import RpcLimits
 from services.runtime.rpc.peers import GrpcPeers
 from tests.unit.rpc.harness import Handlers, Recorder, outcome_of, run, serving
+
+AIO: Final[Any] = grpc.aio
+END_OF_CALLS: Final = AIO.EOF
 
 
 async def echo(request: Any, call: Any) -> Any:
@@ -97,7 +100,7 @@ class SlowContext:
         if self._unread:
             return self._unread.pop()
         await self._writing.wait()
-        return grpc.aio.EOF
+        return END_OF_CALLS
 
     async def write(self, message: bytes) -> None:
         self._writing.set()
