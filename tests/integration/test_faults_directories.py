@@ -187,7 +187,7 @@ def test_a_directory_of_another_cluster_is_refused(
     if elsewhere == "another cluster":
         other = service(cluster, tmp_path, data=tmp_path / "other", prefix=prefix)
         other.start()
-        until(lambda: "node started" in other.tail(), "another cluster is made")
+        until(lambda: "node started" in other.log.read_text(), "another cluster is made")
         assert other.stop()
     cluster.stop(OFFSET_MANAGER)
     before = list_files(cluster.data_of(OFFSET_MANAGER))
