@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import groupby
 from typing import Final
 
@@ -45,7 +45,8 @@ Run = tuple[BootId, int]
 
 
 class QuestionOutbox(abc.ABC):
-    """See the module. A role's own says what its gauges are."""
+    """See the module. A role's own says what its gauges are; here they get their label, the one by
+    which the driver forgets them."""
 
     def __init__(self, replica: Replica, env: RoleEnv) -> None:
         self.replica = replica
@@ -57,8 +58,12 @@ class QuestionOutbox(abc.ABC):
         self._stopped = False
 
     @abc.abstractmethod
-    def gauge(self) -> None:
-        """Shows what the partition holds, as often as it is looked at."""
+    def gauges(self) -> Mapping[str, float]:
+        """What the partition holds, by metric; shown as often as it is looked at."""
+
+    def age_ms(self, began_ms: int | None) -> int:
+        """Of the oldest open transaction. None: there is none."""
+        return 0 if began_ms is None else max(self.env.clock.now().wall_ms - began_ms, 0)
 
     def wake(self) -> None:
         now_ms = self.env.clock.now().monotonic_ms
@@ -71,7 +76,9 @@ class QuestionOutbox(abc.ABC):
         for journal_partition, questions in groupby(owed, lambda q: journal_partition_of(q.tx_id)):
             if journal_partition not in self._calls:
                 self._start(journal_partition, tuple(questions))
-        self.gauge()
+        label = str(self.replica.partition)
+        for name, value in self.gauges().items():
+            self.env.reporter.gauge(name, value, partition=label)
 
     async def stop(self) -> None:
         self._stopped = True

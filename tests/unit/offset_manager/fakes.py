@@ -111,12 +111,14 @@ class FakeReporter:
     def __init__(self) -> None:
         self.counts: dict[str, float] = {}
         self.events: list[str] = []
+        # The newest of each gauge, by name and partition.
+        self.gauges: dict[tuple[str, str], float] = {}
 
     def count(self, name: str, value: float = 1, **labels: str) -> None:
         self.counts[name] = self.counts.get(name, 0) + value
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        pass
+        self.gauges[name, labels["partition"]] = value
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         pass

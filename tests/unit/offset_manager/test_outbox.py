@@ -80,6 +80,20 @@ class Story:
         return int(self.replica.machine.open_transactions)
 
 
+def test_gauges_name_the_partition_as_those_do_that_are_forgotten_with_it() -> None:
+    async def story() -> None:
+        told = Story()
+        await _pend(told.outside, T1)
+        await told.after(300)
+        partition = str(told.replica.partition)
+        gauges = told.outside.reporter.gauges
+        assert {named for _, named in gauges} == {partition}
+        assert gauges["open_transactions", partition] == 1
+        assert gauges["groups", partition] == 1
+
+    asyncio.run(story())
+
+
 def test_asked_after_one_second_then_every_two() -> None:
     async def story() -> None:
         told = Story()
