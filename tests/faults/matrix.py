@@ -16,9 +16,9 @@ from enum import Enum
 from errno import EIO
 from typing import Final, NamedTuple
 
+from oncelog_server.core.failpoints import TABLE, Failpoint, Kind, Repeat
+from oncelog_server.core.ports import EtcdUnavailable
 from oncelogpb.errors import UnknownOutcome
-from services.core.failpoints import TABLE, Failpoint, Kind, Repeat
-from services.core.ports import EtcdUnavailable
 from tests.simulation.disk import Tear
 from tests.simulation.world import Died, World
 

@@ -9,8 +9,8 @@ from typing import Final, NamedTuple
 
 from oncelog.checker import HistoryWriter
 from oncelog.checker.recorder import RecordedLog
-from services.core import failpoints
-from services.core.roles import ROLES
+from oncelog_server.core import failpoints
+from oncelog_server.core.roles import ROLES
 from tests.faults.matrix import Injector, Passings, Strike
 from tests.faults.story import Story, Told
 from tests.faults.verdict import judge, judge_history, quiet, read_to_the_end, replayed

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog_server.core import failpoints
+from oncelog_server.core.failpoints import Repeat
+from oncelog_server.runtime.failpoint_actions import VARIABLE, Armed, arm_from_environment, parse
 from oncelogpb.errors import UnknownOutcome
-from services.core import failpoints
-from services.core.failpoints import Repeat
-from services.runtime.failpoint_actions import VARIABLE, Armed, arm_from_environment, parse
 
 PRODUCE = "serve.partition_leader.produce"
 

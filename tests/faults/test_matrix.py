@@ -15,8 +15,8 @@ from typing import Final
 
 import pytest
 
-from services.core import failpoints
-from services.core.failpoints import TABLE
+from oncelog_server.core import failpoints
+from oncelog_server.core.failpoints import TABLE
 from tests.faults.matrix import CASES, Case, Fault, Passings, Strike, faults_at, passing_of
 from tests.faults.simulated import count_passings, simulate
 

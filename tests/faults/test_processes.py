@@ -29,14 +29,14 @@ import pytest
 from oncelog.aio.log import connect
 from oncelog.checker import HistoryWriter
 from oncelog.checker.recorder import RecordedLog
-from services.cli.compose import make_roles
-from services.cli.settings import ServeSettings
-from services.core.failpoints import TABLE, Failpoint, Kind
-from services.core.roles import COORDINATOR, OFFSET_MANAGER, PARTITION_LEADER, ROLES
-from services.runtime.failpoint_actions import VARIABLE, said
-from services.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
-from services.runtime.storage.disk import RealDisk
-from services.runtime.storage.journal import Journal
+from oncelog_server.cli.compose import make_roles
+from oncelog_server.cli.settings import ServeSettings
+from oncelog_server.core.failpoints import TABLE, Failpoint, Kind
+from oncelog_server.core.roles import COORDINATOR, OFFSET_MANAGER, PARTITION_LEADER, ROLES
+from oncelog_server.runtime.failpoint_actions import VARIABLE, said
+from oncelog_server.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
+from oncelog_server.runtime.storage.disk import RealDisk
+from oncelog_server.runtime.storage.journal import Journal
 from tests.faults.story import Names, Story, Told
 from tests.faults.test_matrix import SCOPE
 from tests.faults.verdict import judge, judge_history, read_to_the_end, replay, same

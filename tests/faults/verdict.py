@@ -13,12 +13,12 @@ from oncelog.aio.log import Log
 from oncelog.batch import Record
 from oncelog.checker import HistoryWriter, check
 from oncelog.checker.recorder import RecordedLog
+from oncelog_server.core.frame import Kind
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.machine import EpochStart, Snapshot
+from oncelog_server.core.role import Role
+from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.v1 import offset_manager_pb2
-from services.core.frame import Kind
-from services.core.ids import PartitionId
-from services.core.machine import EpochStart, Snapshot
-from services.core.role import Role
-from services.runtime.storage.journal import Journal
 from tests.faults.attempts import Attempt, Outcome
 from tests.faults.job import BATCHES
 from tests.faults.story import IN_PARTITIONS, INPUTS, OUT_PARTITIONS, ROUNDS, Names

@@ -11,12 +11,12 @@ from typing import Any, Final
 
 from google.rpc import status_pb2
 
+from oncelog_server.core.ids import PLAIN_PRODUCER_BIT
 from oncelogpb import calls, errors, records
 from oncelogpb.errors import OncelogError
 from oncelogpb.v1 import coordinator_pb2 as tx_pb
 from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb
-from services.core.ids import PLAIN_PRODUCER_BIT
 from tests.fuzz.target import Target, running
 from tests.fuzz.witness import Witness
 

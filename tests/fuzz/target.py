@@ -14,9 +14,9 @@ from typing import Any, Final
 import grpc
 import grpc.aio
 
+from oncelog_server.cli.compose import InProcessCluster
 from oncelogpb import rpcs
 from oncelogpb.calls import CHANNEL_OPTIONS
-from services.cli.compose import InProcessCluster
 from tests.fuzz.verdicts import judge_failure, judge_reply
 
 # Which process serves a service; the others answer UNIMPLEMENTED.

@@ -20,13 +20,13 @@ from typing import Any, Final
 import grpc.aio
 import pytest
 
+from oncelog_server.core.ids import PLAIN_PRODUCER_BIT, compose_generation, compose_tx_id
+from oncelog_server.runtime.loopback_ports import free_ports
 from oncelogpb import calls
 from oncelogpb.errors import LimitExceeded, OncelogError, TooLarge, from_status
 from oncelogpb.v1 import coordinator_pb2 as tx_pb
 from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb
-from services.core.ids import PLAIN_PRODUCER_BIT, compose_generation, compose_tx_id
-from services.runtime.loopback_ports import free_ports
 from tests.fuzz.hand import rows
 from tests.fuzz.witness import Witness, name_in
 from tests.integration.cluster import COORDINATOR, PARTITION_LEADER, Cluster, running

@@ -18,12 +18,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from oncelog_server.runtime.storage.disk import RealDisk
 from oncelogpb import records
 from oncelogpb.v1 import coordinator_pb2 as tx_pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb
-from services.runtime.storage.disk import RealDisk
 from tests.fuzz.hand import Hand, Refused, rows, story
 
 MIB = 1024 * 1024

@@ -18,9 +18,13 @@ import grpc.aio
 import pytest
 from google.protobuf.descriptor import Descriptor
 
+from oncelog_server.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    TRANSACTION_CONTROL_ID,
+    journal_partition_of,
+)
 from oncelogpb import rpcs
 from oncelogpb.v1 import coordinator_pb2, partition_leader_pb2
-from services.core.ids import CONSUMER_OFFSETS_ID, TRANSACTION_CONTROL_ID, journal_partition_of
 from tests.fuzz.messages import Maker, Pool
 from tests.fuzz.target import ROLE_OF, Target, running
 from tests.fuzz.verdicts import judge_failure, judge_reply

@@ -12,7 +12,7 @@ from typing import Final
 
 from oncelog.aio import Log, connect
 from oncelog.batch import Record
-from services.core.ids import partition_of_name
+from oncelog_server.core.ids import partition_of_name
 
 TOPIC_IN: Final = "witness-in"
 TOPIC_OUT: Final = "witness-out"

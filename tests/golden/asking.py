@@ -11,8 +11,8 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 
-from services.core.ids import TxId
-from services.participant.commands import (
+from oncelog_server.core.ids import TxId
+from oncelog_server.participant.commands import (
     Answered,
     Asked,
     HearVerdicts,

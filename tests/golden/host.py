@@ -24,9 +24,17 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
+from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.machine import (
+    Codec,
+    EpochStart,
+    Instant,
+    Machine,
+    Projection,
+    Snapshot,
+    Tick,
+)
 from oncelogpb.errors import OncelogError
-from services.core.frame import At, Frame, Kind, StoredFrame
-from services.core.machine import Codec, EpochStart, Instant, Machine, Projection, Snapshot, Tick
 from tests.golden.remembered import remembered
 
 # 2026-01-01T00:00:00Z: wall clock at the start of every script.

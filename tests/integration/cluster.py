@@ -25,12 +25,12 @@ from typing import Final
 
 import oncelog
 from oncelog.protocol import Protocol
+from oncelog_server.cli.processes import Service
+from oncelog_server.core.ids import CONTROL_PARTITIONS, partition_of_name
+from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
+from oncelog_server.runtime.loopback_ports import free_ports
 from oncelogpb.errors import OncelogError
 from oncelogpb.v1 import cluster_pb2
-from services.cli.processes import Service
-from services.core.ids import CONTROL_PARTITIONS, partition_of_name
-from services.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
-from services.runtime.loopback_ports import free_ports
 
 COORDINATOR: Final = "coordinator"
 PARTITION_LEADER: Final = "partition_leader"

@@ -17,8 +17,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from services.runtime.etcd.endpoints import EtcdTls
-from services.runtime.loopback_ports import free_ports
+from oncelog_server.runtime.etcd.endpoints import EtcdTls
+from oncelog_server.runtime.loopback_ports import free_ports
 
 
 async def until(predicate: Callable[[], object], *, within_s: float = 30) -> None:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from click.testing import CliRunner
 
-from services.cli.app import oncelog
+from oncelog_server.cli.app import oncelog
 
 REFUSED, WRONG_USAGE, UNREACHABLE = 1, 2, 3
 

@@ -23,7 +23,7 @@ from tests.integration.shell import REFUSED, UNREACHABLE, WRONG_USAGE, Shell
 
 pytestmark = pytest.mark.integration
 
-COMMAND = (sys.executable, "-m", "services.cli")
+COMMAND = (sys.executable, "-m", "oncelog_server.cli")
 # Bounds that only end a test that would hang.
 READY_S, DONE_S = 120, 60
 

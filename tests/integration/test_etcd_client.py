@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from services.core.ports import (
+from oncelog_server.core.ports import (
     Compare,
     Delete,
     DeletePrefix,
@@ -25,13 +25,13 @@ from services.core.ports import (
     Put,
     WatchEvent,
 )
-from services.runtime.etcd import client as client_module
-from services.runtime.etcd.client import EtcdClient
-from services.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
-from services.runtime.etcd.endpoints import EtcdTls, parse_endpoints
-from services.runtime.etcd.memory import MemoryEtcd
-from services.runtime.etcd.refusal import EtcdRefused
-from services.runtime.loopback_ports import free_ports
+from oncelog_server.runtime.etcd import client as client_module
+from oncelog_server.runtime.etcd.client import EtcdClient
+from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
+from oncelog_server.runtime.etcd.endpoints import EtcdTls, parse_endpoints
+from oncelog_server.runtime.etcd.memory import MemoryEtcd
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelog_server.runtime.loopback_ports import free_ports
 from tests.integration.etcd_cluster import Authority, etcd_with_tls, until
 
 pytestmark = pytest.mark.integration
@@ -356,7 +356,7 @@ def test_endpoints_that_make_no_sense_are_refused(
 def test_the_stubs_of_etcd_and_ours_live_in_one_process() -> None:
     """pyetcd registers files named rpc.proto and kv.proto in the one pool that protobuf has."""
     code = (
-        "import pyetcd.etcdrpc, services.runtime.etcd.client\n"
+        "import pyetcd.etcdrpc, oncelog_server.runtime.etcd.client\n"
         "from oncelogpb.v1 import cluster_pb2, coordinator_pb2, partition_leader_pb2\n"
         "from grpc_health.v1 import health_pb2\n"
         "from grpc_reflection.v1alpha import reflection_pb2\n"

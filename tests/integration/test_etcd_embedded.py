@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.etcd.embedded import EmbeddedEtcd, EtcdFailed, find_or_build
+from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd, EtcdFailed, find_or_build
 
 pytestmark = pytest.mark.integration
 
 PARENT = """
 import sys, time
-from services.runtime.etcd.embedded import EmbeddedEtcd
+from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd
 etcd = EmbeddedEtcd(sys.argv[1], sys.argv[2])
 etcd.start()
 print(etcd.pid, flush=True)

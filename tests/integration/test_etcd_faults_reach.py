@@ -20,9 +20,9 @@ import grpc
 import pytest
 
 import oncelog
+from oncelog_server.runtime.etcd.client import EtcdClient
 from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import types_pb2 as pb
-from services.runtime.etcd.client import EtcdClient
 from tests.integration.by_hand import VISIBLE, ByHand, offset_commit
 from tests.integration.cluster import (
     COORDINATOR,

@@ -17,9 +17,9 @@ import pytest
 from click.testing import CliRunner, Result
 
 import oncelog
-from services.cli.app import oncelog as command
-from services.cli.failures import ETCD_REFUSED
-from services.runtime.cluster_recovery.plan import RECOVERY_EPOCHS
+from oncelog_server.cli.app import oncelog as command
+from oncelog_server.cli.failures import ETCD_REFUSED
+from oncelog_server.runtime.cluster_recovery.plan import RECOVERY_EPOCHS
 from tests.integration.by_hand import VISIBLE, ByHand
 from tests.integration.cluster import (
     COORDINATOR,
@@ -266,7 +266,7 @@ def up(folder: Path, *flags: str) -> Iterator[list[dict[str, Any]]]:
     arguments += ["--set=node.segment_bytes=1048576", "--set=node.disk_free_floor_bytes=0"]
     with (folder.parent / "up.log").open("wb") as errors:
         process = subprocess.Popen(
-            [sys.executable, "-m", "services.cli", *arguments],
+            [sys.executable, "-m", "oncelog_server.cli", *arguments],
             stdout=subprocess.PIPE,
             stderr=errors,
             text=True,

@@ -11,20 +11,20 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.core.ids import BootId, PartitionId
-from services.core.ports import Compare, EtcdUnavailable, Put
-from services.runtime.clock import RealClock
-from services.runtime.etcd import keys
-from services.runtime.etcd.client import EtcdClient
-from services.runtime.etcd.directory import ClusterView
-from services.runtime.etcd.election import Elections
-from services.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
-from services.runtime.etcd.identity import ClusterSettings, Identity
-from services.runtime.etcd.keys import BootValue
-from services.runtime.etcd.lease import Membership
-from services.runtime.etcd.refusal import EtcdRefused
-from services.runtime.etcd.topics import EtcdTopics, create_control_partitions
-from services.runtime.storage.disk import RealDisk
+from oncelog_server.core.ids import BootId, PartitionId
+from oncelog_server.core.ports import Compare, EtcdUnavailable, Put
+from oncelog_server.runtime.clock import RealClock
+from oncelog_server.runtime.etcd import keys
+from oncelog_server.runtime.etcd.client import EtcdClient
+from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.election import Elections
+from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
+from oncelog_server.runtime.etcd.identity import ClusterSettings, Identity
+from oncelog_server.runtime.etcd.keys import BootValue
+from oncelog_server.runtime.etcd.lease import Membership
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelog_server.runtime.etcd.topics import EtcdTopics, create_control_partitions
+from oncelog_server.runtime.storage.disk import RealDisk
 from tests.integration.etcd_cluster import until
 from tests.unit.etcd.world import Host, Log
 

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import pytest
 
 import oncelog
+from oncelog_server.cli.processes import Service
+from oncelog_server.runtime.loopback_ports import free_ports
 from oncelogpb import errors
 from oncelogpb.v1 import types_pb2 as pb
-from services.cli.processes import Service
-from services.runtime.loopback_ports import free_ports
 from tests.integration.by_hand import ByHand
 from tests.integration.cluster import (
     OFFSET_MANAGER,

@@ -14,9 +14,9 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 from oncelog.protocol import Protocol
+from oncelog_server.runtime.loopback_ports import free_ports
 from oncelogpb.errors import OncelogError
 from oncelogpb.v1 import cluster_pb2
-from services.runtime.loopback_ports import free_ports
 from tests.integration.cluster import (
     COORDINATOR,
     PARTITION_LEADER,

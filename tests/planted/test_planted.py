@@ -88,10 +88,10 @@ def test_a_target_that_is_gone_is_said(where: str, was: str, says: str) -> None:
         edited(SOURCE, [Edit(where, was, "pass")])
 
 
-@pytest.mark.parametrize("module", ["services.core.frame", "services.core.nowhere"])
+@pytest.mark.parametrize("module", ["oncelog_server.core.frame", "oncelog_server.core.nowhere"])
 def test_a_module_that_cannot_be_planted_is_said(module: str) -> None:
     """Imported already (this test's own imports did it), or not there at all."""
-    import services.core.frame  # noqa: F401
+    import oncelog_server.core.frame  # noqa: F401
 
     with pytest.raises(TargetGone):
         plant(Bug("late", "§5", [Edit(f"{module}:Frame", "x", "y")], {"test": "x"}))

@@ -24,7 +24,7 @@ from enum import Enum
 from errno import EAGAIN, EBADF, EIO, ENOENT, ENOSPC
 from typing import Final
 
-from services.core.ports import File, Write
+from oncelog_server.core.ports import File, Write
 
 # A file that grows gets so many zeros behind what is written, as a real disk allocates ahead.
 ALLOCATED_AHEAD_BYTES: Final = 4096

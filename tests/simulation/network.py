@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncelog._core.routing import Endpoint
+from oncelog_server.core.ports import Address
 from oncelogpb import bulk, rpcs
 from oncelogpb.errors import (
     Internal,
@@ -25,7 +26,6 @@ from oncelogpb.errors import (
     from_status,
     to_status,
 )
-from services.core.ports import Address
 
 DELAY_MS = (0.05, 0.6)
 STREAM_REPLIES_MAX = 4

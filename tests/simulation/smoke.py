@@ -11,8 +11,8 @@ import asyncio
 import sys
 
 from oncelog.aio.log import Log
+from oncelog_server.core.roles import ROLES
 from oncelogpb import errors
-from services.core.roles import ROLES
 from tests.simulation.disk import Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World

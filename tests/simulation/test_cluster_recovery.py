@@ -10,11 +10,15 @@ from dataclasses import dataclass, field
 import pytest
 
 from oncelog.aio.log import Log
-from oncelogpb import errors
-from services.core.ports import EtcdUnavailable, Put
-from services.core.roles import ROLES
-from services.runtime.cluster_recovery.inventory import DataDirectory, RecoveryRefused, look, take
-from services.runtime.cluster_recovery.perform import (
+from oncelog_server.core.ports import EtcdUnavailable, Put
+from oncelog_server.core.roles import ROLES
+from oncelog_server.runtime.cluster_recovery.inventory import (
+    DataDirectory,
+    RecoveryRefused,
+    look,
+    take,
+)
+from oncelog_server.runtime.cluster_recovery.perform import (
     Loss,
     Mode,
     Replace,
@@ -22,9 +26,10 @@ from services.runtime.cluster_recovery.perform import (
     plan_of,
     survey,
 )
-from services.runtime.cluster_recovery.plan import RECOVERY_EPOCHS
-from services.runtime.etcd.memory import MemoryEtcd
-from services.runtime.etcd.refusal import EtcdRefused
+from oncelog_server.runtime.cluster_recovery.plan import RECOVERY_EPOCHS
+from oncelog_server.runtime.etcd.memory import MemoryEtcd
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelogpb import errors
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World

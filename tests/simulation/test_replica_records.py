@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 from errno import ENOSPC
 
-from services.core.ids import PartitionId, TopicId
-from services.runtime.replica_record import FILE, ReplicaRecord, load_record
-from services.runtime.replicas import PARTITIONS_DIRECTORY, directory_of
+from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.runtime.replica_record import FILE, ReplicaRecord, load_record
+from oncelog_server.runtime.replicas import PARTITIONS_DIRECTORY, directory_of
 from tests.simulation.disk import FakeDisk
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from services.core.roles import ROLES
+from oncelog_server.core.roles import ROLES
 from tests.simulation.smoke import trace_of
 
 ROOT = Path(__file__).parents[2]

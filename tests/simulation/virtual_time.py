@@ -16,7 +16,7 @@ import selectors
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from services.core.machine import Instant
+from oncelog_server.core.machine import Instant
 
 T = TypeVar("T")
 # 2026-01-01T00:00:00Z: the wall clock of every simulated run begins here.

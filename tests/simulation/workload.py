@@ -37,8 +37,8 @@ from oncelog.checker.recorder import (
 )
 from oncelog.options import ConnectOptions
 from oncelog.protocol import AsyncProtocol
+from oncelog_server.core.roles import ROLES
 from oncelogpb import errors
-from services.core.roles import ROLES
 from tests.simulation.disk import Tear
 from tests.simulation.faulty_transport import FaultyTransport
 from tests.simulation.virtual_time import VirtualTimeLoop, run

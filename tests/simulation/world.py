@@ -18,13 +18,13 @@ from typing import Any
 from oncelog.aio.log import Log
 from oncelog.options import ConnectOptions
 from oncelog.protocol import AsyncProtocol
-from services.cli.compose import cluster_handler, limits_of, make_roles
-from services.cli.settings import ServeSettings
-from services.core.role import at_once
-from services.core.roles import ROLES
-from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
-from services.runtime.node import Node, Outside
-from services.runtime.pointed import pointed
+from oncelog_server.cli.compose import cluster_handler, limits_of, make_roles
+from oncelog_server.cli.settings import ServeSettings
+from oncelog_server.core.role import at_once
+from oncelog_server.core.roles import ROLES
+from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from oncelog_server.runtime.node import Node, Outside
+from oncelog_server.runtime.pointed import pointed
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.network import Network, SimPeers, SimTransport
 from tests.simulation.virtual_time import VirtualTimeLoop

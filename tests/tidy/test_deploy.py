@@ -15,11 +15,11 @@ import kubernetes_validate
 import pytest
 import yaml
 
+from oncelog_server.cli.serve import serve
+from oncelog_server.cli.settings import ServeSettings
+from oncelog_server.core.roles import ROLES
+from oncelog_server.runtime.node_config import split_address
 from oncelogpb import rpcs
-from services.cli.serve import serve
-from services.cli.settings import ServeSettings
-from services.core.roles import ROLES
-from services.runtime.node_config import split_address
 from tests.integration import test_probes as probes
 from tests.tidy.kustomization import Manifest, build, identity, load, merge
 

@@ -9,6 +9,7 @@ from collections import defaultdict
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+SERVICES = ROOT / "services" / "oncelog_server"
 # Rows of the tables: `event`, `event` | meaning | what to do |
 ROW = re.compile(r"^\| (`[^|]+`) \|[^|]+\| ([^|]+) \|$", re.MULTILINE)
 SERIOUS = {"warning", "error"}
@@ -32,7 +33,7 @@ def test_what_operators_shall_act_upon_is_at_least_a_warning() -> None:
 def _levels() -> dict[str, set[str]]:
     """The levels at which each event is said."""
     levels: dict[str, set[str]] = defaultdict(set)
-    for path in (ROOT / "services").rglob("*.py"):
+    for path in SERVICES.rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text())):
             if not isinstance(node, ast.Call) or getattr(node.func, "attr", "") != "event":
                 continue

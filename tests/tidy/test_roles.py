@@ -11,13 +11,14 @@ from pathlib import Path
 import pytest
 
 from oncelog import testing
+from oncelog_server.cli import compose, folder, limits, settings
+from oncelog_server.core.roles import ROLES
+from oncelog_server.runtime import node_config
+from oncelog_server.runtime.observe import catalogue
 from oncelogpb import rpcs
-from services.cli import compose, folder, limits, settings
-from services.core.roles import ROLES
-from services.runtime import node_config
-from services.runtime.observe import catalogue
 
 ROOT = Path(__file__).parents[2]
+SERVICES = ROOT / "services" / "oncelog_server"
 FILES = (
     "README.md", "__main__.py", "commands.py", "config.py", "machine.py", "outbox.py", "records.py",
     "role.py", "service.py", "wire.py",
@@ -35,12 +36,12 @@ CONTRACTS = {
 @pytest.mark.parametrize(
     ("table", "names"),
     [
-        ("services/cli/settings.py SECTIONS", set(settings.SECTIONS) - {"node"}),
-        ("services/cli/compose.py ROLE_CLASSES", compose.ROLE_CLASSES),
-        ("services/cli/folder.py Ports", folder.Ports.__struct_fields__),
-        ("services/cli/limits.py SECTIONS", {one.title for one in limits.SECTIONS}),
-        ("services/runtime/node_config.py PORTS", node_config.PORTS),
-        ("services/runtime/observe/catalogue.py ROLES", catalogue.ROLES),
+        ("services/oncelog_server/cli/settings.py SECTIONS", set(settings.SECTIONS) - {"node"}),
+        ("services/oncelog_server/cli/compose.py ROLE_CLASSES", compose.ROLE_CLASSES),
+        ("services/oncelog_server/cli/folder.py Ports", folder.Ports.__struct_fields__),
+        ("services/oncelog_server/cli/limits.py SECTIONS", {one.title for one in limits.SECTIONS}),
+        ("services/oncelog_server/runtime/node_config.py PORTS", node_config.PORTS),
+        ("services/oncelog_server/runtime/observe/catalogue.py ROLES", catalogue.ROLES),
         ("clients/python/src/oncelog/testing.py ROLES", testing.ROLES),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -51,7 +52,7 @@ def test_every_table_has_every_role(table: str, names: Iterable[str]) -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_every_role_has_the_same_files_and_a_driver_of_its_stories(role: str) -> None:
-    wanted = [ROOT / "services" / role / name for name in FILES]
+    wanted = [SERVICES / role / name for name in FILES]
     wanted.append(ROOT / "tests" / "golden" / role / "driver.py")
     assert not [str(file.relative_to(ROOT)) for file in wanted if not file.exists()]
 
@@ -66,4 +67,4 @@ def test_import_contracts_name_every_role(contract: str, option: str) -> None:
     parsed = configparser.ConfigParser()
     parsed.read(ROOT / ".importlinter")
     named = parsed[f"importlinter:contract:{contract}"][option].split()
-    assert {f"services.{role}" for role in ROLES} <= set(named)
+    assert {f"oncelog_server.{role}" for role in ROLES} <= set(named)

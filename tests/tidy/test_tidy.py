@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
+SERVICES = ROOT / "services" / "oncelog_server"
 LINES_MAX = 600
 FORBIDDEN_NAMES = re.compile(r"(^|_)(utils?|helpers?|common|misc|manager)(_|$)")
 # The role is called so by the design; it is a domain word.
@@ -51,12 +52,14 @@ def test_services_open_the_outside_only_in_runtime() -> None:
     offenders = [
         str(file.relative_to(ROOT))
         for file in _python_files()
-        if file.is_relative_to(ROOT / "services")
-        and not file.is_relative_to(ROOT / "services" / "runtime")
-        and not file.is_relative_to(ROOT / "services" / "cli")
+        if file.is_relative_to(SERVICES)
+        and not file.is_relative_to(SERVICES / "runtime")
+        and not file.is_relative_to(SERVICES / "cli")
         and opening.search(_code(file))
     ]
-    assert not offenders, f"take a port (services/core/ports.py) instead: {offenders}"
+    assert not offenders, (
+        f"take a port (services/oncelog_server/core/ports.py) instead: {offenders}"
+    )
 
 
 def test_decoders_are_built_at_import() -> None:
@@ -86,7 +89,7 @@ def test_modules_say_what_they_are_for() -> None:
     silent = [
         str(file.relative_to(ROOT))
         for file in _python_files()
-        if file.is_relative_to(ROOT / "services")
+        if file.is_relative_to(SERVICES)
         and file.name != "__init__.py"
         and not file.read_text().lstrip().startswith('"""')
     ]

@@ -26,9 +26,7 @@ import asyncio
 from collections.abc import Coroutine, Sequence
 from typing import Any, TypeVar
 
-from oncelogpb.errors import BY_REASON, OncelogError
-from oncelogpb.ids import show_generation
-from services.coordinator.commands import (
+from oncelog_server.coordinator.commands import (
     AbortAnswer,
     AbortTransaction,
     AnswerOffsets,
@@ -56,14 +54,14 @@ from services.coordinator.commands import (
     Transact,
     TransactAnswer,
 )
-from services.coordinator.config import CoordinatorConfig
-from services.coordinator.decide_end import Elsewhere
-from services.coordinator.decide_one_shot import refusal_of
-from services.coordinator.endings import Endings
-from services.coordinator.machine import CoordinatorMachine
-from services.coordinator.outcomes import Outcomes
-from services.coordinator.questions import Verdict, verdict, verdict_of
-from services.coordinator.records import (
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.decide_end import Elsewhere
+from oncelog_server.coordinator.decide_one_shot import refusal_of
+from oncelog_server.coordinator.endings import Endings
+from oncelog_server.coordinator.machine import CoordinatorMachine
+from oncelog_server.coordinator.outcomes import Outcomes
+from oncelog_server.coordinator.questions import Verdict, verdict, verdict_of
+from oncelog_server.coordinator.records import (
     CODEC,
     Aborted,
     Begun,
@@ -77,15 +75,15 @@ from services.coordinator.records import (
     ProducersForgotten,
     Record,
 )
-from services.coordinator.values import (
+from oncelog_server.coordinator.values import (
     CommitSeq,
     Manifest,
     OneShotBatch,
     OneShotOffsets,
     TopicParts,
 )
-from services.core.frame import StoredFrame
-from services.core.ids import (
+from oncelog_server.core.frame import StoredFrame
+from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     TRANSACTION_CONTROL_ID,
     Generation,
@@ -95,6 +93,8 @@ from services.core.ids import (
     TxId,
     journal_offset_of,
 )
+from oncelogpb.errors import BY_REASON, OncelogError
+from oncelogpb.ids import show_generation
 from tests.golden.host import HostDriver, MachineHost
 
 PARTITION = PartitionId(TRANSACTION_CONTROL_ID, 0)

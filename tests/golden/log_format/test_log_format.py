@@ -10,17 +10,17 @@ from pathlib import Path
 
 import pytest
 
-from services.core.frame import At, ControlCode, Frame, Kind, StoredFrame
-from services.core.machine import Snapshot, Table
-from services.runtime.replica_record import ReplicaRecord, save_record
-from services.runtime.storage.epochs import EpochEntry, EpochTable
-from services.runtime.storage.frames import HEADER_BYTES, decode, encode
-from services.runtime.storage.identity import Bounds, encode_incarnation
-from services.runtime.storage.identity import encode_slot as encode_bounds
-from services.runtime.storage.journal import Journal
-from services.runtime.storage.segment import OffsetIndex, segment_name
-from services.runtime.storage.slots import SLOT_RANGE_OFFSETS, encode_slot
-from services.runtime.storage.snapshots import (
+from oncelog_server.core.frame import At, ControlCode, Frame, Kind, StoredFrame
+from oncelog_server.core.machine import Snapshot, Table
+from oncelog_server.runtime.replica_record import ReplicaRecord, save_record
+from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
+from oncelog_server.runtime.storage.frames import HEADER_BYTES, decode, encode
+from oncelog_server.runtime.storage.identity import Bounds, encode_incarnation
+from oncelog_server.runtime.storage.identity import encode_slot as encode_bounds
+from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.segment import OffsetIndex, segment_name
+from oncelog_server.runtime.storage.slots import SLOT_RANGE_OFFSETS, encode_slot
+from oncelog_server.runtime.storage.snapshots import (
     SnapshotFile,
     TableEnd,
     decode_snapshot,

@@ -17,7 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from services.core.ids import (
+from oncelog_server.core.ids import (
     Generation,
     LeaderEpoch,
     PartitionId,
@@ -28,7 +28,7 @@ from services.core.ids import (
     journal_offset_of,
     journal_partition_of,
 )
-from services.offset_manager.commands import (
+from oncelog_server.offset_manager.commands import (
     FROM_ANY,
     FROM_NONE,
     CommitOffsets,
@@ -43,9 +43,9 @@ from services.offset_manager.commands import (
     Read,
     View,
 )
-from services.offset_manager.config import OffsetManagerConfig
-from services.offset_manager.machine import OffsetManagerMachine
-from services.offset_manager.records import (
+from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.offset_manager.machine import OffsetManagerMachine
+from oncelog_server.offset_manager.records import (
     CODEC,
     GroupsForgotten,
     OffsetsCommitted,
@@ -55,7 +55,13 @@ from services.offset_manager.records import (
     TransactionDropped,
     TransactionMarked,
 )
-from services.participant.commands import Marker, MarkersWritten, Outcome, Question, WriteMarkers
+from oncelog_server.participant.commands import (
+    Marker,
+    MarkersWritten,
+    Outcome,
+    Question,
+    WriteMarkers,
+)
 from tests.golden.asking import AskingDriver
 from tests.golden.host import MachineHost
 

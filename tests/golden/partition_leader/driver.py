@@ -19,9 +19,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oncelogpb.ids import show_generation
-from services.core.frame import Frame, Kind, StoredFrame
-from services.core.ids import (
+from oncelog_server.core.frame import Frame, Kind, StoredFrame
+from oncelog_server.core.ids import (
     PLAIN_PRODUCER_BIT,
     Generation,
     LeaderEpoch,
@@ -34,11 +33,12 @@ from services.core.ids import (
     journal_offset_of,
     journal_partition_of,
 )
-from services.participant import commands as p
-from services.partition_leader import commands as c
-from services.partition_leader.config import PartitionLeaderConfig
-from services.partition_leader.machine import PartitionMachine
-from services.partition_leader.records import MarkerWritten, PartitionCodec, Record, Resolved
+from oncelog_server.participant import commands as p
+from oncelog_server.partition_leader import commands as c
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.machine import PartitionMachine
+from oncelog_server.partition_leader.records import MarkerWritten, PartitionCodec, Record, Resolved
+from oncelogpb.ids import show_generation
 from tests.golden.asking import AskingDriver
 from tests.golden.host import MachineHost
 

@@ -12,7 +12,7 @@ BUGS: Final = (
         "§5: no epoch that anybody may have used is used again",
         (
             Edit(
-                "services.runtime.cluster_recovery.plan:_place",
+                "oncelog_server.runtime.cluster_recovery.plan:_place",
                 "max(replica.last_epoch, noted, epoch_min - RECOVERY_EPOCHS)",
                 "max(replica.last_epoch, epoch_min - RECOVERY_EPOCHS)",
             ),
@@ -28,7 +28,7 @@ BUGS: Final = (
         "§5: no epoch that anybody may have used is used again",
         (
             Edit(
-                "services.runtime.cluster_recovery.plan:_place",
+                "oncelog_server.runtime.cluster_recovery.plan:_place",
                 "max(replica.last_epoch, noted, epoch_min - RECOVERY_EPOCHS)",
                 "max(replica.last_epoch, noted)",
             ),
@@ -44,7 +44,7 @@ BUGS: Final = (
         "§5: a better copy of a damaged replica may lead later",
         (
             Edit(
-                "services.runtime.cluster_recovery.plan:_place",
+                "oncelog_server.runtime.cluster_recovery.plan:_place",
                 "isr = () if record is None else (record.incarnation,)",
                 "isr = (replica.incarnation,)",
             ),
@@ -61,7 +61,7 @@ BUGS: Final = (
         "§5: a replica is of the partition that its record names",
         (
             Edit(
-                "services.runtime.cluster_recovery.inventory:_look_at",
+                "oncelog_server.runtime.cluster_recovery.inventory:_look_at",
                 "if record is not None and record.partition != partition:",
                 "if False:",
             ),
@@ -78,7 +78,7 @@ BUGS: Final = (
         "I25, §5: an etcd restored from a backup is refused",
         (
             Edit(
-                "services.runtime.cluster_recovery.perform:_is_as_known",
+                "oncelog_server.runtime.cluster_recovery.perform:_is_as_known",
                 "and known.revision <= revision",
                 "",
             ),
@@ -95,7 +95,7 @@ BUGS: Final = (
         "I25, §5: an etcd restored from a backup is refused",
         (
             Edit(
-                "services.runtime.cluster_recovery.perform:_is_as_known",
+                "oncelog_server.runtime.cluster_recovery.perform:_is_as_known",
                 "replica.last_epoch <= state.epoch",
                 "True",
             ),
@@ -112,7 +112,7 @@ BUGS: Final = (
         "I25, §5: an etcd restored from a backup is refused",
         (
             Edit(
-                "services.runtime.cluster_recovery.perform:survey",
+                "oncelog_server.runtime.cluster_recovery.perform:survey",
                 "known = known and await has_history_of(etcd, directory.remembered)",
                 "pass",
             ),
@@ -129,7 +129,7 @@ BUGS: Final = (
         "§5: a directory works only with the recovery that it took part in",
         (
             Edit(
-                "services.runtime.cluster_recovery.perform:survey",
+                "oncelog_server.runtime.cluster_recovery.perform:survey",
                 "_cluster_of(directories, cluster_id, highest + 1)",
                 "_cluster_of(directories, cluster_id, max(highest, 1))",
             ),
@@ -146,7 +146,7 @@ BUGS: Final = (
         "§5: a recovery overwrites nothing that came beside it",
         (
             Edit(
-                "services.runtime.cluster_recovery.perform:perform",
+                "oncelog_server.runtime.cluster_recovery.perform:perform",
                 "await _write(etcd, [compare], [*gone,",
                 "await _write(etcd, [], [*gone,",
             ),
@@ -163,7 +163,7 @@ BUGS: Final = (
         "§5: a recovery overwrites nothing that came beside it",
         (
             Edit(
-                "services.runtime.cluster_recovery.perform:perform",
+                "oncelog_server.runtime.cluster_recovery.perform:perform",
                 "[Compare(put.key, revisions.get(put.key, 0)) for put in batch]",
                 "[]",
             ),
@@ -180,7 +180,7 @@ BUGS: Final = (
         "§5: a recovery overwrites nothing that came beside it",
         (
             Edit(
-                "services.runtime.cluster_recovery.perform:_write_topics",
+                "oncelog_server.runtime.cluster_recovery.perform:_write_topics",
                 "[Compare(key, revisions.get(key, 0))]",
                 "[]",
             ),
@@ -197,7 +197,7 @@ BUGS: Final = (
         "§5: one recovery is of one cluster",
         (
             Edit(
-                "services.runtime.cluster_recovery.perform:_require_one_cluster",
+                "oncelog_server.runtime.cluster_recovery.perform:_require_one_cluster",
                 "if len(by_cluster) > 1:",
                 "if False:",
             ),
@@ -213,7 +213,7 @@ BUGS: Final = (
         "§5: what may be lost is lost only with --accept-loss",
         (
             Edit(
-                "services.runtime.cluster_recovery.perform:plan_of",
+                "oncelog_server.runtime.cluster_recovery.perform:plan_of",
                 "if plan.doubts and loss is Loss.REFUSED:",
                 "if False:",
             ),

@@ -12,7 +12,7 @@ BUGS: Final = (
         "I15: stop anywhere, resume from the saved position: the sequence continues",
         (
             Edit(
-                "services.partition_leader.committed_log:CommittedLog.stretches",
+                "oncelog_server.partition_leader.committed_log:CommittedLog.stretches",
                 "first = bisect_right(range(len(self)), from_offset, key=self.first_offset) - 1",
                 "first = sum(self.first_offset(n) < from_offset for n in range(len(self)))",
             ),
@@ -27,7 +27,7 @@ BUGS: Final = (
         "replica",
         (
             Edit(
-                "services.partition_leader.committed_log:CommittedLog.append_frame",
+                "oncelog_server.partition_leader.committed_log:CommittedLog.append_frame",
                 "first = self.end_offset",
                 "memory = globals().setdefault('_memory', {})\n"
                 "        first = memory[journal_offset] = memory.get(journal_offset, len(memory))",
@@ -45,7 +45,7 @@ BUGS: Final = (
         "I8: commit order, not offset order: an open transaction holds back nobody",
         (
             Edit(
-                "services.partition_leader.reads:committed_ends",
+                "oncelog_server.partition_leader.reads:committed_ends",
                 "replica.high_watermark)",
                 "min([replica.high_watermark,"
                 " *(t.first_position for t in replica.machine.pending.open.values())]))",
@@ -62,7 +62,7 @@ BUGS: Final = (
         "I2, I27: nothing above the HW is served",
         (
             Edit(
-                "services.partition_leader.committed_log:CommittedLog.readable_end",
+                "oncelog_server.partition_leader.committed_log:CommittedLog.readable_end",
                 "if high_watermark >= self._readable_from:",
                 "if True:",
             ),
@@ -79,12 +79,12 @@ BUGS: Final = (
         "I3: a transaction is readable at its marker, not where its batches stand",
         (
             Edit(
-                "services.partition_leader.committed_log:CommittedLog._begins_at",
+                "oncelog_server.partition_leader.committed_log:CommittedLog._begins_at",
                 "return self.journal[entry] if exposed_at == RUN else exposed_at",
                 "return self.journal[entry]",
             ),
             Edit(
-                "services.partition_leader.committed_log:CommittedLog.check",
+                "oncelog_server.partition_leader.committed_log:CommittedLog.check",
                 'assert self._begins_at(entry) >= begun, f"entry {entry} is readable before '
                 'its elder"',
                 "pass",
@@ -99,7 +99,7 @@ BUGS: Final = (
         "§5, Ready: a fetch above the known HW waits; it is never out of range",
         (
             Edit(
-                "services.partition_leader.reads:_require_in_range",
+                "oncelog_server.partition_leader.reads:_require_in_range",
                 "max(ends.end, appended_end)",
                 "ends.end",
             ),
@@ -116,7 +116,7 @@ BUGS: Final = (
         "I27: an offset by time is of what can be read",
         (
             Edit(
-                "services.partition_leader.committed_log:CommittedLog.since",
+                "oncelog_server.partition_leader.committed_log:CommittedLog.since",
                 "self.first_offset(entry) >= below",
                 "self.first_offset(entry) > below",
             ),
@@ -128,7 +128,7 @@ BUGS: Final = (
         "§6: an entry's time is its commit's",
         (
             Edit(
-                "services.partition_leader.reads:Reader._committed",
+                "oncelog_server.partition_leader.reads:Reader._committed",
                 "stored.at.time_ms if is_run else stretch.time_ms",
                 "stored.at.time_ms",
             ),

@@ -15,7 +15,7 @@ BUGS: Final = (
         "as an earlier one",
         (
             Edit(
-                "services.coordinator.identify:require_producer",
+                "oncelog_server.coordinator.identify:require_producer",
                 "if producer is None or identity.generation > producer.generation:",
                 "if producer is None:",
             ),
@@ -31,7 +31,7 @@ BUGS: Final = (
         "I16: after InitProducer no begin, commit or one-shot of an older generation succeeds",
         (
             Edit(
-                "services.coordinator.identify:require_producer",
+                "oncelog_server.coordinator.identify:require_producer",
                 "if identity.generation < producer.generation:",
                 "if False:",
             ),
@@ -45,7 +45,7 @@ BUGS: Final = (
         "I16: the open transaction of an older generation is decided before the new one is granted",
         (
             Edit(
-                "services.coordinator.decide_producer:_take_over",
+                "oncelog_server.coordinator.decide_producer:_take_over",
                 "if producer.open_tx:",
                 "if False:",
             ),
@@ -60,7 +60,7 @@ BUGS: Final = (
         "repeats none",
         (
             Edit(
-                "services.coordinator.decide_producer:next_generation",
+                "oncelog_server.coordinator.decide_producer:next_generation",
                 "compose_generation(epoch, counter + 1 if last_epoch == epoch else 1)",
                 "compose_generation(last_epoch, counter + 1)",
             ),
@@ -74,7 +74,7 @@ BUGS: Final = (
         "§7: without it a late duplicate of an old InitProducer fences the living instance",
         (
             Edit(
-                "services.coordinator.decide_producer:decide_init",
+                "oncelog_server.coordinator.decide_producer:decide_init",
                 "if producer.was_replaced(command.instance_id):",
                 "if False:",
             ),
@@ -89,7 +89,7 @@ BUGS: Final = (
         "TxId in the middle of a batch",
         (
             Edit(
-                "services.coordinator.decide_begin:begin",
+                "oncelog_server.coordinator.decide_begin:begin",
                 "if known is not None:",
                 "if False:",
             ),
@@ -104,7 +104,7 @@ BUGS: Final = (
         "transaction",
         (
             Edit(
-                "services.coordinator.producers:Producer.take_over",
+                "oncelog_server.coordinator.producers:Producer.take_over",
                 "self.begins = []",
                 "pass",
             ),
@@ -118,7 +118,7 @@ BUGS: Final = (
         "why.md: a late duplicate of the commit begins again",
         (
             Edit(
-                "services.coordinator.decide_end:_begin_next",
+                "oncelog_server.coordinator.decide_end:_begin_next",
                 "return begin(state, producer, command.begin_next, closing=closing)",
                 "fresh = max((r.request_id for r in producer.begins), default=0) + 1\n"
                 "    again = type(command.begin_next)(command.begin_next.producer, fresh)\n"
@@ -135,7 +135,7 @@ BUGS: Final = (
         "why.md, I34: after a failover batch 1 is committed again",
         (
             Edit(
-                "services.coordinator.machine:CoordinatorMachine._committed",
+                "oncelog_server.coordinator.machine:CoordinatorMachine._committed",
                 "if transaction.commit_seq is not None:",
                 "if False:",
             ),
@@ -149,7 +149,7 @@ BUGS: Final = (
         "I35, why.md: `commit_seq`, request ids, generations are in the snapshot",
         (
             Edit(
-                "services.coordinator.state:CoordinatorState.encode",
+                "oncelog_server.coordinator.state:CoordinatorState.encode",
                 "sorted(self.producers, key=lambda p: p.producer_id)",
                 "[msgspec.structs.replace(p, last_commit=None)"
                 " for p in sorted(self.producers, key=lambda p: p.producer_id)]",
@@ -166,7 +166,7 @@ BUGS: Final = (
         "§7: same generation, same commit_seq, another manifest is DUPLICATE_COMMIT_SEQ",
         (
             Edit(
-                "services.coordinator.decide_end:_is_committed_before",
+                "oncelog_server.coordinator.decide_end:_is_committed_before",
                 "if same and last.manifest_digest not in",
                 "if False and last.manifest_digest not in",
             ),
@@ -184,7 +184,7 @@ BUGS: Final = (
         "committed",
         (
             Edit(
-                "services.coordinator.decide_end:_require_announced",
+                "oncelog_server.coordinator.decide_end:_require_announced",
                 "if missing:",
                 "if False:",
             ),
@@ -203,7 +203,7 @@ BUGS: Final = (
         "why.md: a manifest names each (partition, writer) once, else records come twice",
         (
             Edit(
-                "services.coordinator.wire:manifest",
+                "oncelog_server.coordinator.wire:manifest",
                 "if not manifest.names_each_once:",
                 "if False:",
             ),
@@ -219,7 +219,7 @@ BUGS: Final = (
         "I4: a transaction has one outcome",
         (
             Edit(
-                "services.coordinator.decide_end:decide_commit",
+                "oncelog_server.coordinator.decide_end:decide_commit",
                 "if transaction.state is State.PREPARE_ABORT:",
                 "if False:",
             ),
@@ -236,18 +236,18 @@ BUGS: Final = (
         'I10, I11, why.md: T1 @2 and T2 @5 on their way, 5 first: 2 "is a repeat"',
         (
             Edit(
-                "services.coordinator.deliveries:Deliveries.sent",
+                "oncelog_server.coordinator.deliveries:Deliveries.sent",
                 "self._ready.pop(participant, None)",
                 "pass",
             ),
             Edit(
-                "services.coordinator.deliveries:Deliveries.sent",
+                "oncelog_server.coordinator.deliveries:Deliveries.sent",
                 'assert participant not in self._under_way, "one unacknowledged group per '
                 'participant"',
                 "pass",
             ),
             Edit(
-                "services.coordinator.deliveries:Deliveries.check",
+                "oncelog_server.coordinator.deliveries:Deliveries.check",
                 "assert (participant in self._ready) != (participant in self._under_way)",
                 "pass",
             ),
@@ -265,7 +265,7 @@ BUGS: Final = (
         "why.md: durable before any marker, else exposure of what is aborted later",
         (
             Edit(
-                "services.coordinator.deliveries:Deliveries._group",
+                "oncelog_server.coordinator.deliveries:Deliveries._group",
                 "if entry.prepare_offset >= below or",
                 "if",
             ),
@@ -282,7 +282,7 @@ BUGS: Final = (
         'why.md: 100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
         (
             Edit(
-                "services.coordinator.outbox:CoordinatorOutbox._answered",
+                "oncelog_server.coordinator.outbox:CoordinatorOutbox._answered",
                 "MarkersAnswered(group.participant, answer.results)",
                 "MarkersAnswered(group.participant,"
                 " [MarkerResult(m.tx_id, MarkerStatus.APPLIED) for m in group.markers])",
@@ -299,7 +299,7 @@ BUGS: Final = (
         "§4: a new leader asks the same question: owed work comes from state alone",
         (
             Edit(
-                "services.coordinator.state:CoordinatorState.decode",
+                "oncelog_server.coordinator.state:CoordinatorState.decode",
                 "self.deliveries.add(transaction)",
                 "pass",
             ),
@@ -315,7 +315,7 @@ BUGS: Final = (
         "lost",
         (
             Edit(
-                "services.coordinator.questions:verdict",
+                "oncelog_server.coordinator.questions:verdict",
                 "return Verdict.LATER",
                 "return Verdict.NEVER",
             ),
@@ -329,7 +329,7 @@ BUGS: Final = (
         'why.md: an answer "ended" only from below the HW',
         (
             Edit(
-                "services.coordinator.questions:is_decided",
+                "oncelog_server.coordinator.questions:is_decided",
                 " and transaction.prepare_offset < below",
                 "",
             ),
@@ -344,7 +344,7 @@ BUGS: Final = (
         "why.md: a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
         (
             Edit(
-                "services.coordinator.endings:state_of",
+                "oncelog_server.coordinator.endings:state_of",
                 "if machine is None or replica.high_watermark <= machine.state.epoch_start:",
                 "if machine is None:",
             ),
@@ -360,7 +360,7 @@ BUGS: Final = (
         "I4: the same question gets the same answer, or EXPIRED once its time is over",
         (
             Edit(
-                "services.coordinator.outcomes:Outcomes.read",
+                "oncelog_server.coordinator.outcomes:Outcomes.read",
                 "expired=end_ms + self._retention_ms <= now_ms",
                 "expired=end_ms + self._retention_ms // 7 <= now_ms",
             ),
@@ -378,7 +378,7 @@ BUGS: Final = (
         "with abort",
         (
             Edit(
-                "services.coordinator.questions:verdict",
+                "oncelog_server.coordinator.questions:verdict",
                 "if partition in state.damaged.get(tx_id, ()):",
                 "if False:",
             ),
@@ -393,12 +393,12 @@ BUGS: Final = (
         "§4, I30: a new leader restarts each open transaction's timer",
         (
             Edit(
-                "services.coordinator.state:CoordinatorState.forget_volatile",
+                "oncelog_server.coordinator.state:CoordinatorState.forget_volatile",
                 "t.tx_id: None for t in self.transactions if t.state is State.ONGOING",
                 "",
             ),
             Edit(
-                "services.coordinator.state:CoordinatorState._check_transaction",
+                "oncelog_server.coordinator.state:CoordinatorState._check_transaction",
                 "assert timed,",
                 "assert True,",
             ),
@@ -412,7 +412,7 @@ BUGS: Final = (
         "§7, I30: a hard transaction_lifetime_max under the idle time",
         (
             Edit(
-                "services.coordinator.decide_time:decide_tick",
+                "oncelog_server.coordinator.decide_time:decide_tick",
                 "for timers in (state.idle, state.lifetime):",
                 "for timers in (state.idle,):",
             ),
@@ -426,7 +426,7 @@ BUGS: Final = (
         "§7: the timeout is idle time: data seen by a leader counts as life",
         (
             Edit(
-                "services.coordinator.state:CoordinatorState.partition_asked",
+                "oncelog_server.coordinator.state:CoordinatorState.partition_asked",
                 "if signal.bytes_received and signal.tx_id in self.idle:",
                 "if False:",
             ),
@@ -440,7 +440,7 @@ BUGS: Final = (
         "§7: only the offset manager's answer ends a staged one-shot",
         (
             Edit(
-                "services.coordinator.decide_end:decide_abort",
+                "oncelog_server.coordinator.decide_end:decide_abort",
                 "if transaction.state is State.STAGED:",
                 "if False:",
             ),
@@ -456,7 +456,7 @@ BUGS: Final = (
         "§7: the producer came back on another stream; the end of the first one is heard late",
         (
             Edit(
-                "services.coordinator.sessions:Sessions.ended",
+                "oncelog_server.coordinator.sessions:Sessions.ended",
                 "if self._held.get(session.producer.producer_id) == SessionOpened(*session):",
                 "if session.producer.producer_id in self._held:",
             ),
@@ -471,7 +471,7 @@ BUGS: Final = (
         "I12: real-time order across groups is promised to whoever commits with wait=VISIBLE",
         (
             Edit(
-                "services.coordinator.service:CoordinatorService.commit_transaction",
+                "oncelog_server.coordinator.service:CoordinatorService.commit_transaction",
                 "exposed = await self._visible(replica, command.tx_id, call)",
                 "exposed = ()",
             ),
@@ -487,7 +487,7 @@ BUGS: Final = (
         "§7, I29: markers are retried for ever, across leadership changes",
         (
             Edit(
-                "services.coordinator.outbox:CoordinatorOutbox._refused",
+                "oncelog_server.coordinator.outbox:CoordinatorOutbox._refused",
                 "self._spawn("
                 "self._again(group.participant, disk_full=isinstance(error, DiskFull)))",
                 "pass",
@@ -502,7 +502,7 @@ BUGS: Final = (
         "§7: a TxId at the HW may be known to a later coordinator: UNAVAILABLE, never a guess",
         (
             Edit(
-                "services.coordinator.endings:Endings.known_outcome",
+                "oncelog_server.coordinator.endings:Endings.known_outcome",
                 "journal_offset_of(tx_id) >= self._replica.high_watermark",
                 "journal_offset_of(tx_id) > self._replica.high_watermark",
             ),
@@ -514,7 +514,7 @@ BUGS: Final = (
         "I4: the same question gets the same answer, whatever happened to its producer",
         (
             Edit(
-                "services.coordinator.decide_end:decide_abort",
+                "oncelog_server.coordinator.decide_end:decide_abort",
                 "    if transaction.state is State.PREPARE_ABORT:",
                 "    if command.producer is not None:\n"
                 "        require_producer(state, command.producer)\n"
@@ -528,7 +528,7 @@ BUGS: Final = (
         "I16: a repeated commit is answered, its begin_next is not, once the producer was replaced",
         (
             Edit(
-                "services.coordinator.decide_end:_repeat_commit",
+                "oncelog_server.coordinator.decide_end:_repeat_commit",
                 "producer = require_producer(state, command.producer)",
                 "producer = state.producers[command.producer.producer_id]",
             ),
@@ -544,7 +544,7 @@ BUGS: Final = (
         "§7: an instance id that was replaced is PRODUCER_FENCED: the latest 1,000 are remembered",
         (
             Edit(
-                "services.coordinator.producers:Producer.take_over",
+                "oncelog_server.coordinator.producers:Producer.take_over",
                 "young[-keep_max:]",
                 "young[:keep_max]",
             ),

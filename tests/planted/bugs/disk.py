@@ -10,7 +10,13 @@ BUGS: Final = (
     Bug(
         "failed-syncfs-ignored",
         "I25: acknowledged means synced",
-        (Edit("services.runtime.storage.syscalls:syncfs_call", "if call(fd) != 0:", "if False:"),),
+        (
+            Edit(
+                "oncelog_server.runtime.storage.syscalls:syncfs_call",
+                "if call(fd) != 0:",
+                "if False:",
+            ),
+        ),
         {
             unit(
                 "storage/test_syscalls", "test_i25_a_failed_syncfs_is_an_error"
@@ -22,7 +28,7 @@ BUGS: Final = (
         "I25: losing power everywhere at once loses nothing acknowledged, names included",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk.rename",
+                "oncelog_server.runtime.storage.disk:RealDisk.rename",
                 "{os.path.dirname(old), os.path.dirname(new)}",
                 "{os.path.dirname(new)}",
             ),
@@ -39,7 +45,7 @@ BUGS: Final = (
         "§14: what follows a cut is allocated anew",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk.truncate_and_sync",
+                "oncelog_server.runtime.storage.disk:RealDisk.truncate_and_sync",
                 "real.allocated = length",
                 "pass",
             ),
@@ -56,7 +62,7 @@ BUGS: Final = (
         "I25: everybody in a commit is told of it",
         (
             Edit(
-                "services.runtime.storage.commit:GroupCommit._call",
+                "oncelog_server.runtime.storage.commit:GroupCommit._call",
                 "except Exception as error:",
                 "except LookupError as error:",
             ),

@@ -12,7 +12,7 @@ BUGS: Final = (
         "§5, I18: the deadline counts from the sending, the first one too",
         (
             Edit(
-                "services.runtime.etcd.lease:Membership._register",
+                "oncelog_server.runtime.etcd.lease:Membership._register",
                 "self._deadline(sent_ms)",
                 "self._deadline(self._now_ms())",
             ),
@@ -29,7 +29,7 @@ BUGS: Final = (
         "§5, I18: a thread of its own renews, by the same rule",
         (
             Edit(
-                "services.runtime.etcd.lease:Membership._renew_in_a_thread",
+                "oncelog_server.runtime.etcd.lease:Membership._renew_in_a_thread",
                 "self._deadline(sent_ms)",
                 "self._deadline(self._now_ms())",
             ),
@@ -46,7 +46,7 @@ BUGS: Final = (
         "§5, I29: the end of a lease is heard once",
         (
             Edit(
-                "services.runtime.etcd.lease:Membership._lose",
+                "oncelog_server.runtime.etcd.lease:Membership._lose",
                 "if self._held is not held:",
                 "if self._held is None:",
             ),
@@ -63,7 +63,7 @@ BUGS: Final = (
         "§5, I29: a deletion before the put of our key is not ours",
         (
             Edit(
-                "services.runtime.etcd.lease:Membership._key_gone",
+                "oncelog_server.runtime.etcd.lease:Membership._key_gone",
                 "revision > held.revision",
                 "True",
             ),
@@ -80,7 +80,7 @@ BUGS: Final = (
         "§5: a lease that etcd ended is lost at once, not at its deadline",
         (
             Edit(
-                "services.runtime.etcd.lease:Membership._renew_in_a_thread",
+                "oncelog_server.runtime.etcd.lease:Membership._renew_in_a_thread",
                 "loop.call_soon_threadsafe(self._lose, held)",
                 "pass",
             ),
@@ -96,7 +96,7 @@ BUGS: Final = (
         "§5, I18: an epoch is won once, by its answer or by its adoption",
         (
             Edit(
-                "services.runtime.etcd.election:Elections._vote",
+                "oncelog_server.runtime.etcd.election:Elections._vote",
                 "if bid.new.epoch > max(seat.led_epoch, seat.left_epoch):",
                 "if True:",
             ),
@@ -113,7 +113,7 @@ BUGS: Final = (
         "§5, I18: an adoption that is heard after the key was lost is void",
         (
             Edit(
-                "services.runtime.etcd.election:Elections._adopt",
+                "oncelog_server.runtime.etcd.election:Elections._adopt",
                 "or lost != self._membership.lost ",
                 "",
             ),
@@ -130,7 +130,7 @@ BUGS: Final = (
         "§5, I18: an epoch that stands in the log is never continued",
         (
             Edit(
-                "services.runtime.etcd.election:Elections._adopt",
+                "oncelog_server.runtime.etcd.election:Elections._adopt",
                 "seat.prepared.last_epoch < state.epoch",
                 "seat.prepared.last_epoch <= state.epoch",
             ),
@@ -147,7 +147,7 @@ BUGS: Final = (
         "§5: elections name incarnations, adoptions too",
         (
             Edit(
-                "services.runtime.etcd.election:Elections._adopt",
+                "oncelog_server.runtime.etcd.election:Elections._adopt",
                 "fit = seat.prepared.incarnation.hex() in state.isr",
                 "fit = True",
             ),
@@ -163,7 +163,7 @@ BUGS: Final = (
         "§5: a new lease gives no leadership back, nor new ones before what it leads was compared",
         (
             Edit(
-                "services.runtime.etcd.election:Elections._stand",
+                "oncelog_server.runtime.etcd.election:Elections._stand",
                 " or not self._membership.valid()",
                 "",
             ),
@@ -180,7 +180,7 @@ BUGS: Final = (
         "§5, I29: a resignation is of one epoch",
         (
             Edit(
-                "services.runtime.etcd.election:Elections._try_resign",
+                "oncelog_server.runtime.etcd.election:Elections._try_resign",
                 " or state.epoch != epoch",
                 "",
             ),
@@ -197,7 +197,9 @@ BUGS: Final = (
         "§5, I29: one transaction, on failure one by one",
         (
             Edit(
-                "services.runtime.etcd.election:Elections._stand", "await self._vote([bid])", "pass"
+                "oncelog_server.runtime.etcd.election:Elections._stand",
+                "await self._vote([bid])",
+                "pass",
             ),
         ),
         {
@@ -212,7 +214,7 @@ BUGS: Final = (
         "§5, I18: after a new lease etcd must name this boot in the epoch that it leads",
         (
             Edit(
-                "services.runtime.etcd.election:Elections.recheck",
+                "oncelog_server.runtime.etcd.election:Elections.recheck",
                 " or state.epoch != seat.led_epoch",
                 "",
             ),
@@ -227,7 +229,7 @@ BUGS: Final = (
     Bug(
         "stale-opening-stands-again",
         "§4: who failed is opened again before it stands again",
-        (Edit("services.runtime.etcd.standing:Seat.leave", "self.prepared = None", "pass"),),
+        (Edit("oncelog_server.runtime.etcd.standing:Seat.leave", "self.prepared = None", "pass"),),
         {
             unit(
                 "etcd/test_standing",
@@ -240,7 +242,7 @@ BUGS: Final = (
         "§5: an etcd with an epoch below one found in a log is refused, by operators too",
         (
             Edit(
-                "services.runtime.etcd.unclean:unclean_bid",
+                "oncelog_server.runtime.etcd.unclean:unclean_bid",
                 "if prepared.last_epoch > state.epoch:",
                 "if False:",
             ),
@@ -257,7 +259,7 @@ BUGS: Final = (
         "§5: each replica keeps the highest revision it has seen: a failed write is tried again",
         (
             Edit(
-                "services.runtime.etcd.identity:Identity._write",
+                "oncelog_server.runtime.etcd.identity:Identity._write",
                 "            await self._offload(lambda: save_remembered(self._disk, remembered))\n"
                 "            self._remembered = remembered",
                 "            self._remembered = remembered\n"

@@ -12,12 +12,12 @@ BUGS: Final = (
         "I27, §9: a long poll is woken by whatever becomes durable after its read began",
         (
             Edit(
-                "services.partition_leader.fetching:Fetching._read",
+                "oncelog_server.partition_leader.fetching:Fetching._read",
                 "cursor.advanced = asyncio.ensure_future(replica.advanced())",
                 "pass",
             ),
             Edit(
-                "services.partition_leader.fetching:Fetching._read",
+                "oncelog_server.partition_leader.fetching:Fetching._read",
                 "max_bytes=min(cursor.max_bytes, budget),\n            )",
                 "max_bytes=min(cursor.max_bytes, budget),\n            )\n"
                 "            cursor.advanced = asyncio.ensure_future(replica.advanced())",
@@ -35,7 +35,7 @@ BUGS: Final = (
         "§9: a long poll ends before its caller gives up",
         (
             Edit(
-                "services.partition_leader.fetching:Fetching.fetch",
+                "oncelog_server.partition_leader.fetching:Fetching.fetch",
                 "max(call.timeout_ms - REPLY_MARGIN_MS, 0)",
                 "call.timeout_ms",
             ),
@@ -51,7 +51,7 @@ BUGS: Final = (
         "§9: max_bytes is of the reply, not of each partition in it",
         (
             Edit(
-                "services.partition_leader.fetching:Fetching._read_all",
+                "oncelog_server.partition_leader.fetching:Fetching._read_all",
                 "budget -= cursor.payload_bytes",
                 "pass",
             ),
@@ -68,7 +68,7 @@ BUGS: Final = (
         "§6: only a producer from InitProducer writes in transactions",
         (
             Edit(
-                "services.partition_leader.wire:require_producer",
+                "oncelog_server.partition_leader.wire:require_producer",
                 "if not producer.producer_id or is_plain(producer.producer_id):",
                 "if is_plain(producer.producer_id):",
             ),
@@ -85,7 +85,7 @@ BUGS: Final = (
         "§14: Python work per record is bounded",
         (
             Edit(
-                "services.partition_leader.reads:Reader.read",
+                "oncelog_server.partition_leader.reads:Reader.read",
                 "max_bytes = min(max_bytes, self._config.rows_bytes_max)",
                 "pass",
             ),
@@ -102,7 +102,7 @@ BUGS: Final = (
         "§6: old producers are forgotten once an hour of the journal's time",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._sweep",
+                "oncelog_server.partition_leader.machine:PartitionMachine._sweep",
                 "self._next_sweep_ms = time_ms + SWEEP_EVERY_MS",
                 "pass",
             ),

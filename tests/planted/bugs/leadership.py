@@ -12,7 +12,7 @@ BUGS: Final = (
         "§4: the HW is exclusive: projections see only what is below it",
         (
             Edit(
-                "services.runtime.driver:Driver._project",
+                "oncelog_server.runtime.driver:Driver._project",
                 "self._unprojected[0][1].offset < self._hw.value",
                 "self._unprojected[0][1].offset <= self._hw.value",
             ),
@@ -29,7 +29,7 @@ BUGS: Final = (
         "I4: what was lost with its epoch is never an outcome",
         (
             Edit(
-                "services.runtime.driver:Driver._drop_leadership",
+                "oncelog_server.runtime.driver:Driver._drop_leadership",
                 "self._unprojected.clear()",
                 "pass",
             ),
@@ -39,7 +39,13 @@ BUGS: Final = (
     Bug(
         "snapshot-of-a-lost-state",
         "I35: a snapshot that was taken and not covered is dropped with its leadership",
-        (Edit("services.runtime.snapshotting:Snapshots.drop", "self._captured = None", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.snapshotting:Snapshots.drop",
+                "self._captured = None",
+                "pass",
+            ),
+        ),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -52,7 +58,9 @@ BUGS: Final = (
         "§4: stepping down ends whatever waits, I29",
         (
             Edit(
-                "services.runtime.driver:Driver._drop_leadership", "self._notify_advanced()", "pass"
+                "oncelog_server.runtime.driver:Driver._drop_leadership",
+                "self._notify_advanced()",
+                "pass",
             ),
         ),
         {
@@ -65,7 +73,7 @@ BUGS: Final = (
     Bug(
         "two-leaderships-at-once",
         "§4: a later leadership begins when nothing of the last one runs",
-        (Edit("services.runtime.driver:Driver.lead", "await self.closed()", "pass"),),
+        (Edit("oncelog_server.runtime.driver:Driver.lead", "await self.closed()", "pass"),),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -78,7 +86,7 @@ BUGS: Final = (
         "§4: doubt about slots ends with the machine that wrote them",
         (
             Edit(
-                "services.runtime.snapshotting:Snapshots.begin",
+                "oncelog_server.runtime.snapshotting:Snapshots.begin",
                 "self._wanted = True",
                 "self._wanted = not hasattr(self, '_begun')\n        self._begun = True",
             ),
@@ -94,7 +102,7 @@ BUGS: Final = (
         "§5: who is killed again and again takes a snapshot, or each start takes longer",
         (
             Edit(
-                "services.runtime.driver:Driver._replay",
+                "oncelog_server.runtime.driver:Driver._replay",
                 "self._snapshots.appended(len(stored.frame.payload))",
                 "pass",
             ),
@@ -111,7 +119,7 @@ BUGS: Final = (
         "§5: a leader inherits what is durable: the HW never goes back",
         (
             Edit(
-                "services.runtime.driver:Driver.lead",
+                "oncelog_server.runtime.driver:Driver.lead",
                 "inherited=self.journal.synced_end",
                 "inherited=0",
             ),
@@ -126,7 +134,7 @@ BUGS: Final = (
     Bug(
         "overtaken-replay-leads-on",
         "I18: who left an epoch never leads it again, also while it is loading",
-        (Edit("services.runtime.driver:Driver._replay", "return False", "pass"),),
+        (Edit("oncelog_server.runtime.driver:Driver._replay", "return False", "pass"),),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -139,7 +147,7 @@ BUGS: Final = (
         "§5, I18: nothing is appended past the own deadline",
         (
             Edit(
-                "services.runtime.driver:Driver.tick",
+                "oncelog_server.runtime.driver:Driver.tick",
                 "if self.standing is not Standing.READY or not self._around.lease_valid():",
                 "if self.standing is not Standing.READY:",
             ),
@@ -153,7 +161,7 @@ BUGS: Final = (
     Bug(
         "machine-outlives-its-epoch",
         "§4: who steps down drops the machine and reloads",
-        (Edit("services.runtime.driver:Driver.closed", "self.machine = None", "pass"),),
+        (Edit("oncelog_server.runtime.driver:Driver.closed", "self.machine = None", "pass"),),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -166,7 +174,7 @@ BUGS: Final = (
         "I35: snapshots hold only what is below the HW",
         (
             Edit(
-                "services.runtime.snapshotting:Snapshots.checkpoint",
+                "oncelog_server.runtime.snapshotting:Snapshots.checkpoint",
                 "if high_watermark == self._journal.log_end:",
                 "if True:",
             ),
@@ -183,7 +191,7 @@ BUGS: Final = (
         "I27: nothing above the HW is served, whatever a reader asks for",
         (
             Edit(
-                "services.runtime.driver:Driver.read",
+                "oncelog_server.runtime.driver:Driver.read",
                 "below=min(below, self._hw.value)",
                 "below=below",
             ),
@@ -198,7 +206,13 @@ BUGS: Final = (
     Bug(
         "snapshot-outlives-its-leadership",
         "§4: the journal may be cut once the leadership is closed",
-        (Edit("services.runtime.driver:Driver._close", "await self._snapshots.ended()", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.driver:Driver._close",
+                "await self._snapshots.ended()",
+                "pass",
+            ),
+        ),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -211,7 +225,7 @@ BUGS: Final = (
         "§4, I29: what is appended behind bytes in doubt is never written, so its epoch ends too",
         (
             Edit(
-                "services.runtime.driver:Driver._hand_to_disk",
+                "oncelog_server.runtime.driver:Driver._hand_to_disk",
                 "self._write_failed,",
                 "lambda error: epoch == self._epoch and self._write_failed(error),",
             ),
@@ -228,7 +242,7 @@ BUGS: Final = (
         "§4, I29: a disk that fails then is resigned, it does not end the process",
         (
             Edit(
-                "services.runtime.driver:Driver.lead",
+                "oncelog_server.runtime.driver:Driver.lead",
                 "if self.standing is Standing.FAILED:",
                 "if False:",
             ),
@@ -245,7 +259,7 @@ BUGS: Final = (
         "§5, I19: control journals then skip 2^32 offsets, so no TxId repeats",
         (
             Edit(
-                "services.runtime.replicas:RoleReplicas.lead_epoch",
+                "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
                 "UNCLEAN_SKIP if is_control and behind else 0",
                 "0",
             ),
@@ -262,7 +276,7 @@ BUGS: Final = (
         "§5: who has passed the unclean epoch has skipped",
         (
             Edit(
-                "services.runtime.replicas:RoleReplicas.lead_epoch",
+                "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
                 "driver.journal.last_epoch < unclean_epoch",
                 "driver.journal.last_epoch <= unclean_epoch",
             ),
@@ -279,7 +293,7 @@ BUGS: Final = (
         "§5, I29: who was granted an epoch and cannot lead it resigns",
         (
             Edit(
-                "services.runtime.replicas:RoleReplicas.lead_epoch",
+                "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
                 "self._around.failed(partition, error)",
                 "pass",
             ),
@@ -294,7 +308,13 @@ BUGS: Final = (
     Bug(
         "loading-replica-found",
         "I27: until the HW passes EPOCH_START: LOADING",
-        (Edit("services.runtime.replicas:RoleReplicas.lead", "driver.require_ready()", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.replicas:RoleReplicas.lead",
+                "driver.require_ready()",
+                "pass",
+            ),
+        ),
         {
             unit(
                 "runtime/test_replicas", "test_i27_a_replica_that_is_loading_does_not_answer"
@@ -306,7 +326,7 @@ BUGS: Final = (
         "§5: what `cluster recover` knows of a topic is its newest state",
         (
             Edit(
-                "services.runtime.replica_record:ReplicaRecord.says_as_much_as",
+                "oncelog_server.runtime.replica_record:ReplicaRecord.says_as_much_as",
                 "return self == msgspec.structs.replace(newer, epoch=self.epoch)",
                 "return self.incarnation == newer.incarnation",
             ),
@@ -320,7 +340,13 @@ BUGS: Final = (
     Bug(
         "put-aside-over-another",
         "§5: nothing is deleted because etcd does not know it",
-        (Edit("services.runtime.replicas:put_aside", "while target in taken:", "while False:"),),
+        (
+            Edit(
+                "oncelog_server.runtime.replicas:put_aside",
+                "while target in taken:",
+                "while False:",
+            ),
+        ),
         {unit("runtime/test_replicas", "test_one_that_is_put_aside_replaces_no_other"): "assert "},
     ),
     Bug(
@@ -328,7 +354,7 @@ BUGS: Final = (
         "§3, §15: chance is a port, and one seed reproduces everything",
         (
             Edit(
-                "services.runtime.replicas:RoleReplicas._open",
+                "oncelog_server.runtime.replicas:RoleReplicas._open",
                 "random_bytes=self._random_bytes,",
                 "",
             ),
@@ -344,7 +370,7 @@ BUGS: Final = (
         "§16: what is shown of a partition is of who leads it",
         (
             Edit(
-                "services.runtime.driver:Driver._forget_gauges",
+                "oncelog_server.runtime.driver:Driver._forget_gauges",
                 'reporter.forget("partition", name)',
                 "pass",
             ),
@@ -361,7 +387,7 @@ BUGS: Final = (
         "I25: a deletion fails no commit of others",
         (
             Edit(
-                "services.runtime.replicas:RoleReplicas.deleted",
+                "oncelog_server.runtime.replicas:RoleReplicas.deleted",
                 "await self._around.commit.leave(driver.journal)",
                 "pass",
             ),

@@ -12,7 +12,7 @@ BUGS: Final = (
         "I24: committed offsets survive every failover",
         (
             Edit(
-                "services.offset_manager.machine:OffsetManagerMachine.restore",
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine.restore",
                 "self._state = _DECODER.decode(state)",
                 "self._state = _DECODER.decode(state)\n"
                 "        for group in self._state.groups.values():\n"
@@ -31,7 +31,7 @@ BUGS: Final = (
         "processed twice",
         (
             Edit(
-                "services.offset_manager.machine:_fetched",
+                "oncelog_server.offset_manager.machine:_fetched",
                 "if holder and command.read is Read.STABLE:",
                 "if False:",
             ),
@@ -47,13 +47,13 @@ BUGS: Final = (
         "I22: a fetch never returns an offset of an open or aborted transaction",
         (
             Edit(
-                "services.offset_manager.machine:_fetched",
+                "oncelog_server.offset_manager.machine:_fetched",
                 "committed = group.committed.get(partition)",
                 "line = group.pending.get(partition)\n"
                 "    committed = line[-1] if line else group.committed.get(partition)",
             ),
             Edit(
-                "services.offset_manager.machine:_fetched",
+                "oncelog_server.offset_manager.machine:_fetched",
                 "committed.time_ms, holder",
                 "0, holder",
             ),
@@ -69,7 +69,7 @@ BUGS: Final = (
         "why.md: two jobs read from 0; both prepare and expose: item 0 twice",
         (
             Edit(
-                "services.offset_manager.group:Group._require_from",
+                "oncelog_server.offset_manager.group:Group._require_from",
                 "if step.from_ != position:",
                 "if False:",
             ),
@@ -88,12 +88,12 @@ BUGS: Final = (
         "§8: PENDING_TRANSACTION while another holds it",
         (
             Edit(
-                "services.offset_manager.group:Group.needs_pending",
+                "oncelog_server.offset_manager.group:Group.needs_pending",
                 "self._require_chain(step, last, tx_id=tx_id, producer_id=producer_id)",
                 "",
             ),
             Edit(
-                "services.offset_manager.group:Group.check",
+                "oncelog_server.offset_manager.group:Group.check",
                 "assert len(producers) == 1,",
                 "assert producers,",
             ),
@@ -109,7 +109,7 @@ BUGS: Final = (
         "§8: PENDING_TRANSACTION while a transaction holds it, plain commits too",
         (
             Edit(
-                "services.offset_manager.group:Group.needs_plain",
+                "oncelog_server.offset_manager.group:Group.needs_plain",
                 "if line:",
                 "if False:",
             ),
@@ -125,7 +125,7 @@ BUGS: Final = (
         "why.md: `from` may chain only on a transaction known to be at PREPARE_COMMIT, one's own",
         (
             Edit(
-                "services.offset_manager.group:Group._require_chain",
+                "oncelog_server.offset_manager.group:Group._require_chain",
                 "if last.producer_id != producer_id:",
                 "if False:",
             ),
@@ -139,7 +139,7 @@ BUGS: Final = (
         "why.md: the committed offset jumps over the input of an aborted one",
         (
             Edit(
-                "services.offset_manager.group:Group._require_chain",
+                "oncelog_server.offset_manager.group:Group._require_chain",
                 "if step.after != last.tx_id:",
                 "if False:",
             ),
@@ -155,7 +155,7 @@ BUGS: Final = (
         "I21: two consumers processed the same input, and the second one is told",
         (
             Edit(
-                "services.offset_manager.group:_is_repeat",
+                "oncelog_server.offset_manager.group:_is_repeat",
                 "if committed is None or committed.tx_id or committed.step != step:",
                 "if committed is None or committed.step != step:",
             ),
@@ -171,7 +171,7 @@ BUGS: Final = (
         "I22: ABORTED gives the position back",
         (
             Edit(
-                "services.offset_manager.state:State._end",
+                "oncelog_server.offset_manager.state:State._end",
                 "                if outcome is Outcome.COMMITTED:\n"
                 "                    group.commit(",
                 "                if True:\n                    group.commit(",
@@ -186,7 +186,7 @@ BUGS: Final = (
         "§6: a marker at or below the last PREPARE offset is a repeat",
         (
             Edit(
-                "services.offset_manager.machine:OffsetManagerMachine._is_new",
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine._is_new",
                 "return marker.prepare_offset > last_prepare",
                 "return True",
             ),
@@ -200,7 +200,7 @@ BUGS: Final = (
         "why.md: only COMMITTED markers move and obey the last PREPARE offset",
         (
             Edit(
-                "services.offset_manager.state:State.mark",
+                "oncelog_server.offset_manager.state:State.mark",
                 "self.order.saw(journal, epoch)",
                 "self.order.saw(journal, epoch).prepare_offset = record.prepare_offset",
             ),
@@ -216,7 +216,7 @@ BUGS: Final = (
         "why.md: a batch of markers stops at its first refusal",
         (
             Edit(
-                "services.offset_manager.machine:OffsetManagerMachine._write_markers",
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine._write_markers",
                 "return Decision(records, MarkersWritten(tuple(results), refusal))",
                 "continue",
             ),
@@ -232,7 +232,7 @@ BUGS: Final = (
         "§8: offsets of an empty group expire after 7 days, never a pending one",
         (
             Edit(
-                "services.offset_manager.machine:OffsetManagerMachine._expire",
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
                 "if not state.groups[name].pending",
                 "",
             ),
@@ -249,7 +249,7 @@ BUGS: Final = (
         '("G-LAST-COMMIT")',
         (
             Edit(
-                "services.offset_manager.state:State._end",
+                "oncelog_server.offset_manager.state:State._end",
                 "group.last_commits[opened.producer_id] = tx_id",
                 "pass",
             ),
@@ -265,7 +265,7 @@ BUGS: Final = (
         "§8, I24: a group is as young as the marker that moved its offsets",
         (
             Edit(
-                "services.offset_manager.state:State._end",
+                "oncelog_server.offset_manager.state:State._end",
                 "group = self._touch(name, time_ms)",
                 "group = self.groups[name]",
             ),
@@ -281,7 +281,7 @@ BUGS: Final = (
         "§8: what a producer last committed goes with it",
         (
             Edit(
-                "services.offset_manager.state:State.forget_producers",
+                "oncelog_server.offset_manager.state:State.forget_producers",
                 "group.last_commits.pop(producer_id, None)",
                 "pass",
             ),
@@ -297,7 +297,7 @@ BUGS: Final = (
         "I22, §8: of a chain each transaction ends for itself",
         (
             Edit(
-                "services.offset_manager.group:Group.release",
+                "oncelog_server.offset_manager.group:Group.release",
                 "pending = line.pop(index)",
                 "pending = line.pop(0)",
             ),
@@ -313,7 +313,7 @@ BUGS: Final = (
         "§13: offsets_per_group_max is the most that a group holds",
         (
             Edit(
-                "services.offset_manager.machine:OffsetManagerMachine._require_room",
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine._require_room",
                 "+ len(new) > limit:",
                 "+ len(new) > limit + 1:",
             ),
@@ -329,7 +329,7 @@ BUGS: Final = (
         "I28: a full disk refuses data",
         (
             Edit(
-                "services.offset_manager.service:OffsetManagerService.commit_transaction_offsets",
+                "oncelog_server.offset_manager.service:OffsetManagerService.commit_transaction_offsets",
                 "replica.require_room()",
                 "pass",
             ),

@@ -12,7 +12,7 @@ BUGS: Final = (
         "why.md: #5 with offsets is STAGED, #6 without is visible first",
         (
             Edit(
-                "services.coordinator.decide_one_shot:_accept",
+                "oncelog_server.coordinator.decide_one_shot:_accept",
                 "if command.offsets is None and not producer.staged:",
                 "if command.offsets is None:",
             ),
@@ -26,7 +26,7 @@ BUGS: Final = (
         "§7: a crash tears the records of one decision apart, and the later one-shot stays staged",
         (
             Edit(
-                "services.coordinator.machine:CoordinatorMachine.owed",
+                "oncelog_server.coordinator.machine:CoordinatorMachine.owed",
                 "owed.append(OweDecision(tx_id))",
                 "pass",
             ),
@@ -41,7 +41,7 @@ BUGS: Final = (
         "position",
         (
             Edit(
-                "services.coordinator.decide_one_shot:_accept",
+                "oncelog_server.coordinator.decide_one_shot:_accept",
                 "if command.offsets is None and not producer.staged:",
                 "if not producer.staged and command.batches:",
             ),
@@ -57,7 +57,7 @@ BUGS: Final = (
         "why.md: #6 chains on #5's pending position and #5 aborts: input skipped",
         (
             Edit(
-                "services.coordinator.one_shots:StagedHeads.due",
+                "oncelog_server.coordinator.one_shots:StagedHeads.due",
                 "if gate < below",
                 "",
             ),
@@ -71,7 +71,7 @@ BUGS: Final = (
         "why.md: `from` may chain only on a transaction known to be at PREPARE_COMMIT",
         (
             Edit(
-                "services.coordinator.machine:CoordinatorMachine._stage",
+                "oncelog_server.coordinator.machine:CoordinatorMachine._stage",
                 "self.state.transactions.add(transaction)",
                 "self.state.transactions.add(transaction)\n"
                 "        self.state.heads.committed(transaction)",
@@ -88,7 +88,7 @@ BUGS: Final = (
         "why.md: request numbers are consecutive and durable, else an old duplicate is executed",
         (
             Edit(
-                "services.coordinator.decide_one_shot:_require_next_number",
+                "oncelog_server.coordinator.decide_one_shot:_require_next_number",
                 "if request_number < producer.next_request_number:",
                 "if False:",
             ),
@@ -102,7 +102,7 @@ BUGS: Final = (
         'why.md: its TxId moves "highest ended" past the open one, whose batches are then refused',
         (
             Edit(
-                "services.coordinator.decide_one_shot:_require_no_rival",
+                "oncelog_server.coordinator.decide_one_shot:_require_no_rival",
                 "if producer.open_tx:",
                 "if False:",
             ),
@@ -118,7 +118,7 @@ BUGS: Final = (
         "§7: Begin meanwhile is CONCURRENT_TRANSACTION",
         (
             Edit(
-                "services.coordinator.identify:require_nothing_open",
+                "oncelog_server.coordinator.identify:require_nothing_open",
                 "if producer.staged:",
                 "if False:",
             ),
@@ -132,7 +132,7 @@ BUGS: Final = (
         "§7: STAGED has no timeout and InitProducer waits for it",
         (
             Edit(
-                "services.coordinator.decide_producer:_take_over",
+                "oncelog_server.coordinator.decide_producer:_take_over",
                 "if producer.staged:",
                 "if False:",
             ),
@@ -149,7 +149,7 @@ BUGS: Final = (
         "after decide)",
         (
             Edit(
-                "services.coordinator.decide_one_shot:_require_room",
+                "oncelog_server.coordinator.decide_one_shot:_require_room",
                 "if deliveries.is_disk_full(batch.partition):",
                 "if False:",
             ),
@@ -163,7 +163,7 @@ BUGS: Final = (
         "§7: `from` chains on a transaction known to be at PREPARE_COMMIT, by a new one too",
         (
             Edit(
-                "services.coordinator.state:CoordinatorState.decode",
+                "oncelog_server.coordinator.state:CoordinatorState.decode",
                 "self.heads.committed(transaction)",
                 "pass",
             ),

@@ -13,7 +13,7 @@ BUGS: Final = (
         "§6, I19: markers of an older coordinator epoch are refused",
         (
             Edit(
-                "services.participant.marker_order:MarkerOrder.refusal",
+                "oncelog_server.participant.marker_order:MarkerOrder.refusal",
                 "if seen is None or coordinator_epoch >= seen.coordinator_epoch:",
                 "if True:",
             ),
@@ -32,7 +32,7 @@ BUGS: Final = (
         "I20: nothing of a TxId is accepted after its marker",
         (
             Edit(
-                "services.participant.fences:Fences.refusal",
+                "oncelog_server.participant.fences:Fences.refusal",
                 "if tx_id <= seen.ended.get(journal_partition_of(tx_id), 0):",
                 "if False:",
             ),
@@ -54,7 +54,7 @@ BUGS: Final = (
         "I16: batches of a generation below the highest seen are PRODUCER_FENCED",
         (
             Edit(
-                "services.participant.fences:Fences.refusal",
+                "oncelog_server.participant.fences:Fences.refusal",
                 "if generation < seen.generation:",
                 "if False:",
             ),
@@ -74,7 +74,7 @@ BUGS: Final = (
         "for ever",
         (
             Edit(
-                "services.participant.questions:Questions._asked",
+                "oncelog_server.participant.questions:Questions._asked",
                 "self._timers.set(question.tx_id, now_ms + self._again_ms)",
                 "self._timers.cancel(question.tx_id)",
             ),
@@ -95,7 +95,7 @@ BUGS: Final = (
         "§6: asked after every change of leader on either side (I30)",
         (
             Edit(
-                "services.participant.questions:Questions.inherited",
+                "oncelog_server.participant.questions:Questions.inherited",
                 "self._timers.set(tx_id, 0)",
                 "pass",
             ),
@@ -112,7 +112,7 @@ BUGS: Final = (
         "§4: outside work waits for the HW to cover what it was decided on",
         (
             Edit(
-                "services.participant.questions:Questions.due",
+                "oncelog_server.participant.questions:Questions.due",
                 " and transaction.first_position < below",
                 "",
             ),
@@ -127,7 +127,7 @@ BUGS: Final = (
         "§6: the question says how many bytes came, a sign of life; what got lost is said again",
         (
             Edit(
-                "services.participant.questions:Questions._asked",
+                "oncelog_server.participant.questions:Questions._asked",
                 "            if question.tx_id in self._open:\n",
                 "            if question.tx_id in self._open:\n"
                 "                self._told[question.tx_id] = question.bytes_received\n",
@@ -145,7 +145,7 @@ BUGS: Final = (
         "§6: about a TxId still open after 1 s its participant asks, whatever it holds of it (I30)",
         (
             Edit(
-                "services.offset_manager.machine:OffsetManagerMachine.apply",
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine.apply",
                 "self._questions.opened(record.tx_id)",
                 "pass",
             ),
@@ -161,7 +161,7 @@ BUGS: Final = (
         "I16, §6: a producer's highest generation seen only grows, whatever marker comes late",
         (
             Edit(
-                "services.participant.fences:Fences.saw",
+                "oncelog_server.participant.fences:Fences.saw",
                 "elif generation > seen.generation:",
                 "else:",
             ),
@@ -177,7 +177,7 @@ BUGS: Final = (
         "I20: the highest ended TxId only grows, whatever marker comes late",
         (
             Edit(
-                "services.participant.fences:Fences.ended",
+                "oncelog_server.participant.fences:Fences.ended",
                 "if tx_id > ended.get(partition, 0):",
                 "if True:",
             ),
@@ -191,7 +191,7 @@ BUGS: Final = (
     Bug(
         "fences-of-the-living-forgotten",
         "§6: a producer's entry may go 7 days after its last TxId ended, not after its first",
-        (Edit("services.participant.fences:Fences.saw", "seen.last_ms = time_ms", "pass"),),
+        (Edit("oncelog_server.participant.fences:Fences.saw", "seen.last_ms = time_ms", "pass"),),
         {
             story(
                 "partition_leader/fences_of_the_living_are_kept"
@@ -203,7 +203,7 @@ BUGS: Final = (
         "§6, I19: a coordinator's epoch is that of its own journal partition",
         (
             Edit(
-                "services.participant.senders:require_granted",
+                "oncelog_server.participant.senders:require_granted",
                 "PartitionId(TRANSACTION_CONTROL_ID, journal_partition)",
                 "PartitionId(TRANSACTION_CONTROL_ID, 0)",
             ),
@@ -219,7 +219,7 @@ BUGS: Final = (
         "§6, I30: asked again after every change of leader, also to the same process",
         (
             Edit(
-                "services.participant.asking:_run",
+                "oncelog_server.participant.asking:_run",
                 "return leader.boot_id, leader.epoch",
                 "return leader.boot_id, 0",
             ),

@@ -13,7 +13,7 @@ BUGS: Final = (
         "§6, I6: a marker at or below the last PREPARE offset is a repeat, OK and does nothing",
         (
             Edit(
-                "services.partition_leader.markers:decide",
+                "oncelog_server.partition_leader.markers:decide",
                 "elif marker.prepare_offset > last_prepare:",
                 "else:",
             ),
@@ -27,12 +27,12 @@ BUGS: Final = (
         "why.md: one-shot payload and marker are one frame, else a retry appends the payload again",
         (
             Edit(
-                "services.partition_leader.markers:decide",
+                "oncelog_server.partition_leader.markers:decide",
                 "elif marker.prepare_offset > last_prepare:",
                 "elif marker.batch is not None or marker.prepare_offset > last_prepare:",
             ),
             Edit(
-                "services.participant.marker_order:MarkerOrder.committed",
+                "oncelog_server.participant.marker_order:MarkerOrder.committed",
                 "assert prepare_offset > seen.prepare_offset,",
                 "assert prepare_offset >= seen.prepare_offset,",
             ),
@@ -47,7 +47,7 @@ BUGS: Final = (
         "loses a part",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._apply_marker",
+                "oncelog_server.partition_leader.machine:PartitionMachine._apply_marker",
                 "self.order.saw(journal_partition, marker.coordinator_epoch)",
                 "self.order.saw(journal_partition, marker.coordinator_epoch).prepare_offset"
                 " = marker.prepare_offset",
@@ -64,7 +64,7 @@ BUGS: Final = (
         "§6: ABORTED markers neither move nor obey that offset",
         (
             Edit(
-                "services.partition_leader.markers:decide",
+                "oncelog_server.partition_leader.markers:decide",
                 "if held is not None or is_news:",
                 "if marker.prepare_offset > last_prepare and (held is not None or is_news):",
             ),
@@ -80,7 +80,7 @@ BUGS: Final = (
         'why.md: 100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
         (
             Edit(
-                "services.partition_leader.markers:decide",
+                "oncelog_server.partition_leader.markers:decide",
                 "        if refusal is not None:\n            break",
                 "        if refusal is not None:\n            refusal = None\n            continue",
             ),
@@ -94,7 +94,7 @@ BUGS: Final = (
         "§4, I28: a payload-carrying marker waits on a full disk, and those behind it",
         (
             Edit(
-                "services.participant.handler:_with_room",
+                "oncelog_server.participant.handler:_with_room",
                 "        for marker in command.markers:\n"
                 "            if marker.batch is not None:\n",
                 "        for marker in command.markers:\n"
@@ -114,7 +114,7 @@ BUGS: Final = (
         "dropped after a later local abort",
         (
             Edit(
-                "services.partition_leader.markers:decide",
+                "oncelog_server.partition_leader.markers:decide",
                 "elif marker.prepare_offset > last_prepare:",
                 "elif marker.prepare_offset > last_prepare and is_news:",
             ),
@@ -130,7 +130,7 @@ BUGS: Final = (
         "why.md: markers are never fenced by generation, else InitProducer waits for ever",
         (
             Edit(
-                "services.partition_leader.markers:decide",
+                "oncelog_server.partition_leader.markers:decide",
                 "        previous = marker.prepare_offset\n",
                 "        previous = marker.prepare_offset\n"
                 "        refusal = fences.refusal(\n"
@@ -150,7 +150,7 @@ BUGS: Final = (
         "is exposed",
         (
             Edit(
-                "services.partition_leader.markers:_holds",
+                "oncelog_server.partition_leader.markers:_holds",
                 " and held.matches(marker.parts)",
                 "",
             ),
@@ -169,7 +169,7 @@ BUGS: Final = (
         "why.md: a COMMITTED part of which nothing stands here is said, not hidden",
         (
             Edit(
-                "services.partition_leader.markers:_holds",
+                "oncelog_server.partition_leader.markers:_holds",
                 "return not any(part.record_count for part in marker.parts)",
                 "return True",
             ),
@@ -186,7 +186,7 @@ BUGS: Final = (
         "everybody",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._apply_marker",
+                "oncelog_server.partition_leader.machine:PartitionMachine._apply_marker",
                 "self.damage.add(marker.tx_id, held, marker.parts)",
                 "self.damage.add(marker.tx_id, held, marker.parts)\n            return",
             ),
@@ -201,7 +201,7 @@ BUGS: Final = (
         "output",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._expose",
+                "oncelog_server.partition_leader.machine:PartitionMachine._expose",
                 "for part in parts:",
                 "for part in [WriterPart(w, c.records) for w, c in held.writers.items()]:",
             ),
@@ -215,7 +215,7 @@ BUGS: Final = (
         "I1: no READ_COMMITTED read returns a record of an aborted transaction",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._apply_marker",
+                "oncelog_server.partition_leader.machine:PartitionMachine._apply_marker",
                 "if marker.control is ControlCode.ABORTED:",
                 "if marker.control is ControlCode.ABORTED:\n"
                 "            for writer, columns in held.writers.items() if held else ():\n"
@@ -234,7 +234,7 @@ BUGS: Final = (
         "I20: a marker that finds nothing here keeps out the batches that come late",
         (
             Edit(
-                "services.partition_leader.markers:decide",
+                "oncelog_server.partition_leader.markers:decide",
                 "if held is not None or is_news:",
                 "if held is not None:",
             ),
@@ -250,7 +250,7 @@ BUGS: Final = (
         "why.md: the highest ended TxId is kept durably, in the snapshot too (I20)",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine.snapshot",
+                "oncelog_server.partition_leader.machine:PartitionMachine.snapshot",
                 "self.fences,",
                 "Fences({\n"
                 "                p: type(s)(s.generation, s.last_ms)\n"
@@ -269,7 +269,7 @@ BUGS: Final = (
         "§6: a batch whose (producer, generation) differs from the TxId's first one is refused",
         (
             Edit(
-                "services.partition_leader.pending:OpenTransaction.refusal",
+                "oncelog_server.partition_leader.pending:OpenTransaction.refusal",
                 "if batch.producer_id == self.producer_id and batch.generation == self.generation:",
                 "if True:",
             ),
@@ -285,7 +285,7 @@ BUGS: Final = (
         "I6: an acknowledged record stands at exactly one position",
         (
             Edit(
-                "services.partition_leader.sequences:judge",
+                "oncelog_server.partition_leader.sequences:judge",
                 "if base == expected:",
                 "if base <= expected:",
             ),
@@ -301,17 +301,17 @@ BUGS: Final = (
         'why.md: a late batch 0 of aborted T1 arrives; T2\'s batch 0 is "its repeat"',
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._expectation",
+                "oncelog_server.partition_leader.machine:PartitionMachine._expectation",
                 "if not batch.tx_id:",
                 "if True:",
             ),
             Edit(
-                "services.partition_leader.machine:PartitionMachine._find",
+                "oncelog_server.partition_leader.machine:PartitionMachine._find",
                 "if not first.tx_id:",
                 "if True:",
             ),
             Edit(
-                "services.partition_leader.machine:PartitionMachine._apply_pending",
+                "oncelog_server.partition_leader.machine:PartitionMachine._apply_pending",
                 "if self.pending.append(frame, at):",
                 "self.plain.remember(\n"
                 "            frame, journal_offset=at.offset, offset=0, time_ms=at.time_ms)\n"
@@ -329,7 +329,7 @@ BUGS: Final = (
         "why.md: without state only sequence 0, else a retry after expiry is appended twice",
         (
             Edit(
-                "services.partition_leader.sequences:judge",
+                "oncelog_server.partition_leader.sequences:judge",
                 "if base == expected:",
                 "if base == expected or (expected == 0 and not batch.tx_id):",
             ),
@@ -345,7 +345,7 @@ BUGS: Final = (
         "§6: a gap is OUT_OF_ORDER_SEQUENCE (I9: a transaction's records stand in send order)",
         (
             Edit(
-                "services.partition_leader.sequences:judge",
+                "oncelog_server.partition_leader.sequences:judge",
                 "if base > expected:",
                 "if base > expected > 0:\n        return None\n    if base > expected:",
             ),
@@ -359,12 +359,12 @@ BUGS: Final = (
         "§4, I28: below the floor data is refused (DISK_FULL) before decide",
         (
             Edit(
-                "services.partition_leader.producing:Producing._judge_all",
+                "oncelog_server.partition_leader.producing:Producing._judge_all",
                 "self._env.replicas.lead(partition).require_room()",
                 "self._env.replicas.lead(partition)",
             ),
             Edit(
-                "services.partition_leader.producing:Producing._submit",
+                "oncelog_server.partition_leader.producing:Producing._submit",
                 "            replica.require_room()\n"
                 "            reply = replica.submit(Produce(tuple(item.frame for item in judged)))",
                 "            reply = replica.submit(Produce(tuple(item.frame for item in "
@@ -383,7 +383,7 @@ BUGS: Final = (
         "§9, I9: what is judged in a thread is not overtaken by the next batch of its stream",
         (
             Edit(
-                "services.partition_leader.lanes:Turn.come",
+                "oncelog_server.partition_leader.lanes:Turn.come",
                 "if self._before is not None and not self._before.done():",
                 "if False:",
             ),
@@ -400,7 +400,7 @@ BUGS: Final = (
         "§6: only the last four verdicts journal an ABORT here; LATER and silence never do",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._hear_verdicts",
+                "oncelog_server.partition_leader.machine:PartitionMachine._hear_verdicts",
                 " if verdict in FINAL_VERDICTS",
                 "",
             ),
@@ -412,7 +412,11 @@ BUGS: Final = (
     Bug(
         "second-marker-of-a-call-applied",
         "§6: what one marker of a call has ended, the next one of it finds ended",
-        (Edit("services.partition_leader.markers:decide", "ended.add(marker.tx_id)", "pass"),),
+        (
+            Edit(
+                "oncelog_server.partition_leader.markers:decide", "ended.add(marker.tx_id)", "pass"
+            ),
+        ),
         {
             story(
                 "partition_leader/markers_of_one_transaction_twice_in_a_call"
@@ -424,7 +428,7 @@ BUGS: Final = (
         "I20: nothing of a TxId is accepted after its marker, whoever wrote under it",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._end",
+                "oncelog_server.partition_leader.machine:PartitionMachine._end",
                 "if held is not None and held.producer_id != producer_id:",
                 "if False:",
             ),
@@ -440,7 +444,7 @@ BUGS: Final = (
         "I20: a one-shot's frame is its marker, too: nothing of its TxId stays open",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._apply_one_shot",
+                "oncelog_server.partition_leader.machine:PartitionMachine._apply_one_shot",
                 "self._end(frame.tx_id, frame.producer_id, frame.generation, at)",
                 "self.fences.ended(frame.producer_id, frame.generation, frame.tx_id, at.time_ms)",
             ),
@@ -456,7 +460,7 @@ BUGS: Final = (
         "§6, I19: every marker shows its coordinator's epoch, and an older one is refused after it",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._apply_one_shot",
+                "oncelog_server.partition_leader.machine:PartitionMachine._apply_one_shot",
                 "frame.writer,",
                 "0,",
             ),
@@ -472,7 +476,7 @@ BUGS: Final = (
         "§6: batches_per_part_max counts what stands already",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._expectation",
+                "oncelog_server.partition_leader.machine:PartitionMachine._expectation",
                 "limit - len(columns)",
                 "limit",
             ),
@@ -484,7 +488,7 @@ BUGS: Final = (
         "§16: limits are exact: writers_per_transaction_max",
         (
             Edit(
-                "services.partition_leader.machine:PartitionMachine._producer_refusal",
+                "oncelog_server.partition_leader.machine:PartitionMachine._producer_refusal",
                 "len(transaction.writers) >= limit",
                 "len(transaction.writers) > limit",
             ),
@@ -500,7 +504,7 @@ BUGS: Final = (
         "§6: plain state expires 7 days after the last frame, not after the first",
         (
             Edit(
-                "services.partition_leader.sequences:PlainSequences.remember",
+                "oncelog_server.partition_leader.sequences:PlainSequences.remember",
                 "producer.last_ms = time_ms",
                 "pass",
             ),
@@ -516,7 +520,7 @@ BUGS: Final = (
         "§13: plain producer state expires when it is older than 7 days",
         (
             Edit(
-                "services.partition_leader.sequences:PlainSequences.forget_before",
+                "oncelog_server.partition_leader.sequences:PlainSequences.forget_before",
                 "item[1].last_ms < time_ms",
                 "item[1].last_ms <= time_ms",
             ),
@@ -532,7 +536,7 @@ BUGS: Final = (
         "I6: an acknowledged record stands at exactly one position",
         (
             Edit(
-                "services.partition_leader.pending:WriterColumns.find",
+                "oncelog_server.partition_leader.pending:WriterColumns.find",
                 "if index == len(self.sequence) or self.sequence[index] != base_sequence:",
                 "if index == len(self.sequence):",
             ),
@@ -548,7 +552,7 @@ BUGS: Final = (
         "§9: whoever reads nothing costs no more than a limit",
         (
             Edit(
-                "services.partition_leader.fetching:Fetching.subscribe",
+                "oncelog_server.partition_leader.fetching:Fetching.subscribe",
                 "min(budget, max(call.spare(), SUBSCRIBE_BYTES_LEAST))",
                 "budget",
             ),

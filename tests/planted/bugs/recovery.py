@@ -12,7 +12,7 @@ BUGS: Final = (
         "I25: what was kept is synced before a log end is reported",
         (
             Edit(
-                "services.runtime.storage.recovery:_keep",
+                "oncelog_server.runtime.storage.recovery:_keep",
                 "walk.segments[number + 1].base > noted_end",
                 "walk.segments[number + 1].base > noted_end + 1",
             ),
@@ -29,7 +29,7 @@ BUGS: Final = (
         "I26: damage is named by what it is",
         (
             Edit(
-                "services.runtime.storage.scan:Scan.__iter__",
+                "oncelog_server.runtime.storage.scan:Scan.__iter__",
                 'self.ending, self.why = Ending.BAD, "the file ends inside a frame"',
                 "pass",
             ),
@@ -46,7 +46,7 @@ BUGS: Final = (
         "I26: a frame belongs to one file",
         (
             Edit(
-                "services.runtime.storage.scan:Scan._take",
+                "oncelog_server.runtime.storage.scan:Scan._take",
                 "if why is None and self._until is not None and stored.end > self._until:",
                 "if False:",
             ),
@@ -63,7 +63,7 @@ BUGS: Final = (
         "I25: what was cut off is not synced, and not read",
         (
             Edit(
-                "services.runtime.storage.cutting:cut_segments",
+                "oncelog_server.runtime.storage.cutting:cut_segments",
                 "last.size = last.synced = place.position",
                 "last.size = place.position",
             ),
@@ -78,7 +78,13 @@ BUGS: Final = (
     Bug(
         "index-outlives-its-frames",
         "§5: the index file goes before the frames that it points to",
-        (Edit("services.runtime.storage.cutting:cut_segments", "last.drop_index_file()", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.storage.cutting:cut_segments",
+                "last.drop_index_file()",
+                "pass",
+            ),
+        ),
         {
             unit(
                 "storage/test_segment",
@@ -89,7 +95,7 @@ BUGS: Final = (
     Bug(
         "index-entry-at-the-cut-kept",
         "§5: an index has no entry of what was cut off",
-        (Edit("services.runtime.storage.segment:OffsetIndex.cut", "offset - 1,", "offset,"),),
+        (Edit("oncelog_server.runtime.storage.segment:OffsetIndex.cut", "offset - 1,", "offset,"),),
         {
             unit(
                 "storage/test_segment", "test_a_cut_takes_the_entry_of_the_frame_that_begins_there"
@@ -99,7 +105,13 @@ BUGS: Final = (
     Bug(
         "index-file-ahead-of-the-log",
         "§5: the index file holds only entries below synced_end",
-        (Edit("services.runtime.storage.segment:OffsetIndex.unsaved", "below - 1,", "1 << 62,"),),
+        (
+            Edit(
+                "oncelog_server.runtime.storage.segment:OffsetIndex.unsaved",
+                "below - 1,",
+                "1 << 62,",
+            ),
+        ),
         {
             unit(
                 "storage/test_segment", "test_the_file_is_given_only_entries_below_synced_end"
@@ -111,7 +123,9 @@ BUGS: Final = (
         "§5: an index never speaks of another file",
         (
             Edit(
-                "services.runtime.storage.segment:Segment.remove", "self.drop_index_file()", "pass"
+                "oncelog_server.runtime.storage.segment:Segment.remove",
+                "self.drop_index_file()",
+                "pass",
             ),
         ),
         {
@@ -125,7 +139,7 @@ BUGS: Final = (
         "§14: a segment at rest keeps the entries that its file does not have",
         (
             Edit(
-                "services.runtime.storage.segment:Segment.rest",
+                "oncelog_server.runtime.storage.segment:Segment.rest",
                 "if self.index_is_saved:",
                 "if True:",
             ),

@@ -13,7 +13,7 @@ BUGS: Final = (
         "I5, I25, §4: a reply waits for the HW to cover what it was decided on",
         (
             Edit(
-                "services.runtime.replies:Replies.park",
+                "oncelog_server.runtime.replies:Replies.park",
                 "if high_watermark >= end and not self._parked:",
                 "if True:",
             ),
@@ -28,7 +28,7 @@ BUGS: Final = (
         "refusal",
         (
             Edit(
-                "services.runtime.replies:Replies.park",
+                "oncelog_server.runtime.replies:Replies.park",
                 "if high_watermark >= end and not self._parked:",
                 "if not decision.records:",
             ),
@@ -44,7 +44,7 @@ BUGS: Final = (
         "why.md: a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
         (
             Edit(
-                "services.runtime.driver:Driver.require_ready",
+                "oncelog_server.runtime.driver:Driver.require_ready",
                 "if self.standing is Standing.READY:",
                 "if self.standing in (Standing.READY, Standing.LOADING):",
             ),
@@ -60,7 +60,7 @@ BUGS: Final = (
         "why.md: Raft's figure 8: an inherited frame is shown, then another log wins",
         (
             Edit(
-                "services.runtime.replication.high_watermark:HighWatermark.synced",
+                "oncelog_server.runtime.replication.high_watermark:HighWatermark.synced",
                 "if covered <= self._epoch_start or covered <= self.value:",
                 "if covered <= self.value:",
             ),
@@ -77,7 +77,7 @@ BUGS: Final = (
         "§5: the HW does not move in an epoch until it can pass EPOCH_START",
         (
             Edit(
-                "services.runtime.replication.high_watermark:HighWatermark.__init__",
+                "oncelog_server.runtime.replication.high_watermark:HighWatermark.__init__",
                 "min(inherited, epoch_start)",
                 "max(inherited, epoch_start + 1)",
             ),
@@ -93,7 +93,7 @@ BUGS: Final = (
         "§5: only ISR members count, and the HW is their minimum",
         (
             Edit(
-                "services.runtime.replication.high_watermark:HighWatermark.synced",
+                "oncelog_server.runtime.replication.high_watermark:HighWatermark.synced",
                 "covered = min(self._synced.values())",
                 "covered = max(self._synced.values())",
             ),
@@ -109,12 +109,12 @@ BUGS: Final = (
         "I35, why.md: snapshots hold only what is below the HW, else a phantom after a cut",
         (
             Edit(
-                "services.runtime.snapshotting:Snapshots.save",
+                "oncelog_server.runtime.snapshotting:Snapshots.save",
                 "if offset > high_watermark or ",
                 "if ",
             ),
             Edit(
-                "services.runtime.storage.journal:Journal.save_snapshot",
+                "oncelog_server.runtime.storage.journal:Journal.save_snapshot",
                 'assert offset <= self.synced_end, "a snapshot never runs ahead of the log"',
                 "pass",
             ),
@@ -130,7 +130,7 @@ BUGS: Final = (
         "§4: index and data files hold only what is below the HW",
         (
             Edit(
-                "services.runtime.driver:Driver._append_all",
+                "oncelog_server.runtime.driver:Driver._append_all",
                 "self._unprojected.append((record, at))",
                 "self._projection.project(record, at)",
             ),
@@ -146,7 +146,7 @@ BUGS: Final = (
         "§9, I31: NOT_LEADER promises that nothing happened; what was journaled is UNKNOWN_OUTCOME",
         (
             Edit(
-                "services.runtime.replies:_lost",
+                "oncelog_server.runtime.replies:_lost",
                 "if item.recorded:",
                 "if False:",
             ),
@@ -163,7 +163,7 @@ BUGS: Final = (
         "why.md: a leader whose sync failed resigns and never leads that epoch again",
         (
             Edit(
-                "services.runtime.driver:Driver._write_failed",
+                "oncelog_server.runtime.driver:Driver._write_failed",
                 "if self.standing is Standing.FAILED:",
                 "if True:",
             ),
@@ -179,7 +179,7 @@ BUGS: Final = (
         "why.md, I18: a restarted process never continues an epoch",
         (
             Edit(
-                "services.runtime.driver:Driver.lead",
+                "oncelog_server.runtime.driver:Driver.lead",
                 'assert epoch > self.journal.last_epoch, "an epoch is never continued"',
                 "pass",
             ),
@@ -195,7 +195,7 @@ BUGS: Final = (
         "§5, I18: a node checks its own deadline when a reply is made, acknowledgements included",
         (
             Edit(
-                "services.runtime.replies:Replies._answer",
+                "oncelog_server.runtime.replies:Replies._answer",
                 "if not self._lease_valid():",
                 "if False:",
             ),
@@ -211,7 +211,7 @@ BUGS: Final = (
         "§5, I18: nothing is appended for an answer that could not be given",
         (
             Edit(
-                "services.runtime.driver:Driver.submit",
+                "oncelog_server.runtime.driver:Driver.submit",
                 "self.require_lease()",
                 "pass",
             ),
@@ -227,7 +227,7 @@ BUGS: Final = (
         "§5: the deadline counts from the moment the last successful keep-alive was sent",
         (
             Edit(
-                "services.runtime.etcd.lease:Membership._renew_on_the_loop",
+                "oncelog_server.runtime.etcd.lease:Membership._renew_on_the_loop",
                 "self._deadline(sent_ms)",
                 "self._deadline(self._now_ms())",
             ),
@@ -243,7 +243,7 @@ BUGS: Final = (
         "why.md: a new lease gives no leadership back",
         (
             Edit(
-                "services.runtime.etcd.lease:Membership._register",
+                "oncelog_server.runtime.etcd.lease:Membership._register",
                 "held.confirmed = self.lost == 0",
                 "held.confirmed = True",
             ),
@@ -259,7 +259,7 @@ BUGS: Final = (
         "why.md, I18: who lost its key reads the partition keys again, after the new key stands",
         (
             Edit(
-                "services.runtime.etcd.election:Elections.recheck",
+                "oncelog_server.runtime.etcd.election:Elections.recheck",
                 "if state is None or not self._names_us(state) or state.epoch != seat.led_epoch:",
                 "if False:",
             ),
@@ -275,7 +275,7 @@ BUGS: Final = (
         "§5, I18: an election that is answered after the key was lost is void",
         (
             Edit(
-                "services.runtime.etcd.election:Elections._vote",
+                "oncelog_server.runtime.etcd.election:Elections._vote",
                 "if lost != self._membership.lost:",
                 "if False:",
             ),
@@ -291,7 +291,7 @@ BUGS: Final = (
         "§5: an etcd with a revision below the highest seen is refused",
         (
             Edit(
-                "services.runtime.etcd.identity:Identity.observe",
+                "oncelog_server.runtime.etcd.identity:Identity.observe",
                 "if revision < at_least:",
                 "if False:",
             ),
@@ -307,7 +307,7 @@ BUGS: Final = (
         "§5: an etcd with an epoch below one found in a log is refused",
         (
             Edit(
-                "services.runtime.etcd.election:Elections._may_win",
+                "oncelog_server.runtime.etcd.election:Elections._may_win",
                 "if fit is Fitness.FIT:",
                 "if fit is not Fitness.AHEAD_OF_ETCD:",
             ),

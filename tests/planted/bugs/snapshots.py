@@ -9,8 +9,8 @@ from tests.planted.planting import Bug, Edit, story, unit
 
 REPLAY_GIVES_THE_STATE: Final = "I35: replaying a journal gives the state that the live machine had"
 LEFT_OUT: Final = "leaves out what the machine remembers"
-PARTITION: Final = "services.partition_leader.machine:PartitionMachine.snapshot"
-COORDINATOR: Final = "services.coordinator.state:CoordinatorState.encode"
+PARTITION: Final = "oncelog_server.partition_leader.machine:PartitionMachine.snapshot"
+COORDINATOR: Final = "oncelog_server.coordinator.state:CoordinatorState.encode"
 
 BUGS: Final = (
     Bug(
@@ -24,7 +24,7 @@ BUGS: Final = (
         "I35: a repeated resolution gets its old answer from every leader",
         (
             Edit(
-                "services.partition_leader.damage:Damage.dump",
+                "oncelog_server.partition_leader.damage:Damage.dump",
                 "[(tx_id, *done) for tx_id, done in self._resolved.items()]",
                 "[]",
             ),
@@ -55,7 +55,7 @@ BUGS: Final = (
         "§5: table rows that a snapshot hands over are handed over once",
         (
             Edit(
-                "services.runtime.snapshotting:Snapshots.capture",
+                "oncelog_server.runtime.snapshotting:Snapshots.capture",
                 "if self._captured is None and self._saving is None and self._wanted:",
                 "if self._wanted:",
             ),

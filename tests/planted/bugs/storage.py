@@ -12,7 +12,7 @@ BUGS: Final = (
         "I5, I25: acknowledged means fsynced",
         (
             Edit(
-                "services.runtime.storage.commit:GroupCommit._commit_all",
+                "oncelog_server.runtime.storage.commit:GroupCommit._commit_all",
                 "error = await self._commit(writes, len(taken))",
                 "for item, end in taken:\n"
                 "                self._call(item.on_synced, end)\n"
@@ -31,7 +31,7 @@ BUGS: Final = (
         "I25: losing power everywhere at once loses nothing acknowledged",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk._write_and_sync_all",
+                "oncelog_server.runtime.storage.disk:RealDisk._write_and_sync_all",
                 "self._sync_all(list(touched))",
                 "pass",
             ),
@@ -47,7 +47,7 @@ BUGS: Final = (
         "§4: after a failed sync nothing is appended until what is in doubt is abandoned",
         (
             Edit(
-                "services.runtime.storage.journal:Journal.mark_failed",
+                "oncelog_server.runtime.storage.journal:Journal.mark_failed",
                 "self._failed = True",
                 "pass",
             ),
@@ -64,7 +64,7 @@ BUGS: Final = (
         "§4: a failed sync's bytes are in doubt: on from the last good sync, in a new file",
         (
             Edit(
-                "services.runtime.storage.journal:Journal.cut",
+                "oncelog_server.runtime.storage.journal:Journal.cut",
                 "            segment = self._begin_segment(end)\n"
                 "            self._disk.write_and_sync(segment.file, 0, _PROOF)",
                 "            pass",
@@ -82,7 +82,7 @@ BUGS: Final = (
         "I26: a torn tail is detected, never served",
         (
             Edit(
-                "services.runtime.storage.frames:decode",
+                "oncelog_server.runtime.storage.frames:decode",
                 "if crc32c(buffer[position + _SEAL.size : position + size]) != crc:",
                 "if not position and crc32c(buffer[_SEAL.size : size]) != crc:",
             ),
@@ -96,7 +96,7 @@ BUGS: Final = (
         "§5, I26: a bad frame below synced_end is refused by file and position",
         (
             Edit(
-                "services.runtime.storage.recovery:recover",
+                "oncelog_server.runtime.storage.recovery:recover",
                 "if walk.why and walk.end.offset < noted.synced_end:",
                 "if False:",
             ),
@@ -113,7 +113,7 @@ BUGS: Final = (
         "why.md: recovery syncs what it kept before it reports a log end",
         (
             Edit(
-                "services.runtime.storage.recovery:_keep",
+                "oncelog_server.runtime.storage.recovery:_keep",
                 "disk.sync(segment.file)",
                 "pass",
             ),
@@ -130,7 +130,7 @@ BUGS: Final = (
         "why.md: unfit replicas take a new incarnation",
         (
             Edit(
-                "services.runtime.storage.recovery:recover",
+                "oncelog_server.runtime.storage.recovery:recover",
                 "if incarnation is None or not fit or walk.end.offset < noted.synced_end:",
                 "if incarnation is None or not fit:",
             ),
@@ -147,7 +147,7 @@ BUGS: Final = (
         "why.md: a fresh UUID at every damage, else the second damage reuses a trusted name",
         (
             Edit(
-                "services.runtime.storage.recovery:recover",
+                "oncelog_server.runtime.storage.recovery:recover",
                 "        take_incarnation(disk, directory, random_bytes)\n"
                 "        raise JournalDamaged(",
                 "        take_incarnation(disk, directory, lambda count: bytes(count))\n"
@@ -165,7 +165,7 @@ BUGS: Final = (
         "I26: a flipped bit is detected, never served",
         (
             Edit(
-                "services.runtime.storage.frames:decode",
+                "oncelog_server.runtime.storage.frames:decode",
                 "if crc32c(buffer[position + _SEAL.size : position + size]) != crc:",
                 "if False:",
             ),
@@ -184,7 +184,7 @@ BUGS: Final = (
         "§5: an unknown frame kind stops the replica, it never skips",
         (
             Edit(
-                "services.runtime.storage.scan:Scan._take",
+                "oncelog_server.runtime.storage.scan:Scan._take",
                 "raise UnknownFrame(self._file.path, place.position, str(error)) from error",
                 "self.ending, self.why = Ending.BAD, str(error)\n            return None",
             ),
@@ -202,7 +202,7 @@ BUGS: Final = (
         "lower",
         (
             Edit(
-                "services.runtime.storage.scan:Scan._take",
+                "oncelog_server.runtime.storage.scan:Scan._take",
                 "if why is not None:",
                 "if False:",
             ),
@@ -219,7 +219,7 @@ BUGS: Final = (
         "I27: a read gives nothing above the offset that it is told",
         (
             Edit(
-                "services.runtime.storage.reading:read_segment",
+                "oncelog_server.runtime.storage.reading:read_segment",
                 "if stored.end > below or (taken and max_bytes < 0):",
                 "if taken and max_bytes < 0:",
             ),
@@ -236,7 +236,7 @@ BUGS: Final = (
         "§5: the synced end is lowered before anything is cut: who crashes must not look damaged",
         (
             Edit(
-                "services.runtime.storage.journal:Journal._lower_promise",
+                "oncelog_server.runtime.storage.journal:Journal._lower_promise",
                 "self._synced_end_file.note_and_sync(Bounds(self.log_start, min(end, "
                 "self.synced_end)))",
                 "pass",
@@ -253,7 +253,7 @@ BUGS: Final = (
         "why.md: a snapshot of what the log lost is a phantom",
         (
             Edit(
-                "services.runtime.storage.snapshots:Snapshots.drop_above",
+                "oncelog_server.runtime.storage.snapshots:Snapshots.drop_above",
                 "if offset > end:",
                 "if False:",
             ),
@@ -270,7 +270,7 @@ BUGS: Final = (
         "I26: damage is detected, never served: the older snapshot serves",
         (
             Edit(
-                "services.runtime.storage.snapshots:decode_snapshot",
+                "oncelog_server.runtime.storage.snapshots:decode_snapshot",
                 "if magic != _MAGIC or crc32c(memoryview(data)[_SEAL.size :]) != crc:",
                 "if magic != _MAGIC:",
             ),
@@ -286,7 +286,7 @@ BUGS: Final = (
         "§5: rows are synced before the snapshot that counts them stands",
         (
             Edit(
-                "services.runtime.storage.snapshots:Snapshots._append_rows",
+                "oncelog_server.runtime.storage.snapshots:Snapshots._append_rows",
                 "self._disk.sync(file)",
                 "pass",
             ),
@@ -302,7 +302,7 @@ BUGS: Final = (
         "I4: a snapshot leaves outcomes behind only when they are durable",
         (
             Edit(
-                "services.runtime.storage.journal:Journal.save_snapshot",
+                "oncelog_server.runtime.storage.journal:Journal.save_snapshot",
                 "slots.sync()",
                 "pass",
             ),
@@ -319,7 +319,7 @@ BUGS: Final = (
         "I4, I26: a slot in the place of another is noticed",
         (
             Edit(
-                "services.runtime.storage.slots:SlotFiles.read",
+                "oncelog_server.runtime.storage.slots:SlotFiles.read",
                 "if encode_slot(offset, slot) != stored or len(slot) != self.slot_bytes:",
                 "if len(slot) != self.slot_bytes:",
             ),
@@ -338,7 +338,7 @@ BUGS: Final = (
         "§5: flock on the data directory",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk.lock",
+                "oncelog_server.runtime.storage.disk:RealDisk.lock",
                 "fcntl.flock(self._root_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)",
                 "pass",
             ),
@@ -352,7 +352,7 @@ BUGS: Final = (
         "§5: a short write is an error, not a record",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk._write_part",
+                "oncelog_server.runtime.storage.disk:RealDisk._write_part",
                 "if written != wanted:",
                 "if False:",
             ),
@@ -368,7 +368,7 @@ BUGS: Final = (
         "I25: losing power everywhere at once loses nothing acknowledged, names included",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk.open",
+                "oncelog_server.runtime.storage.disk:RealDisk.open",
                 "self._durable_names.discard(full)",
                 "pass",
             ),
@@ -382,7 +382,11 @@ BUGS: Final = (
     Bug(
         "replaced-file-not-synced",
         "§5: write-temp, sync, rename, sync-directory",
-        (Edit("services.runtime.storage.disk:RealDisk.replace_file", "os.fsync(fd)", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.storage.disk:RealDisk.replace_file", "os.fsync(fd)", "pass"
+            ),
+        ),
         {
             unit(
                 "storage/test_disk_durable",
@@ -395,7 +399,7 @@ BUGS: Final = (
         "§5: write-temp, sync, rename, sync-directory",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk.replace_file",
+                "oncelog_server.runtime.storage.disk:RealDisk.replace_file",
                 "sync_directory(os.path.dirname(full))",
                 "pass",
             ),
@@ -412,7 +416,7 @@ BUGS: Final = (
         "I25: losing power everywhere at once loses nothing acknowledged, names included",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk.make_directory",
+                "oncelog_server.runtime.storage.disk:RealDisk.make_directory",
                 "sync_directory(parent)",
                 "pass",
             ),
@@ -429,7 +433,7 @@ BUGS: Final = (
         "I25: losing power everywhere at once loses nothing acknowledged, names included",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk.rename",
+                "oncelog_server.runtime.storage.disk:RealDisk.rename",
                 "{os.path.dirname(old), os.path.dirname(new)}",
                 "{os.path.dirname(old)}",
             ),
@@ -446,7 +450,7 @@ BUGS: Final = (
         "§5: what a cut removed does not come back",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk.remove",
+                "oncelog_server.runtime.storage.disk:RealDisk.remove",
                 "sync_directory(os.path.dirname(full))",
                 "pass",
             ),
@@ -462,7 +466,7 @@ BUGS: Final = (
         "§5: a cut is synced before the next frame is written",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk.truncate_and_sync",
+                "oncelog_server.runtime.storage.disk:RealDisk.truncate_and_sync",
                 "os.fsync(held.fd)",
                 "pass",
             ),
@@ -479,7 +483,7 @@ BUGS: Final = (
         "I25: losing power everywhere at once loses nothing acknowledged, names included",
         (
             Edit(
-                "services.runtime.storage.disk:RealDisk._sync_names",
+                "oncelog_server.runtime.storage.disk:RealDisk._sync_names",
                 "unknown = [path for path in full_paths if path not in self._durable_names]",
                 "unknown = [path for path in full_paths if path not in self._durable_names]\n"
                 "        self._durable_names.update(unknown)",
@@ -496,7 +500,7 @@ BUGS: Final = (
         "§5: the epoch table answers where two logs part: it names no epoch that the log lost",
         (
             Edit(
-                "services.runtime.storage.journal:Journal.cut",
+                "oncelog_server.runtime.storage.journal:Journal.cut",
                 "self._pending, self._pending_epochs, self._pending_note = [], [], None",
                 "self._pending, self._pending_note = [], None",
             ),
@@ -512,7 +516,7 @@ BUGS: Final = (
         "§5: a cut is synced, all that it leaves, before the next frame is written",
         (
             Edit(
-                "services.runtime.storage.journal:Journal._write_pending",
+                "oncelog_server.runtime.storage.journal:Journal._write_pending",
                 'self._disk.write_and_sync(segment.file, position, b"".join(chunks))',
                 'self._disk.write_unsynced(segment.file, position, b"".join(chunks))',
             ),
@@ -528,7 +532,7 @@ BUGS: Final = (
         "I25: whatever ended a commit, the bytes are in doubt",
         (
             Edit(
-                "services.runtime.storage.commit:GroupCommit._commit",
+                "oncelog_server.runtime.storage.commit:GroupCommit._commit",
                 'failure = OSError(EIO, f"commit failed: {error!r}")',
                 "failure = None",
             ),
@@ -545,7 +549,7 @@ BUGS: Final = (
         "I26, I35: a snapshot that stands in the place of another is noticed",
         (
             Edit(
-                "services.runtime.storage.snapshots:Snapshots.load",
+                "oncelog_server.runtime.storage.snapshots:Snapshots.load",
                 "if found is None or found.offset != offset:",
                 "if found is None:",
             ),
@@ -562,7 +566,9 @@ BUGS: Final = (
         "I4: what was to be synced stays so until it is",
         (
             Edit(
-                "services.runtime.storage.slots:SlotFiles.sync", "self._unsynced |= syncing", "pass"
+                "oncelog_server.runtime.storage.slots:SlotFiles.sync",
+                "self._unsynced |= syncing",
+                "pass",
             ),
         ),
         {

@@ -12,7 +12,7 @@ BUGS: Final = (
         "§13: streams_max streams are let in, not one fewer",
         (
             Edit(
-                "services.runtime.rpc.server:RpcServer._pump",
+                "oncelog_server.runtime.rpc.server:RpcServer._pump",
                 "self._admit_stream()",
                 "self._stream_count += 1\n"
                 "            self._admit_stream()\n"
@@ -29,7 +29,13 @@ BUGS: Final = (
     Bug(
         "place-of-a-subscription-kept",
         "§13: a stream that has ended counts no more",
-        (Edit("services.runtime.rpc.server:RpcServer._pump", "self._stream_count -= 1", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.rpc.server:RpcServer._pump",
+                "self._stream_count -= 1",
+                "pass",
+            ),
+        ),
         {
             unit(
                 "rpc/test_stream_ends",
@@ -40,7 +46,7 @@ BUGS: Final = (
     Bug(
         "end-of-a-subscription-not-told",
         "§9: whoever asked is told that a stream has ended",
-        (Edit("services.runtime.rpc.server:RpcServer._server_stream", "end.over()", "pass"),),
+        (Edit("oncelog_server.runtime.rpc.server:RpcServer._server_stream", "end.over()", "pass"),),
         {
             unit(
                 "rpc/test_stream_ends",
@@ -53,7 +59,7 @@ BUGS: Final = (
         "§9: every call that was read is answered once",
         (
             Edit(
-                "services.runtime.rpc.call_stream:CallStream._refusal",
+                "oncelog_server.runtime.rpc.call_stream:CallStream._refusal",
                 "if number in self._running:",
                 "if False:",
             ),
@@ -70,7 +76,9 @@ BUGS: Final = (
         "§9: every call that was read is answered once, unless the stream ends first",
         (
             Edit(
-                "services.runtime.rpc.call_stream:CallStream._write", "self._writing = True", "pass"
+                "oncelog_server.runtime.rpc.call_stream:CallStream._write",
+                "self._writing = True",
+                "pass",
             ),
         ),
         {
@@ -84,7 +92,7 @@ BUGS: Final = (
         "§9: handlers are cancelled, then it is told that their stream ended",
         (
             Edit(
-                "services.runtime.rpc.call_stream:CallStream.run",
+                "oncelog_server.runtime.rpc.call_stream:CallStream.run",
                 "tasks = [reader, writer, dry, *self._running.values()]",
                 "tasks = [reader, writer, dry]",
             ),
@@ -99,7 +107,11 @@ BUGS: Final = (
     Bug(
         "late-asker-not-told",
         "§9: whoever asked is told that a stream has ended, also too late",
-        (Edit("services.runtime.rpc.handling:StreamEnd.tell", "if self._over:", "if False:"),),
+        (
+            Edit(
+                "oncelog_server.runtime.rpc.handling:StreamEnd.tell", "if self._over:", "if False:"
+            ),
+        ),
         {
             unit(
                 "rpc/test_server", "test_who_asks_after_the_stream_has_ended_is_told_as_well"
@@ -111,7 +123,7 @@ BUGS: Final = (
         "§9: a peer is hung up on only while nobody calls it",
         (
             Edit(
-                "services.runtime.rpc.peers:GrpcPeers._in_use",
+                "oncelog_server.runtime.rpc.peers:GrpcPeers._in_use",
                 "peer.idle.cancel()\n            peer.idle = None",
                 "peer.idle = None",
             ),
@@ -125,7 +137,7 @@ BUGS: Final = (
     Bug(
         "closed-peers-call",
         "§9: who is stopping begins no call",
-        (Edit("services.runtime.rpc.peers:GrpcPeers.call", "if self._closed:", "if False:"),),
+        (Edit("oncelog_server.runtime.rpc.peers:GrpcPeers.call", "if self._closed:", "if False:"),),
         {
             unit(
                 "rpc/test_stream_ends", "test_who_has_hung_up_on_everybody_calls_nobody"

@@ -13,7 +13,7 @@ BUGS: Final = (
         "I29, §5: what is said of a creation is what stands",
         (
             Edit(
-                "services.runtime.etcd.topics:EtcdTopics._publish",
+                "oncelog_server.runtime.etcd.topics:EtcdTopics._publish",
                 "if found is None or _decode(found).topic_id != value.topic_id:",
                 "if found is None:",
             ),
@@ -30,7 +30,7 @@ BUGS: Final = (
         "§5: each step of a creation compares that the name is still taken",
         (
             Edit(
-                "services.runtime.etcd.topics:EtcdTopics._write_partitions",
+                "oncelog_server.runtime.etcd.topics:EtcdTopics._write_partitions",
                 "[Compare(marker.key, marker.mod_revision)]",
                 "[]",
             ),
@@ -46,7 +46,7 @@ BUGS: Final = (
         "I29, §5: a deletion is of a topic id, not of a name",
         (
             Edit(
-                "services.runtime.etcd.topics:EtcdTopics.delete",
+                "oncelog_server.runtime.etcd.topics:EtcdTopics.delete",
                 "if standing is None or _decode(standing).topic_id != topic.topic_id:",
                 "if standing is None:",
             ),
@@ -62,7 +62,7 @@ BUGS: Final = (
         "§5: of two memories of a topic the later version counts",
         (
             Edit(
-                "services.runtime.etcd.topics:EtcdTopics.alter",
+                "oncelog_server.runtime.etcd.topics:EtcdTopics.alter",
                 "version=topic.version + 1",
                 "version=topic.version",
             ),
@@ -78,7 +78,7 @@ BUGS: Final = (
         "I25, §5: a view never goes back",
         (
             Edit(
-                "services.runtime.etcd.directory:ClusterView._list_until_answered",
+                "oncelog_server.runtime.etcd.directory:ClusterView._list_until_answered",
                 "if revision >= self.revision and not older:",
                 "if not older:",
             ),
@@ -94,7 +94,7 @@ BUGS: Final = (
         "I25, §5: a view never goes back",
         (
             Edit(
-                "services.runtime.etcd.directory:ClusterView._list_until_answered",
+                "oncelog_server.runtime.etcd.directory:ClusterView._list_until_answered",
                 "if revision >= self.revision and not older:",
                 "if revision >= self.revision:",
             ),

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from click.testing import CliRunner, Result
 
+from oncelog_server.cli import session
+from oncelog_server.cli.app import oncelog
 from oncelogpb.errors import OncelogError
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 from oncelogpb.v1 import types_pb2
-from services.cli import session
-from services.cli.app import oncelog
 
 TOPIC_ID = b"payments........"
 Answer = Callable[[Any], Any]

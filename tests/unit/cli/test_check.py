@@ -7,7 +7,7 @@ from pathlib import Path
 
 from click.testing import CliRunner
 
-from services.cli.app import oncelog
+from oncelog_server.cli.app import oncelog
 
 HISTORIES = Path(__file__).parents[2] / "checker" / "histories"
 

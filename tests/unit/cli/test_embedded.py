@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
-from services.cli import up
-from services.cli.failures import CommandFailed
-from services.cli.folder import ONE_PROCESS, Folder, Layout, Ports, running_bootstrap
-from services.cli.processes import Service, show_exit
-from services.cli.settings import ServeSettings
-from services.core.ids import partition_of_name
-from services.core.roles import ROLES
-from services.runtime.config import ConfigError
-from services.runtime.loopback_ports import HOST, is_free
+from oncelog_server.cli import up
+from oncelog_server.cli.failures import CommandFailed
+from oncelog_server.cli.folder import ONE_PROCESS, Folder, Layout, Ports, running_bootstrap
+from oncelog_server.cli.processes import Service, show_exit
+from oncelog_server.cli.settings import ServeSettings
+from oncelog_server.core.ids import partition_of_name
+from oncelog_server.core.roles import ROLES
+from oncelog_server.runtime.config import ConfigError
+from oncelog_server.runtime.loopback_ports import HOST, is_free
 
 
 def test_a_folder_has_one_holder(tmp_path: Path) -> None:

@@ -8,8 +8,8 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
+from oncelog_server.cli import failures
 from oncelogpb import errors
-from services.cli import failures
 from tests.unit.cli.scripted import Cluster
 
 REASONS = sorted(errors.BY_REASON)

@@ -10,7 +10,7 @@ import click
 import pytest
 from click.testing import CliRunner
 
-from services.cli.app import COMMANDS, oncelog
+from oncelog_server.cli.app import COMMANDS, oncelog
 
 
 def _leaves(
@@ -63,7 +63,7 @@ def test_commands_are_found_by_name() -> None:
 
 def test_advice_names_commands_that_exist() -> None:
     """In all that the command line says: `oncelog a b` must be a command."""
-    said = "".join(file.read_text() for file in Path("services").rglob("*.py"))
+    said = "".join(file.read_text() for file in Path("services/oncelog_server").rglob("*.py"))
     known = {" ".join(path) for path, _ in LEAVES} | set(COMMANDS) | {""}
     for words in re.findall(r"`oncelog ([a-z -]+?)[ `]", said):
         assert words in known or words.split()[0] in known, f"`oncelog {words}`"

@@ -22,7 +22,7 @@ class Interrupting:
 
 
 sys.meta_path.insert(0, Interrupting())
-import services.cli.__main__ as entry
+import oncelog_server.cli.__main__ as entry
 """
 
 
@@ -30,7 +30,7 @@ def _ran(code: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
 
 
-@pytest.mark.parametrize("module", ["click", "services.cli.session", "grpc"])
+@pytest.mark.parametrize("module", ["click", "oncelog_server.cli.session", "grpc"])
 def test_an_interrupt_while_modules_are_imported_ends_it_without_a_word(module: str) -> None:
     ran = _ran(BEGINNING.format(module=module) + "entry.main(['topic', 'list'])")
     # A shell shows it as 130.
@@ -39,7 +39,7 @@ def test_an_interrupt_while_modules_are_imported_ends_it_without_a_word(module: 
 
 def test_a_command_that_runs_hears_an_interrupt() -> None:
     code = BEGINNING.format(module="none") + (
-        "from services.cli.app import oncelog\n"
+        "from oncelog_server.cli.app import oncelog\n"
         "oncelog.get_command(None, 'topic')\n"
         "print(signal.getsignal(signal.SIGINT) is signal.default_int_handler)\n"
     )
@@ -50,8 +50,8 @@ def test_who_ignores_interrupts_goes_on_ignoring_them() -> None:
     code = (
         "import signal\n"
         "signal.signal(signal.SIGINT, signal.SIG_IGN)\n"
-        "import services.cli.__main__\n"
-        "from services.cli.app import oncelog\n"
+        "import oncelog_server.cli.__main__\n"
+        "from oncelog_server.cli.app import oncelog\n"
         "oncelog.get_command(None, 'topic')\n"
         "print(signal.getsignal(signal.SIGINT) is signal.SIG_IGN)\n"
     )

@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 
 from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions
+from oncelog_server.cli import limits
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.runtime.node_config import NodeConfig
+from oncelog_server.runtime.observe import catalogue
+from oncelog_server.runtime.observe.catalogue import Kind
+from oncelog_server.runtime.rpc.limits import RpcLimits
 from oncelogpb.errors import BY_REASON
-from services.cli import limits
-from services.coordinator.config import CoordinatorConfig
-from services.offset_manager.config import OffsetManagerConfig
-from services.partition_leader.config import PartitionLeaderConfig
-from services.runtime.node_config import NodeConfig
-from services.runtime.observe import catalogue
-from services.runtime.observe.catalogue import Kind
-from services.runtime.rpc.limits import RpcLimits
 
 ROOT = Path(__file__).parents[3]
 SOURCES = [ROOT / "services", ROOT / "protos/src/oncelogpb", ROOT / "clients/python/src/oncelog"]
@@ -30,7 +30,7 @@ MAKERS = {"_too_large": 0, "_limit": 0, "throttled": 0, "_throttled": 0, "requir
 def test_the_document_has_the_table() -> None:
     written = (ROOT / "docs" / "operating.md").read_text()
     again = limits.written_into(written)
-    assert written == again, "run: python -m services.cli.limits docs/operating.md"
+    assert written == again, "run: python -m oncelog_server.cli.limits docs/operating.md"
 
 
 @pytest.mark.parametrize(
@@ -54,12 +54,12 @@ def test_every_setting_that_is_a_limit_stands_in_the_table(kind: Any) -> None:
 def test_every_limit_that_an_error_names_stands_in_the_table() -> None:
     named = {name for source in SOURCES for name in _named_in(source)}
     assert len(named) > 20, "the search finds them"
-    assert named <= limits.names(), "add it to services/cli/limits.py"
+    assert named <= limits.names(), "add it to services/oncelog_server/cli/limits.py"
 
 
 def _named_in(source: Path) -> Iterator[str]:
     for path in source.rglob("*.py"):
-        if path == ROOT / "services/cli/limits.py" or path.name.endswith("_pb2.py"):
+        if path == ROOT / "services/oncelog_server/cli/limits.py" or path.name.endswith("_pb2.py"):
             continue
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.Call):

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from click.testing import Result
 
+from oncelog_server.cli import session
 from oncelogpb.errors import StalePosition
 from oncelogpb.v1 import offset_manager_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as pb
-from services.cli import session
 from tests.unit.cli.scripted import TOPIC_ID, Cluster, json_of, partition
 
 Run = Callable[..., Result]

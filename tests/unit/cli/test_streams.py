@@ -12,7 +12,7 @@ HISTORY = Path(__file__).parents[2] / "checker" / "histories" / "i24_clean.jsonl
 
 
 def _run(line: str) -> subprocess.CompletedProcess[str]:
-    command = line.replace("oncelog", f"{sys.executable} -m services.cli")
+    command = line.replace("oncelog", f"{sys.executable} -m oncelog_server.cli")
     return subprocess.run(["sh", "-c", command], capture_output=True, text=True, timeout=60)
 
 
@@ -26,7 +26,7 @@ def test_a_closed_stream_is_no_fault(closed: str) -> None:
 def test_no_file_takes_the_number_of_a_closed_stream(closed: str) -> None:
     """Else what is printed, and what libraries complain about, would go into it."""
     look = (
-        "import services.cli.__main__ as entry, sys; "
+        "import oncelog_server.cli.__main__ as entry, sys; "
         "entry.oncelog.main = lambda **_: sys.exit(0 if open('/etc/hosts').fileno() > 2 else 9); "
         "entry.main([])"
     )

@@ -10,15 +10,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from services.core.ids import TRANSACTION_CONTROL_ID, PartitionId
-from services.core.ports import Put
-from services.runtime.cluster_recovery.inventory import (
+from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId
+from oncelog_server.core.ports import Put
+from oncelog_server.runtime.cluster_recovery.inventory import (
     DataDirectory,
     FoundReplica,
     RecoveryRefused,
     look,
 )
-from services.runtime.cluster_recovery.perform import (
+from oncelog_server.runtime.cluster_recovery.perform import (
     Loss,
     Mode,
     Replace,
@@ -27,12 +27,12 @@ from services.runtime.cluster_recovery.perform import (
     plan_of,
     survey,
 )
-from services.runtime.etcd import keys
-from services.runtime.etcd.identity import Remembered, Witness
-from services.runtime.etcd.keys import ClusterValue, PartitionState
-from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
-from services.runtime.replica_record import ReplicaRecord, TopicRecord, save_record
-from services.runtime.replicas import directory_of
+from oncelog_server.runtime.etcd import keys
+from oncelog_server.runtime.etcd.identity import Remembered, Witness
+from oncelog_server.runtime.etcd.keys import ClusterValue, PartitionState
+from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from oncelog_server.runtime.replica_record import ReplicaRecord, TopicRecord, save_record
+from oncelog_server.runtime.replicas import directory_of
 from tests.simulation.disk import FakeDisk
 from tests.unit.cluster_recovery.test_plan import NOW, of_orders, replica
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from services.core.ids import (
+from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     CONTROL_PARTITIONS,
     TRANSACTION_CONTROL_ID,
     PartitionId,
     TopicId,
 )
-from services.runtime.cluster_recovery.inventory import FoundReplica, RecoveryRefused
-from services.runtime.cluster_recovery.plan import (
+from oncelog_server.runtime.cluster_recovery.inventory import FoundReplica, RecoveryRefused
+from oncelog_server.runtime.cluster_recovery.plan import (
     EPOCH_MAX,
     RECOVERY_EPOCHS,
     VACANT,
     Standing,
     make_plan,
 )
-from services.runtime.etcd.keys import PartitionState, TopicValue
-from services.runtime.etcd.standing import Fitness, Prepared, fitness
-from services.runtime.replica_record import ReplicaRecord, TopicRecord
+from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
+from oncelog_server.runtime.etcd.standing import Fitness, Prepared, fitness
+from oncelog_server.runtime.replica_record import ReplicaRecord, TopicRecord
 
 ORDERS, OLD_ORDERS = TopicId(b"o" * 16), TopicId(b"p" * 16)
 NOW, BEFORE = "ab" * 16, "cd" * 16

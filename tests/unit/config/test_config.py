@@ -7,11 +7,11 @@ from typing import Any
 
 import pytest
 
-from services.coordinator.config import CoordinatorConfig
-from services.offset_manager.config import OffsetManagerConfig
-from services.partition_leader.config import PartitionLeaderConfig
-from services.runtime.config import ConfigError, Source, help_of, load
-from services.runtime.node_config import NodeConfig, split_address
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.runtime.config import ConfigError, Source, help_of, load
+from oncelog_server.runtime.node_config import NodeConfig, split_address
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,15 +8,12 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from oncelogpb.errors import NotLeader, OncelogError, UnknownOutcome
-from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
-from oncelogpb.v1 import participant_pb2 as participant_pb
-from services.coordinator.config import CoordinatorConfig
-from services.coordinator.outcomes import Outcomes
-from services.coordinator.role import CoordinatorRole
-from services.coordinator.state import CoordinatorState
-from services.core.frame import StoredFrame
-from services.core.ids import (
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.outcomes import Outcomes
+from oncelog_server.coordinator.role import CoordinatorRole
+from oncelog_server.coordinator.state import CoordinatorState
+from oncelog_server.core.frame import StoredFrame
+from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     TRANSACTION_CONTROL_ID,
     BootId,
@@ -24,9 +21,12 @@ from services.core.ids import (
     TopicId,
     control_partition,
 )
-from services.core.machine import Instant
-from services.core.ports import Address, TopicInfo
-from services.core.role import RoleEnv
+from oncelog_server.core.machine import Instant
+from oncelog_server.core.ports import Address, TopicInfo
+from oncelog_server.core.role import RoleEnv
+from oncelogpb.errors import NotLeader, OncelogError, UnknownOutcome
+from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
+from oncelogpb.v1 import participant_pb2 as participant_pb
 from tests.golden.host import MachineHost
 
 ORDERS = TopicId(b"orders-topic-id.")

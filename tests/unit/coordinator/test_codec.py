@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.coordinator import records
-from services.coordinator.values import (
+from oncelog_server.coordinator import records
+from oncelog_server.coordinator.values import (
     AbortCause,
     CommitSeq,
     Manifest,
@@ -17,8 +17,8 @@ from services.coordinator.values import (
     Refusal,
     TopicParts,
 )
-from services.core.frame import Frame, Kind
-from services.core.ids import Generation, PartitionId, ProducerId, TopicId, TxId
+from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TopicId, TxId
 
 u64 = st.integers(0, 2**64 - 1)
 u32 = st.integers(0, 2**32 - 1)

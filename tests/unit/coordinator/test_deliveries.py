@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from services.coordinator import deliveries as module
-from services.coordinator.commands import (
+from oncelog_server.coordinator import deliveries as module
+from oncelog_server.coordinator.commands import (
     Exposure,
     MarkerResult,
     MarkersAnswered,
     MarkerStatus,
     OwedMarker,
 )
-from services.coordinator.deliveries import GROUP_BYTES_MAX, MARKERS_PER_GROUP_MAX, Deliveries
-from services.coordinator.transactions import State, Transaction
-from services.coordinator.values import Manifest, OneShotBatch, TopicParts
-from services.core.ids import Generation, PartitionId, ProducerId, TxId
+from oncelog_server.coordinator.deliveries import GROUP_BYTES_MAX, MARKERS_PER_GROUP_MAX, Deliveries
+from oncelog_server.coordinator.transactions import State, Transaction
+from oncelog_server.coordinator.values import Manifest, OneShotBatch, TopicParts
+from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
 from tests.unit.coordinator.world import A0, A1
 
 

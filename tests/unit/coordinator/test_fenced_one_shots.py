@@ -5,9 +5,14 @@ from __future__ import annotations
 
 import pytest
 
-from services.coordinator.commands import AnswerOffsets, InitProducer, Transact, TransactAnswer
-from services.coordinator.producers import REQUESTS_KEPT
-from services.coordinator.values import OneShotOffsets, Refusal
+from oncelog_server.coordinator.commands import (
+    AnswerOffsets,
+    InitProducer,
+    Transact,
+    TransactAnswer,
+)
+from oncelog_server.coordinator.producers import REQUESTS_KEPT
+from oncelog_server.coordinator.values import OneShotOffsets, Refusal
 from tests.unit.coordinator.world import BATCHES, World, said
 
 WITH_OFFSETS = OneShotOffsets("group", b"")

@@ -9,6 +9,18 @@ from typing import Any
 
 import pytest
 
+from oncelog_server.coordinator.commands import (
+    AnswerOffsets,
+    BeginTransaction,
+    CommitTransaction,
+    Identity,
+    InitProducer,
+    MarkersAnswered,
+    Transact,
+)
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.values import Manifest, OneShotBatch, OneShotOffsets, TopicParts
+from oncelog_server.core.ids import PartitionId, TxId
 from oncelogpb.errors import (
     DiskFull,
     Loading,
@@ -22,18 +34,6 @@ from oncelogpb.errors import (
 )
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as pb
-from services.coordinator.commands import (
-    AnswerOffsets,
-    BeginTransaction,
-    CommitTransaction,
-    Identity,
-    InitProducer,
-    MarkersAnswered,
-    Transact,
-)
-from services.coordinator.config import CoordinatorConfig
-from services.coordinator.values import Manifest, OneShotBatch, OneShotOffsets, TopicParts
-from services.core.ids import PartitionId, TxId
 from tests.unit.coordinator.harness import ORDERS, Coordinator, apply_all, until
 
 INSTANCE = b"instance-of-p..."

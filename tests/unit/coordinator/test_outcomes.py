@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog_server.coordinator.commands import Identity
+from oncelog_server.coordinator.outcomes import SLOT_BYTES, Outcome, Outcomes
+from oncelog_server.coordinator.records import Begun, OneShotPrepared, PreparedAbort, PreparedCommit
+from oncelog_server.coordinator.values import NO_PARTS, AbortCause
+from oncelog_server.core.frame import At
+from oncelog_server.core.ids import Generation, ProducerId, TxId
 from oncelogpb.errors import CorruptLog
-from services.coordinator.commands import Identity
-from services.coordinator.outcomes import SLOT_BYTES, Outcome, Outcomes
-from services.coordinator.records import Begun, OneShotPrepared, PreparedAbort, PreparedCommit
-from services.coordinator.values import NO_PARTS, AbortCause
-from services.core.frame import At
-from services.core.ids import Generation, ProducerId, TxId
 from tests.unit.coordinator.harness import MemorySlots
 
 TX = TxId(3 << 48 | 5)

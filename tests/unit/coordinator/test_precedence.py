@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from services.coordinator.commands import (
+from oncelog_server.coordinator.commands import (
     AbortTransaction,
     AnswerOffsets,
     BeginAnswer,
@@ -19,8 +19,8 @@ from services.coordinator.commands import (
     MarkersAnswered,
     Transact,
 )
-from services.coordinator.decide_end import Elsewhere
-from services.coordinator.values import (
+from oncelog_server.coordinator.decide_end import Elsewhere
+from oncelog_server.coordinator.values import (
     CommitSeq,
     Manifest,
     OneShotBatch,
@@ -28,7 +28,7 @@ from services.coordinator.values import (
     Refusal,
     TopicParts,
 )
-from services.core.ids import Generation, ProducerId, TxId
+from oncelog_server.core.ids import Generation, ProducerId, TxId
 from tests.unit.coordinator.world import (
     A0,
     A1,

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
+from oncelog_server.coordinator.commands import AnswerOffsets
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, TxId
 from oncelogpb import records
 from oncelogpb.errors import OncelogError, StalePosition, Unavailable
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from oncelogpb.v1 import types_pb2 as types
-from services.coordinator.commands import AnswerOffsets
-from services.coordinator.config import CoordinatorConfig
-from services.core.ids import CONSUMER_OFFSETS_ID, TxId
 from tests.unit.coordinator.harness import (
     ORDERS,
     UNHEARD_OF,

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from services.coordinator.commands import (
+from oncelog_server.coordinator.commands import (
     AbortTransaction,
     AnswerOffsets,
     BeginAnswer,
@@ -36,19 +36,19 @@ from services.coordinator.commands import (
     Transact,
     TransactAnswer,
 )
-from services.coordinator.config import CoordinatorConfig
-from services.coordinator.decide_end import Elsewhere
-from services.coordinator.machine import CoordinatorMachine
-from services.coordinator.questions import Verdict, verdict
-from services.coordinator.records import (
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.decide_end import Elsewhere
+from oncelog_server.coordinator.machine import CoordinatorMachine
+from oncelog_server.coordinator.questions import Verdict, verdict
+from oncelog_server.coordinator.records import (
     CODEC,
     OneShotPrepared,
     PreparedAbort,
     PreparedCommit,
     ProducerInitialized,
 )
-from services.coordinator.values import CommitSeq, OneShotOffsets, Refusal
-from services.core.ids import PartitionId, TxId
+from oncelog_server.coordinator.values import CommitSeq, OneShotOffsets, Refusal
+from oncelog_server.core.ids import PartitionId, TxId
 from tests.golden.host import MachineHost
 from tests.unit.coordinator.world import A0, A1, BATCHES, OFFSETS, PARTITION, PARTS
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from services.coordinator import records
-from services.coordinator.machine import TRANSITIONS, ImpossibleTransition, _next_state
-from services.coordinator.transactions import State
-from services.coordinator.values import NO_PARTS, AbortCause
-from services.core.ids import Generation, ProducerId, TxId
+from oncelog_server.coordinator import records
+from oncelog_server.coordinator.machine import TRANSITIONS, ImpossibleTransition, _next_state
+from oncelog_server.coordinator.transactions import State
+from oncelog_server.coordinator.values import NO_PARTS, AbortCause
+from oncelog_server.core.ids import Generation, ProducerId, TxId
 
 TX, WHO, GENERATION = TxId(2), ProducerId(1), Generation(1 << 32 | 1)
 RECORDS = [

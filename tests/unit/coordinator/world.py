@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from oncelogpb.errors import OncelogError
-from services.coordinator.commands import (
+from oncelog_server.coordinator.commands import (
     BeginAnswer,
     BeginResult,
     BeginTransaction,
@@ -15,18 +14,19 @@ from services.coordinator.commands import (
     InitProducer,
     TransactAnswer,
 )
-from services.coordinator.config import CoordinatorConfig
-from services.coordinator.machine import CoordinatorMachine
-from services.coordinator.records import CODEC
-from services.coordinator.state import CoordinatorState
-from services.coordinator.values import CommitSeq, Manifest, OneShotBatch, TopicParts
-from services.core.ids import (
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.machine import CoordinatorMachine
+from oncelog_server.coordinator.records import CODEC
+from oncelog_server.coordinator.state import CoordinatorState
+from oncelog_server.coordinator.values import CommitSeq, Manifest, OneShotBatch, TopicParts
+from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     TRANSACTION_CONTROL_ID,
     PartitionId,
     TopicId,
     TxId,
 )
+from oncelogpb.errors import OncelogError
 from tests.golden.host import MachineHost
 
 PARTITION = PartitionId(TRANSACTION_CONTROL_ID, 0)

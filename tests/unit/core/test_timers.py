@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.core.timers import Timers
+from oncelog_server.core.timers import Timers
 
 keys = st.integers(0, 5)
 steps = st.lists(

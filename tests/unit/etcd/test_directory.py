@@ -6,17 +6,17 @@ import asyncio
 
 import pytest
 
-from services.core.ids import (
+from oncelog_server.core.ids import (
     CONSUMER_OFFSETS,
     TRANSACTION_CONTROL,
     TRANSACTION_CONTROL_ID,
     PartitionId,
     TopicId,
 )
-from services.core.ports import Delete, KeyValue, Put
-from services.runtime.etcd import keys
-from services.runtime.etcd.directory import PROBE_MS
-from services.runtime.etcd.keys import LeaderValue, PartitionState, TopicValue
+from oncelog_server.core.ports import Delete, KeyValue, Put
+from oncelog_server.runtime.etcd import keys
+from oncelog_server.runtime.etcd.directory import PROBE_MS
+from oncelog_server.runtime.etcd.keys import LeaderValue, PartitionState, TopicValue
 from tests.unit.etcd.world import Node, World
 
 TOPIC = TopicId(b"t" * 16)

@@ -7,14 +7,14 @@ import asyncio
 import msgspec
 import pytest
 
+from oncelog_server.core.ids import CONTROL_PARTITIONS, TRANSACTION_CONTROL_ID, PartitionId, TopicId
+from oncelog_server.core.ports import Put
+from oncelog_server.runtime.etcd import keys
+from oncelog_server.runtime.etcd.election import STAND_PAUSE_MS
+from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
+from oncelog_server.runtime.etcd.standing import Prepared
+from oncelog_server.runtime.etcd.topics import create_control_partitions
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome, UnknownPartition
-from services.core.ids import CONTROL_PARTITIONS, TRANSACTION_CONTROL_ID, PartitionId, TopicId
-from services.core.ports import Put
-from services.runtime.etcd import keys
-from services.runtime.etcd.election import STAND_PAUSE_MS
-from services.runtime.etcd.keys import PartitionState, TopicValue
-from services.runtime.etcd.standing import Prepared
-from services.runtime.etcd.topics import create_control_partitions
 from tests.unit.etcd.world import Node, World
 
 TOPIC = TopicId(b"t" * 16)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from services.runtime.etcd import embedded
-from services.runtime.etcd.embedded import EtcdNotFound, find_or_build, is_good
+from oncelog_server.runtime.etcd import embedded
+from oncelog_server.runtime.etcd.embedded import EtcdNotFound, find_or_build, is_good
 
 BUILDS_IT = """#!/bin/sh
 # go build ... -o PATH .

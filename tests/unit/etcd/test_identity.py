@@ -10,13 +10,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from services.core.ids import BootId
-from services.core.ports import Compare, Delete, KeyValue, Put
-from services.runtime.etcd.identity import FILE, REMEMBER_EVERY_MS, ClusterSettings, Identity
-from services.runtime.etcd.keys import CLUSTER, ClusterValue, encode
-from services.runtime.etcd.memory import MemoryEtcd
-from services.runtime.etcd.refusal import EtcdRefused
-from services.runtime.storage.disk import RealDisk
+from oncelog_server.core.ids import BootId
+from oncelog_server.core.ports import Compare, Delete, KeyValue, Put
+from oncelog_server.runtime.etcd.identity import FILE, REMEMBER_EVERY_MS, ClusterSettings, Identity
+from oncelog_server.runtime.etcd.keys import CLUSTER, ClusterValue, encode
+from oncelog_server.runtime.etcd.memory import MemoryEtcd
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelog_server.runtime.storage.disk import RealDisk
 from tests.unit.etcd.world import World, loop_ms
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ports import Compare, KeyValue, TxnResult
+from oncelog_server.runtime.etcd import keys
+from oncelog_server.runtime.etcd.keys import PartitionState
+from oncelog_server.runtime.etcd.standing import Prepared
 from oncelogpb.errors import Unavailable
-from services.core.ids import PartitionId
-from services.core.ports import Compare, KeyValue, TxnResult
-from services.runtime.etcd import keys
-from services.runtime.etcd.keys import PartitionState
-from services.runtime.etcd.standing import Prepared
 from tests.unit.etcd.test_election import (
     P0,
     TOPIC,

@@ -9,11 +9,11 @@ from typing import Any
 
 import pytest
 
-from services.core.ids import BootId
-from services.core.ports import Delete, EtcdUnavailable
-from services.runtime.etcd.keys import BootValue, boot_key
-from services.runtime.etcd.lease import Membership
-from services.runtime.etcd.steady import steady_ms
+from oncelog_server.core.ids import BootId
+from oncelog_server.core.ports import Delete, EtcdUnavailable
+from oncelog_server.runtime.etcd.keys import BootValue, boot_key
+from oncelog_server.runtime.etcd.lease import Membership
+from oncelog_server.runtime.etcd.steady import steady_ms
 from tests.unit.etcd.world import LEASE_MS, Log, Node, World, loop_ms
 
 

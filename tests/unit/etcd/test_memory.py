@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from services.core.ports import (
+from oncelog_server.core.ports import (
     Compare,
     Delete,
     EtcdCompacted,
@@ -16,7 +16,7 @@ from services.core.ports import (
     Put,
     WatchEvent,
 )
-from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from tests.unit.etcd.world import World
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import msgspec
 import pytest
 
-from services.core.ids import PartitionId, TopicId
-from services.core.ports import Compare, Exists
-from services.runtime.etcd.keys import LeaderValue, PartitionState, boot_key, partition_key
-from services.runtime.etcd.standing import (
+from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.core.ports import Compare, Exists
+from oncelog_server.runtime.etcd.keys import LeaderValue, PartitionState, boot_key, partition_key
+from oncelog_server.runtime.etcd.standing import (
     Bid,
     Fitness,
     Prepared,

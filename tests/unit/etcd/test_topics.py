@@ -6,6 +6,9 @@ import asyncio
 
 import pytest
 
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.runtime.etcd import keys, topics
+from oncelog_server.runtime.etcd.topics import CHANGE_TIMEOUT_MS
 from oncelogpb.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -16,9 +19,6 @@ from oncelogpb.errors import (
     UnknownTopic,
     Unsupported,
 )
-from services.core.ids import PartitionId
-from services.runtime.etcd import keys, topics
-from services.runtime.etcd.topics import CHANGE_TIMEOUT_MS
 from tests.unit.etcd.world import LEASE_MS, Node, World
 
 

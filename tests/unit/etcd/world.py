@@ -6,16 +6,16 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from services.core.ids import BootId, PartitionId
-from services.core.machine import Instant
-from services.runtime.etcd.directory import ClusterView
-from services.runtime.etcd.election import Elections
-from services.runtime.etcd.keys import BootValue
-from services.runtime.etcd.lease import Membership
-from services.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
-from services.runtime.etcd.refusal import EtcdRefused
-from services.runtime.etcd.standing import Prepared
-from services.runtime.etcd.topics import EtcdTopics
+from oncelog_server.core.ids import BootId, PartitionId
+from oncelog_server.core.machine import Instant
+from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.election import Elections
+from oncelog_server.runtime.etcd.keys import BootValue
+from oncelog_server.runtime.etcd.lease import Membership
+from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelog_server.runtime.etcd.standing import Prepared
+from oncelog_server.runtime.etcd.topics import EtcdTopics
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 LEASE_MS = 5_000

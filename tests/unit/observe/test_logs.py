@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from services.runtime.observe.logs import Log
+from oncelog_server.runtime.observe.logs import Log
 
 TX_ID = 3 << 48 | 77
 

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from prometheus_client import generate_latest
 
-from services.runtime.observe import catalogue
-from services.runtime.observe.catalogue import Kind
-from services.runtime.observe.logs import Log
-from services.runtime.observe.metrics import Metrics, UndeclaredMetric
+from oncelog_server.runtime.observe import catalogue
+from oncelog_server.runtime.observe.catalogue import Kind
+from oncelog_server.runtime.observe.logs import Log
+from oncelog_server.runtime.observe.metrics import Metrics, UndeclaredMetric
 
 ROOT = Path(__file__).parents[3]
+SERVICES = ROOT / "services" / "oncelog_server"
 PARTICIPANTS = ("partition_leader", "offset_manager")
 KINDS = {"count": Kind.COUNTER, "gauge": Kind.GAUGE, "observe": Kind.DURATION}
 
@@ -29,7 +30,7 @@ def reporter_of(role: str) -> Any:
 def test_metrics_md_is_the_catalogue() -> None:
     written = (ROOT / "docs" / "metrics.md").read_text()
     assert written == catalogue.as_markdown(), (
-        "run: python -m services.runtime.observe.catalogue > docs/metrics.md"
+        "run: python -m oncelog_server.runtime.observe.catalogue > docs/metrics.md"
     )
 
 
@@ -139,8 +140,8 @@ def declared_for(room: str) -> list[dict[str, catalogue.Metric]]:
 
 def test_the_code_reports_only_what_is_declared() -> None:
     seen, wrong = 0, []
-    for file in sorted((ROOT / "services").rglob("*.py")):
-        relative = file.relative_to(ROOT / "services")
+    for file in sorted(SERVICES.rglob("*.py")):
+        relative = file.relative_to(SERVICES)
         for line, method, name, labels in reports_in(file):
             seen += 1
             for declared in declared_for(relative.parts[0]):
@@ -148,12 +149,14 @@ def test_the_code_reports_only_what_is_declared() -> None:
                 if metric is None or (metric.kind, {*metric.labels}) != (KINDS[method], labels):
                     wrong.append(f"services/{relative}:{line} {method}({name!r}, {sorted(labels)})")
     assert seen > 0
-    assert not wrong, "declare in services/runtime/observe/catalogue.py:\n" + "\n".join(wrong)
+    assert not wrong, (
+        "declare in services/oncelog_server/runtime/observe/catalogue.py:\n" + "\n".join(wrong)
+    )
 
 
 def test_what_is_declared_is_reported() -> None:
     def sources(folder: str) -> str:
-        files = sorted((ROOT / "services" / folder).rglob("*.py"))
+        files = sorted((SERVICES / folder).rglob("*.py"))
         return "".join(file.read_text() for file in files if file.name != "catalogue.py")
 
     places = {role: sources(role) for role in catalogue.ROLES if role != catalogue.PROCESS}

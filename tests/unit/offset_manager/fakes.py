@@ -6,18 +6,18 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from oncelogpb.errors import NotLeader, OncelogError
-from services.core.ids import (
+from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     BootId,
     PartitionId,
 )
-from services.core.machine import Instant
-from services.core.ports import Address, PartitionInfo
-from services.core.role import RoleEnv
-from services.offset_manager.config import OffsetManagerConfig
-from services.offset_manager.machine import OffsetManagerMachine
-from services.offset_manager.records import CODEC
+from oncelog_server.core.machine import Instant
+from oncelog_server.core.ports import Address, PartitionInfo
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.offset_manager.machine import OffsetManagerMachine
+from oncelog_server.offset_manager.records import CODEC
+from oncelogpb.errors import NotLeader, OncelogError
 from tests.golden.host import MachineHost
 
 BOOT = BootId(b"boot-of-this-one")

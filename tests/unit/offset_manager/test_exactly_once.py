@@ -10,7 +10,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.core.ids import (
+from oncelog_server.core.ids import (
     Generation,
     LeaderEpoch,
     PartitionId,
@@ -19,7 +19,7 @@ from services.core.ids import (
     TxId,
     compose_tx_id,
 )
-from services.offset_manager.commands import (
+from oncelog_server.offset_manager.commands import (
     FROM_NONE,
     CommitOffsets,
     CommitTransactionOffsets,
@@ -28,15 +28,15 @@ from services.offset_manager.commands import (
     Read,
     View,
 )
-from services.offset_manager.config import OffsetManagerConfig
-from services.offset_manager.machine import OffsetManagerMachine
-from services.offset_manager.records import (
+from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.offset_manager.machine import OffsetManagerMachine
+from oncelog_server.offset_manager.records import (
     CODEC,
     OffsetsCommitted,
     OffsetsPending,
     TransactionMarked,
 )
-from services.participant.commands import HearVerdicts, Marker, Outcome, Verdict, WriteMarkers
+from oncelog_server.participant.commands import HearVerdicts, Marker, Outcome, Verdict, WriteMarkers
 from tests.golden.host import MachineHost
 
 PARTITION = PartitionId(TopicId(b"0123456789abcdef"), 0)

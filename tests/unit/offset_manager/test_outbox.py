@@ -7,9 +7,7 @@ from collections.abc import Callable
 
 import pytest
 
-from oncelogpb.errors import UnknownOutcome
-from oncelogpb.v1 import coordinator_pb2 as pb
-from services.core.ids import (
+from oncelog_server.core.ids import (
     BootId,
     Generation,
     PartitionId,
@@ -18,10 +16,12 @@ from services.core.ids import (
     TxId,
     compose_tx_id,
 )
-from services.core.ports import Address
-from services.offset_manager.commands import CommitTransactionOffsets, OffsetCommit
-from services.offset_manager.outbox import OffsetManagerOutbox
-from services.participant.commands import HearVerdicts, Verdict
+from oncelog_server.core.ports import Address
+from oncelog_server.offset_manager.commands import CommitTransactionOffsets, OffsetCommit
+from oncelog_server.offset_manager.outbox import OffsetManagerOutbox
+from oncelog_server.participant.commands import HearVerdicts, Verdict
+from oncelogpb.errors import UnknownOutcome
+from oncelogpb.v1 import coordinator_pb2 as pb
 from tests.unit.offset_manager.fakes import Outside
 
 ORDERS = TopicId(b"orders..........")

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.frame import Frame, Kind
-from services.core.ids import (
+from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.ids import (
     Generation,
     LeaderEpoch,
     PartitionId,
@@ -15,8 +15,8 @@ from services.core.ids import (
     TopicId,
     TxId,
 )
-from services.offset_manager.commands import FROM_ANY, FROM_NONE, OffsetCommit, View
-from services.offset_manager.records import (
+from oncelog_server.offset_manager.commands import FROM_ANY, FROM_NONE, OffsetCommit, View
+from oncelog_server.offset_manager.records import (
     CODEC,
     GroupsForgotten,
     OffsetsCommitted,
@@ -27,7 +27,7 @@ from services.offset_manager.records import (
     TransactionMarked,
     Why,
 )
-from services.participant.commands import Outcome
+from oncelog_server.participant.commands import Outcome
 
 U64 = st.integers(0, (1 << 64) - 1)
 OFFSETS = st.integers(0, (1 << 63) - 1)

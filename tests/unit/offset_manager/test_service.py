@@ -7,18 +7,18 @@ from typing import Any
 
 import pytest
 
-from oncelogpb.errors import DiskFull, NotLeader, PendingTransaction, Unsupported, from_status
-from oncelogpb.v1 import offset_manager_pb2 as pb
-from oncelogpb.v1 import participant_pb2, types_pb2
-from services.core.ids import (
+from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     TRANSACTION_CONTROL_ID,
     compose_tx_id,
     partition_of_name,
 )
-from services.offset_manager.config import OffsetManagerConfig
-from services.offset_manager.role import OffsetManagerRole
-from services.offset_manager.service import OffsetManagerService
+from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.offset_manager.role import OffsetManagerRole
+from oncelog_server.offset_manager.service import OffsetManagerService
+from oncelogpb.errors import DiskFull, NotLeader, PendingTransaction, Unsupported, from_status
+from oncelogpb.v1 import offset_manager_pb2 as pb
+from oncelogpb.v1 import participant_pb2, types_pb2
 from tests.unit.offset_manager.fakes import BOOT, Outside
 
 GROUP = "billing"

@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, Unsupported
-from oncelogpb.v1 import offset_manager_pb2 as pb
-from oncelogpb.v1 import participant_pb2, types_pb2
-from services.core.ids import PartitionId, ProducerId, TopicId, TxId, compose_tx_id
-from services.offset_manager import wire
-from services.offset_manager.commands import (
+from oncelog_server.core.ids import PartitionId, ProducerId, TopicId, TxId, compose_tx_id
+from oncelog_server.offset_manager import wire
+from oncelog_server.offset_manager.commands import (
     FROM_ANY,
     FROM_NONE,
     CommitOffsets,
@@ -18,6 +15,9 @@ from services.offset_manager.commands import (
     OffsetCommit,
     View,
 )
+from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, Unsupported
+from oncelogpb.v1 import offset_manager_pb2 as pb
+from oncelogpb.v1 import participant_pb2, types_pb2
 
 TOPIC = TopicId(b"0123456789abcdef")
 P0 = types_pb2.Partition(topic_id=TOPIC, number=0)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from services.core.ids import compose_tx_id
-from services.participant.commands import Answered, Asked, LeaderMoved, Look, Question
-from services.participant.questions import QUESTIONS_PER_CALL_MAX, Questions
+from oncelog_server.core.ids import compose_tx_id
+from oncelog_server.participant.commands import Answered, Asked, LeaderMoved, Look, Question
+from oncelog_server.participant.questions import QUESTIONS_PER_CALL_MAX, Questions
 
 TX = 5
 ELSEWHERE = compose_tx_id(2, 9)

@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import pytest
 
+from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId
+from oncelog_server.core.ports import Directory, PartitionInfo
+from oncelog_server.participant.senders import require_granted
 from oncelogpb.errors import NotLeader
-from services.core.ids import TRANSACTION_CONTROL_ID, PartitionId
-from services.core.ports import Directory, PartitionInfo
-from services.participant.senders import require_granted
 
 
 class Granted:

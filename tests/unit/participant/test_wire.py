@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
+from oncelog_server.core.ids import compose_tx_id
+from oncelog_server.participant import wire
+from oncelog_server.participant.commands import MarkerResult, MarkerStatus, MarkersWritten, Outcome
 from oncelogpb.errors import InvalidArgument
 from oncelogpb.v1 import participant_pb2, types_pb2
-from services.core.ids import compose_tx_id
-from services.participant import wire
-from services.participant.commands import MarkerResult, MarkerStatus, MarkersWritten, Outcome
 
 P0 = types_pb2.Partition(topic_id=b"0123456789abcdef", number=0)
 TX = compose_tx_id(3, 5)

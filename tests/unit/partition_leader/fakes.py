@@ -11,6 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, BootId, PartitionId, TopicId
+from oncelog_server.core.machine import EpochStart, Instant
+from oncelog_server.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.machine import PartitionMachine
+from oncelog_server.partition_leader.records import PartitionCodec
 from oncelogpb.errors import (
     DiskFull,
     NotLeader,
@@ -20,14 +28,6 @@ from oncelogpb.errors import (
     UnknownPartition,
     UnknownTopic,
 )
-from services.core.frame import At, Frame, Kind, StoredFrame
-from services.core.ids import TRANSACTION_CONTROL_ID, BootId, PartitionId, TopicId
-from services.core.machine import EpochStart, Instant
-from services.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
-from services.core.role import RoleEnv
-from services.partition_leader.config import PartitionLeaderConfig
-from services.partition_leader.machine import PartitionMachine
-from services.partition_leader.records import PartitionCodec
 
 TOPIC = TopicInfo("payments", TopicId(b"t" * 16), 2, 1, {}, 0)
 FIRST = PartitionId(TOPIC.topic_id, 0)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from oncelog_server.core.ids import PLAIN_PRODUCER_BIT, PartitionId, compose_generation
 from oncelogpb import records
 from oncelogpb.v1 import participant_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as pb
-from services.core.ids import PLAIN_PRODUCER_BIT, PartitionId, compose_generation
 from tests.unit.partition_leader.fakes import FIRST
 
 PLAIN_ID = PLAIN_PRODUCER_BIT | 7

@@ -8,14 +8,14 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.frame import Frame, Kind
-from services.partition_leader.committed_log import (
+from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.partition_leader.committed_log import (
     ROW_BYTES,
     RUN_BYTES,
     CommittedLog,
     Stretch,
 )
-from services.partition_leader.pending import WriterColumns
+from oncelog_server.partition_leader.pending import WriterColumns
 
 
 def part(batches: int, *, journal: int = 1, records: int = 2, times: int = 0) -> WriterColumns:

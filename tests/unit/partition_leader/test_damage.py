@@ -7,10 +7,9 @@ from typing import Any
 
 import pytest
 
-from oncelogpb.errors import LimitExceeded
-from services.core.frame import Frame, Kind
-from services.core.ids import LeaderEpoch, ProducerId, TxId, Writer, compose_generation
-from services.participant.commands import (
+from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.ids import LeaderEpoch, ProducerId, TxId, Writer, compose_generation
+from oncelog_server.participant.commands import (
     Marker,
     MarkerStatus,
     MarkersWritten,
@@ -18,11 +17,12 @@ from services.participant.commands import (
     WriteMarkers,
     WriterPart,
 )
-from services.partition_leader import damage
-from services.partition_leader.commands import Placed, Produce, Resolution, Resolve
-from services.partition_leader.config import PartitionLeaderConfig
-from services.partition_leader.machine import PartitionMachine
-from services.partition_leader.records import PartitionCodec
+from oncelog_server.partition_leader import damage
+from oncelog_server.partition_leader.commands import Placed, Produce, Resolution, Resolve
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.machine import PartitionMachine
+from oncelog_server.partition_leader.records import PartitionCodec
+from oncelogpb.errors import LimitExceeded
 from tests.golden.host import MachineHost
 
 GENERATION = compose_generation(1, 1)

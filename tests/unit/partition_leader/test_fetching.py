@@ -7,10 +7,10 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any
 
+from oncelog_server.partition_leader.fetching import REPLY_MARGIN_MS
+from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import bulk
 from oncelogpb.v1 import partition_leader_pb2 as pb
-from services.partition_leader.fetching import REPLY_MARGIN_MS
-from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import FIRST, SECOND, FakeCall, World
 from tests.unit.partition_leader.messages import batch, fetch, partition_of, plain, values_of
 

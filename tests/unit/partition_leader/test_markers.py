@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.partition_leader.role import PartitionLeaderRole
+from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import errors
 from oncelogpb.v1 import participant_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2
-from services.core.ids import PartitionId, TopicId
-from services.partition_leader.role import PartitionLeaderRole
-from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import FIRST, SECOND, FakeCall, World
 from tests.unit.partition_leader.messages import NAMED, batch, commit, group, send
 

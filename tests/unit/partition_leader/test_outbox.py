@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 
+from oncelog_server.core.ids import BootId, compose_tx_id
+from oncelog_server.core.ports import Address
+from oncelog_server.participant import asking, questions
+from oncelog_server.participant.asking import LOOK_EVERY_MS
+from oncelog_server.partition_leader.outbox import PartitionOutbox
+from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb.v1 import coordinator_pb2 as pb
-from services.core.ids import BootId, compose_tx_id
-from services.core.ports import Address
-from services.participant import asking, questions
-from services.participant.asking import LOOK_EVERY_MS
-from services.partition_leader.outbox import PartitionOutbox
-from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import FakeCall, World
 from tests.unit.partition_leader.messages import batch, send
 

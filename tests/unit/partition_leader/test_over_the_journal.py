@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.role import at_once
+from oncelog_server.participant.handler import ParticipantHandler
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.role import PartitionLeaderRole
+from oncelog_server.partition_leader.service import PartitionLeaderService
+from oncelog_server.runtime.driver import Driver, Standing, Surroundings
+from oncelog_server.runtime.storage.commit import GroupCommit
+from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.v1 import partition_leader_pb2 as pb
-from services.core.ids import PartitionId
-from services.core.role import at_once
-from services.participant.handler import ParticipantHandler
-from services.partition_leader.config import PartitionLeaderConfig
-from services.partition_leader.role import PartitionLeaderRole
-from services.partition_leader.service import PartitionLeaderService
-from services.runtime.driver import Driver, Standing, Surroundings
-from services.runtime.storage.commit import GroupCommit
-from services.runtime.storage.journal import Journal
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.partition_leader.fakes import FIRST, FakeCall, FakeReporter, World

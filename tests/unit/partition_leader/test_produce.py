@@ -8,12 +8,12 @@ from dataclasses import replace
 
 import pytest
 
+from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import errors, records
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
-from services.core.ids import PartitionId, TopicId
-from services.partition_leader.config import PartitionLeaderConfig
-from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import SECOND, TOPIC, FakeCall, World
 from tests.unit.partition_leader.messages import NAMED, PLAIN_ID, batch, plain, send
 

@@ -10,8 +10,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.core.frame import Frame, Kind
-from services.core.ids import (
+from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.ids import (
     PLAIN_PRODUCER_BIT,
     LeaderEpoch,
     ProducerId,
@@ -19,7 +19,7 @@ from services.core.ids import (
     Writer,
     compose_generation,
 )
-from services.participant.commands import (
+from oncelog_server.participant.commands import (
     HearVerdicts,
     Marker,
     MarkersWritten,
@@ -28,9 +28,9 @@ from services.participant.commands import (
     WriteMarkers,
     WriterPart,
 )
-from services.partition_leader.commands import Placed, Produce
-from services.partition_leader.machine import PartitionMachine
-from services.partition_leader.records import PartitionCodec
+from oncelog_server.partition_leader.commands import Placed, Produce
+from oncelog_server.partition_leader.machine import PartitionMachine
+from oncelog_server.partition_leader.records import PartitionCodec
 from tests.golden.host import MachineHost
 
 GENERATION = compose_generation(1, 1)

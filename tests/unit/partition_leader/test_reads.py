@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.participant.handler import ParticipantHandler
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.fetching import SUBSCRIBE_BYTES_LEAST
+from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import bulk, errors, records
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
-from services.core.ids import PartitionId
-from services.participant.handler import ParticipantHandler
-from services.partition_leader.config import PartitionLeaderConfig
-from services.partition_leader.fetching import SUBSCRIBE_BYTES_LEAST
-from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import FIRST, SECOND, FakeCall, World
 from tests.unit.partition_leader.messages import (
     batch,

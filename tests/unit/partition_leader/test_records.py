@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.frame import ControlCode, Frame, Kind
-from services.core.ids import Generation, ProducerId, TxId, Writer
-from services.participant.commands import WriterPart
-from services.partition_leader.commands import Resolution
-from services.partition_leader.records import (
+from oncelog_server.core.frame import ControlCode, Frame, Kind
+from oncelog_server.core.ids import Generation, ProducerId, TxId, Writer
+from oncelog_server.participant.commands import WriterPart
+from oncelog_server.partition_leader.commands import Resolution
+from oncelog_server.partition_leader.records import (
     MarkerWritten,
     PartitionCodec,
     Record,

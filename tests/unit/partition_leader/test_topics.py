@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
+from oncelog_server.core.ids import TRANSACTION_CONTROL, TRANSACTION_CONTROL_ID
+from oncelog_server.core.ports import TopicInfo
+from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2 as pb
-from services.core.ids import TRANSACTION_CONTROL, TRANSACTION_CONTROL_ID
-from services.core.ports import TopicInfo
-from services.partition_leader.service import PartitionLeaderService
 from tests.unit.partition_leader.fakes import TOPIC, FakeCall, World
 
 CALL = FakeCall()

@@ -12,7 +12,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from services.runtime.rpc.tls import TlsFiles
+from oncelog_server.runtime.rpc.tls import TlsFiles
 
 
 class Authority:

@@ -9,11 +9,11 @@ from typing import Any
 
 import grpc.aio
 
+from oncelog_server.runtime.rpc.health import Health
+from oncelog_server.runtime.rpc.limits import RpcLimits
+from oncelog_server.runtime.rpc.server import RpcServer
+from oncelog_server.runtime.rpc.tls import TlsFiles
 from oncelogpb import calls
-from services.runtime.rpc.health import Health
-from services.runtime.rpc.limits import RpcLimits
-from services.runtime.rpc.server import RpcServer
-from services.runtime.rpc.tls import TlsFiles
 
 # Ends a test that hangs; nothing is asserted about it.
 HANG_S = 30

@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from oncelogpb.errors import InvalidArgument, TooLarge, UnknownPartition, UnknownTopic
-from oncelogpb.v1 import cluster_pb2 as pb
-from services.core.ids import (
+from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     TRANSACTION_CONTROL_ID,
     BootId,
@@ -17,10 +15,12 @@ from services.core.ids import (
     TopicId,
     partition_of_name,
 )
-from services.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
-from services.runtime.config import Source, Value
-from services.runtime.rpc.cluster_service import METADATA_NAMES_MAX, ClusterService
-from services.runtime.rpc.handling import CallContext
+from oncelog_server.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
+from oncelog_server.runtime.config import Source, Value
+from oncelog_server.runtime.rpc.cluster_service import METADATA_NAMES_MAX, ClusterService
+from oncelog_server.runtime.rpc.handling import CallContext
+from oncelogpb.errors import InvalidArgument, TooLarge, UnknownPartition, UnknownTopic
+from oncelogpb.v1 import cluster_pb2 as pb
 
 FLIGHTS = TopicInfo("flights", TopicId(b"f" * 16), 2, 1, {"materialization": "reference"}, 5)
 LEADER = Address("n1", BootId(b"b" * 16), "10.0.0.1", 7401, 3)

@@ -10,7 +10,7 @@ import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from services.runtime.rpc.health import NOT_SERVING, SERVING, Health, HealthServer
+from oncelog_server.runtime.rpc.health import NOT_SERVING, SERVING, Health, HealthServer
 from tests.unit.rpc.authority import Authority
 from tests.unit.rpc.harness import outcome_of, run, serving
 

@@ -11,13 +11,13 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from oncelog_server.runtime.rpc import fields
+from oncelog_server.runtime.rpc.limits import RpcLimits
 from oncelogpb import calls
 from oncelogpb.errors import InvalidArgument, Throttled, TooLarge
 from oncelogpb.v1 import coordinator_pb2 as coordinator
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as types
-from services.runtime.rpc import fields
-from services.runtime.rpc.limits import RpcLimits
 from tests.unit.rpc.harness import outcome_of, run, serving
 
 SMALL = RpcLimits(message_bytes_max=10_000)

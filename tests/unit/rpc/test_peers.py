@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from google.rpc import status_pb2
 
+from oncelog_server.core.ids import BootId
+from oncelog_server.core.ports import Address
+from oncelog_server.runtime.rpc.peers import GrpcPeers
+from oncelog_server.runtime.rpc.tls import TlsFiles, identity_of
 from oncelogpb import calls
 from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable
 from oncelogpb.v1 import cluster_pb2 as cluster
 from oncelogpb.v1 import participant_pb2 as participant
-from services.core.ids import BootId
-from services.core.ports import Address
-from services.runtime.rpc.peers import GrpcPeers
-from services.runtime.rpc.tls import TlsFiles, identity_of
 from tests.unit.rpc.authority import Authority
 from tests.unit.rpc.harness import outcome_of, run, serving
 

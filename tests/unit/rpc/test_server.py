@@ -10,6 +10,8 @@ import grpc.aio
 import pytest
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from oncelog_server.runtime.rpc.handling import StreamEnd
+from oncelog_server.runtime.rpc.limits import RpcLimits
 from oncelogpb import calls, rpcs
 from oncelogpb.bulk import encode
 from oncelogpb.errors import (
@@ -25,8 +27,6 @@ from oncelogpb.v1 import coordinator_pb2 as coordinator
 from oncelogpb.v1 import participant_pb2 as participant
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as types
-from services.runtime.rpc.handling import StreamEnd
-from services.runtime.rpc.limits import RpcLimits
 from tests.unit.rpc.harness import Recorder, outcome_of, run, serving
 
 
@@ -490,7 +490,7 @@ def test_stopping_answers_what_runs_and_refuses_what_comes() -> None:
 def test_a_taken_port_is_an_error_that_names_the_address() -> None:
     async def story() -> None:
         async with serving("Coordinator") as (server, _):
-            from services.runtime.rpc.server import RpcServer
+            from oncelog_server.runtime.rpc.server import RpcServer
 
             second = RpcServer({}, listen=f"127.0.0.1:{server.port}", reporter=Recorder())
             with pytest.raises(OSError, match=f"127.0.0.1:{server.port}"):

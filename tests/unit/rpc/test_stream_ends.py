@@ -9,16 +9,16 @@ import grpc
 import grpc.aio
 import pytest
 
+from oncelog_server.core.ids import BootId
+from oncelog_server.core.ports import Address
+from oncelog_server.runtime.rpc.call_stream import CallStream
+from oncelog_server.runtime.rpc.handling import Method
+from oncelog_server.runtime.rpc.limits import RpcLimits
+from oncelog_server.runtime.rpc.peers import GrpcPeers
 from oncelogpb import calls, rpcs
 from oncelogpb.errors import Unavailable
 from oncelogpb.v1 import coordinator_pb2 as coordinator
 from oncelogpb.v1 import partition_leader_pb2 as leader
-from services.core.ids import BootId
-from services.core.ports import Address
-from services.runtime.rpc.call_stream import CallStream
-from services.runtime.rpc.handling import Method
-from services.runtime.rpc.limits import RpcLimits
-from services.runtime.rpc.peers import GrpcPeers
 from tests.unit.rpc.harness import Handlers, Recorder, outcome_of, run, serving
 
 AIO: Final[Any] = grpc.aio

@@ -10,11 +10,11 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from oncelog_server.runtime.rpc.limits import RpcLimits
+from oncelog_server.runtime.rpc.unread import Total, Unread
 from oncelogpb import calls
 from oncelogpb.errors import Throttled
 from oncelogpb.v1 import partition_leader_pb2 as pb
-from services.runtime.rpc.limits import RpcLimits
-from services.runtime.rpc.unread import Total, Unread
 from tests.unit.rpc.harness import outcome_of, run, serving
 
 ONE = 1_000_000

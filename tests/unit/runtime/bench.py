@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from services.core.ids import PartitionId, TopicId
-from services.core.role import at_once
-from services.runtime.driver import Driver, Standing, Surroundings
-from services.runtime.storage.commit import GroupCommit
-from services.runtime.storage.journal import Journal
+from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.core.role import at_once
+from oncelog_server.runtime.driver import Driver, Standing, Surroundings
+from oncelog_server.runtime.storage.commit import GroupCommit
+from oncelog_server.runtime.storage.journal import Journal
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.counter import CounterRole, Quiet, Silent

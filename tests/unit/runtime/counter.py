@@ -7,10 +7,9 @@ from typing import Any
 
 import msgspec
 
-from oncelogpb.errors import InvalidArgument
-from services.core.frame import At, Frame, Kind
-from services.core.ids import PartitionId, TopicId
-from services.core.machine import (
+from oncelog_server.core.frame import At, Frame, Kind
+from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.core.machine import (
     Codec,
     Decision,
     EpochStart,
@@ -20,8 +19,9 @@ from services.core.machine import (
     Tick,
     refuse,
 )
-from services.core.ports import Replica, Slots
-from services.core.role import RoleEnv
+from oncelog_server.core.ports import Replica, Slots
+from oncelog_server.core.role import RoleEnv
+from oncelogpb.errors import InvalidArgument
 
 
 class Add(msgspec.Struct, frozen=True):

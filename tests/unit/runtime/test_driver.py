@@ -7,9 +7,9 @@ from errno import EIO, ENOSPC
 
 import pytest
 
+from oncelog_server.runtime.driver import TURNS_TO_ANSWER, UNCLEAN_SKIP, Standing
+from oncelog_server.runtime.snapshotting import SNAPSHOT_RETRY_MS
 from oncelogpb.errors import DiskFull, InvalidArgument, Loading, NotLeader, UnknownOutcome
-from services.runtime.driver import TURNS_TO_ANSWER, UNCLEAN_SKIP, Standing
-from services.runtime.snapshotting import SNAPSHOT_RETRY_MS
 from tests.simulation.disk import Tear
 from tests.unit.runtime.bench import Bench, story
 from tests.unit.runtime.counter import Add

@@ -9,11 +9,11 @@ from collections.abc import Callable
 
 import pytest
 
+from oncelog_server.core.machine import Decision
+from oncelog_server.runtime import driver
+from oncelog_server.runtime.driver import Standing
+from oncelog_server.runtime.snapshotting import FRAME_BYTES_GUESS
 from oncelogpb.errors import NotLeader, UnknownOutcome
-from services.core.machine import Decision
-from services.runtime import driver
-from services.runtime.driver import Standing
-from services.runtime.snapshotting import FRAME_BYTES_GUESS
 from tests.unit.runtime.bench import Bench, story
 from tests.unit.runtime.counter import Add, Added, Quiet
 

@@ -6,7 +6,7 @@ import asyncio
 
 import uvloop
 
-from services.runtime import event_loop
+from oncelog_server.runtime import event_loop
 
 
 def test_services_run_on_uvloop_with_a_clock_that_goes_on_within_a_turn() -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import Any, cast
 
-from services.runtime.free_space import LOOKS_PER_FLOOR, FreeSpace
-from services.runtime.storage.commit import GroupCommit
+from oncelog_server.runtime.free_space import LOOKS_PER_FLOOR, FreeSpace
+from oncelog_server.runtime.storage.commit import GroupCommit
 from tests.unit.partition_leader.fakes import FakeReporter
 
 FLOOR = 1_600

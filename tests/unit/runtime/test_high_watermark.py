@@ -5,8 +5,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.core.ids import Incarnation
-from services.runtime.replication.high_watermark import HighWatermark
+from oncelog_server.core.ids import Incarnation
+from oncelog_server.runtime.replication.high_watermark import HighWatermark
 
 OWN = Incarnation(b"a" * 16)
 OTHER = Incarnation(b"b" * 16)

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from services.cli.folder import Ports
-from services.runtime import loopback_ports as ports
-from services.runtime.etcd.embedded import EmbeddedEtcd
+from oncelog_server.cli.folder import Ports
+from oncelog_server.runtime import loopback_ports as ports
+from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd
 
 
 def _given_to_connections() -> range:

@@ -9,11 +9,11 @@ import sys
 
 import pytest
 
-from services.runtime import open_files
+from oncelog_server.runtime import open_files
 
 RAISES = """
 import resource
-from services.runtime import open_files
+from oncelog_server.runtime import open_files
 resource.setrlimit(resource.RLIMIT_NOFILE, (64, 128))
 assert open_files.raise_limit() == 128
 assert resource.getrlimit(resource.RLIMIT_NOFILE) == (128, 128)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 
+from oncelog_server.core.ids import CONSUMER_OFFSETS_ID
+from oncelog_server.core.ports import Call
+from oncelog_server.runtime.participants import ParticipantSwitch
 from oncelogpb.v1 import participant_pb2 as pb
 from oncelogpb.v1 import types_pb2
-from services.core.ids import CONSUMER_OFFSETS_ID
-from services.core.ports import Call
-from services.runtime.participants import ParticipantSwitch
 
 
 @dataclass

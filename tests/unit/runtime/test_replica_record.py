@@ -6,11 +6,11 @@ import threading
 
 import pytest
 
-from services.core.ids import PartitionId, TopicId
-from services.core.ports import TopicInfo
-from services.runtime import replica_record
-from services.runtime.etcd import identity
-from services.runtime.replica_record import load_record, make_record, save_record
+from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.core.ports import TopicInfo
+from oncelog_server.runtime import replica_record
+from oncelog_server.runtime.etcd import identity
+from oncelog_server.runtime.replica_record import load_record, make_record, save_record
 from tests.simulation.disk import FakeDisk
 
 THREADS = 16

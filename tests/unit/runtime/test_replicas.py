@@ -9,14 +9,14 @@ from typing import Any, cast
 
 import pytest
 
+from oncelog_server.core.frame import StoredFrame
+from oncelog_server.core.ids import Incarnation, PartitionId, TopicId
+from oncelog_server.core.ports import Address, Directory, PartitionInfo, TopicInfo, Write
+from oncelog_server.runtime.driver import UNCLEAN_SKIP, Standing
+from oncelog_server.runtime.replica_record import load_record
+from oncelog_server.runtime.replicas import RoleReplicas, directory_of, put_aside
+from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelogpb.errors import Loading, NotLeader, UnknownOutcome
-from services.core.frame import StoredFrame
-from services.core.ids import Incarnation, PartitionId, TopicId
-from services.core.ports import Address, Directory, PartitionInfo, TopicInfo, Write
-from services.runtime.driver import UNCLEAN_SKIP, Standing
-from services.runtime.replica_record import load_record
-from services.runtime.replicas import RoleReplicas, directory_of, put_aside
-from services.runtime.storage.damage import JournalDamaged
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench
 from tests.unit.runtime.counter import Add, Quiet

@@ -6,9 +6,9 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from services.core.frame import Frame, Kind, StoredFrame
-from services.runtime.storage.journal import SEGMENT_BYTES, Journal
-from services.runtime.storage.tail import MemoryTail
+from oncelog_server.core.frame import Frame, Kind, StoredFrame
+from oncelog_server.runtime.storage.journal import SEGMENT_BYTES, Journal
+from oncelog_server.runtime.storage.tail import MemoryTail
 from tests.simulation.disk import FakeDisk
 
 DIRECTORY = "partitions/p"

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import pytest
 
+from oncelog_server.core.frame import StoredFrame
+from oncelog_server.runtime.storage.frames import HEADER_BYTES, encoded_bytes
+from oncelog_server.runtime.storage.journal import Journal, JournalDamaged
+from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES
 from oncelogpb.errors import CorruptLog
-from services.core.frame import StoredFrame
-from services.runtime.storage.frames import HEADER_BYTES, encoded_bytes
-from services.runtime.storage.journal import Journal, JournalDamaged
-from services.runtime.storage.segment import INDEX_INTERVAL_BYTES
 from tests.simulation.disk import FakeDisk
 from tests.unit.storage.journals import (
     DIRECTORY,

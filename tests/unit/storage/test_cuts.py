@@ -7,12 +7,12 @@ from errno import EIO, ENOSPC
 
 import pytest
 
+from oncelog_server.core.machine import Snapshot
+from oncelog_server.runtime.storage.epochs import EpochTable
+from oncelog_server.runtime.storage.identity import SyncedEnd
+from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.tail import MemoryTail
 from oncelogpb.errors import CorruptLog
-from services.core.machine import Snapshot
-from services.runtime.storage.epochs import EpochTable
-from services.runtime.storage.identity import SyncedEnd
-from services.runtime.storage.journal import Journal
-from services.runtime.storage.tail import MemoryTail
 from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.storage.journals import (
     DIRECTORY,

@@ -12,17 +12,17 @@ from pathlib import Path
 
 import pytest
 
-from services.core.frame import Frame, Kind
-from services.core.ports import Write
-from services.runtime.storage import disk as disk_module
-from services.runtime.storage.commit import GroupCommit
-from services.runtime.storage.disk import (
+from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.ports import Write
+from oncelog_server.runtime.storage import disk as disk_module
+from oncelog_server.runtime.storage.commit import GroupCommit
+from oncelog_server.runtime.storage.disk import (
     ALLOCATION_STEP_BYTES_MIN,
     CHUNKS_PER_WRITE_MAX,
     PARALLEL_SYNCS_MAX,
     RealDisk,
 )
-from services.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.journal import Journal
 from tests.unit.storage.journals import EPOCH_START, record, replayed
 
 
@@ -236,7 +236,7 @@ def test_replace_rename_remove_list(disk: RealDisk, tmp_path: Path) -> None:
 def test_a_second_process_is_refused_by_name(disk: RealDisk, tmp_path: Path) -> None:
     disk.lock()
     program = (
-        "import sys; from services.runtime.storage.disk import RealDisk\n"
+        "import sys; from oncelog_server.runtime.storage.disk import RealDisk\n"
         "try: RealDisk(sys.argv[1]).lock()\n"
         "except OSError as error: print(error); sys.exit(3)"
     )

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from services.runtime.storage import disk as disk_module
-from services.runtime.storage.disk import RealDisk
-from services.runtime.storage.syscalls import datasync
+from oncelog_server.runtime.storage import disk as disk_module
+from oncelog_server.runtime.storage.disk import RealDisk
+from oncelog_server.runtime.storage.syscalls import datasync
 
 
 class Calls:

@@ -7,10 +7,9 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelogpb.errors import TooLarge
-from services.core.frame import At, ControlCode, Frame, Kind, StoredFrame
-from services.runtime.storage import frames
-from services.runtime.storage.frames import (
+from oncelog_server.core.frame import At, ControlCode, Frame, Kind, StoredFrame
+from oncelog_server.runtime.storage import frames
+from oncelog_server.runtime.storage.frames import (
     FRAME_PAYLOAD_BYTES_MAX,
     HEADER_BYTES,
     FrameDamaged,
@@ -23,6 +22,7 @@ from services.runtime.storage.frames import (
     is_blank,
     step,
 )
+from oncelogpb.errors import TooLarge
 
 U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)

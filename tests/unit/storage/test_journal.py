@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from oncelog_server.core.frame import Frame, Kind, StoredFrame
+from oncelog_server.runtime.storage.frames import HEADER_BYTES, encoded_bytes
+from oncelog_server.runtime.storage.identity import SyncedEnd
+from oncelog_server.runtime.storage.journal import SEALED_SEGMENTS_OPEN_MAX
+from oncelog_server.runtime.storage.tail import MemoryTail
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
-from services.core.frame import Frame, Kind, StoredFrame
-from services.runtime.storage.frames import HEADER_BYTES, encoded_bytes
-from services.runtime.storage.identity import SyncedEnd
-from services.runtime.storage.journal import SEALED_SEGMENTS_OPEN_MAX
-from services.runtime.storage.tail import MemoryTail
 from tests.simulation.disk import FakeDisk
 from tests.unit.storage.journals import (
     DIRECTORY,

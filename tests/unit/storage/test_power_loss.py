@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from services.core.frame import Frame, StoredFrame
-from services.core.machine import Snapshot, Table
-from services.runtime.storage.commit import GroupCommit
-from services.runtime.storage.journal import Journal, JournalDamaged
+from oncelog_server.core.frame import Frame, StoredFrame
+from oncelog_server.core.machine import Snapshot, Table
+from oncelog_server.runtime.storage.commit import GroupCommit
+from oncelog_server.runtime.storage.journal import Journal, JournalDamaged
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.storage.journals import EPOCH_START, data, drawn_uuids, record

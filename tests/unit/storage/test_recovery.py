@@ -8,12 +8,12 @@ from collections.abc import Callable
 import pytest
 from crc32c import crc32c
 
-from services.core.frame import At, Frame, Kind, StoredFrame
-from services.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
-from services.runtime.storage.identity import read_incarnation
-from services.runtime.storage.journal import Journal, JournalDamaged, UnknownFrame
-from services.runtime.storage.scan import Place, misplaced
-from services.runtime.storage.segment import INDEX_INTERVAL_BYTES
+from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
+from oncelog_server.runtime.storage.identity import read_incarnation
+from oncelog_server.runtime.storage.journal import Journal, JournalDamaged, UnknownFrame
+from oncelog_server.runtime.storage.scan import Place, misplaced
+from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES
 from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.storage.journals import (
     DIRECTORY,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from services.runtime.storage.segment import INDEX_ENTRY_BYTES, OffsetIndex, Segment
+from oncelog_server.runtime.storage.segment import INDEX_ENTRY_BYTES, OffsetIndex, Segment
 from tests.simulation.disk import FakeDisk
 from tests.unit.storage.journals import (
     DIRECTORY,

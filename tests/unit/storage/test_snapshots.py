@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelogpb.errors import CorruptLog
-from services.core.machine import Snapshot, Table
-from services.runtime.storage.journal import Journal
-from services.runtime.storage.slots import SLOT_FILES_OPEN_MAX, SLOT_RANGE_OFFSETS
-from services.runtime.storage.snapshots import (
+from oncelog_server.core.machine import Snapshot, Table
+from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.slots import SLOT_FILES_OPEN_MAX, SLOT_RANGE_OFFSETS
+from oncelog_server.runtime.storage.snapshots import (
     SnapshotFile,
     TableEnd,
     decode_snapshot,
     encode_snapshot,
 )
+from oncelogpb.errors import CorruptLog
 from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.storage.journals import DIRECTORY, append, open_journal, record, start, sync
 

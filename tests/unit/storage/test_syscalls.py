@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from services.runtime.storage import syscalls
+from oncelog_server.runtime.storage import syscalls
 
 
 def test_i25_a_failed_syncfs_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,9 +7,9 @@ from typing import Final
 
 import pytest
 
-from services.core.frame import At, Frame, Kind, StoredFrame
-from services.runtime.storage.frames import HEADER_BYTES
-from services.runtime.storage.tail import MemoryTail
+from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.runtime.storage.frames import HEADER_BYTES
+from oncelog_server.runtime.storage.tail import MemoryTail
 
 MAX_BYTES: Final = 64 * 1024
 

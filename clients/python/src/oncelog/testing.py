@@ -66,7 +66,7 @@ def cluster(data_dir: str | Path | None = None, **settings: object) -> Iterator[
 def _in_process_cluster() -> Any:
     """Imported late: users who only test against their own cluster need no server."""
     try:
-        from services.cli.compose import InProcessCluster
+        from oncelog_server.cli.compose import InProcessCluster
     except ImportError as error:
         raise ImportError(
             "oncelog.testing runs the services: pip install 'oncelog[testing]'"

@@ -1,7 +1,7 @@
 """A cluster of this machine's own: `oncelog up` as a child process, over a folder.
 
-The command is `services.cli`, of the distribution oncelog-server, which is not a dependency of this
-one: it is started as a process and found by the file that it announces itself with.
+The command is `oncelog_server.cli`, of the distribution oncelog-server, which is not a dependency
+of this one: it is started as a process and found by the file that it announces itself with.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final
 
 # A first start may build etcd (about 90 s), which `up` shows progress of.
-UP: Final = (sys.executable, "-m", "services.cli", "up")
+UP: Final = (sys.executable, "-m", "oncelog_server.cli", "up")
 START_SECONDS_MAX: Final = 600
 STOP_SECONDS_MAX: Final = 30
 POLL_SECONDS: Final = 0.1
@@ -36,7 +36,7 @@ class ClusterFailed(RuntimeError):
 def local_cluster(folder: Path, *, options: Sequence[str] = ()) -> Iterator[str]:
     """Runs a cluster over `folder` and gives its bootstrap addresses; stops it at the end.
     `options` are further ones of `oncelog up`. Raises ClusterFailed."""
-    if importlib.util.find_spec("services") is None:
+    if importlib.util.find_spec("oncelog_server") is None:
         raise ClusterFailed(
             "the services are not installed: pip install oncelog-server, or name a running "
             "cluster with --bootstrap"

@@ -1,0 +1,57 @@
+"""`oncelog`, also as `python -m oncelog_server.cli`, and what each role's `__main__` calls."""
+
+from __future__ import annotations
+
+import errno
+import os
+import sys
+from collections.abc import Sequence
+from typing import Final
+
+from oncelog_server.cli import interrupts
+
+# Before what takes long to import.
+interrupts.end_at_once()
+
+from oncelog_server.cli.app import oncelog  # noqa: E402
+
+# Why a write to stdout fails, other than a pipe that nobody reads, which ends a command silently.
+_UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Ends the process: 0 done, 1 refused, 2 wrong usage, 3 nobody answers."""
+    _open_streams()
+    try:
+        oncelog.main(args=None if arguments is None else list(arguments), prog_name="oncelog")
+    except OSError as error:
+        # An error of a file that a command opened names it; that of a stream does not.
+        if error.errno not in _UNWRITABLE or error.filename is not None:
+            raise
+        # What is still buffered is tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        # Imported here: it takes as long as all else.
+        from oncelog_server.cli.failures import CommandFailed
+
+        failure = CommandFailed(f"cannot write what there is to print: {error.strerror}")
+        failure.show()
+        sys.exit(failure.exit_code)
+
+
+def _open_streams() -> None:
+    """Opens what the caller closed: the next file or socket would get its number, and with it what
+    is printed, also by libraries."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            # The lowest number that is free.
+            opened = os.open(os.devnull, os.O_RDWR)
+            setattr(sys, name, os.fdopen(opened, "w" if number else "r"))
+
+
+def serve_role(role: str) -> None:
+    """`oncelog serve ROLE` with this process's arguments."""
+    main(["serve", role, *sys.argv[1:]])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""`oncelog cluster`: who is there, with which settings, and the last resort."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any, Final
+
+import click
+
+from oncelog.protocol import Protocol
+from oncelog_server.cli.examples import examples
+from oncelog_server.cli.output import print_fields, print_json, print_table
+from oncelog_server.cli.places import PLACE, Place
+from oncelog_server.cli.session import Session, connected
+from oncelogpb.v1 import cluster_pb2 as pb
+from oncelogpb.v1 import partition_leader_pb2
+
+# Imported when it is run: the other commands need no server.
+RECOVER: Final = "oncelog_server.cli.recover"
+
+
+class _ClusterGroup(click.Group):
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return sorted([*self.commands, "recover"])
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name != "recover":
+            return super().get_command(ctx, cmd_name)
+        command = importlib.import_module(RECOVER).recover
+        assert isinstance(command, click.Command)
+        return command
+
+
+@click.group(cls=_ClusterGroup)
+def cluster() -> None:
+    """Look at the cluster, and repair it."""
+
+
+@cluster.command(epilog=examples("oncelog cluster status", "oncelog cluster status --json"))
+@connected
+def status(session: Session) -> None:
+    """Show processes, etcd, and partitions without a leader."""
+    request = pb.GetMetadataRequest()
+    metadata: pb.GetMetadataReply = session.call("cluster.get_metadata", request)
+    listed: partition_leader_pb2.ListTopicsReply = session.call(
+        "partition_leader.list_topics", partition_leader_pb2.ListTopicsRequest(internal=True)
+    )
+    leaderless = [
+        str(Place(topic.name, partition.number))
+        for topic in listed.topics
+        for partition in topic.partitions
+        if not partition.HasField("leader")
+    ]
+    if session.as_json:
+        print_json(
+            {
+                "cluster_id": metadata.cluster_id.hex(),
+                "etcd": {
+                    "reachable": metadata.etcd_reachable,
+                    "revision": metadata.etcd_revision,
+                },
+                "nodes": [_node(node) for node in metadata.nodes],
+                "topics": sum(not topic.name.startswith("__") for topic in listed.topics),
+                "partitions_without_leader": leaderless,
+            }
+        )
+        return
+    etcd = "reachable" if metadata.etcd_reachable else "NOT reachable: nothing can be elected"
+    print_fields(
+        [
+            ("cluster", metadata.cluster_id.hex()),
+            ("etcd", f"{etcd} (revision {metadata.etcd_revision})"),
+            ("topics", str(sum(not topic.name.startswith("__") for topic in listed.topics))),
+            ("partitions without a leader", ", ".join(leaderless) or "none"),
+        ]
+    )
+    print_table(
+        ["ADDRESS", "ROLES", "NODE", "BOOT", "VERSION"],
+        [
+            [node["address"], " ".join(node["roles"]), node["node_id"], node["boot_id"][:8],
+             node["version"]]
+            for node in map(_node, metadata.nodes)
+        ],
+        empty="no processes",
+    )  # fmt: skip
+
+
+@cluster.command(
+    epilog=examples(
+        "oncelog cluster config",
+        "oncelog cluster config --changed",
+        "oncelog cluster config --address localhost:7401 --verbose",
+    )
+)
+@click.option("--address", metavar="HOST:PORT", help="Of this process. Default: all of them.")
+@click.option("--changed", is_flag=True, help="Only what is not a default.")
+@click.option("--verbose", is_flag=True, help="With each setting's meaning.")
+@connected
+def config(session: Session, address: str | None, changed: bool, verbose: bool) -> None:
+    """Show every setting of each process, and where its value came from."""
+    addresses = [address] if address else _addresses(session)
+    by_address = {
+        asked: [
+            value
+            for value in _config_of(session, asked)
+            if not changed or value.source != "default"
+        ]
+        for asked in addresses
+    }
+    if session.as_json:
+        print_json({asked: [_value(v) for v in values] for asked, values in by_address.items()})
+        return
+    columns = ["PROCESS", "SETTING", "VALUE", "SOURCE", *(["MEANING"] if verbose else [])]
+    print_table(
+        columns,
+        [
+            [asked, value.name, value.value or "(empty)", value.source]
+            + ([value.help] if verbose else [])
+            for asked, values in by_address.items()
+            for value in values
+        ],
+        empty="all settings are defaults" if changed else "no settings",
+    )
+
+
+@cluster.command(
+    name="unclean-elect",
+    epilog=examples("oncelog cluster unclean-elect payments/0 --accept-loss"),
+)
+@click.argument("place", type=PLACE, metavar="TOPIC/PARTITION")
+@click.option("--node", "node_id", help="The replica's node. Default: the only replica.")
+@click.option("--accept-loss", is_flag=True, help="Acknowledged records may be lost.")
+@connected
+def unclean_elect(session: Session, place: Place, node_id: str | None, accept_loss: bool) -> None:
+    """Let a replica lead although it may lack acknowledged records. The last resort.
+
+    For a partition that stays without a leader because its replica lost data that it had
+    acknowledged (a truncated or replaced disk). It keeps what is synced there; everything
+    acknowledged above that is lost for good.
+    """
+    if not accept_loss:
+        raise click.UsageError(
+            f"Records of {place} that were acknowledged may be lost for good. If you have no "
+            "better copy, repeat the command with --accept-loss."
+        )
+    request = pb.UncleanElectRequest(
+        topic=place.topic,
+        number=place.number,
+        node_id=node_id or _only_replica(session, place),
+        accept_loss=True,
+    )
+    reply: pb.UncleanElectReply = session.call("cluster.unclean_elect", request)
+    if session.as_json:
+        print_json({"partition": str(place), "epoch": reply.epoch, "kept_end": reply.kept_end})
+        return
+    click.echo(f"{request.node_id} leads {place} in epoch {reply.epoch}")
+    click.echo(f"kept: journal offsets below {reply.kept_end}; acknowledged records above are lost")
+
+
+def _only_replica(session: Session, place: Place) -> str:
+    listed: partition_leader_pb2.ListTopicsReply = session.call(
+        "partition_leader.list_topics", partition_leader_pb2.ListTopicsRequest(internal=True)
+    )
+    for topic in listed.topics:
+        if topic.name == place.topic and place.number < len(topic.partitions):
+            replicas = topic.partitions[place.number].replicas
+            if len(replicas) == 1:
+                return str(replicas[0])
+            raise click.UsageError(f"{place} has {len(replicas)} replicas; choose one with --node.")
+    raise click.UsageError(f"There is no partition {place}; see `oncelog topic list --internal`.")
+
+
+def _addresses(session: Session) -> list[str]:
+    metadata: pb.GetMetadataReply = session.call("cluster.get_metadata", pb.GetMetadataRequest())
+    return [_node(node)["address"] for node in metadata.nodes]
+
+
+def _config_of(session: Session, address: str) -> list[pb.ConfigValue]:
+    """Asked of that process alone: a fresh connection knows no other."""
+    with Protocol(address, timeout_ms=session.timeout_ms, tls=session.tls) as protocol:
+        reply: pb.GetConfigReply = protocol.call("cluster.get_config", pb.GetConfigRequest())
+    return list(reply.values)
+
+
+def _value(value: pb.ConfigValue) -> dict[str, Any]:
+    return {
+        "name": value.name,
+        "value": value.value,
+        "source": value.source,
+        "help": value.help,
+    }
+
+
+def _node(node: pb.Node) -> dict[str, Any]:
+    return {
+        "address": f"{node.endpoint.host}:{node.endpoint.port}",
+        "roles": list(node.roles),
+        "node_id": node.node_id,
+        "boot_id": node.boot_id.hex(),
+        "version": node.version,
+    }

@@ -1,0 +1,447 @@
+"""The composition of roles: which real parts a process is made of.
+
+`serve` is one process of a real cluster. `InProcessCluster` is a whole cluster on one event loop,
+over an etcd in memory, for `oncelog.testing`; its journals, drivers and gRPC are the real ones.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from oncelog_server.cli.settings import ServeSettings
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.role import CoordinatorRole
+from oncelog_server.core.ports import EtcdUnavailable, Reporter
+from oncelog_server.core.role import Role
+from oncelog_server.core.roles import ROLES
+from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.offset_manager.role import OffsetManagerRole
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.role import PartitionLeaderRole
+from oncelog_server.runtime import open_files
+from oncelog_server.runtime.clock import RealClock
+from oncelog_server.runtime.collector import calm_collector
+from oncelog_server.runtime.config import ConfigError, Settings, Value
+from oncelog_server.runtime.etcd.client import EtcdClient
+from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.endpoints import EtcdTls
+from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelog_server.runtime.failpoint_actions import VARIABLE, arm_from_environment
+from oncelog_server.runtime.node import ClusterHandler, Node, NodeLimits, Outside
+from oncelog_server.runtime.node_config import MIB, PORTS, NodeConfig, split_address
+from oncelog_server.runtime.observe.logs import Log
+from oncelog_server.runtime.observe.metrics import Metrics
+from oncelog_server.runtime.pointed import pointed
+from oncelog_server.runtime.rpc.cluster_service import ClusterService, ElectUncleanly
+from oncelog_server.runtime.rpc.health import Health, HealthServer
+from oncelog_server.runtime.rpc.limits import RpcLimits
+from oncelog_server.runtime.rpc.peers import GrpcPeers
+from oncelog_server.runtime.rpc.server import RpcServer
+from oncelog_server.runtime.rpc.tls import TlsFiles
+from oncelog_server.runtime.storage.disk import RealDisk
+from oncelogpb.errors import Unavailable
+
+# An in-process cluster keeps its journals small: it lives for one test.
+TESTING_SEGMENT_BYTES: Final = 4 * MIB
+READY_TIMEOUT_SECONDS: Final = 30.0
+READY_POLL_SECONDS: Final = 0.01
+# How often a process that starts asks whether its logs are open.
+OPENED_POLL_SECONDS: Final = 0.1
+# Between two attempts to start with an etcd that does not answer.
+ETCD_RETRY_SECONDS: Final = 0.5
+
+ROLE_CLASSES: Final[Mapping[str, Callable[[Settings], Role]]] = {
+    "coordinator": lambda settings: CoordinatorRole(settings.of(CoordinatorConfig)),
+    "partition_leader": lambda settings: PartitionLeaderRole(settings.of(PartitionLeaderConfig)),
+    "offset_manager": lambda settings: OffsetManagerRole(settings.of(OffsetManagerConfig)),
+}
+
+
+class GrpcListener:
+    """The node's Listener over gRPC."""
+
+    def __init__(
+        self,
+        listen: str,
+        reporter: Reporter,
+        *,
+        advertise: str = "",
+        tls: TlsFiles | None = None,
+        limits: RpcLimits | None = None,
+        health: Health | None = None,
+    ) -> None:
+        self._listen = listen
+        self._advertise = advertise
+        self._reporter = reporter
+        self._tls = tls
+        self._limits = limits
+        self._health = health
+        self._server: RpcServer | None = None
+
+    async def start(self, handlers: Mapping[str, object]) -> tuple[str, int]:
+        self._server = RpcServer(
+            handlers,
+            listen=self._listen,
+            reporter=self._reporter,
+            tls=self._tls,
+            limits=self._limits,
+            health=self._health,
+        )
+        port = await self._server.start()
+        if self._advertise:
+            return split_address(self._advertise)
+        return split_address(self._listen)[0], port
+
+    async def stop(self) -> None:
+        if self._server is not None:
+            await self._server.stop()
+
+    def held(self) -> dict[str, int]:
+        """What is held for callers now, by the names of its metrics."""
+        assert self._server is not None, "started"
+        return self._server.held()
+
+
+def make_roles(names: Iterable[str], settings: Settings) -> list[Role]:
+    """The roles of a process, by name."""
+    return [ROLE_CLASSES[name](settings) for name in names]
+
+
+async def offload(work: Callable[[], None]) -> None:
+    """Off the loop, in the default thread pool."""
+    await asyncio.to_thread(work)
+
+
+# ----------------------------------------------------------------------------------- a real process
+
+
+async def serve(settings: ServeSettings) -> None:
+    """Runs one process until SIGTERM or SIGINT. Raises OSError (disk, port), Unavailable
+    (etcd), ConfigError."""
+    calm_collector()
+    stopped = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for signum in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(signum, stopped.set)
+    config = settings.node
+    log = Log(level=config.log_level, form=config.log_format)
+    log.adopt_libraries()
+    if arm_from_environment():
+        log.line(f"failpoints are armed ({VARIABLE}): for tests only", level="warning")
+    metrics = Metrics()
+    etcd = _etcd(config)
+    peers = GrpcPeers(_tls(config))
+    health = Health()
+    probes = HealthServer(health, config.health_listen) if config.health_listen else None
+
+    def make_node() -> Node:
+        return _real_node(settings, log, metrics, etcd, peers, health)
+
+    try:
+        _say_where(config, metrics, log)
+        if probes is not None:
+            log.line("health checks", port=await probes.start())
+        await _run(make_node, health, stopped, log)
+    except EtcdRefused:
+        raise
+    except EtcdUnavailable as error:
+        raise Unavailable(f"etcd: {error}") from error
+    finally:
+        await peers.close()
+        await etcd.close()
+        metrics.close()
+        if probes is not None:
+            await probes.stop()
+        log.line("stopped")
+
+
+def _say_where(config: NodeConfig, metrics: Metrics, log: Log) -> None:
+    if not config.tls and not _is_loopback(_listen_address(config, ())):
+        log.line("no TLS: everybody who reaches this address may do everything", level="warning")
+    if config.metrics_listen:
+        host, port = split_address(config.metrics_listen)
+        log.line("metrics", address=f"http://{host}:{metrics.serve(host, port)}/metrics")
+
+
+async def _run(
+    make_node: Callable[[], Node], health: Health, stopped: asyncio.Event, log: Log
+) -> None:
+    waiting = asyncio.create_task(stopped.wait())
+    starting = asyncio.create_task(_start(make_node, log))
+    await asyncio.wait([waiting, starting], return_when=asyncio.FIRST_COMPLETED)
+    if not starting.done():
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        return
+    node = await starting
+    failing = asyncio.create_task(node.failed())
+    opening = asyncio.create_task(_say_ready(node, health))
+    try:
+        await asyncio.wait([waiting, failing], return_when=asyncio.FIRST_COMPLETED)
+        if failing.done():
+            await failing
+        log.line("stopping")
+    finally:
+        for task in (waiting, failing, opening):
+            task.cancel()
+        await health.drain()
+        await node.stop()
+
+
+async def _start(make_node: Callable[[], Node], log: Log) -> Node:
+    """Tries again while etcd does not answer, however long that is: whoever would start this
+    process again could do no better, and waits longer and longer in between."""
+    said = ""
+    while True:
+        node = make_node()
+        try:
+            await node.start()
+            return node
+        except EtcdRefused:
+            # Waiting does not help: somebody has to look (`oncelog cluster recover`).
+            await node.stop()
+            raise
+        except EtcdUnavailable as error:
+            await node.stop()
+            if str(error) != said:
+                said = str(error)
+                log.line("waiting for etcd", level="warning", error=said)
+        except BaseException:
+            await node.stop()
+            raise
+        await asyncio.sleep(ETCD_RETRY_SECONDS)
+
+
+async def _say_ready(node: Node, health: Health) -> None:
+    """Once every log is open. One that is damaged keeps the process from it, and so keeps a rolling
+    update from going on to the next."""
+    while not node.has_opened():  # noqa: ASYNC110
+        await asyncio.sleep(OPENED_POLL_SECONDS)
+    await health.ready()
+
+
+def _real_node(
+    settings: ServeSettings,
+    log: Log,
+    metrics: Metrics,
+    etcd: EtcdClient,
+    peers: GrpcPeers,
+    health: Health,
+) -> Node:
+    config = settings.node
+    reporter = metrics.reporter("node", log)
+    limits = rpc_limits_of(config, connections_max=_connections_max(config, log))
+    listener = GrpcListener(
+        _listen_address(config, settings.roles),
+        reporter,
+        advertise=config.advertise,
+        tls=_tls(config),
+        limits=limits,
+        health=health,
+    )
+    outside = Outside(
+        disk=RealDisk(config.data_dir),
+        etcd=etcd,
+        clock=RealClock(),
+        peers=peers,
+        listener=listener,
+        reporter=reporter,
+        role_reporter=lambda role: metrics.reporter(role, log),
+        random_bytes=os.urandom,
+        offload=offload,
+        renewals=etcd.renewals,
+    )
+    return Node(
+        make_roles(settings.roles, settings.loaded),
+        pointed(outside),
+        limits_of(config),
+        cluster_handler(settings.loaded.values),
+    )
+
+
+def limits_of(config: NodeConfig) -> NodeLimits:
+    """What the node needs of its configuration."""
+    return NodeLimits(
+        lease_ms=config.lease_ms,
+        disk_free_floor_bytes=config.disk_free_floor_bytes,
+        segment_bytes=config.segment_bytes,
+        snapshot_every_bytes=config.snapshot_every_bytes,
+        tick_ms=config.tick_ms,
+    )
+
+
+def rpc_limits_of(config: NodeConfig, *, connections_max: int) -> RpcLimits:
+    """What its listener needs of it."""
+    return RpcLimits(
+        inflight_bytes_max=config.inflight_bytes_max,
+        streams_max=config.streams_max,
+        connections_max=connections_max,
+    )
+
+
+def _connections_max(config: NodeConfig, log: Log) -> int:
+    files = open_files.raise_limit()
+    connections_max = open_files.for_connections(config.connections_max, files)
+    if connections_max < config.connections_max:
+        log.line(
+            "few files may be open (ulimit -n): less connections are taken",
+            level="warning",
+            open_files_max=files,
+            connections_max=connections_max,
+        )
+    return connections_max
+
+
+def cluster_handler(values: Sequence[Value]) -> ClusterHandler:
+    """Makes the Cluster service of a process with these settings."""
+
+    def make(view: ClusterView, elect_uncleanly: ElectUncleanly) -> object:
+        return ClusterService(view, lambda: values, elect_uncleanly)
+
+    return make
+
+
+def _listen_address(config: NodeConfig, roles: Sequence[str]) -> str:
+    port = PORTS[roles[0]] if roles else 0
+    return config.listen or f"127.0.0.1:{port}"
+
+
+def _is_loopback(address: str) -> bool:
+    host, _ = split_address(address)
+    return host == "localhost" or host == "::1" or host.startswith("127.")
+
+
+def _tls(config: NodeConfig) -> TlsFiles | None:
+    if not config.tls:
+        return None
+    return TlsFiles(config.tls_ca, config.tls_certificate, config.tls_key)
+
+
+def _etcd(config: NodeConfig) -> EtcdClient:
+    if not config.etcd_endpoints:
+        raise ConfigError(
+            "no etcd: give --etcd HOST:PORT (repeatable), or start all of it with `oncelog up`"
+        )
+    tls = None
+    if config.etcd_tls_ca:
+        tls = EtcdTls.from_files(
+            ca=config.etcd_tls_ca,
+            cert=config.etcd_tls_certificate or None,
+            key=config.etcd_tls_key or None,
+        )
+    try:
+        return EtcdClient(config.etcd_endpoints, prefix=config.etcd_prefix, tls=tls)
+    except ValueError as error:
+        raise ConfigError(f"node.etcd_endpoints: {error}") from None
+
+
+# ---------------------------------------------------------------------------- a cluster for tests
+
+
+class InProcessCluster:
+    """Three nodes, one per role, on the running loop. Loopback only, no TLS, free ports."""
+
+    def __init__(self, data_dir: Path, settings: ServeSettings, log: Log) -> None:
+        self._data_dir = data_dir
+        self._settings = settings
+        self._log = log
+        self._server = MemoryEtcdServer()
+        self._nodes: dict[str, Node] = {}
+        self._peers: dict[str, GrpcPeers] = {}
+        self._listeners: dict[str, GrpcListener] = {}
+        self._ports = dict.fromkeys(ROLES, 0)
+
+    @classmethod
+    async def start(cls, data_dir: Path | str, *, pairs: Sequence[str] = ()) -> InProcessCluster:
+        """Ready when it returns. `pairs` are settings, section.key=value."""
+        defaults = (
+            f"node.segment_bytes={TESTING_SEGMENT_BYTES}",
+            "node.disk_free_floor_bytes=0",
+            "node.log_level=error",
+        )
+        settings = ServeSettings.make(ROLES, pairs=[*defaults, *pairs])
+        log = Log(level=settings.node.log_level, form=settings.node.log_format)
+        cluster = cls(Path(data_dir), settings, log)
+        try:
+            await asyncio.gather(*(cluster._start(role) for role in ROLES))
+            await cluster._ready()
+        except BaseException:
+            await cluster.stop()
+            raise
+        return cluster
+
+    @property
+    def bootstrap(self) -> str:
+        """host:port of every process, joined by commas."""
+        return ",".join(f"127.0.0.1:{self._ports[role]}" for role in ROLES)
+
+    async def restart(self, role: str) -> None:
+        """Stops and starts the process of a role, on the same port and data."""
+        await self._stop(role)
+        await self._start(role)
+        await self._ready()
+
+    def leads_all(self) -> bool:
+        """Every partition has a leader that answers."""
+        return all(node.leads_all() for node in self._nodes.values())
+
+    def held(self, role: str) -> dict[str, int]:
+        """What the process of a role holds for its callers now, by the names of its metrics."""
+        return self._listeners[role].held()
+
+    def led_machines(self) -> list[Any]:
+        """The machines that answer now: tests call their check()."""
+        return [machine for node in self._nodes.values() for machine in node.led_machines()]
+
+    async def stop(self) -> None:
+        for role in reversed(ROLES):
+            await self._stop(role)
+        self._server.close()
+
+    async def _start(self, role: str) -> None:
+        metrics = Metrics()
+        reporter = metrics.reporter("node", self._log)
+        peers = self._peers[role] = GrpcPeers()
+        config = self._settings.node
+        limits = rpc_limits_of(config, connections_max=config.connections_max)
+        listener = GrpcListener(f"127.0.0.1:{self._ports[role]}", reporter, limits=limits)
+        self._listeners[role] = listener
+        outside = Outside(
+            disk=RealDisk(self._data_dir / role),
+            etcd=MemoryEtcd(self._server),
+            clock=RealClock(),
+            peers=peers,
+            listener=listener,
+            reporter=reporter,
+            role_reporter=lambda name: metrics.reporter(name, self._log),
+            random_bytes=os.urandom,
+            offload=offload,
+        )
+        node = Node(
+            make_roles([role], self._settings.loaded),
+            outside,
+            limits_of(self._settings.node),
+            cluster_handler(self._settings.loaded.values),
+        )
+        self._nodes[role] = node
+        await node.start()
+        self._ports[role] = node.port
+
+    async def _stop(self, role: str) -> None:
+        node, peers = self._nodes.pop(role, None), self._peers.pop(role, None)
+        if node is not None:
+            await node.stop()
+        if peers is not None:
+            await peers.close()
+
+    async def _ready(self) -> None:
+        """Every control partition has a leader that answers."""
+        async with asyncio.timeout(READY_TIMEOUT_SECONDS):
+            while not self.leads_all():  # noqa: ASYNC110
+                await asyncio.sleep(READY_POLL_SECONDS)

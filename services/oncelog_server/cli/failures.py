@@ -1,0 +1,130 @@
+"""How the command says no: reason, message, what to do, and an exit code that scripts can test.
+
+0  done
+1  refused: by a service, or by this command (nothing happened, unless the message says otherwise)
+2  wrong usage: click says which option
+3  nobody answers: no service is reachable, or none answered in time
+4  `serve` only: etcd is not the one that the data belongs to; see `oncelog cluster recover`
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Final
+
+import click
+from rich.markup import escape
+
+from oncelog_server.cli.output import error_console
+from oncelogpb import errors
+from oncelogpb.ids import show_id
+
+REFUSED: Final = 1
+UNREACHABLE: Final = 3
+ETCD_REFUSED: Final = 4
+
+_UNREACHABLE_REASONS: Final = frozenset(
+    kind.reason
+    for kind in (errors.Unavailable, errors.NotLeader, errors.Loading, errors.UnknownOutcome)
+)
+
+# By reason; `_general_advice` answers for the rest.
+ADVICE: Final[dict[str, str]] = {
+    "UNKNOWN_TOPIC": "See `oncelog topic list`; create it with `oncelog topic create NAME`.",
+    "UNKNOWN_PARTITION": "See `oncelog topic describe TOPIC`.",
+    "TOPIC_EXISTS": "Choose another name, or `oncelog topic delete` it first.",
+    "OFFSET_OUT_OF_RANGE": "Start from `earliest` or `latest`, or an offset between start and end.",
+    "NOT_FOUND": "See `oncelog offsets list` for groups, `oncelog tx list` for transactions.",
+    "UNSUPPORTED": "A later version will have it.",
+    "UNAVAILABLE": "Start it with `oncelog up`, name it with --bootstrap, or try again later.",
+    "NOT_LEADER": "Its leader is changing; try again in a few seconds.",
+    "LOADING": "It is starting; try again in a few seconds.",
+    "DISK_FULL": "Free some disk space where the services keep their data; reads go on meanwhile.",
+    "NOT_ENOUGH_REPLICAS": "Start the missing nodes; see `oncelog topic describe`.",
+    "PENDING_TRANSACTION": "A transaction holds this; see `oncelog tx list`, wait or abort it.",
+    "CONCURRENT_TRANSACTION": "End the open one first; see `oncelog tx list`.",
+    "PRODUCER_FENCED": "Another instance of this producer runs; stop one of them.",
+    "TRANSACTION_ENDED": "It has its outcome for ever; see `oncelog tx describe TXID`.",
+    "UNKNOWN_TRANSACTION": "Its outcome is no longer kept, or the id is wrong.",
+    "STALE_POSITION": "The group has moved on; see `oncelog offsets show GROUP`.",
+    "UNKNOWN_OUTCOME": "It may have happened. Look before you repeat it.",
+    "CORRUPT_LOG": "See docs/operating.md, `damaged files`; the other partitions go on.",
+    "UNAUTHENTICATED": "Give a certificate: --tls-ca, --tls-cert and --tls-key.",
+    "PERMISSION_DENIED": "This identity may not do that; use another certificate.",
+    "INTERNAL": "Please report it, with the service's log.",
+}
+
+
+class Refused(click.ClickException):
+    """An OncelogError, told to a user."""
+
+    exit_code = REFUSED
+
+    def __init__(self, error: errors.OncelogError, *, as_json: bool = False) -> None:
+        super().__init__(error.message)
+        self.error = error
+        self.as_json = as_json
+        if error.reason in _UNREACHABLE_REASONS:
+            # click reads it from the instance.
+            vars(self)["exit_code"] = UNREACHABLE
+
+    def show(self, file: Any = None) -> None:
+        if self.as_json:
+            click.echo(json.dumps({"error": describe(self.error)}), err=True)
+            return
+        console = error_console()
+        console.print(
+            f"[bold red]{self.error.reason}[/] {escape(self.error.message)}", highlight=False
+        )
+        for name, value in sorted(_shown_metadata(self.error).items()):
+            console.print(f"  {name}: {escape(value)}", highlight=False)
+        console.print(advice(self.error), highlight=False, markup=False)
+
+
+class CommandFailed(click.ClickException):
+    """This command itself could not do it: a folder in use, a child that died."""
+
+    exit_code = REFUSED
+
+    def show(self, file: Any = None) -> None:
+        error_console().print(f"[bold red]failed[/] {escape(self.message)}", highlight=False)
+
+
+class RefusedEtcd(CommandFailed):
+    """`serve` met an etcd that is not its own. The message says what to do."""
+
+    exit_code = ETCD_REFUSED
+
+
+def advice(error: errors.OncelogError) -> str:
+    """What to do about it."""
+    return ADVICE.get(error.reason) or _general_advice(error)
+
+
+def describe(error: errors.OncelogError) -> dict[str, Any]:
+    """For --json."""
+    return {
+        "reason": error.reason,
+        "message": error.message,
+        "retriable": error.retriable,
+        "may_have_applied": error.may_have_applied,
+        "metadata": _shown_metadata(error),
+        "advice": advice(error),
+    }
+
+
+def _general_advice(error: errors.OncelogError) -> str:
+    if error.may_have_applied:
+        return "Something may have happened. Look before you repeat it."
+    if error.retriable:
+        return "Nothing happened. Try again in a few seconds."
+    return "Nothing happened. Change what you asked for."
+
+
+def _shown_metadata(error: errors.OncelogError) -> dict[str, str]:
+    """TxIds as everywhere in this command."""
+    metadata = dict(error.metadata)
+    tx_id = metadata.get("tx_id", "")
+    if tx_id.isdecimal():
+        metadata["tx_id"] = show_id(int(tx_id))
+    return metadata

@@ -1,0 +1,157 @@
+"""The folder of an embedded cluster: whose it is, and what must stay the same over restarts.
+
+.oncelog/
+  lock              held by the running `oncelog up`
+  cluster.json      ports and layout, written once: a restart finds the same addresses and data
+  running.json      addresses and pid, there while it runs: other commands find the cluster
+  etcd/             etcd's data and log
+  <process>/        data of each process; its log is `<process>.log`
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import Any, Final, TextIO
+
+import msgspec
+
+from oncelog_server.cli.failures import CommandFailed
+from oncelog_server.runtime.loopback_ports import free_ports
+
+DEFAULT_FOLDER: Final = ".oncelog"
+LOCK_FILE: Final = "lock"
+CLUSTER_FILE: Final = "cluster.json"
+RUNNING_FILE: Final = "running.json"
+# Name of the process that runs all roles.
+ONE_PROCESS: Final = "services"
+
+
+class Ports(msgspec.Struct, frozen=True):
+    """Where the services of one embedded cluster listen, on loopback. etcd keeps its own."""
+
+    coordinator: int
+    partition_leader: int
+    offset_manager: int
+
+    @classmethod
+    def consecutive(cls, first: int) -> Ports:
+        return cls(first, first + 1, first + 2)
+
+    @classmethod
+    def free(cls) -> Ports:
+        """That nobody listens on now, and no connection will take while a service is down."""
+        return cls(*free_ports(len(cls.__struct_fields__)))
+
+    def of(self, process: str) -> int:
+        """Of a role's process; ONE_PROCESS listens where the coordinator would."""
+        return int(getattr(self, "coordinator" if process == ONE_PROCESS else process))
+
+
+class Layout(msgspec.Struct, frozen=True):
+    """What must stay the same over restarts."""
+
+    ports: Ports
+    # Names of the service processes; each has its own data.
+    processes: tuple[str, ...]
+
+
+_LAYOUT: Final = msgspec.json.Decoder(Layout)
+
+
+class Folder:
+    """Held by one `oncelog up` at a time. Close it to let go."""
+
+    def __init__(self, path: Path, lock: TextIO) -> None:
+        self.path = path
+        self._lock = lock
+
+    @classmethod
+    def take(cls, path: Path) -> Folder:
+        """Makes it where it is missing. Raises CommandFailed where another `up` holds it."""
+        path = path.absolute()
+        try:
+            path.mkdir(parents=True, exist_ok=True)
+            lock = (path / LOCK_FILE).open("a+")
+        except OSError as error:
+            raise CommandFailed(f"cannot use the folder {path}: {error.strerror}") from None
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            lock.close()
+            raise CommandFailed(
+                f"the folder {path} is in use by another `oncelog up`{_holder(path)}. Stop that "
+                "one, or choose another folder with --data."
+            ) from None
+        return cls(path, lock)
+
+    def layout(self) -> Layout | None:
+        """None for a new folder."""
+        try:
+            stored = (self.path / CLUSTER_FILE).read_bytes()
+        except FileNotFoundError:
+            return None
+        try:
+            return _LAYOUT.decode(stored)
+        except msgspec.DecodeError as error:
+            raise CommandFailed(
+                f"{self.path / CLUSTER_FILE} does not say the ports: {error}. Restore the file, or "
+                "choose another folder with --data."
+            ) from None
+
+    def keep_layout(self, layout: Layout) -> None:
+        self._replace(CLUSTER_FILE, msgspec.json.encode(layout))
+
+    def announce(self, bootstrap: str) -> None:
+        """Other commands find the cluster from now on."""
+        self._replace(
+            RUNNING_FILE, json.dumps({"bootstrap": bootstrap, "pid": os.getpid()}).encode()
+        )
+
+    def data_of(self, process: str) -> Path:
+        return self.path / process
+
+    def log_of(self, process: str) -> Path:
+        return self.path / f"{process}.log"
+
+    def close(self) -> None:
+        (self.path / RUNNING_FILE).unlink(missing_ok=True)
+        self._lock.close()
+
+    def _replace(self, name: str, content: bytes) -> None:
+        written = self.path / f"{name}.new"
+        written.write_bytes(content)
+        written.replace(self.path / name)
+
+
+def running_bootstrap(path: Path) -> str | None:
+    """The addresses of the `oncelog up` that runs over this folder now."""
+    running = _running(path)
+    return running.get("bootstrap") if running and _is_alive(running.get("pid")) else None
+
+
+def _running(path: Path) -> dict[str, Any] | None:
+    try:
+        running = json.loads((path / RUNNING_FILE).read_bytes())
+    except (OSError, ValueError):
+        return None
+    return running if isinstance(running, dict) else None
+
+
+def _holder(path: Path) -> str:
+    running = _running(path)
+    return f" (process {running['pid']})" if running and "pid" in running else ""
+
+
+def _is_alive(pid: Any) -> bool:
+    if not isinstance(pid, int):
+        return False
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

@@ -1,0 +1,286 @@
+"""`oncelog offsets`: what consumer groups have committed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Final, NamedTuple
+
+import click
+
+from oncelog_server.cli.examples import examples
+from oncelog_server.cli.output import print_json, print_table, show_time
+from oncelog_server.cli.places import Place
+from oncelog_server.cli.session import Session, connected
+from oncelogpb.errors import InvalidArgument, NotFound, from_status
+from oncelogpb.ids import show_id
+from oncelogpb.v1 import offset_manager_pb2 as pb
+from oncelogpb.v1 import partition_leader_pb2, types_pb2
+
+EARLIEST: Final = "earliest"
+LATEST: Final = "latest"
+
+_ISOLATIONS: Final = {
+    types_pb2.VIEW_COMMITTED: partition_leader_pb2.ISOLATION_COMMITTED,
+    types_pb2.VIEW_JOURNAL: partition_leader_pb2.ISOLATION_UNCOMMITTED,
+}
+
+
+class Target(NamedTuple):
+    """TOPIC[/PARTITION]=OFFSET on the command line."""
+
+    topic: str
+    # None: all partitions of the topic.
+    number: int | None
+    # An offset, EARLIEST or LATEST.
+    to: int | str
+
+
+class TargetType(click.ParamType[Target]):
+    name = "TOPIC[/PARTITION]=OFFSET"
+
+    def convert(
+        self, value: Any, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Target:
+        if isinstance(value, Target):
+            return value
+        where, equals, to = str(value).partition("=")
+        topic, slash, number = where.partition("/")
+        named = to in (EARLIEST, LATEST)
+        if not equals or not topic or not (named or to.isdecimal()):
+            self.fail(f"{value!r} is not {self.name}; OFFSET is a number, earliest or latest.")
+        if slash and not number.isdecimal():
+            self.fail(f"{value!r}: {number!r} is not a partition's number.")
+        return Target(topic, int(number) if slash else None, to if named else int(to))
+
+
+@click.group()
+def offsets() -> None:
+    """Look at and move the committed offsets of consumer groups."""
+
+
+@offsets.command(name="list", epilog=examples("oncelog offsets list --prefix billing"))
+@click.option("--prefix", default="", help="Only groups whose names begin so.")
+@connected
+def list_(session: Session, prefix: str) -> None:
+    """List consumer groups that have offsets."""
+    reply: pb.ListGroupsReply = session.call(
+        "offset_manager.list_groups", pb.ListGroupsRequest(prefix=prefix)
+    )
+    if session.as_json:
+        print_json(
+            [
+                {
+                    "group": group.group,
+                    "committed_partitions": group.committed_partitions,
+                    "pending_partitions": group.pending_partitions,
+                    "last_commit": show_time(group.last_commit_time_ms),
+                }
+                for group in reply.groups
+            ]
+        )
+        return
+    print_table(
+        ["GROUP", "PARTITIONS", "PENDING", "LAST COMMIT"],
+        [
+            [
+                group.group,
+                group.committed_partitions,
+                group.pending_partitions,
+                show_time(group.last_commit_time_ms),
+            ]
+            for group in reply.groups
+        ],
+        empty="no groups have committed offsets",
+    )
+
+
+@offsets.command(epilog=examples("oncelog offsets show enricher", "oncelog offsets show g --json"))
+@click.argument("group")
+@connected
+def show(session: Session, group: str) -> None:
+    """Show a group's offsets, its lag, and what transactions hold."""
+    reply = fetch_offsets(session, group)
+    if not reply.offsets:
+        raise NotFound(f"group {group!r} has no offsets")
+    ends = end_offsets(session, reply.offsets)
+    topics = session.topic_names()
+    rows = [_described(offset, ends, topics) for offset in reply.offsets]
+    if session.as_json:
+        last = [
+            {"producer_id": str(commit.producer_id), "tx_id": show_id(commit.tx_id)}
+            for commit in reply.last_commits
+        ]
+        print_json({"group": group, "offsets": rows, "last_commits": last})
+        return
+    print_table(
+        ["PARTITION", "OFFSET", "END", "LAG", "PENDING UNDER", "COMMITTED", "METADATA"],
+        [
+            [
+                row["partition"],
+                row["offset"],
+                row["end"],
+                row["lag"],
+                row["pending_tx_id"],
+                row["committed"],
+                row["metadata"] or None,
+            ]
+            for row in rows
+        ],
+        empty="",
+    )
+
+
+@offsets.command(
+    name="set",
+    epilog=examples(
+        "oncelog offsets set enricher payments=earliest",
+        "oncelog offsets set enricher payments/0=120 payments/1=98",
+    ),
+)
+@click.argument("group")
+@click.argument(
+    "targets", nargs=-1, required=True, type=TargetType(), metavar="TOPIC[/PARTITION]=OFFSET..."
+)
+@connected
+def set_(session: Session, group: str, targets: tuple[Target, ...]) -> None:
+    """Move a group. Stop its consumers first: they go on from where they are.
+
+    Refused while a transaction holds an offset of these partitions.
+    """
+    places = [place for target in targets for place in _places(session, target)]
+    positions = resolve_positions(session, places)
+    commits = [
+        pb.OffsetCommit(partition=partition, from_any=True, to_offset=position)
+        for (partition, _), position in zip(places, positions, strict=True)
+    ]
+    request = pb.CommitOffsetsRequest(offsets=pb.GroupOffsets(group=group, offsets=commits))
+    session.call("offset_manager.commit_offsets", request)
+    topics = session.topic_names()
+    moved = [
+        {"partition": _place(commit.partition, topics), "offset": commit.to_offset}
+        for commit in commits
+    ]
+    if session.as_json:
+        print_json({"group": group, "offsets": moved})
+    else:
+        print_table(
+            ["PARTITION", "OFFSET"], [[m["partition"], m["offset"]] for m in moved], empty=""
+        )
+
+
+@offsets.command(epilog=examples("oncelog offsets delete enricher --yes"))
+@click.argument("group")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+def delete(session: Session, group: str, yes: bool) -> None:
+    """Forget a group's offsets. Refused while a transaction holds any of them."""
+    if not yes:
+        click.confirm(f"Forget all offsets of group {group}?", abort=True, err=True)
+    session.call("offset_manager.delete_group", pb.DeleteGroupRequest(group=group))
+    if session.as_json:
+        print_json({"group": group, "deleted": True})
+    else:
+        click.echo(f"forgot the offsets of group {group}")
+
+
+def fetch_offsets(session: Session, group: str) -> pb.FetchOffsetsReply:
+    """All of a group's last committed offsets, in whichever view they are."""
+    request = pb.FetchOffsetsRequest(group=group)
+    try:
+        reply: pb.FetchOffsetsReply = session.call("offset_manager.fetch_offsets", request)
+    except InvalidArgument as error:
+        if error.metadata.get("stored") != "JOURNAL":
+            raise
+        request.view = types_pb2.VIEW_JOURNAL
+        reply = session.call("offset_manager.fetch_offsets", request)
+    return reply
+
+
+def end_offsets(
+    session: Session, committed: Iterable[pb.CommittedOffset]
+) -> dict[tuple[bytes, int], int]:
+    """Where each partition ends now, in the view of its offset. Those that are gone are absent."""
+    ends: dict[tuple[bytes, int], int] = {}
+    by_view: dict[int, list[types_pb2.Partition]] = {}
+    for offset in committed:
+        by_view.setdefault(offset.view, []).append(offset.partition)
+    for view, partitions in by_view.items():
+        request = partition_leader_pb2.ListOffsetsRequest(
+            isolation=_ISOLATIONS[types_pb2.View.ValueType(view)],
+            queries=[
+                partition_leader_pb2.OffsetQuery(partition=partition, latest=True)
+                for partition in partitions
+            ],
+        )
+        reply: partition_leader_pb2.ListOffsetsReply = session.call(
+            "partition_leader.list_offsets", request
+        )
+        for listed in reply.offsets:
+            if not listed.HasField("error"):
+                ends[listed.partition.topic_id, listed.partition.number] = listed.offset
+    return ends
+
+
+def resolve_positions(
+    session: Session,
+    places: Sequence[tuple[types_pb2.Partition, int | str]],
+    isolation: partition_leader_pb2.Isolation.ValueType = partition_leader_pb2.ISOLATION_COMMITTED,
+) -> list[int]:
+    """Offsets, with EARLIEST and LATEST looked up. Raises OncelogError."""
+    named = [(partition, to) for partition, to in places if isinstance(to, str)]
+    found: Iterator[partition_leader_pb2.ListedOffset] = iter(())
+    if named:
+        request = partition_leader_pb2.ListOffsetsRequest(
+            isolation=isolation,
+            queries=[
+                partition_leader_pb2.OffsetQuery(partition=partition, earliest=True)
+                if to == EARLIEST
+                else partition_leader_pb2.OffsetQuery(partition=partition, latest=True)
+                for partition, to in named
+            ],
+        )
+        reply: partition_leader_pb2.ListOffsetsReply = session.call(
+            "partition_leader.list_offsets", request
+        )
+        for listed in reply.offsets:
+            if listed.HasField("error"):
+                raise from_status(listed.error)
+        found = iter(reply.offsets)
+    return [next(found).offset if isinstance(to, str) else to for _, to in places]
+
+
+def _places(session: Session, target: Target) -> list[tuple[types_pb2.Partition, int | str]]:
+    topic = session.topic(target.topic)
+    numbers = range(len(topic.partitions)) if target.number is None else [target.number]
+    if numbers[-1] >= len(topic.partitions):
+        raise click.UsageError(
+            f"Topic {target.topic} has {len(topic.partitions)} partitions, no {numbers[-1]}."
+        )
+    return [
+        (types_pb2.Partition(topic_id=topic.topic_id, number=number), target.to)
+        for number in numbers
+    ]
+
+
+def _described(
+    offset: pb.CommittedOffset,
+    ends: dict[tuple[bytes, int], int],
+    topics: Mapping[bytes, str],
+) -> dict[str, Any]:
+    committed = offset.offset if offset.HasField("offset") else None
+    end = ends.get((offset.partition.topic_id, offset.partition.number))
+    return {
+        "partition": _place(offset.partition, topics),
+        "offset": committed,
+        "view": "journal" if offset.view == types_pb2.VIEW_JOURNAL else "committed",
+        "end": end,
+        "lag": None if end is None else max(0, end - (committed or 0)),
+        "pending_tx_id": show_id(offset.pending_tx_id) if offset.pending_tx_id else None,
+        "committed": show_time(offset.commit_time_ms),
+        "metadata": offset.metadata,
+    }
+
+
+def _place(partition: types_pb2.Partition, topics: Mapping[bytes, str]) -> str:
+    name = topics.get(partition.topic_id, partition.topic_id.hex())
+    return str(Place(name, partition.number))

@@ -1,0 +1,268 @@
+"""`oncelog topic`: create, list, describe, alter, delete."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import click
+
+from oncelog_server.cli.examples import examples
+from oncelog_server.cli.output import print_fields, print_json, print_table, show_time
+from oncelog_server.cli.session import Session, connected
+from oncelogpb.ids import show_id
+from oncelogpb.v1 import partition_leader_pb2 as pb
+
+
+@click.group()
+def topic() -> None:
+    """Create, look at and change topics."""
+
+
+@topic.command(
+    epilog=examples(
+        "oncelog topic create payments --partitions 3",
+        "oncelog topic create audit --config materialization=reference",
+    )
+)
+@click.argument("name")
+@click.option("--partitions", type=click.IntRange(1), help="Default: the cluster's.")
+@click.option("--replication-factor", type=click.IntRange(1), help="Default: the cluster's.")
+@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
+@click.option("--validate-only", is_flag=True, help="Check, but create nothing.")
+@connected
+def create(
+    session: Session,
+    name: str,
+    partitions: int | None,
+    replication_factor: int | None,
+    configs: tuple[str, ...],
+    validate_only: bool,
+) -> None:
+    """Create a topic, and wait until it can be used.
+
+    Its partitions have leaders then. Those that get none within --timeout are told; the topic is
+    created all the same, and clients wait for them.
+    """
+    request = pb.CreateTopicRequest(
+        name=name,
+        partitions=partitions or 0,
+        replication_factor=replication_factor or 0,
+        configs=parse_configs(configs),
+        validate_only=validate_only,
+    )
+    reply: pb.CreateTopicReply = session.call("partition_leader.create_topic", request)
+    topic = reply.topic if validate_only else session.protocol.led_topic(reply.topic)
+    if session.as_json:
+        print_json(_json(topic))
+    elif validate_only:
+        click.echo(f"topic {name} could be created")
+    else:
+        click.echo(f"created topic {name} with {len(topic.partitions)} partitions")
+        _say_what_lacks(session, topic)
+
+
+@topic.command(name="list", epilog=examples("oncelog topic list", "oncelog topic list --json"))
+@click.option("--internal", is_flag=True, help="With the two control topics.")
+@connected
+def list_(session: Session, internal: bool) -> None:
+    """List topics by name."""
+    request = pb.ListTopicsRequest(internal=internal)
+    reply: pb.ListTopicsReply = session.call("partition_leader.list_topics", request)
+    if session.as_json:
+        print_json([_json(topic) for topic in reply.topics])
+        return
+    print_table(
+        ["TOPIC", "PARTITIONS", "LED", "REPLICATION", "CREATED", "CONFIG"],
+        [
+            [
+                topic.name,
+                len(topic.partitions),
+                sum(partition.HasField("leader") for partition in topic.partitions),
+                topic.replication_factor,
+                show_time(topic.created_ms),
+                _show_configs(topic),
+            ]
+            for topic in reply.topics
+        ],
+        empty="no topics; create one with `oncelog topic create NAME`",
+    )
+
+
+@topic.command(epilog=examples("oncelog topic describe payments"))
+@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@connected
+def describe(session: Session, names: tuple[str, ...]) -> None:
+    """Show a topic's partitions, their leaders, replicas and journals."""
+    request = pb.DescribeTopicsRequest(names=names)
+    reply: pb.DescribeTopicsReply = session.call("partition_leader.describe_topics", request)
+    journals = _journals(session, reply.topics)
+    if session.as_json:
+        print_json(
+            [
+                _json(topic) | {"journals": [_journal(j) for j in journals[topic.topic_id]]}
+                for topic in reply.topics
+            ]
+        )
+        return
+    for described in reply.topics:
+        print_fields(
+            [
+                ("topic", described.name),
+                ("id", described.topic_id.hex()),
+                ("created", show_time(described.created_ms)),
+                ("replication factor", described.replication_factor),
+                ("config", _show_configs(described)),
+            ]
+        )
+        print_table(
+            ["PARTITION", "LEADER", "NODE", "EPOCH", "REPLICAS", "IN SYNC"],
+            [_partition_row(partition) for partition in described.partitions],
+            empty="no partitions",
+        )
+        print_table(
+            ["PARTITION", "COMMITTED END", "JOURNAL", "HIGH WATERMARK", "OPEN TX", "DAMAGED"],
+            [_journal_row(journal) for journal in journals[described.topic_id]],
+            empty="no journal is led now",
+        )
+
+
+@topic.command(
+    epilog=examples(
+        "oncelog topic alter payments --config materialization=reference",
+        "oncelog topic alter payments --reset materialization",
+    )
+)
+@click.argument("name")
+@click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
+@click.option("--reset", "resets", metavar="KEY", multiple=True, help="Back to the default.")
+@connected
+def alter(session: Session, name: str, configs: tuple[str, ...], resets: tuple[str, ...]) -> None:
+    """Change a topic's settings."""
+    changes = parse_configs(configs) | dict.fromkeys(resets, "")
+    if not changes:
+        raise click.UsageError("Say what to change: --config KEY=VALUE or --reset KEY.")
+    request = pb.AlterTopicRequest(name=name, configs=changes)
+    reply: pb.AlterTopicReply = session.call("partition_leader.alter_topic", request)
+    if session.as_json:
+        print_json(_json(reply.topic))
+    else:
+        click.echo(f"changed topic {name}: {_show_configs(reply.topic) or 'all defaults'}")
+
+
+@topic.command(epilog=examples("oncelog topic delete payments --yes"))
+@click.argument("name")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@connected
+def delete(session: Session, name: str, yes: bool) -> None:
+    """Delete a topic and its records, for good."""
+    if not yes:
+        click.confirm(f"Delete topic {name} and all of its records?", abort=True, err=True)
+    request = pb.DeleteTopicRequest(name=name)
+    reply: pb.DeleteTopicReply = session.call("partition_leader.delete_topic", request)
+    if session.as_json:
+        print_json({"name": name, "topic_id": reply.topic_id.hex()})
+    else:
+        click.echo(f"deleted topic {name}")
+
+
+def _say_what_lacks(session: Session, topic: pb.TopicDescription) -> None:
+    lacking = sum(not partition.HasField("leader") for partition in topic.partitions)
+    if lacking:
+        session.say(
+            f"{lacking} of {len(topic.partitions)} partitions have no leader yet: writes to them "
+            f"wait. Look with `oncelog topic describe {topic.name}`"
+        )
+
+
+def parse_configs(pairs: Sequence[str]) -> dict[str, str]:
+    """KEY=VALUE each. Raises UsageError."""
+    configs = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not key or not equals:
+            raise click.UsageError(f"{pair!r} is not KEY=VALUE.")
+        configs[key] = value
+    return configs
+
+
+def _journals(
+    session: Session, topics: Iterable[pb.TopicDescription]
+) -> dict[bytes, list[pb.JournalDescription]]:
+    """By topic id, of the partitions that have a leader: each process tells what it leads."""
+    journals: dict[bytes, list[pb.JournalDescription]] = {topic.topic_id: [] for topic in topics}
+    reply: pb.DescribeJournalsReply = session.call(
+        "partition_leader.describe_journals", pb.DescribeJournalsRequest()
+    )
+    for journal in reply.journals:
+        journals.get(journal.partition.topic_id, []).append(journal)
+    return journals
+
+
+def _journal(journal: pb.JournalDescription) -> dict[str, Any]:
+    first_open = journal.HasField("first_open_position")
+    return {
+        "number": journal.partition.number,
+        "epoch": journal.epoch,
+        "committed_end": journal.committed_end_offset,
+        "log_start": journal.log_start_offset,
+        "log_end": journal.log_end_offset,
+        "high_watermark": journal.high_watermark,
+        "open_transactions": journal.open_transactions,
+        "first_open_position": journal.first_open_position if first_open else None,
+        "damaged": [show_id(tx_id) for tx_id in journal.damaged],
+    }
+
+
+def _journal_row(journal: pb.JournalDescription) -> list[Any]:
+    return [
+        journal.partition.number,
+        journal.committed_end_offset,
+        f"{journal.log_start_offset} to {journal.log_end_offset}",
+        journal.high_watermark,
+        journal.open_transactions,
+        " ".join(show_id(tx_id) for tx_id in journal.damaged) or None,
+    ]
+
+
+def _json(topic: pb.TopicDescription) -> dict[str, Any]:
+    return {
+        "name": topic.name,
+        "topic_id": topic.topic_id.hex(),
+        "replication_factor": topic.replication_factor,
+        "created": show_time(topic.created_ms),
+        "configs": dict(topic.configs),
+        "partitions": [
+            {
+                "number": partition.number,
+                "leader": _address(partition),
+                "leader_node": partition.leader.node_id or None,
+                "epoch": partition.epoch,
+                "replicas": list(partition.replicas),
+                "isr": list(partition.isr),
+            }
+            for partition in topic.partitions
+        ],
+    }
+
+
+def _partition_row(partition: pb.PartitionDescription) -> list[Any]:
+    return [
+        partition.number,
+        _address(partition) or "none",
+        partition.leader.node_id or None,
+        partition.epoch,
+        " ".join(partition.replicas),
+        " ".join(partition.isr),
+    ]
+
+
+def _address(partition: pb.PartitionDescription) -> str | None:
+    if not partition.HasField("leader"):
+        return None
+    endpoint = partition.leader.endpoint
+    return f"{endpoint.host}:{endpoint.port}"
+
+
+def _show_configs(topic: pb.TopicDescription) -> str:
+    return " ".join(f"{key}={value}" for key, value in sorted(topic.configs.items()))

@@ -1,0 +1,351 @@
+"""`oncelog up`: a whole cluster on this machine, for development.
+
+    etcd ─► coordinator, partition_leader, offset_manager ─► ready: every group has a leader
+    Ctrl-C: the services in reverse order, then etcd
+
+A real etcd and real services, each a process with its data below one folder. A second `up` over the
+folder finds the same data at the same addresses. It listens on loopback without TLS, and says so.
+"""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from pathlib import Path
+from typing import Any, Final
+
+import click
+
+from oncelog.protocol import Protocol
+from oncelog_server.cli.examples import examples
+from oncelog_server.cli.failures import ETCD_REFUSED, CommandFailed
+from oncelog_server.cli.folder import (
+    DEFAULT_FOLDER,
+    ONE_PROCESS,
+    Folder,
+    Layout,
+    Ports,
+)
+from oncelog_server.cli.output import error_console, print_json
+from oncelog_server.cli.processes import Service, show_exit
+from oncelog_server.cli.session import json_option
+from oncelog_server.core.ids import CONTROL_PARTITIONS, partition_of_name
+from oncelog_server.runtime.etcd.embedded import (
+    EmbeddedEtcd,
+    EtcdFailed,
+    EtcdNotFound,
+    find_or_build,
+)
+from oncelog_server.runtime.loopback_ports import HOST, is_free
+from oncelog_server.runtime.node_config import PORTS
+from oncelogpb.errors import OncelogError
+from oncelogpb.v1 import cluster_pb2 as pb
+
+READY_TIMEOUT_SECONDS: Final = 60.0
+LOOK_EVERY_SECONDS: Final = 0.2
+METADATA_TIMEOUT_MS: Final = 2_000
+
+
+@click.command(
+    epilog=examples(
+        "oncelog up",
+        "oncelog up --data /tmp/play --free-ports",
+        "oncelog up --one-process --set node.disk_free_floor_bytes=0",
+    )
+)
+@click.option(
+    "--data",
+    "folder_path",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=DEFAULT_FOLDER,
+    show_default=True,
+    help="Folder of everything that it keeps.",
+)
+@click.option(
+    "--ports-from",
+    type=click.IntRange(1, 65_533),
+    help=f"First of three ports. Default: those of the last run, else {PORTS['coordinator']}.",
+)
+@click.option("--free-ports", is_flag=True, help="Take free ports in a new folder, and keep them.")
+@click.option("--one-process", is_flag=True, help="All services in one process.")
+@click.option(
+    "--set", "pairs", metavar="SECTION.KEY=VALUE", multiple=True, help="A setting of the services."
+)
+@click.option("--allow-old-etcd", is_flag=True, help="Also an etcd that can lose data when killed.")
+@click.option("--recover", is_flag=True, help="First rebuild a lost or restored etcd.")
+@click.option("--accept-loss", is_flag=True, help="With --recover: with replicas in doubt, too.")
+@json_option
+def up(
+    folder_path: Path,
+    ports_from: int | None,
+    free_ports: bool,
+    one_process: bool,
+    pairs: tuple[str, ...],
+    allow_old_etcd: bool,
+    recover: bool,
+    accept_loss: bool,
+    as_json: bool,
+) -> None:
+    """Run etcd and the three services on this machine, until Ctrl-C.
+
+    Needs an etcd (3.6.9 or later) on PATH, or builds one, once. Data stays: `oncelog up` again goes
+    on where it was. Other commands in the same directory find it by themselves.
+    """
+    if ports_from and free_ports:
+        raise click.UsageError("--ports-from and --free-ports exclude each other.")
+    if accept_loss and not recover:
+        raise click.UsageError("--accept-loss belongs to --recover.")
+    say = _Said(as_json)
+    with ExitStack() as stack:
+        stop = stack.enter_context(_stop_signals())
+        folder = Folder.take(folder_path)
+        stack.callback(folder.close)
+        layout = _layout(folder, ports_from, free_ports=free_ports, one_process=one_process)
+        etcd = _start_etcd(folder, stack, say, allow_old=allow_old_etcd)
+        if recover:
+            _recover(folder, layout, etcd, say, accept_loss=accept_loss)
+        services = [_service(folder, layout, name, etcd, pairs) for name in layout.processes]
+        stack.callback(_stop_all, services, say)
+        for service in services:
+            service.start()
+        if not _wait_ready(services, etcd, say, stop):
+            return
+        bootstrap = ",".join(service.address for service in services)
+        folder.announce(bootstrap)
+        say.ready(bootstrap)
+        while not stop():
+            _require_alive(services, etcd)
+            time.sleep(LOOK_EVERY_SECONDS)
+
+
+# ---------------------------------------------------------------------------------------- start
+
+
+def _layout(
+    folder: Folder, ports_from: int | None, *, free_ports: bool, one_process: bool
+) -> Layout:
+    """What the folder says, where it is not new. Raises CommandFailed where that contradicts."""
+    processes = (ONE_PROCESS,) if one_process else tuple(PORTS)
+    kept = folder.layout()
+    if kept is not None and kept.processes != processes:
+        option = "without --one-process" if one_process else "with --one-process"
+        raise CommandFailed(
+            f"the data in {folder.path} is of {len(kept.processes)} process(es), each with its own "
+            f"journals: run it {option}, or choose another folder with --data"
+        )
+    ports = _ports(kept, ports_from, free_ports=free_ports)
+    busy = [ports.of(process) for process in processes if not is_free(ports.of(process))]
+    if busy:
+        raise CommandFailed(
+            f"port {busy[0]} is in use, perhaps by another `oncelog up`; stop that one, or choose "
+            "others with --ports-from N (in a new folder also --free-ports)"
+        )
+    layout = Layout(ports, processes)
+    folder.keep_layout(layout)
+    return layout
+
+
+def _ports(kept: Layout | None, ports_from: int | None, *, free_ports: bool) -> Ports:
+    if ports_from:
+        return Ports.consecutive(ports_from)
+    if kept is not None:
+        return kept.ports
+    return Ports.free() if free_ports else Ports(**PORTS)
+
+
+def _start_etcd(folder: Folder, stack: ExitStack, say: _Said, *, allow_old: bool) -> EmbeddedEtcd:
+    try:
+        binary = find_or_build(say.progress, allow_old=allow_old)
+        etcd = EmbeddedEtcd(folder.path / "etcd", binary)
+        stack.callback(etcd.stop)
+        etcd.start()
+    except (EtcdNotFound, EtcdFailed) as error:
+        raise CommandFailed(str(error)) from error
+    say.started("etcd", etcd.endpoint, etcd.log_path)
+    return etcd
+
+
+def _recover(
+    folder: Folder, layout: Layout, etcd: EmbeddedEtcd, say: _Said, *, accept_loss: bool
+) -> None:
+    """Raises CommandFailed."""
+    # Imported here: other runs need nothing of it.
+    from oncelog_server.cli import recover
+    from oncelog_server.runtime.cluster_recovery.perform import Loss, Replace
+    from oncelog_server.runtime.etcd.client import EtcdClient
+
+    recovered = recover.run(
+        [path for process in layout.processes if (path := folder.data_of(process)).is_dir()],
+        lambda: EtcdClient([etcd.endpoint]),
+        Replace.WHAT_IS_REFUSED,
+        Loss.ACCEPTED if accept_loss else Loss.REFUSED,
+    )
+    say.recovered(recovered.surveyed.cluster.recovery, [d.why for d in recovered.plan.doubts])
+
+
+def _service(
+    folder: Folder, layout: Layout, name: str, etcd: EmbeddedEtcd, pairs: tuple[str, ...]
+) -> Service:
+    address = f"{HOST}:{layout.ports.of(name)}"
+    roles = list(PORTS) if name == ONE_PROCESS else [name]
+    arguments = [
+        "serve",
+        *roles,
+        f"--data={folder.data_of(name)}",
+        f"--listen={address}",
+        f"--etcd={etcd.endpoint}",
+        *(f"--set={pair}" for pair in pairs),
+    ]
+    return Service(name, arguments, address=address, log=folder.log_of(name))
+
+
+def _wait_ready(
+    services: list[Service], etcd: EmbeddedEtcd, say: _Said, stop: Callable[[], bool]
+) -> bool:
+    """One line per service as it becomes ready. False where it was stopped meanwhile."""
+    give_up = time.monotonic() + READY_TIMEOUT_SECONDS
+    waiting = list(services)
+    with Protocol(",".join(service.address for service in services)) as protocol:
+        while not stop():
+            _require_alive(services, etcd)
+            ready, missing = _ready_addresses(protocol)
+            for service in [service for service in waiting if service.address in ready]:
+                say.started(service.name, service.address, service.log)
+                waiting.remove(service)
+            if not waiting and not missing:
+                return True
+            if time.monotonic() > give_up:
+                raise CommandFailed(_not_ready(waiting or services, missing))
+            time.sleep(LOOK_EVERY_SECONDS)
+    return False
+
+
+def _ready_addresses(protocol: Protocol) -> tuple[set[str], str]:
+    """Addresses of the processes that etcd shows, and what has no leader yet ("": all have)."""
+    groups = _group_per_partition()
+    request = pb.GetMetadataRequest(
+        journal_partitions=range(CONTROL_PARTITIONS), consumer_groups=groups
+    )
+    try:
+        metadata: pb.GetMetadataReply = protocol.call(
+            "cluster.get_metadata", request, METADATA_TIMEOUT_MS
+        )
+    except OncelogError as error:
+        return set(), str(error)
+    ready = {f"{node.endpoint.host}:{node.endpoint.port}" for node in metadata.nodes}
+    for what, routes, expected in (
+        ("__transaction_control", metadata.journal_partitions, CONTROL_PARTITIONS),
+        ("__consumer_offsets", metadata.consumer_groups, len(groups)),
+    ):
+        led = sum(route.HasField("leader") for route in routes)
+        if led < expected:
+            return ready, f"{led} of {expected} partitions of {what} have a leader"
+    return ready, ""
+
+
+def _group_per_partition() -> list[str]:
+    """Names of groups, one for each partition of `__consumer_offsets`."""
+    found: dict[int, str] = {}
+    number = 0
+    while len(found) < CONTROL_PARTITIONS:
+        found.setdefault(partition_of_name(f"up-{number}"), f"up-{number}")
+        number += 1
+    return list(found.values())
+
+
+# ----------------------------------------------------------------------------------------- watch
+
+
+def _require_alive(services: list[Service], etcd: EmbeddedEtcd) -> None:
+    """Raises CommandFailed with the last words of who died."""
+    for service in services:
+        if service.exit_code == ETCD_REFUSED:
+            raise CommandFailed(
+                f"{service.name} does not work with the etcd of this folder:\n{service.tail()}\n"
+                "If etcd's data was removed or restored, `oncelog up --recover` rebuilds it from "
+                "the data of the services, which is untouched."
+            )
+        if service.exit_code is not None:
+            raise CommandFailed(
+                f"{service.name} ended by itself ({show_exit(service.exit_code)}). The end of its "
+                f"log, {service.log}:\n{service.tail()}"
+            )
+    if not etcd.alive():
+        raise CommandFailed(f"etcd ended by itself; see its log, {etcd.log_path}")
+
+
+def _not_ready(waiting: list[Service], missing: str) -> str:
+    names = ", ".join(service.name for service in waiting)
+    return (
+        f"not ready within {READY_TIMEOUT_SECONDS:.0f} s ({names}): {missing or 'no sign of life'}."
+        f" The end of {waiting[0].log}:\n{waiting[0].tail()}"
+    )
+
+
+def _stop_all(services: list[Service], say: _Said) -> None:
+    """Mirror of the start."""
+    for service in reversed(services):
+        clean = service.stop()
+        if service.pid is not None:
+            say.stopped(service.name, clean=clean)
+
+
+@contextmanager
+def _stop_signals() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM came. They interrupt nothing: the loop looks often enough."""
+    received: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+class _Said:
+    """One line per service, for people or as JSON. Nobody has to read it: where stdout is closed,
+    the services are still watched, and stopped in order."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+
+    def progress(self, text: str) -> None:
+        with suppress(OSError):
+            error_console().print(text, markup=False)
+
+    def started(self, name: str, address: str, log: Path) -> None:
+        self._say(
+            f"{name:<17} {address:<21} log: {log}",
+            {"service": name, "address": address, "log": str(log)},
+        )
+
+    def recovered(self, recovery: int, doubts: Sequence[str]) -> None:
+        self._say(
+            "\n".join([f"etcd is of recovery {recovery} of this cluster", *doubts]),
+            {"recovery": recovery, "doubts": list(doubts)},
+        )
+
+    def ready(self, bootstrap: str) -> None:
+        self._say(
+            f"ready: {bootstrap} (this machine only, without TLS). Ctrl-C stops it.",
+            {"ready": True, "bootstrap": bootstrap},
+        )
+
+    def stopped(self, name: str, *, clean: bool) -> None:
+        self._say(
+            f"{name:<17} {'stopped' if clean else 'killed: it did not end in time'}",
+            {"stopped": name, "clean": clean},
+        )
+
+    def _say(self, text: str, value: dict[str, Any]) -> None:
+        with suppress(OSError):
+            if self._as_json:
+                print_json(value)
+            else:
+                click.echo(text)

@@ -1,0 +1,282 @@
+"""What the coordinator can be asked, what it is told, and what it answers. PURE.
+
+Commands are decided and may be journaled; signals only change volatile state. A command is checked
+for its shape before it gets here (`wire`): sizes are in range, a manifest names each part once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from enum import Enum, IntEnum
+from typing import NamedTuple
+
+import msgspec
+
+from oncelog_server.coordinator.values import (
+    AbortCause,
+    CommitSeq,
+    Manifest,
+    OneShotBatch,
+    OneShotOffsets,
+    Refusal,
+)
+from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
+from oncelog_server.core.machine import Tick
+
+# ------------------------------------------------------------------------------------- commands
+
+
+class Identity(msgspec.Struct, frozen=True, array_like=True):
+    """Who asks: a producer and the generation it holds."""
+
+    producer_id: ProducerId
+    generation: Generation
+
+
+class InitProducer(msgspec.Struct, frozen=True):
+    """Reply: ProducerGranted."""
+
+    group: str
+    # "": unnamed.
+    name: str
+    instance_id: bytes
+
+
+class BeginTransaction(msgspec.Struct, frozen=True):
+    """Reply: BeginAnswer."""
+
+    producer: Identity
+    request_id: int
+    # 0: the default.
+    timeout_ms: int = 0
+    commit_seq: CommitSeq | None = None
+    parts: tuple[PartitionId, ...] = ()
+
+
+class CommitTransaction(msgspec.Struct, frozen=True):
+    """Reply: CommitAnswer. `begin_next`'s producer is the one of the commit."""
+
+    tx_id: TxId
+    producer: Identity
+    manifest: Manifest
+    commit_seq: CommitSeq | None = None
+    begin_next: BeginTransaction | None = None
+
+
+class AbortTransaction(msgspec.Struct, frozen=True):
+    """Reply: AbortAnswer."""
+
+    tx_id: TxId
+    # None: an operator's.
+    producer: Identity | None
+    parts: tuple[PartitionId, ...] = ()
+
+
+class Transact(msgspec.Struct, frozen=True):
+    """Reply: TransactAnswer."""
+
+    producer: Identity
+    request_number: int
+    batches: tuple[OneShotBatch, ...]
+    offsets: OneShotOffsets | None = None
+    commit_seq: CommitSeq | None = None
+
+
+class AnswerOffsets(msgspec.Struct, frozen=True):
+    """What the offset manager said about a staged one-shot. Reply: the TxIds that are decided."""
+
+    tx_id: TxId
+    # None: the offsets are pending.
+    refusal: Refusal | None
+
+
+class FinishTransactions(msgspec.Struct, frozen=True):
+    """Every participant of these has acknowledged. Reply: None."""
+
+    tx_ids: tuple[TxId, ...]
+
+
+Command = (
+    InitProducer
+    | BeginTransaction
+    | CommitTransaction
+    | AbortTransaction
+    | Transact
+    | AnswerOffsets
+    | FinishTransactions
+    | Tick
+)
+
+# -------------------------------------------------------------------------------------- signals
+
+
+class MarkerStatus(IntEnum):
+    """The numbers of oncelogpb.v1.MarkerResult.Status."""
+
+    APPLIED = 1
+    DAMAGED = 2
+    GONE = 3
+
+
+class Exposure(NamedTuple):
+    """Where the records of one part became readable."""
+
+    partition: PartitionId
+    writer: int
+    first_offset: int
+    record_count: int
+    damaged: bool = False
+
+
+class MarkerResult(NamedTuple):
+    """A participant's acknowledgement of one marker."""
+
+    tx_id: TxId
+    status: MarkerStatus
+    exposed: Sequence[Exposure] = ()
+
+
+class MarkersSent(NamedTuple):
+    """A group of markers is under way: the participant is owed nothing until it is answered."""
+
+    participant: PartitionId
+
+
+class MarkersAnswered(NamedTuple):
+    """The answer to the group that is under way; without results after a failure."""
+
+    participant: PartitionId
+    results: Sequence[MarkerResult] = ()
+    # It answered DISK_FULL: one-shots to it are refused until it takes markers again.
+    disk_full: bool = False
+
+
+class OffsetsSent(NamedTuple):
+    """A staged one-shot's offsets are under way to the offset manager, until it answers."""
+
+    tx_id: TxId
+
+
+class PartitionAsked(NamedTuple):
+    """A participant's question: it takes part, and so many bytes came since it last asked."""
+
+    tx_id: TxId
+    producer: Identity
+    partition: PartitionId
+    bytes_received: int
+
+
+class SessionOpened(NamedTuple):
+    """A producer holds its session on this stream."""
+
+    producer: Identity
+    stream_id: int
+
+
+class SessionEnded(NamedTuple):
+    """The stream of a session ended. Ignored where the producer has moved to another."""
+
+    producer: Identity
+    stream_id: int
+
+
+# -------------------------------------------------------------------------------------- answers
+
+
+class ProducerGranted(NamedTuple):
+    """INIT is durable, and all that was open of older generations is decided."""
+
+    producer: Identity
+    # 0: none.
+    last_committed: TxId
+    last_committed_visible: bool
+    last_commit_seq: CommitSeq | None
+
+
+class BeginResult(Enum):
+    OPEN = "open"
+    COMMITTED = "committed"
+    ABORTED = "aborted"
+    ALREADY_COMMITTED = "already committed"
+
+
+class BeginAnswer(NamedTuple):
+    """What a request id leads to."""
+
+    result: BeginResult
+    # 0 with ALREADY_COMMITTED.
+    tx_id: TxId = TxId(0)
+    cause: AbortCause = AbortCause.NONE
+
+
+class CommitAnswer(NamedTuple):
+    """Decided to commit; or committed before under this commit_seq."""
+
+    already_committed: bool = False
+    # Every participant has acknowledged.
+    visible: bool = False
+    next: BeginAnswer | None = None
+
+
+class AbortAnswer(NamedTuple):
+    """Decided to abort."""
+
+    cause: AbortCause
+
+
+class TransactAnswer(NamedTuple):
+    """Of a one-shot. STAGED is no answer for a client: wait for the decision, then ask again."""
+
+    tx_id: TxId
+    staged: bool = False
+    already_committed: bool = False
+    visible: bool = False
+
+
+# ----------------------------------------------------------------------------------------- owed
+
+
+class OwedMarker(NamedTuple):
+    """One outcome for one participant."""
+
+    tx_id: TxId
+    prepare_offset: int
+    committed: bool
+    producer: Identity
+    # (writer, record count)
+    parts: Iterable[tuple[int, int]]
+    batch: OneShotBatch | None
+
+
+class OweMarkers(NamedTuple):
+    """All markers that are due at one participant, in PREPARE order."""
+
+    participant: PartitionId
+    markers: Sequence[OwedMarker]
+
+
+class OweOffsets(NamedTuple):
+    """Offsets of a staged one-shot, to be made pending at the offset manager."""
+
+    tx_id: TxId
+    producer: Identity
+    offsets: OneShotOffsets
+    # The producer's latest transaction with offsets of this group that is decided COMMIT and not
+    # known to be visible: `from` may chain on it. 0: none.
+    after: TxId
+
+
+class OweDecision(NamedTuple):
+    """A staged one-shot that needs no word of the offset manager, and whose turn has come. It is
+    decided together with the one before it, but a crash can lose the later of two records."""
+
+    tx_id: TxId
+
+
+class OweFinish(NamedTuple):
+    """Transactions that every participant has acknowledged: journal that they are over."""
+
+    tx_ids: Sequence[TxId]
+
+
+Owed = OweMarkers | OweOffsets | OweDecision | OweFinish

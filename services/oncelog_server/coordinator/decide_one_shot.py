@@ -1,0 +1,220 @@
+"""Transact, and what the offset manager says about it (design §7, "One-shot transactions"). PURE.
+
+Order of precedence: a request of an earlier generation that was accepted: its old answer ·
+UNKNOWN_PRODUCER, PRODUCER_FENCED · a known request number: its old answer ·
+STALE_REQUEST_ID · OUT_OF_ORDER_SEQUENCE · CONCURRENT_TRANSACTION (open, or the same commit_seq in
+flight) · ALREADY_COMMITTED by commit_seq (uses the number up) · THROTTLED (16 in flight) ·
+LIMIT_EXCEEDED · DISK_FULL and THROTTLED of a target · STAGED or PREPARE_COMMIT.
+
+After PREPARE nobody says no: whatever a participant could refuse is refused before the append. A
+refusal does not use the request number up, ALREADY_COMMITTED does.
+"""
+
+from __future__ import annotations
+
+from oncelog_server.coordinator.commands import AnswerOffsets, Transact, TransactAnswer
+from oncelog_server.coordinator.decide_begin import require_open_slot
+from oncelog_server.coordinator.decide_end import abort_record, ended
+from oncelog_server.coordinator.identify import concurrent, require_producer
+from oncelog_server.coordinator.producers import (
+    ONE_SHOTS_IN_FLIGHT_MAX,
+    OneShotRequest,
+    OneShotState,
+    Producer,
+)
+from oncelog_server.coordinator.records import (
+    OneShotPrepared,
+    OneShotSkipped,
+    OneShotStaged,
+    PreparedCommit,
+    Record,
+)
+from oncelog_server.coordinator.state import CoordinatorState
+from oncelog_server.coordinator.transactions import State, Transaction
+from oncelog_server.coordinator.values import NO_PARTS, AbortCause, Refusal
+from oncelog_server.core.ids import TxId, compose_tx_id
+from oncelog_server.core.machine import Decision
+from oncelogpb import errors
+from oncelogpb.errors import (
+    DiskFull,
+    OncelogError,
+    OutOfOrderSequence,
+    StaleRequestId,
+    Throttled,
+)
+
+# When a THROTTLED caller should come back.
+RETRY_AFTER_MS = 50
+
+
+def decide_transact(state: CoordinatorState, command: Transact) -> Decision[Record]:
+    former = _former(state, command)
+    if former is not None:
+        return Decision((), _old_answer(state, former))
+    producer = require_producer(state, command.producer)
+    known = producer.one_shot_request(command.request_number)
+    if known is not None:
+        return Decision((), _old_answer(state, known))
+    _require_next_number(producer, command.request_number)
+    _require_no_rival(state, producer, command)
+    last_seq = producer.committed_seq
+    if last_seq is not None and last_seq.covers(command.commit_seq):
+        skipped = OneShotSkipped(producer.producer_id, producer.generation, command.request_number)
+        return Decision((skipped,), TransactAnswer(TxId(0), already_committed=True))
+    _require_room(state, producer, command)
+    return _accept(state, producer, command)
+
+
+def decide_answer(state: CoordinatorState, command: AnswerOffsets) -> Decision[Record]:
+    """The offset manager's word about a head; then those behind it that need no word are decided
+    too. A repeated answer changes nothing."""
+    transaction = state.transactions.get(command.tx_id)
+    if transaction is None or transaction.state is not State.STAGED:
+        return Decision((), ())
+    producer = state.producers[transaction.producer_id]
+    assert producer.staged[0] == command.tx_id, "one-shots are decided in request order"
+    records: list[Record] = []
+    if command.refusal is None:
+        records.append(_prepare(transaction))
+    else:
+        records.append(
+            abort_record(
+                state,
+                transaction,
+                AbortCause.OFFSETS,
+                () if transaction.offsets is None else (transaction.offsets.participant,),
+                command.refusal,
+            )
+        )
+    decided = [command.tx_id]
+    for tx_id in producer.staged[1:]:
+        follower = state.transactions[tx_id]
+        if follower.offsets is not None:
+            break
+        records.append(_prepare(follower))
+        decided.append(tx_id)
+    return Decision(records, tuple(decided))
+
+
+def _accept(state: CoordinatorState, producer: Producer, command: Transact) -> Decision[Record]:
+    tx_id = compose_tx_id(state.journal_partition, state.next_offset)
+    if command.offsets is None and not producer.staged:
+        prepared = OneShotPrepared(
+            tx_id,
+            producer.producer_id,
+            producer.generation,
+            command.request_number,
+            command.commit_seq,
+            command.batches,
+        )
+        return Decision((prepared,), TransactAnswer(tx_id))
+    staged = OneShotStaged(
+        tx_id,
+        producer.producer_id,
+        producer.generation,
+        command.request_number,
+        command.commit_seq,
+        command.batches,
+        command.offsets,
+    )
+    return Decision((staged,), TransactAnswer(tx_id, staged=True))
+
+
+def _prepare(transaction: Transaction) -> PreparedCommit:
+    return PreparedCommit(
+        transaction.tx_id,
+        transaction.producer_id,
+        transaction.generation,
+        transaction.begin_ms,
+        transaction.timeout_ms,
+        transaction.commit_seq,
+        NO_PARTS,
+    )
+
+
+def _former(state: CoordinatorState, command: Transact) -> OneShotRequest | None:
+    """PRODUCER_FENCED promises that nothing happened; to what was accepted before the fence, that
+    would be a lie (I4)."""
+    producer = state.producers.get(command.producer.producer_id)
+    if producer is None:
+        return None
+    return producer.former_one_shot(command.producer.generation, command.request_number)
+
+
+def _old_answer(state: CoordinatorState, known: OneShotRequest) -> TransactAnswer | OncelogError:
+    match known.state:
+        case OneShotState.STAGED:
+            return TransactAnswer(known.tx_id, staged=True)
+        case OneShotState.SKIPPED:
+            return TransactAnswer(TxId(0), already_committed=True)
+        case OneShotState.ABORTED:
+            return _remembered(known)
+    over = known.tx_id not in state.transactions
+    visible = over or state.deliveries.is_visible(known.tx_id)
+    return TransactAnswer(known.tx_id, visible=visible)
+
+
+def _remembered(known: OneShotRequest) -> OncelogError:
+    if known.refusal is None:
+        return ended(known.tx_id, "aborted", AbortCause.OFFSETS)
+    error = errors.BY_REASON[known.refusal.reason](known.refusal.message)
+    error.metadata = dict(known.refusal.metadata)
+    return error
+
+
+def _require_next_number(producer: Producer, request_number: int) -> None:
+    if request_number < producer.next_request_number:
+        raise StaleRequestId(
+            "this request number is below those that are remembered; its outcome is not known here",
+            expected=producer.next_request_number,
+        )
+    if request_number > producer.next_request_number:
+        raise OutOfOrderSequence(
+            "request numbers are consecutive; an earlier request is missing",
+            expected=producer.next_request_number,
+        )
+
+
+def _require_no_rival(state: CoordinatorState, producer: Producer, command: Transact) -> None:
+    """why.md: beside an open transaction its TxId would move "highest ended" past the open one."""
+    if producer.open_tx:
+        raise concurrent(producer.open_tx, "the producer has an open transaction; end it first")
+    for tx_id in producer.staged:
+        in_flight = state.transactions[tx_id].commit_seq
+        if in_flight is not None and in_flight.covers(command.commit_seq):
+            raise concurrent(tx_id, "this commit_seq is in flight and not decided yet; try again")
+
+
+def _require_room(state: CoordinatorState, producer: Producer, command: Transact) -> None:
+    oldest = producer.oldest_staged_number()
+    if oldest is not None and command.request_number - oldest >= ONE_SHOTS_IN_FLIGHT_MAX:
+        raise _throttled("one_shots_in_flight_max", ONE_SHOTS_IN_FLIGHT_MAX)
+    require_open_slot(state)
+    config, deliveries = state.config, state.deliveries
+    if deliveries.payload_bytes >= config.one_shot_undelivered_bytes_max:
+        raise _throttled("one_shot_undelivered_bytes_max", config.one_shot_undelivered_bytes_max)
+    for batch in command.batches:
+        if deliveries.is_disk_full(batch.partition):
+            raise DiskFull(
+                f"the leader of {batch.partition} has no disk space; it takes no new data",
+                partition=batch.partition.number,
+                topic_id=batch.partition.topic_id.hex(),
+            )
+        markers, size_bytes = deliveries.backlog(batch.partition)
+        if markers >= config.marker_backlog_max:
+            raise _throttled("marker_backlog_max", config.marker_backlog_max)
+        if size_bytes >= config.marker_backlog_bytes_max:
+            raise _throttled("marker_backlog_bytes_max", config.marker_backlog_bytes_max)
+
+
+def _throttled(limit: str, value: int) -> Throttled:
+    return Throttled(
+        f"{limit} ({value}) is reached: markers wait to be taken; try again",
+        limit=limit,
+        retry_after_ms=RETRY_AFTER_MS,
+    )
+
+
+def refusal_of(error: OncelogError) -> Refusal:
+    """What is remembered of the offset manager's no."""
+    return Refusal(error.reason, error.message, dict(error.metadata))

@@ -1,0 +1,36 @@
+"""Tick: what ends by itself. Idle timeouts, lifetimes, sessions, unnamed producers (§7). PURE.
+
+What expires loses its TxId, not its producer: the generation stays.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from oncelog_server.coordinator.decide_end import abort_record
+from oncelog_server.coordinator.decide_producer import forget_idle
+from oncelog_server.coordinator.records import Record
+from oncelog_server.coordinator.state import CoordinatorState
+from oncelog_server.coordinator.values import AbortCause
+from oncelog_server.core.ids import TxId
+from oncelog_server.core.machine import Decision, Instant
+
+# Transactions that one Tick aborts at most for each cause, so that no turn of the loop is long.
+EXPIRED_PER_TICK_MAX: Final = 1_000
+
+
+def decide_tick(state: CoordinatorState, now: Instant) -> Decision[Record]:
+    causes: dict[TxId, AbortCause] = {}
+    for timers in (state.idle, state.lifetime):
+        for tx_id in timers.due(EXPIRED_PER_TICK_MAX):
+            causes[tx_id] = AbortCause.TIMEOUT
+    for producer_id, generation in state.sessions.over(EXPIRED_PER_TICK_MAX):
+        producer = state.producers.get(producer_id)
+        if producer is not None and producer.generation == generation and producer.open_tx:
+            causes.setdefault(producer.open_tx, AbortCause.SESSION)
+    records: list[Record] = [
+        abort_record(state, state.transactions[tx_id], cause)
+        for tx_id, cause in sorted(causes.items())
+    ]
+    records += forget_idle(state, now)
+    return Decision(records)

@@ -1,0 +1,73 @@
+"""What became of a transaction, as far as it is below the HW. PURE reads.
+
+design §6 "Unknown transactions cannot hang". An answer that makes a participant abort is given only
+from below the HW and only for a TxId below it (why.md: a paused coordinator does not know T, which
+began at its successor; p aborts T; T commits).
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+from oncelog_server.coordinator.commands import Identity
+from oncelog_server.coordinator.outcomes import Outcome
+from oncelog_server.coordinator.state import CoordinatorState
+from oncelog_server.coordinator.transactions import DECIDED, State, Transaction
+from oncelog_server.core.ids import PartitionId, TxId, journal_offset_of
+
+
+class Verdict(IntEnum):
+    """The numbers of oncelogpb.v1.Answer.Verdict."""
+
+    LATER = 1
+    ONGOING = 2
+    COMMITTED_WITH_YOU = 3
+    COMMITTED_WITHOUT_YOU = 4
+    ABORTED = 5
+    EXPIRED = 6
+    NEVER = 7
+
+
+def verdict(
+    state: CoordinatorState,
+    tx_id: TxId,
+    producer: Identity,
+    partition: PartitionId,
+    *,
+    below: int,
+) -> Verdict | None:
+    """None: the machine does not keep it. It ended, or never was: `verdict_of` its outcome."""
+    if below <= journal_offset_of(tx_id):
+        return Verdict.LATER
+    transaction = state.transactions.get(tx_id)
+    if transaction is None:
+        if partition in state.damaged.get(tx_id, ()):
+            return Verdict.COMMITTED_WITH_YOU
+        return None
+    if transaction.identity != producer:
+        return Verdict.NEVER
+    if not is_decided(transaction, below=below):
+        return Verdict.ONGOING
+    if transaction.state is State.PREPARE_ABORT:
+        return Verdict.ABORTED
+    if transaction.takes_part(partition):
+        return Verdict.COMMITTED_WITH_YOU
+    return Verdict.COMMITTED_WITHOUT_YOU
+
+
+def verdict_of(outcome: Outcome | None, producer: Identity) -> Verdict:
+    """Of a transaction that the machine does not keep and whose TxId is below the HW."""
+    if outcome is None:
+        return Verdict.NEVER
+    if outcome.expired:
+        return Verdict.EXPIRED
+    if outcome.producer != producer:
+        return Verdict.NEVER
+    # Over means that every partition in the manifest has acknowledged its marker: one that still
+    # holds data of it is not in the manifest.
+    return Verdict.COMMITTED_WITHOUT_YOU if outcome.committed else Verdict.ABORTED
+
+
+def is_decided(transaction: Transaction, *, below: int) -> bool:
+    """Its PREPARE is durable."""
+    return transaction.state in DECIDED and transaction.prepare_offset < below

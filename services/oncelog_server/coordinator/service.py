@@ -1,0 +1,415 @@
+"""Handlers of the Coordinator service: authorize, decode, submit, encode.
+
+Who may call at all is decided before a handler runs (`runtime/rpc`); which producer may do what is
+decided by the machine. InitProducer is led by the group's journal partition, everything after it by
+the one in the top 16 bits of the producer id or TxId.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, NoReturn
+
+from oncelog_server.coordinator import describe, wire
+from oncelog_server.coordinator.commands import (
+    BeginAnswer,
+    BeginResult,
+    CommitAnswer,
+    CommitTransaction,
+    Exposure,
+    PartitionAsked,
+    ProducerGranted,
+    SessionEnded,
+    SessionOpened,
+    Transact,
+    TransactAnswer,
+)
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.decide_end import Elsewhere
+from oncelog_server.coordinator.endings import Endings, state_of
+from oncelog_server.coordinator.questions import Verdict, verdict, verdict_of
+from oncelog_server.coordinator.state import CoordinatorState
+from oncelog_server.coordinator.transactions import DECIDED
+from oncelog_server.coordinator.values import OneShotBatch
+from oncelog_server.coordinator.waiting import Waiting
+from oncelog_server.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    CONTROL_PARTITIONS,
+    TRANSACTION_CONTROL_ID,
+    PartitionId,
+    TopicId,
+    TxId,
+    control_partition,
+    journal_offset_of,
+    journal_partition_of,
+)
+from oncelog_server.core.ports import Call, Replica, TopicInfo
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.wire import partition_id
+from oncelogpb import records
+from oncelogpb.errors import (
+    Damaged,
+    InvalidArgument,
+    TooLarge,
+    TryAgain,
+    Unavailable,
+    UnknownOutcome,
+    UnknownPartition,
+    UnknownTopic,
+)
+from oncelogpb.v1 import coordinator_pb2 as pb
+from oncelogpb.v1 import types_pb2 as types
+
+QUESTIONS_MAX: Final = 1_000
+LISTED_DEFAULT: Final = 1_000
+LISTED_MAX: Final = 5_000
+
+
+class CoordinatorService:
+    """One per process."""
+
+    def __init__(
+        self,
+        config: CoordinatorConfig,
+        env: RoleEnv,
+        waiting: Waiting,
+        endings: Callable[[Replica, RoleEnv], Endings],
+    ) -> None:
+        self._config = config
+        self._env = env
+        self._waiting = waiting
+        self._endings_of = endings
+        # Sessions whose stream tells its end. Invariant: one per producer and stream.
+        self._held: set[SessionOpened] = set()
+        self._batch_limits = records.BatchLimits(
+            max_batch_bytes=config.one_shot_bytes_max,
+            decompressed_bytes_max=config.one_shot_decompressed_bytes_max,
+        )
+
+    # ----------------------------------------------------------------------------------- producers
+
+    async def init_producer(
+        self, request: pb.InitProducerRequest, call: Call
+    ) -> pb.InitProducerReply:
+        command = wire.init_producer(request)
+        if request.session and not call.stream_id:
+            raise InvalidArgument("a session needs a stream to be held on", field="session")
+        replica = self._env.replicas.lead(control_partition(TRANSACTION_CONTROL_ID, command.group))
+        granted: ProducerGranted = await replica.submit(command)
+        if request.session:
+            self._hold_session(replica, granted, call)
+        self._env.reporter.count("producers_initialized")
+        return wire.granted(granted, self._config)
+
+    def _hold_session(self, replica: Replica, granted: ProducerGranted, call: Call) -> None:
+        session = SessionOpened(granted.producer, call.stream_id)
+        replica.signal(session)
+        if session in self._held:
+            # Asked for again on its stream: one end is enough.
+            return
+        self._held.add(session)
+
+        def ended() -> None:
+            self._held.discard(session)
+            replica.signal(SessionEnded(*session))
+
+        call.on_stream_end(ended)
+
+    # -------------------------------------------------------------------------------- transactions
+
+    async def begin_transaction(
+        self, request: pb.BeginTransactionRequest, call: Call
+    ) -> pb.BeginTransactionReply:
+        command = wire.begin_transaction(request, self._config)
+        self._require_partitions(command.parts)
+        replica = self._lead(command.producer.producer_id, "producer")
+        before = replica.log_end
+        answer: BeginAnswer = await replica.submit(command)
+        self._count_begun(answer, before)
+        return wire.begun(answer)
+
+    async def commit_transaction(
+        self, request: pb.CommitTransactionRequest, call: Call
+    ) -> pb.CommitTransactionReply:
+        command = wire.commit_transaction(request, self._config)
+        self._require_partitions(command.manifest.participants())
+        if command.begin_next is not None:
+            self._require_partitions(command.begin_next.parts)
+        replica = self._lead(command.tx_id, "tx_id")
+        arrived_ms = self._env.clock.now().monotonic_ms
+        before = replica.log_end
+        try:
+            answer: CommitAnswer = await replica.submit(command)
+        except Elsewhere:
+            answer = await self._repeat_commit(replica, command)
+        self._observe("commit_prepare", arrived_ms)
+        if answer.next is not None:
+            self._count_begun(answer.next, before)
+        visible = answer.visible
+        exposed: Sequence[Exposure] = ()
+        if answer.already_committed:
+            self._env.reporter.count("already_committed")
+        elif request.wait == types.WAIT_VISIBLE:
+            exposed = await self._visible(replica, command.tx_id, call)
+            visible = True
+            self._observe("commit_visible", arrived_ms)
+        return wire.committed(answer, visible=visible, exposed=exposed)
+
+    async def _repeat_commit(self, replica: Replica, command: CommitTransaction) -> CommitAnswer:
+        answer = await self._endings(replica).repeat_commit(command)
+        if command.begin_next is not None:
+            # Idempotent by its own request id.
+            answer = answer._replace(next=await replica.submit(command.begin_next))
+        return answer
+
+    async def abort_transaction(
+        self, request: pb.AbortTransactionRequest, call: Call
+    ) -> pb.AbortTransactionReply:
+        command = wire.abort_transaction(request, self._config)
+        self._require_partitions(command.parts)
+        replica = self._lead(command.tx_id, "tx_id")
+        try:
+            await replica.submit(command)
+        except Elsewhere:
+            self._endings(replica).repeat_abort(command)
+        return pb.AbortTransactionReply(state=types.TRANSACTION_STATE_ABORTED)
+
+    async def transact(self, request: pb.TransactRequest, call: Call) -> pb.TransactReply:
+        command = wire.transact(request, self._config)
+        replica = self._lead(command.producer.producer_id, "producer")
+        for batch in command.batches:
+            topic = self._env.directory.topic_by_id(batch.partition.topic_id)
+            if topic is None:
+                await self._refuse_unknown(batch.partition.topic_id)
+            else:
+                self._require_sound(batch, topic)
+        replica.require_room()
+        arrived_ms = self._env.clock.now().monotonic_ms
+        before = replica.log_end
+        answer = await self._decided(replica, command, call)
+        self._observe("commit_prepare", arrived_ms)
+        self._count_one_shot(answer, before)
+        visible = answer.visible
+        exposed: Sequence[Exposure] = ()
+        if request.wait == types.WAIT_VISIBLE and not answer.already_committed:
+            exposed = await self._visible(replica, answer.tx_id, call)
+            visible = True
+            self._observe("commit_visible", arrived_ms)
+        return pb.TransactReply(
+            tx_id=answer.tx_id,
+            already_committed=answer.already_committed,
+            visible=visible,
+            exposed=[wire.exposed_message(part) for part in exposed],
+        )
+
+    def _require_partitions(self, participants: Iterable[PartitionId]) -> None:
+        """A marker for a partition that never was would be sent for ever. A topic that is unknown
+        here may have been deleted, which etcd says when its markers are due."""
+        counts: dict[TopicId, int | None] = {CONSUMER_OFFSETS_ID: CONTROL_PARTITIONS}
+        for participant in participants:
+            if participant.topic_id not in counts:
+                topic = self._env.directory.topic_by_id(participant.topic_id)
+                counts[participant.topic_id] = None if topic is None else topic.partitions
+            count = counts[participant.topic_id]
+            if count is not None and participant.number >= count:
+                raise UnknownPartition(
+                    f"the topic of {participant} has {count} partitions",
+                    partition=participant.number,
+                )
+
+    async def _refuse_unknown(self, topic_id: TopicId) -> NoReturn:
+        """The client may have heard of a new topic before this process has."""
+        if await self._env.directory.is_gone(topic_id):
+            raise UnknownTopic(f"no topic with id {topic_id.hex()}", topic_id=topic_id.hex())
+        raise Unavailable(
+            f"this process has not heard of the topic with id {topic_id.hex()} yet; try again"
+        )
+
+    def _require_sound(self, batch: OneShotBatch, topic: TopicInfo) -> None:
+        """What a leader could refuse is refused before the append (design §7)."""
+        if batch.partition.number >= topic.partitions:
+            raise UnknownPartition(
+                f"topic {topic.name} has {topic.partitions} partitions",
+                partition=batch.partition.number,
+            )
+        records.validate(
+            batch.encoding,
+            batch.payload,
+            batch.record_count,
+            batch.crc32c,
+            self._batch_limits,
+            max_timestamp_us=batch.max_timestamp_us,
+        )
+
+    async def _decided(self, replica: Replica, command: Transact, call: Call) -> TransactAnswer:
+        """A staged one-shot is answered once the offset manager has spoken. Asking again is
+        idempotent by its request number, and gives the durable answer."""
+        answer: TransactAnswer = await replica.submit(command)
+        while answer.staged:
+            staged = _still_led(replica).transactions.get(answer.tx_id)
+            if staged is not None and staged.state not in DECIDED:
+                await self._waiting.wait(answer.tx_id, call.timeout_ms)
+            _still_led(replica)
+            try:
+                answer = await replica.submit(command)
+            except TryAgain as error:
+                # It is journaled: "nothing happened" would be a lie.
+                raise UnknownOutcome(f"{error.message}; repeat the call") from error
+        return answer
+
+    async def _visible(self, replica: Replica, tx_id: TxId, call: Call) -> Sequence[Exposure]:
+        """Until every participant has acknowledged it. Raises Damaged."""
+        state = _still_led(replica)
+        while tx_id in state.transactions and not state.deliveries.is_visible(tx_id):
+            await self._waiting.wait(tx_id, call.timeout_ms)
+            state = _still_led(replica)
+        delivered = state.deliveries.delivered(tx_id)
+        damaged = state.damaged.get(tx_id) or (delivered.damaged if delivered is not None else ())
+        if damaged:
+            raise Damaged(
+                "committed, but a part did not match the manifest: nothing of it is exposed there; "
+                "see `oncelog tx describe`",
+                tx_id=tx_id,
+                partitions=",".join(str(partition) for partition in damaged),
+            )
+        return () if delivered is None else delivered.exposed
+
+    # --------------------------------------------------------------------------------------- reads
+
+    async def get_transaction(
+        self, request: pb.GetTransactionRequest, call: Call
+    ) -> pb.GetTransactionReply:
+        tx_id = wire.tx_id(request.tx_id)
+        replica = self._lead(tx_id, "tx_id")
+        replica.require_lease()
+        state = state_of(replica)
+        below = replica.high_watermark
+        transaction = state.transactions.get(tx_id)
+        if transaction is not None and journal_offset_of(tx_id) < below:
+            return pb.GetTransactionReply(
+                transaction=describe.kept(state, transaction, below=below)
+            )
+        endings = self._endings(replica)
+        outcome = endings.known_outcome(tx_id)
+        found = [] if outcome.expired else await endings.records(tx_id, outcome)
+        return pb.GetTransactionReply(transaction=describe.over(state, tx_id, outcome, found))
+
+    async def list_transactions(
+        self, request: pb.ListTransactionsRequest, call: Call
+    ) -> pb.ListTransactionsReply:
+        limit = min(request.limit or LISTED_DEFAULT, LISTED_MAX)
+        states = frozenset(request.states)
+        found = [
+            description
+            for replica in self._listed(request)
+            for description in self._descriptions(replica)
+            if self._matches(description, request, states)
+        ]
+        found.sort(key=lambda description: description.tx_id)
+        return pb.ListTransactionsReply(transactions=found[:limit], more=len(found) > limit)
+
+    def _listed(self, request: pb.ListTransactionsRequest) -> Sequence[Replica]:
+        if not request.journal_partitions:
+            return self._env.replicas.led()
+        return [
+            self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, number))
+            for number in sorted(set(request.journal_partitions))
+        ]
+
+    def _descriptions(self, replica: Replica) -> list[pb.TransactionDescription]:
+        replica.require_lease()
+        state = state_of(replica)
+        below = replica.high_watermark
+        return [
+            describe.kept(state, transaction, below=below)
+            for transaction in state.transactions
+            if journal_offset_of(transaction.tx_id) < below
+        ]
+
+    def _matches(
+        self,
+        of: pb.TransactionDescription,
+        request: pb.ListTransactionsRequest,
+        states: frozenset[int],
+    ) -> bool:
+        age_ms = self._env.clock.now().wall_ms - of.begin_time_ms
+        return (
+            (not states or of.state in states)
+            and age_ms >= request.min_age_ms
+            and request.name in ("", of.name)
+            and request.group in ("", of.group)
+        )
+
+    async def ask_transactions(
+        self, request: pb.AskTransactionsRequest, call: Call
+    ) -> pb.AskTransactionsReply:
+        if len(request.questions) > QUESTIONS_MAX:
+            raise TooLarge(
+                f"{len(request.questions)} questions are above questions_max ({QUESTIONS_MAX})",
+                limit="questions_max",
+            )
+        replica = self._env.replicas.lead(
+            PartitionId(TRANSACTION_CONTROL_ID, request.journal_partition)
+        )
+        replica.require_lease()
+        return pb.AskTransactionsReply(
+            answers=[self._answer(replica, question) for question in request.questions]
+        )
+
+    def _answer(self, replica: Replica, question: pb.Question) -> pb.Answer:
+        tx_id = wire.tx_id(question.tx_id)
+        if journal_partition_of(tx_id) != replica.partition.number:
+            raise InvalidArgument("the question is for another journal partition", field="tx_id")
+        producer = wire.identity(question.producer)
+        partition = partition_id(question.partition, "questions.partition")
+        state = state_of(replica)
+        found = verdict(state, tx_id, producer, partition, below=replica.high_watermark)
+        if found is None:
+            found = verdict_of(self._endings(replica).outcome(tx_id), producer)
+        if found is Verdict.ONGOING:
+            replica.signal(PartitionAsked(tx_id, producer, partition, question.bytes_received))
+        self._env.reporter.count("questions_answered", verdict=found.name.lower())
+        return pb.Answer(
+            tx_id=tx_id,
+            partition=question.partition,
+            verdict=pb.Answer.Verdict.ValueType(found),
+        )
+
+    # --------------------------------------------------------------------------------------- parts
+
+    def _lead(self, identity: int, field: str) -> Replica:
+        number = journal_partition_of(identity)
+        if number >= CONTROL_PARTITIONS:
+            raise InvalidArgument(
+                f"{field} was not granted by a coordinator; call InitProducer first", field=field
+            )
+        return self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, number))
+
+    def _endings(self, replica: Replica) -> Endings:
+        return self._endings_of(replica, self._env)
+
+    def _count_begun(self, answer: BeginAnswer, before: int) -> None:
+        """A repeated request id begins nothing: its TxId is older than the call."""
+        if answer.result is BeginResult.OPEN and journal_offset_of(answer.tx_id) >= before:
+            self._env.reporter.count("transactions_begun")
+        if answer.result is BeginResult.ALREADY_COMMITTED:
+            self._env.reporter.count("already_committed")
+
+    def _count_one_shot(self, answer: TransactAnswer, before: int) -> None:
+        if answer.already_committed:
+            self._env.reporter.count("already_committed")
+        elif journal_offset_of(answer.tx_id) >= before:
+            self._env.reporter.count("transactions_begun")
+            self._env.reporter.count("one_shots")
+
+    def _observe(self, name: str, since_ms: int) -> None:
+        self._env.reporter.observe(name, self._env.clock.now().monotonic_ms - since_ms)
+
+
+def _still_led(replica: Replica) -> CoordinatorState:
+    """The state that a call goes on with after it has journaled something: from then on "nothing
+    happened" would be a lie. Raises UnknownOutcome."""
+    if replica.machine is None:
+        raise UnknownOutcome("the coordinator changed; repeat the call, it is idempotent")
+    state: CoordinatorState = replica.machine.state
+    return state

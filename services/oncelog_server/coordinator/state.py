@@ -1,0 +1,185 @@
+"""All that one coordinator partition knows: the replicated state, and beside it what is volatile or
+derived. PURE.
+
+`Machine.apply` changes the replicated part and `Machine.seen` the volatile one; the `decide_...`
+modules read both. A snapshot holds the replicated part alone.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+import msgspec
+
+from oncelog_server.coordinator.commands import PartitionAsked
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.deliveries import Deliveries
+from oncelog_server.coordinator.one_shots import StagedHeads
+from oncelog_server.coordinator.producers import Producer, Producers
+from oncelog_server.coordinator.sessions import Sessions
+from oncelog_server.coordinator.transactions import DECIDED, State, Transaction, Transactions
+from oncelog_server.core.ids import PartitionId, TxId
+from oncelog_server.core.timers import Timers
+
+# Transactions with damaged parts that are remembered per journal partition; the oldest go first.
+DAMAGED_KEPT: Final = 10_000
+
+
+class Stored(msgspec.Struct, array_like=True):
+    """The replicated state, as a snapshot holds it. Lists are sorted: equal state, equal bytes."""
+
+    epoch: int
+    epoch_start: int
+    next_offset: int
+    # By id.
+    producers: list[Producer]
+    transactions: list[Transaction]
+    # By TxId.
+    damaged: list[tuple[TxId, tuple[PartitionId, ...]]]
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(Stored)
+_ENCODER: Final = msgspec.msgpack.Encoder()
+
+
+class CoordinatorState:
+    """See the module."""
+
+    def __init__(self, journal_partition: int, config: CoordinatorConfig) -> None:
+        self.journal_partition: Final = journal_partition
+        self.config: Final = config
+        # Replicated.
+        self.epoch = 0
+        self.epoch_start = 0
+        self.next_offset = 0
+        self.producers = Producers()
+        self.transactions = Transactions()
+        self.damaged: dict[TxId, tuple[PartitionId, ...]] = {}
+        # Derived from it.
+        self.deliveries = Deliveries()
+        self.heads = StagedHeads()
+        # Volatile.
+        self.forget_volatile()
+
+    def forget_volatile(self) -> None:
+        """At the start of an epoch: every open transaction's timer starts again."""
+        self.idle: Timers[TxId] = Timers()
+        self.lifetime: Timers[TxId] = Timers()
+        self.sessions = Sessions(self.config.session_grace_ms)
+        # Partitions that asked about an open transaction: they take part.
+        self.asked: dict[TxId, set[PartitionId]] = {}
+        # Open transactions whose timers start at the next turn.
+        self.unarmed: dict[TxId, None] = {
+            t.tx_id: None for t in self.transactions if t.state is State.ONGOING
+        }
+
+    def turn_timers(self, now_ms: int) -> None:
+        for tx_id in self.unarmed:
+            self.idle.set(tx_id, now_ms + self.transactions[tx_id].timeout_ms)
+            self.lifetime.set(tx_id, now_ms + self.config.transaction_lifetime_ms_max)
+        self.unarmed.clear()
+        self.idle.turn(now_ms)
+        self.lifetime.turn(now_ms)
+        self.sessions.turn(now_ms)
+        for producer_id, _ in list(self.sessions.over(len(self.producers))):
+            producer = self.producers.get(producer_id)
+            if producer is None or not producer.open_tx:
+                self.sessions.forget(producer_id)
+
+    def partition_asked(self, signal: PartitionAsked, now_ms: int) -> None:
+        """A participant of an open transaction makes itself known; its bytes are a sign of life."""
+        transaction = self.transactions.get(signal.tx_id)
+        if transaction is None or transaction.state is not State.ONGOING:
+            return
+        if transaction.identity != signal.producer:
+            return
+        asked = self.asked.setdefault(signal.tx_id, set())
+        # Above the limit it is no participant that anybody could name in a manifest either.
+        if len(asked) < self.config.parts_max:
+            asked.add(signal.partition)
+        if signal.bytes_received and signal.tx_id in self.idle:
+            self.idle.set(signal.tx_id, now_ms + transaction.timeout_ms)
+
+    def forget_open(self, tx_id: TxId) -> None:
+        """It is no longer open: nothing waits for it."""
+        self.idle.cancel(tx_id)
+        self.lifetime.cancel(tx_id)
+        self.unarmed.pop(tx_id, None)
+        self.asked.pop(tx_id, None)
+
+    def remember_damaged(self, tx_id: TxId, damaged: tuple[PartitionId, ...]) -> None:
+        self.damaged[tx_id] = damaged
+        if len(self.damaged) > DAMAGED_KEPT:
+            del self.damaged[min(self.damaged)]
+
+    # ---------------------------------------------------------------------------------- snapshots
+
+    def encode(self) -> bytes:
+        return _ENCODER.encode(
+            Stored(
+                self.epoch,
+                self.epoch_start,
+                self.next_offset,
+                sorted(self.producers, key=lambda p: p.producer_id),
+                sorted(self.transactions, key=lambda t: t.tx_id),
+                sorted(self.damaged.items()),
+            )
+        )
+
+    def decode(self, state: bytes) -> None:
+        """Into an empty state."""
+        stored = _DECODER.decode(state)
+        self.epoch = stored.epoch
+        self.epoch_start = stored.epoch_start
+        self.next_offset = stored.next_offset
+        self.producers.restore(stored.producers)
+        for transaction in stored.transactions:
+            self.transactions.add(transaction)
+        self.damaged = dict(stored.damaged)
+        for transaction in self.transactions.in_prepare_order():
+            self.deliveries.add(transaction)
+            if transaction.is_committed:
+                self.heads.committed(transaction)
+        for producer in self.producers:
+            if producer.staged:
+                # What made it the head is below the snapshot, so the HW covers it.
+                self.heads.became_head(producer.staged[0], gate=self.epoch_start)
+        self.forget_volatile()
+
+    # -------------------------------------------------------------------------------------- checks
+
+    def check(self) -> None:
+        self.producers.check()
+        self.transactions.check(self.next_offset)
+        self.deliveries.check()
+        self.idle.check()
+        self.lifetime.check()
+        self.sessions.check()
+        heads = set()
+        for producer in self.producers:
+            if producer.staged:
+                heads.add(producer.staged[0])
+            if producer.open_tx:
+                opened = self.transactions[producer.open_tx]
+                assert opened.state is State.ONGOING
+                assert opened.identity == producer.identity, "older generations are decided (I16)"
+            for tx_id in producer.staged:
+                assert self.transactions[tx_id].state is State.STAGED
+        assert heads == self.heads.known(), "one staged one-shot per producer may be put"
+        for transaction in self.transactions:
+            self._check_transaction(transaction)
+
+    def _check_transaction(self, transaction: Transaction) -> None:
+        producer = self.producers[transaction.producer_id]
+        assert transaction.generation <= producer.generation, "no generation from the future (I17)"
+        match transaction.state:
+            case State.ONGOING:
+                assert producer.open_tx == transaction.tx_id
+                timed = transaction.tx_id in self.unarmed or transaction.tx_id in self.idle
+                assert timed, "an open transaction without a timer would never end (I30)"
+            case State.STAGED:
+                assert transaction.tx_id in producer.staged
+        if transaction.state in DECIDED:
+            waits = self.deliveries.unacknowledged(transaction.tx_id)
+            assert waits or self.deliveries.is_visible(transaction.tx_id), "markers are owed"
+        assert (transaction.tx_id in self.asked) <= (transaction.state is State.ONGOING)

@@ -1,0 +1,62 @@
+"""Calls that wait for a transaction: until a staged one-shot is decided, or until all is visible.
+
+The outbox tells, the service waits. A step-down ends every wait of its journal partition with
+UNKNOWN_OUTCOME; repeating the call is safe.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+
+from oncelog_server.core.ids import TxId, journal_partition_of
+from oncelogpb.errors import UnknownOutcome
+
+
+class Waiting:
+    """One per process: TxIds say whose journal partition they are of."""
+
+    def __init__(self) -> None:
+        self._futures: dict[TxId, list[asyncio.Future[None]]] = defaultdict(list)
+
+    async def wait(self, tx_id: TxId, timeout_ms: int) -> None:
+        """Until `happened(tx_id)` or `look_again`: the caller must look for itself first, with no
+        await between, and again afterwards. Raises UnknownOutcome."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._futures[tx_id].append(future)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await future
+        except TimeoutError:
+            raise UnknownOutcome(
+                "the time is over before the transaction is as far as you asked for; its outcome "
+                "stands, repeat the call to wait on",
+                tx_id=tx_id,
+            ) from None
+        finally:
+            self._drop(tx_id, future)
+
+    def happened(self, tx_id: TxId) -> None:
+        for future in self._futures.pop(tx_id, ()):
+            if not future.done():
+                future.set_result(None)
+
+    def look_again(self, journal_partition: int) -> None:
+        """Something may have happened: whoever waits looks for itself, and waits on."""
+        for tx_id in [t for t in self._futures if journal_partition_of(t) == journal_partition]:
+            self.happened(tx_id)
+
+    def step_down(self, journal_partition: int) -> None:
+        for tx_id in [t for t in self._futures if journal_partition_of(t) == journal_partition]:
+            for future in self._futures.pop(tx_id):
+                if not future.done():
+                    future.set_exception(
+                        UnknownOutcome("the coordinator changed; repeat the call to wait on")
+                    )
+
+    def _drop(self, tx_id: TxId, future: asyncio.Future[None]) -> None:
+        futures = self._futures.get(tx_id)
+        if futures is not None and future in futures:
+            futures.remove(future)
+            if not futures:
+                del self._futures[tx_id]

@@ -1,0 +1,330 @@
+"""Protobuf to commands and back. A request of the wrong shape is refused here, naming the field.
+
+Order: shape first (INVALID_ARGUMENT, TOO_LARGE, MANIFEST_MISMATCH), then the machine decides what
+depends on state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Final, NoReturn
+
+from oncelog_server.coordinator.commands import (
+    AbortTransaction,
+    BeginAnswer,
+    BeginResult,
+    BeginTransaction,
+    CommitAnswer,
+    CommitTransaction,
+    Exposure,
+    Identity,
+    InitProducer,
+    ProducerGranted,
+    Transact,
+)
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.values import (
+    CommitSeq,
+    Manifest,
+    OneShotBatch,
+    OneShotOffsets,
+    TopicParts,
+)
+from oncelog_server.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    TRANSACTION_CONTROL_ID,
+    Generation,
+    PartitionId,
+    ProducerId,
+    TopicId,
+    TxId,
+)
+from oncelog_server.core.wire import partition_id, partition_message
+from oncelogpb.errors import InvalidArgument, ManifestMismatch, TooLarge
+from oncelogpb.v1 import coordinator_pb2 as pb
+from oncelogpb.v1 import types_pb2 as types
+
+NAME_BYTES_MAX: Final = 255
+SCOPE_BYTES_MAX: Final = 255
+UUID_BYTES: Final = 16
+
+# ------------------------------------------------------------------------------------- requests
+
+
+def init_producer(request: pb.InitProducerRequest) -> InitProducer:
+    _require_name(request.name, "name")
+    _require_name(request.group, "group")
+    group = request.group or request.name
+    if not group:
+        _invalid("group", "an unnamed producer needs a transaction group; choose one at random")
+    if len(request.instance_id) != UUID_BYTES:
+        _invalid("instance_id", "instance_id must be a UUID of 16 bytes")
+    return InitProducer(group, request.name, request.instance_id)
+
+
+def begin_transaction(
+    request: pb.BeginTransactionRequest, config: CoordinatorConfig
+) -> BeginTransaction:
+    return BeginTransaction(
+        identity(request.producer),
+        request.request_id,
+        request.timeout_ms,
+        _commit_seq(request),
+        _parts(request.parts, config),
+    )
+
+
+def commit_transaction(
+    request: pb.CommitTransactionRequest, config: CoordinatorConfig
+) -> CommitTransaction:
+    producer = identity(request.producer)
+    begin_next = None
+    if request.HasField("begin_next"):
+        following = request.begin_next
+        begin_next = BeginTransaction(
+            producer,
+            following.request_id,
+            following.timeout_ms,
+            _commit_seq(following),
+            _parts(following.parts, config),
+        )
+    return CommitTransaction(
+        tx_id(request.tx_id),
+        producer,
+        manifest(request.manifest, config),
+        _commit_seq(request),
+        begin_next,
+    )
+
+
+def abort_transaction(
+    request: pb.AbortTransactionRequest, config: CoordinatorConfig
+) -> AbortTransaction:
+    producer = None if request.operator else identity(request.producer)
+    return AbortTransaction(tx_id(request.tx_id), producer, _parts(request.parts, config))
+
+
+def transact(request: pb.TransactRequest, config: CoordinatorConfig) -> Transact:
+    """Without a look at what is in the batches, nor whether their topics exist (`service`)."""
+    if request.request_number < 1:
+        _invalid("request_number", "request numbers begin at 1")
+    offsets = None
+    if request.HasField("offsets"):
+        _require_name(request.offsets.group, "offsets.group")
+        if not request.offsets.group:
+            _invalid("offsets.group", "offsets need the name of their consumer group")
+        offsets = OneShotOffsets(request.offsets.group, request.offsets.SerializeToString())
+    if not request.batches and offsets is None:
+        _invalid("batches", "a transaction needs a batch or offsets")
+    return Transact(
+        identity(request.producer),
+        request.request_number,
+        _batches(request.batches, config),
+        offsets,
+        _commit_seq(request),
+    )
+
+
+def manifest(message: types.Manifest, config: CoordinatorConfig) -> Manifest:
+    """Names each (partition, writer) once: else records would be exposed twice (why.md)."""
+    count = sum(len(topic.partition) for topic in message.topics)
+    if count > config.manifest_parts_max:
+        _too_large("manifest_parts_max", count, config.manifest_parts_max)
+    if message.ByteSize() > config.manifest_bytes_max:
+        _too_large("manifest_bytes_max", message.ByteSize(), config.manifest_bytes_max)
+    manifest = Manifest(tuple(_topic_parts(topic) for topic in message.topics))
+    if not manifest.names_each_once:
+        raise ManifestMismatch("the manifest names a (partition, writer) twice")
+    return manifest
+
+
+def identity(message: types.Producer) -> Identity:
+    if not message.producer_id:
+        _invalid("producer", "the producer that InitProducer granted is required")
+    return Identity(ProducerId(message.producer_id), Generation(message.generation))
+
+
+def tx_id(number: int) -> TxId:
+    if not number:
+        _invalid("tx_id", "tx_id is required")
+    return TxId(number)
+
+
+# -------------------------------------------------------------------------------------- replies
+
+
+def granted(answer: ProducerGranted, config: CoordinatorConfig) -> pb.InitProducerReply:
+    return pb.InitProducerReply(
+        producer=producer_message(answer.producer),
+        last_committed_tx_id=answer.last_committed,
+        last_commit_seq=commit_seq_message(answer.last_commit_seq),
+        last_committed_visible=answer.last_committed_visible,
+        default_timeout_ms=config.transaction_timeout_ms,
+        max_timeout_ms=config.transaction_timeout_ms_max,
+    )
+
+
+_RESULTS: Final = {
+    BeginResult.OPEN: (
+        pb.BeginTransactionReply.RESULT_OPEN,
+        types.TRANSACTION_STATE_ONGOING,
+    ),
+    BeginResult.COMMITTED: (
+        pb.BeginTransactionReply.RESULT_ENDED,
+        types.TRANSACTION_STATE_COMMITTED,
+    ),
+    BeginResult.ABORTED: (
+        pb.BeginTransactionReply.RESULT_ENDED,
+        types.TRANSACTION_STATE_ABORTED,
+    ),
+    BeginResult.ALREADY_COMMITTED: (
+        pb.BeginTransactionReply.RESULT_ALREADY_COMMITTED,
+        types.TRANSACTION_STATE_UNSPECIFIED,
+    ),
+}
+
+
+def begun(answer: BeginAnswer) -> pb.BeginTransactionReply:
+    result, state = _RESULTS[answer.result]
+    return pb.BeginTransactionReply(
+        result=result,
+        tx_id=answer.tx_id,
+        state=state,
+        cause=types.AbortCause.ValueType(answer.cause),
+    )
+
+
+def committed(
+    answer: CommitAnswer, *, visible: bool, exposed: Sequence[Exposure]
+) -> pb.CommitTransactionReply:
+    return pb.CommitTransactionReply(
+        already_committed=answer.already_committed,
+        visible=visible,
+        exposed=[exposed_message(part) for part in exposed],
+        next=None if answer.next is None else begun(answer.next),
+    )
+
+
+def producer_message(producer: Identity) -> types.Producer:
+    return types.Producer(producer_id=producer.producer_id, generation=producer.generation)
+
+
+def commit_seq_message(seq: CommitSeq | None) -> types.CommitSeq | None:
+    return None if seq is None else types.CommitSeq(scope=seq.scope, number=seq.number)
+
+
+def exposed_message(part: Exposure) -> types.ExposedPart:
+    return types.ExposedPart(
+        partition=partition_message(part.partition),
+        writer=part.writer,
+        first_offset=part.first_offset,
+        record_count=part.record_count,
+        damaged=part.damaged,
+    )
+
+
+def manifest_message(of: Manifest) -> types.Manifest:
+    return types.Manifest(
+        topics=[
+            types.Manifest.Topic(
+                topic_id=topic.topic_id,
+                partition=topic.partitions,
+                writer=topic.writers,
+                record_count=topic.counts,
+            )
+            for topic in of.topics
+        ]
+    )
+
+
+def batch_message(batch: OneShotBatch) -> types.Batch:
+    return types.Batch(
+        partition=partition_message(batch.partition),
+        encoding=types.Encoding.ValueType(batch.encoding),
+        record_count=batch.record_count,
+        crc32c=batch.crc32c,
+        max_timestamp_us=batch.max_timestamp_us,
+        payload=batch.payload,
+    )
+
+
+# ---------------------------------------------------------------------------------------- parts
+
+
+def _topic_parts(topic: types.Manifest.Topic) -> TopicParts:
+    if len(topic.topic_id) != UUID_BYTES:
+        _invalid("manifest", "manifest: topic_id must be a UUID of 16 bytes")
+    if topic.topic_id == TRANSACTION_CONTROL_ID:
+        _invalid("manifest", "manifest: the transaction journal is not written by producers")
+    if not len(topic.partition) == len(topic.writer) == len(topic.record_count):
+        _invalid("manifest", "manifest: the columns of a topic must have the same length")
+    return TopicParts(
+        TopicId(topic.topic_id),
+        tuple(topic.partition),
+        tuple(topic.writer),
+        tuple(topic.record_count),
+    )
+
+
+def _batches(
+    messages: Sequence[types.Batch], config: CoordinatorConfig
+) -> tuple[OneShotBatch, ...]:
+    if len(messages) > config.one_shot_partitions_max:
+        _too_large("one_shot_partitions_max", len(messages), config.one_shot_partitions_max)
+    size_bytes = sum(len(batch.payload) for batch in messages)
+    if size_bytes > config.one_shot_bytes_max:
+        _too_large("one_shot_bytes_max", size_bytes, config.one_shot_bytes_max)
+    batches = tuple(_batch(message) for message in messages)
+    if len({batch.partition for batch in batches}) != len(batches):
+        _invalid("batches", "a one-shot takes one batch per partition; join them")
+    return batches
+
+
+def _batch(message: types.Batch) -> OneShotBatch:
+    where = partition_id(message.partition, "batches.partition")
+    if where.topic_id in (TRANSACTION_CONTROL_ID, CONSUMER_OFFSETS_ID):
+        _invalid("batches.partition", "control topics are not written by producers")
+    return OneShotBatch(
+        where,
+        message.encoding,
+        message.record_count,
+        message.crc32c,
+        message.max_timestamp_us,
+        message.payload,
+    )
+
+
+def _parts(
+    messages: Iterable[types.Partition], config: CoordinatorConfig
+) -> tuple[PartitionId, ...]:
+    parts = tuple(sorted({partition_id(message, "parts") for message in messages}))
+    if len(parts) > config.parts_max:
+        _too_large("parts_max", len(parts), config.parts_max)
+    return parts
+
+
+def _commit_seq(
+    request: pb.BeginTransactionRequest
+    | pb.CommitTransactionRequest
+    | pb.BeginNext
+    | pb.TransactRequest,
+) -> CommitSeq | None:
+    if not request.HasField("commit_seq"):
+        return None
+    scope = request.commit_seq.scope
+    if len(scope.encode()) > SCOPE_BYTES_MAX:
+        _invalid("commit_seq.scope", f"a scope has at most {SCOPE_BYTES_MAX} bytes")
+    return CommitSeq(scope, request.commit_seq.number)
+
+
+def _require_name(name: str, field: str) -> None:
+    if len(name.encode()) > NAME_BYTES_MAX:
+        _invalid(field, f"{field} has at most {NAME_BYTES_MAX} bytes")
+
+
+def _invalid(field: str, message: str) -> NoReturn:
+    raise InvalidArgument(message, field=field)
+
+
+def _too_large(limit: str, size: int, maximum: int) -> NoReturn:
+    raise TooLarge(f"{size} is above {limit} ({maximum}); send less at once", limit=limit)

@@ -1,0 +1,120 @@
+"""The one shape: a role is a deterministic machine over a replicated log.
+
+    decide(command, now) -> Decision   pure: reads state, changes nothing
+    apply(record, at)     the only mutator of replicated state: live, at recovery, on followers
+    seen(signal, now)     the only mutator of volatile state (timers, signs of life), never
+                          replicated, dropped at step-down, outside I35
+    owed(below)           from state alone: what is still to be done outside, as far as it was
+                          decided below the high watermark
+    check()               asserts every invariant; called after each step of every test
+
+The driver runs decide and apply in one event-loop turn with no await between them. Replies,
+refusals and outside work wait until the high watermark covers what they were decided on. Sets are
+iterated through sorted() only: replay must give the same state in every process (I35).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Generic, NamedTuple, Protocol, TypeVar
+
+import msgspec
+
+from oncelog_server.core.frame import At, Frame
+from oncelogpb.errors import OncelogError
+
+C = TypeVar("C")
+R = TypeVar("R")
+O = TypeVar("O")  # noqa: E741
+C_contra = TypeVar("C_contra", contravariant=True)
+R_contra = TypeVar("R_contra", contravariant=True)
+O_co = TypeVar("O_co", covariant=True)
+
+
+class Instant(NamedTuple):
+    """A moment, given to a machine as an argument."""
+
+    # Never goes back; for timers.
+    monotonic_ms: int
+    # Since the Unix epoch; for what people read.
+    wall_ms: int
+
+
+class Decision(NamedTuple, Generic[R]):
+    """What a command leads to: records to remember and a reply to say.
+
+    A reply that is an OncelogError is a refusal; it is raised to the caller once durable. A refusal
+    may have records all the same (an InitProducer that must first decide an open transaction has).
+    """
+
+    records: Sequence[R] = ()
+    reply: object = None
+
+
+def refuse(error: OncelogError) -> Decision[R]:
+    """A decision that changes nothing and says no."""
+    return Decision((), error)
+
+
+class EpochStart(msgspec.Struct, frozen=True):
+    """Every machine's `apply` sees this at the first frame of a leader epoch (at.epoch)."""
+
+
+class Tick(msgspec.Struct, frozen=True):
+    """Every machine accepts this command; the driver sends it every `tick_ms`. Timers live here."""
+
+
+class Table(NamedTuple):
+    """Rows of fixed size that only ever grow, kept beside the snapshot so that it stays small."""
+
+    row_bytes: int
+    # Number of the first row in `rows`: what earlier snapshots handed over is not repeated.
+    first_row: int
+    rows: bytes
+
+
+class Snapshot(NamedTuple):
+    """The state that `apply` built, as bytes. The driver writes it once the HW has passed it."""
+
+    state: bytes
+    tables: Mapping[str, Table]
+
+
+class Machine(Protocol[C_contra, R, O_co]):
+    """See the module."""
+
+    @property
+    def next_offset(self) -> int:
+        """Journal offset that the next record will get: apply keeps it (at.offset + span)."""
+        ...
+
+    def decide(self, command: C_contra, now: Instant) -> Decision[R]: ...
+
+    def apply(self, record: R | EpochStart, at: At) -> None: ...
+
+    def seen(self, signal: object, now: Instant) -> None: ...
+
+    def owed(self, below: int) -> Sequence[O_co]: ...
+
+    def check(self) -> None: ...
+
+    def snapshot(self) -> Snapshot: ...
+
+    def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
+        """Loads what `snapshot` gave; `tables` hold all rows from 0."""
+        ...
+
+
+class Codec(Protocol[R]):
+    """A role's records as frames and back. encode(decode(f)) == f is a property under test."""
+
+    def encode(self, record: R) -> Frame: ...
+
+    def decode(self, frame: Frame) -> R: ...
+
+
+class Projection(Protocol[R_contra]):
+    """Sees every record once the HW covers it, in order, and keeps what the machine does not
+    (outcomes of ended transactions). Idempotent: recovery shows it records again."""
+
+    def project(self, record: R_contra, at: At) -> None: ...

@@ -1,0 +1,451 @@
+"""The outside, as the roles and the driver see it: small interfaces, fulfilled by `runtime/`, or by
+fakes on a virtual-time loop in `tests/simulation`.
+
+Roles import nothing of `runtime/`: they are given these.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+from oncelog_server.core.frame import StoredFrame
+from oncelog_server.core.ids import BootId, PartitionId, TopicId
+from oncelog_server.core.machine import Instant
+
+# ---------------------------------------------------------------------------------------- clock
+
+
+class Clock(Protocol):
+    def now(self) -> Instant: ...
+
+
+# ----------------------------------------------------------------------------------------- disk
+
+
+class File(Protocol):
+    """An open file of a Disk."""
+
+    path: str
+
+    def read(self, position: int, length: int) -> bytes:
+        """pread: fewer bytes than asked only at the end of the file."""
+        ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Write(NamedTuple):
+    """Bytes for one place in one file."""
+
+    file: File
+    position: int
+    chunks: Sequence[bytes | memoryview]
+
+
+class Disk(Protocol):
+    """One data directory. Paths are relative to it. Blocking calls are for start-up and rare
+    events; `commit` is the hot path. Raises OSError; a short write is an OSError(EIO)."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Writes all in order, then syncs every touched file. Durable when it returns; when it
+        raises, all of the bytes are in doubt."""
+        ...
+
+    async def read(self, file: File, position: int, length: int) -> bytes:
+        """As File.read, off the loop where that may block."""
+        ...
+
+    def open(self, path: str, *, create: bool = False, grows_to: int = 0) -> File:
+        """Where it is created, its name is durable once a commit or sync of the file is.
+
+        `grows_to` is a hint: it will be written from front to end up to about that size, so
+        `commit` allocates ahead of the writes. Bytes allocated and not written are zeros."""
+        ...
+
+    def write_and_sync(self, file: File, position: int, data: bytes) -> None:
+        """Blocking form of commit."""
+        ...
+
+    def write_unsynced(self, file: File, position: int, data: bytes) -> None:
+        """Into the page cache only; `sync` makes it durable."""
+        ...
+
+    def sync(self, file: File) -> None: ...
+
+    def truncate_and_sync(self, file: File, length: int) -> None: ...
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        """Write-temp, sync, rename, sync-directory: after a crash old or new, never a mix."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """With parents, each synced into its parent. No error where it exists."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """And syncs both directories."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """A file, durable at return."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty where there is none."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def free_bytes(self) -> int: ...
+
+    def lock(self) -> None:
+        """Takes the directory for this process (flock). Raises OSError naming the directory."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Slots(Protocol):
+    """Fixed-size slots addressed by journal offset, in files beside the journal. Synced before each
+    snapshot; what is lost is written again by replay."""
+
+    def write(self, offset: int, slot: bytes) -> None: ...
+
+    def read(self, offset: int) -> bytes | None:
+        """None where nothing was written."""
+        ...
+
+
+# ----------------------------------------------------------------------------------------- etcd
+
+
+class KeyValue(NamedTuple):
+    key: str
+    value: bytes
+    # Revision of its last change.
+    mod_revision: int
+
+
+class Compare(NamedTuple):
+    """mod_revision == 0 compares absence."""
+
+    key: str
+    mod_revision: int
+
+
+class Exists(NamedTuple):
+    key: str
+
+
+class Put(NamedTuple):
+    key: str
+    value: bytes
+    lease: int = 0
+
+
+class Delete(NamedTuple):
+    key: str
+
+
+class DeletePrefix(NamedTuple):
+    """Every key that begins so."""
+
+    prefix: str
+
+
+class TxnResult(NamedTuple):
+    succeeded: bool
+    revision: int
+
+
+class WatchEvent(NamedTuple):
+    key: str
+    # None: deleted.
+    value: bytes | None
+    mod_revision: int
+
+
+class Etcd(Protocol):
+    """Keys are without the cluster's prefix: the adapter adds it. Raises EtcdUnavailable (nothing
+    is known about a write), never a transport's own error."""
+
+    async def get(self, key: str) -> tuple[KeyValue | None, int]:
+        """Linearizable. With the revision of the store."""
+        ...
+
+    async def get_at(self, key: str, revision: int) -> KeyValue | None:
+        """As it was at that revision; None where it was not there, or etcd has not come so far.
+        Raises EtcdCompacted."""
+        ...
+
+    async def range(self, prefix: str) -> tuple[list[KeyValue], int]:
+        """Linearizable, by key."""
+        ...
+
+    async def txn(
+        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
+    ) -> TxnResult:
+        """All of `then` or nothing; no key may be touched twice."""
+        ...
+
+    async def grant_lease(self, ttl_ms: int) -> int: ...
+
+    async def keep_alive(self, lease: int) -> int:
+        """Renews once; the remaining TTL in ms, 0 where the lease is gone."""
+        ...
+
+    async def revoke_lease(self, lease: int) -> None: ...
+
+    def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
+        """Batches of events from `from_revision` on (one batch per revision at least). Raises
+        EtcdCompacted where that revision is gone: list again."""
+        ...
+
+    async def etcd_cluster_id(self) -> int: ...
+
+    async def close(self) -> None: ...
+
+
+class EtcdUnavailable(Exception):
+    """etcd did not answer; a write may have been applied or not."""
+
+
+class EtcdLeaseGone(EtcdUnavailable):
+    """The lease that a Put names has ended. Nothing was applied."""
+
+
+class EtcdCompacted(Exception):
+    """The revision is gone; list again and watch from there."""
+
+
+# --------------------------------------------------------------------------- cluster and peers
+
+
+class Address(NamedTuple):
+    """Who leads something, and where."""
+
+    node_id: str
+    boot_id: BootId
+    host: str
+    port: int
+    epoch: int
+
+
+class TopicInfo(NamedTuple):
+    name: str
+    topic_id: TopicId
+    partitions: int
+    replication_factor: int
+    configs: Mapping[str, str]
+    created_ms: int
+    # How often it was altered: of two memories of a topic, the higher is the newer.
+    version: int = 0
+
+
+class PartitionInfo(NamedTuple):
+    partition: PartitionId
+    replicas: Sequence[str]
+    isr: Sequence[str]
+    leader: Address | None
+    epoch: int
+
+
+class NodeInfo(NamedTuple):
+    node_id: str
+    boot_id: BootId
+    host: str
+    port: int
+    roles: Sequence[str]
+    version: str
+
+
+class Directory(Protocol):
+    """This process's view of etcd: never ahead of it, usually a few ms behind."""
+
+    cluster_id: bytes
+
+    def leader_of(self, partition: PartitionId) -> Address | None: ...
+
+    def topic(self, name: str) -> TopicInfo | None: ...
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None: ...
+
+    def topics(self) -> Sequence[TopicInfo]:
+        """By name, without the control topics."""
+        ...
+
+    def partition(self, partition: PartitionId) -> PartitionInfo | None: ...
+
+    def nodes(self) -> Sequence[NodeInfo]: ...
+
+    async def is_gone(self, topic_id: TopicId) -> bool:
+        """True only if etcd says, by a linearizable read, that the topic was deleted. Raises
+        Unavailable where etcd does not answer."""
+        ...
+
+    def etcd_status(self) -> tuple[int, bool]:
+        """Newest revision seen, and whether etcd is reachable now."""
+        ...
+
+
+class TopicStore(Protocol):
+    """Changes of topic metadata, in etcd. Raises TopicExists, UnknownTopic, Unavailable, ..."""
+
+    async def create(
+        self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
+    ) -> TopicInfo:
+        """Returns when this process's Directory shows it."""
+        ...
+
+    async def alter(self, name: str, configs: Mapping[str, str]) -> TopicInfo: ...
+
+    async def delete(self, name: str) -> TopicId: ...
+
+
+class Peers(Protocol):
+    """Calls to other processes, many in one message over one stream each."""
+
+    async def call(self, to: Address, method: str, request: Any, *, timeout_ms: int) -> Any:
+        """`method` is "service.method", e.g. "participant.write_markers". Raises OncelogError; a
+        lost answer is UnknownOutcome. Never hangs beyond timeout_ms."""
+        ...
+
+
+# -------------------------------------------------------------------------------------- replica
+
+
+class Replica(Protocol):
+    """One partition that this process leads, as services and outboxes use it."""
+
+    partition: PartitionId
+    # The role's machine. Services may read it; only the driver calls its mutators.
+    machine: Any
+
+    @property
+    def epoch(self) -> int: ...
+
+    @property
+    def high_watermark(self) -> int:
+        """Exclusive; everything below is durable."""
+        ...
+
+    @property
+    def log_start(self) -> int: ...
+
+    @property
+    def log_end(self) -> int: ...
+
+    def submit(self, command: object) -> Awaitable[Any]:
+        """decide and apply now, in this very call; the awaitable gives the reply once durable, or
+        raises the refusal, or UnknownOutcome when the process steps down first. Raises NotLeader,
+        Loading at once. Dropping the awaitable abandons the reply, never the records."""
+        ...
+
+    def signal(self, signal: object) -> None:
+        """machine.seen(signal, now)."""
+        ...
+
+    def require_room(self) -> None:
+        """Raises DiskFull where data must be refused. Called before a submit that carries data."""
+        ...
+
+    def require_lease(self) -> None:
+        """Raises NotLeader past this node's own lease deadline: for "now" answers."""
+        ...
+
+    async def read(self, from_offset: int, max_bytes: int, *, below: int) -> Sequence[StoredFrame]:
+        """Frames in journal order, the first being the one that holds `from_offset`; at least one,
+        at most about max_bytes, all below `below`. Raises CorruptLog."""
+        ...
+
+    async def read_frames(self, offsets: Sequence[int]) -> Sequence[StoredFrame]:
+        """The frames that begin at exactly these journal offsets (neighbours are read together)."""
+        ...
+
+    def advanced(self) -> Awaitable[None]:
+        """Done when the HW moves next, or at step-down."""
+        ...
+
+
+class Replicas(Protocol):
+    """The partitions of one role that this process leads."""
+
+    def lead(self, partition: PartitionId) -> Replica:
+        """Raises NotLeader (metadata: leader_host, leader_port, leader_node, epoch where known),
+        UnknownTopic, UnknownPartition."""
+        ...
+
+    def led(self) -> Sequence[Replica]:
+        """By partition."""
+        ...
+
+
+class Outbox(Protocol):
+    """Does what its machine owes, for one led partition. Made when the replica becomes ready."""
+
+    def wake(self) -> None:
+        """The HW moved, a peer moved, or a timer fired: look at machine.owed(HW) again."""
+        ...
+
+    async def stop(self) -> None:
+        """At step-down and at shutdown. Returns when nothing runs any more."""
+        ...
+
+
+class Call(Protocol):
+    """What a handler knows of its caller."""
+
+    # Milliseconds that the caller still waits.
+    timeout_ms: int
+
+    # Identity from the caller's certificate; "" without TLS.
+    identity: str
+
+    # Identifies the caller's stream; 0 for a unary call.
+    stream_id: int
+
+    def on_stream_end(self, callback: Callable[[], None]) -> None:
+        """Called once when the caller's stream ends. Only where stream_id is not 0."""
+        ...
+
+    async def room(self, size: int) -> None:
+        """Waits until the caller has read so much of what it was given that this call may hold
+        `size` bytes for it, what it holds already included. Kept until the reply is written. Raises
+        Throttled where the caller's time ends first. For replies that are large."""
+        ...
+
+    def has_room(self, size: int) -> bool:
+        """Whether `room` would not wait."""
+        ...
+
+    def spare(self) -> int:
+        """How many bytes it may hold without being in anybody's way: for a stream of replies, which
+        never waits for room, but sends less at a time."""
+        ...
+
+    def holds(self, size: int) -> None:
+        """How much it really holds, which may also be more than it took room for."""
+        ...
+
+
+class Reporter(Protocol):
+    """Metrics and one-line state changes. Metric names get the prefix `oncelog_<role>_`."""
+
+    def count(self, name: str, value: float = 1, **labels: str) -> None: ...
+
+    def gauge(self, name: str, value: float, **labels: str) -> None: ...
+
+    def observe(self, name: str, value_ms: float, **labels: str) -> None:
+        """A duration, into a histogram."""
+        ...
+
+    def forget(self, label: str, value: str) -> None:
+        """What that label alone tells apart, and is no more: a partition that was deleted."""
+        ...
+
+    def event(self, event: str, **fields: object) -> None:
+        """One structured log line; TxIds as hex."""
+        ...

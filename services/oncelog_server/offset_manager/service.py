@@ -1,0 +1,73 @@
+"""Handlers of the gRPC service OffsetManager: decode, submit, encode.
+
+A request finds its partition of `__consumer_offsets` by its group's name.
+Decisions are the machine's; everything that needs no state is judged in `wire`.
+"""
+
+from __future__ import annotations
+
+from oncelog_server.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    control_partition,
+)
+from oncelog_server.core.ports import Call, Replica
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.offset_manager import wire
+from oncelog_server.offset_manager.commands import GroupSummary
+from oncelogpb.errors import Unsupported
+from oncelogpb.v1 import offset_manager_pb2 as pb
+
+
+class OffsetManagerService:
+    """See the module."""
+
+    def __init__(self, env: RoleEnv) -> None:
+        self._env = env
+
+    async def commit_offsets(
+        self, request: pb.CommitOffsetsRequest, call: Call
+    ) -> pb.CommitOffsetsReply:
+        command = wire.commit_offsets(request)
+        replica = self._lead(command.group)
+        replica.require_room()
+        await replica.submit(command)
+        self._env.reporter.count("offsets_committed", len(command.offsets))
+        return pb.CommitOffsetsReply()
+
+    async def commit_transaction_offsets(
+        self, request: pb.CommitTransactionOffsetsRequest, call: Call
+    ) -> pb.CommitTransactionOffsetsReply:
+        command = wire.commit_transaction_offsets(request)
+        replica = self._lead(command.group)
+        replica.require_room()
+        await replica.submit(command)
+        self._env.reporter.count("offsets_pending", len(command.offsets))
+        return wire.transaction_offsets_reply(replica.partition)
+
+    async def fetch_offsets(
+        self, request: pb.FetchOffsetsRequest, call: Call
+    ) -> pb.FetchOffsetsReply:
+        command = wire.fetch_offsets(request)
+        return wire.fetch_reply(await self._lead(command.group).submit(command))
+
+    async def list_groups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsReply:
+        """Of the partitions that this process leads: merging over processes is the caller's."""
+        command = wire.list_groups(request)
+        groups: list[GroupSummary] = []
+        for replica in self._env.replicas.led():
+            groups.extend(await replica.submit(command))
+        return wire.list_reply(sorted(groups))
+
+    async def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
+        command = wire.delete_group(request)
+        await self._lead(command.group).submit(command)
+        self._env.reporter.event("group deleted", group=command.group)
+        return pb.DeleteGroupReply()
+
+    async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatReply:
+        raise Unsupported(
+            "group membership comes in a later version: assign partitions to each consumer instead"
+        )
+
+    def _lead(self, group: str) -> Replica:
+        return self._env.replicas.lead(control_partition(CONSUMER_OFFSETS_ID, group))

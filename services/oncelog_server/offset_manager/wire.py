@@ -1,0 +1,241 @@
+"""Protobuf to commands and back. Everything that can be judged without state is judged here.
+
+Raises InvalidArgument (`field` says which), TooLarge (`limit` says which), Unsupported. PURE.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from typing import Final
+
+from oncelog_server.core.ids import (
+    Generation,
+    PartitionId,
+    ProducerId,
+    TxId,
+    can_be_tx_id,
+    is_plain,
+)
+from oncelog_server.core.wire import partition_id, partition_message
+from oncelog_server.offset_manager.commands import (
+    FROM_ANY,
+    FROM_NONE,
+    CommitOffsets,
+    CommitTransactionOffsets,
+    DeleteGroup,
+    FetchedOffset,
+    FetchedOffsets,
+    FetchOffsets,
+    GroupSummary,
+    ListGroups,
+    OffsetCommit,
+    Read,
+    View,
+)
+from oncelog_server.participant import wire as participant_wire
+from oncelog_server.participant.commands import WriteMarkers
+from oncelogpb.errors import InvalidArgument, TooLarge, Unsupported
+from oncelogpb.ids import show_id
+from oncelogpb.v1 import offset_manager_pb2 as pb
+from oncelogpb.v1 import participant_pb2 as participant_pb
+from oncelogpb.v1 import types_pb2
+
+GROUP_NAME_BYTES_MAX: Final = 255
+METADATA_BYTES_MAX: Final = 4 * 1024
+OFFSETS_PER_CALL_MAX: Final = 10_000
+# Offsets are signed 64-bit wherever Arrow and Spark hold them.
+OFFSET_MAX: Final = (1 << 63) - 1
+
+_VIEWS: Final[dict[int, View]] = {
+    types_pb2.VIEW_UNSPECIFIED: View.COMMITTED,
+    types_pb2.VIEW_COMMITTED: View.COMMITTED,
+    types_pb2.VIEW_JOURNAL: View.JOURNAL,
+}
+
+
+# --------------------------------------------------------------------------- requests to commands
+
+
+def commit_offsets(request: pb.CommitOffsetsRequest) -> CommitOffsets:
+    return CommitOffsets(request.offsets.group, _steps(request.offsets))
+
+
+def commit_transaction_offsets(
+    request: pb.CommitTransactionOffsetsRequest,
+) -> CommitTransactionOffsets:
+    offsets = _steps(request.offsets)
+    if is_plain(request.producer.producer_id) or request.producer.producer_id == 0:
+        raise InvalidArgument(
+            "producer.producer_id must come from InitProducer", field="producer.producer_id"
+        )
+    return CommitTransactionOffsets(
+        _tx_id(request.tx_id),
+        ProducerId(request.producer.producer_id),
+        Generation(request.producer.generation),
+        request.offsets.group,
+        offsets,
+    )
+
+
+def fetch_offsets(request: pb.FetchOffsetsRequest) -> FetchOffsets:
+    _require_count(len(request.partitions))
+    return FetchOffsets(
+        group_name(request.group),
+        tuple(partition_id(partition) for partition in request.partitions),
+        Read.STABLE if request.stable else Read.LAST_COMMITTED,
+        _view(request.view),
+    )
+
+
+def list_groups(request: pb.ListGroupsRequest) -> ListGroups:
+    return ListGroups(request.prefix)
+
+
+def delete_group(request: pb.DeleteGroupRequest) -> DeleteGroup:
+    return DeleteGroup(group_name(request.group))
+
+
+def write_markers(group: participant_pb.MarkerGroup) -> WriteMarkers:
+    if any(marker.HasField("batch") for marker in group.markers):
+        raise InvalidArgument(
+            "a marker for __consumer_offsets carries no records: its offsets are pending here",
+            field="markers.batch",
+        )
+    return participant_wire.write_markers(group)
+
+
+def group_name(name: str) -> str:
+    """Checked."""
+    if not 1 <= len(name.encode()) <= GROUP_NAME_BYTES_MAX:
+        raise InvalidArgument(
+            f"the group's name must have 1 to {GROUP_NAME_BYTES_MAX} bytes", field="group"
+        )
+    return name
+
+
+# ------------------------------------------------------------------------------ replies to the wire
+
+
+def transaction_offsets_reply(participant: PartitionId) -> pb.CommitTransactionOffsetsReply:
+    return pb.CommitTransactionOffsetsReply(participant=partition_message(participant))
+
+
+def fetch_reply(fetched: FetchedOffsets) -> pb.FetchOffsetsReply:
+    return pb.FetchOffsetsReply(
+        offsets=[_fetched(offset) for offset in fetched.offsets],
+        last_commits=[
+            pb.LastCommit(producer_id=producer_id, tx_id=tx_id)
+            for producer_id, tx_id in fetched.last_commits
+        ],
+    )
+
+
+def list_reply(groups: Iterable[GroupSummary]) -> pb.ListGroupsReply:
+    return pb.ListGroupsReply(
+        groups=[
+            pb.GroupListing(
+                group=group.group,
+                committed_partitions=group.committed_partitions,
+                pending_partitions=group.pending_partitions,
+                last_commit_time_ms=group.last_commit_time_ms,
+            )
+            for group in groups
+        ]
+    )
+
+
+# ------------------------------------------------------------------------------------------ leaves
+
+
+def _steps(offsets: pb.GroupOffsets) -> tuple[OffsetCommit, ...]:
+    group_name(offsets.group)
+    if offsets.HasField("member"):
+        raise Unsupported(
+            "group membership comes in a later version: leave `member` absent (standalone)",
+            field="member",
+        )
+    if not offsets.offsets:
+        raise InvalidArgument("offsets are empty: name at least one partition", field="offsets")
+    _require_count(len(offsets.offsets))
+    steps = tuple(_step(commit) for commit in offsets.offsets)
+    _require_distinct([step.partition for step in steps])
+    return steps
+
+
+def _step(commit: pb.OffsetCommit) -> OffsetCommit:
+    if len(commit.metadata.encode()) > METADATA_BYTES_MAX:
+        raise TooLarge(
+            f"the metadata of an offset has at most {METADATA_BYTES_MAX} bytes of UTF-8",
+            limit="metadata_bytes_max",
+        )
+    if commit.to_offset > OFFSET_MAX:
+        raise InvalidArgument(f"to_offset must be at most {OFFSET_MAX}", field="to_offset")
+    return OffsetCommit(
+        partition_id(commit.partition),
+        _from(commit),
+        commit.to_offset,
+        _view(commit.view),
+        commit.metadata,
+        TxId(commit.after_tx_id),
+    )
+
+
+def _from(commit: pb.OffsetCommit) -> int:
+    match commit.WhichOneof("from"):
+        case "from_offset":
+            if commit.from_offset > OFFSET_MAX:
+                raise InvalidArgument(
+                    f"from_offset must be at most {OFFSET_MAX}", field="from_offset"
+                )
+            return commit.from_offset
+        case "from_none":
+            return FROM_NONE
+        case "from_any":
+            return FROM_ANY
+    raise InvalidArgument(
+        "an offset must say where its caller started: from_offset, from_none (nothing was "
+        "committed) or from_any (not checked)",
+        field="from",
+    )
+
+
+def _view(view: int) -> View:
+    known = _VIEWS.get(view)
+    if known is None:
+        raise InvalidArgument(f"view {view} is not one of oncelogpb.v1.View", field="view")
+    return known
+
+
+def _tx_id(tx_id: int) -> TxId:
+    if not can_be_tx_id(tx_id):
+        raise InvalidArgument(
+            f"{show_id(tx_id)} is not a TxId; it must come from BeginTransaction", field="tx_id"
+        )
+    return TxId(tx_id)
+
+
+def _require_count(count: int) -> None:
+    if count > OFFSETS_PER_CALL_MAX:
+        raise TooLarge(
+            f"a call names at most {OFFSETS_PER_CALL_MAX} partitions, this one {count}; split it",
+            limit="offsets_per_call_max",
+        )
+
+
+def _require_distinct(partitions: Sequence[PartitionId]) -> None:
+    counted = Counter(partitions)
+    if len(counted) != len(partitions):
+        twice, _ = counted.most_common(1)[0]
+        raise InvalidArgument(f"partition {twice} stands twice in one call", field="offsets")
+
+
+def _fetched(fetched: FetchedOffset) -> pb.CommittedOffset:
+    return pb.CommittedOffset(
+        partition=partition_message(fetched.partition),
+        offset=fetched.offset,
+        metadata=fetched.metadata,
+        view=types_pb2.View.ValueType(fetched.view.value),
+        commit_time_ms=fetched.commit_time_ms,
+        pending_tx_id=fetched.pending_tx_id,
+    )

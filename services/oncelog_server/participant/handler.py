@@ -1,0 +1,121 @@
+"""Handler of the gRPC service Participant: markers from coordinators, for every role that takes
+part in transactions.
+
+Markers of one group are one command, so they are applied in order up to the first refusal; groups
+of a request are submitted in one loop turn, so one sync makes them durable together. Where several
+roles run in the same process, the composition splits requests by topic id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, NamedTuple
+
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ports import Call, Replica
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.wire import partition_id
+from oncelog_server.participant import wire
+from oncelog_server.participant.commands import Marker, MarkersWritten, WriteMarkers
+from oncelog_server.participant.senders import require_boot, require_granted
+from oncelogpb.errors import (
+    DiskFull,
+    OncelogError,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+    to_status,
+)
+from oncelogpb.v1 import participant_pb2 as pb
+
+# What a role tells its operators about markers that are written, applied now or before.
+Told = Callable[[PartitionId, WriteMarkers, MarkersWritten], None]
+
+
+class Submitted(NamedTuple):
+    """A group on its way to disk."""
+
+    command: WriteMarkers
+    written: Awaitable[Any]
+    # Why the markers behind those of the command wait.
+    no_room: DiskFull | None
+
+
+class ParticipantHandler:
+    """See the module."""
+
+    def __init__(
+        self,
+        env: RoleEnv,
+        *,
+        decode: Callable[[pb.MarkerGroup], WriteMarkers] = wire.write_markers,
+        told: Told = lambda partition, command, written: None,
+    ) -> None:
+        self._env = env
+        self._decode = decode
+        self._told = told
+
+    async def write_markers(
+        self, request: pb.WriteMarkersRequest, call: Call
+    ) -> pb.WriteMarkersReply:
+        submitted = [self._submit(group) for group in request.groups]
+        return pb.WriteMarkersReply(
+            groups=[
+                await self._result(group, outcome)
+                for group, outcome in zip(request.groups, submitted, strict=True)
+            ]
+        )
+
+    def _submit(self, group: pb.MarkerGroup) -> Submitted | OncelogError:
+        try:
+            partition = partition_id(group.partition)
+            replica = self._env.replicas.lead(partition)
+            directory = self._env.directory
+            require_boot(directory, partition, group.leader_boot_id)
+            require_granted(directory, group.journal_partition, group.coordinator_epoch)
+            command, no_room = _with_room(replica, self._decode(group))
+            return Submitted(command, replica.submit(command), no_room)
+        except OncelogError as refusal:
+            return refusal
+
+    async def _result(
+        self, group: pb.MarkerGroup, outcome: Submitted | OncelogError
+    ) -> pb.MarkerGroupResult:
+        try:
+            if isinstance(outcome, OncelogError):
+                raise outcome
+            written: MarkersWritten = await outcome.written
+        except (UnknownTopic, UnknownPartition) as unknown:
+            if await self._is_gone(group):
+                return wire.gone_group_result(group)
+            return pb.MarkerGroupResult(error=to_status(unknown))
+        except OncelogError as refusal:
+            return pb.MarkerGroupResult(error=to_status(refusal))
+        self._told(partition_id(group.partition), outcome.command, written)
+        if outcome.no_room is not None and written.refusal is None:
+            written = written._replace(refusal=outcome.no_room)
+        return wire.marker_group_result(group.partition, written)
+
+    async def _is_gone(self, group: pb.MarkerGroup) -> bool:
+        """Only etcd may say that there is nobody left to tell; this process may be behind it."""
+        try:
+            return await self._env.directory.is_gone(partition_id(group.partition).topic_id)
+        except Unavailable:
+            return False
+
+
+def _with_room(replica: Replica, command: WriteMarkers) -> tuple[WriteMarkers, DiskFull | None]:
+    """On a full disk, markers that carry records wait, and those behind them; others use the
+    reserve (design §4)."""
+    try:
+        replica.require_room()
+    except DiskFull as no_room:
+        bare: list[Marker] = []
+        for marker in command.markers:
+            if marker.batch is not None:
+                shortened = WriteMarkers(
+                    command.journal_partition, command.coordinator_epoch, tuple(bare)
+                )
+                return shortened, no_room
+            bare.append(marker)
+    return command, None

@@ -1,0 +1,60 @@
+"""What a partition can be asked beside what every participant can (`participant.commands`). PURE.
+
+A command is checked for its shape before it gets here (`wire`): payloads match their CRC and
+counts, one command holds batches of one producer. The machine decides what depends on state.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple
+
+import msgspec
+
+from oncelog_server.core.frame import Frame
+from oncelog_server.core.ids import TxId
+from oncelog_server.core.machine import Tick
+from oncelog_server.participant.commands import HearVerdicts, WriteMarkers
+
+
+class Resolution(Enum):
+    """What an operator wants done with a damaged part."""
+
+    DROP = "drop"
+    EXPOSE = "expose"
+
+
+# ------------------------------------------------------------------------------------- commands
+
+
+class Produce(msgspec.Struct, frozen=True):
+    """DATA frames of one producer (and TxId, and writer), in sequence order.
+
+    Reply: tuple[Placed | OncelogError, ...], one per batch.
+    """
+
+    batches: tuple[Frame, ...]
+
+
+class Resolve(msgspec.Struct, frozen=True):
+    """An operator ends a damaged part. Reply: number of records dropped or exposed."""
+
+    tx_id: TxId
+    resolution: Resolution
+
+
+Command = Produce | WriteMarkers | HearVerdicts | Resolve | Tick
+
+
+# -------------------------------------------------------------------------------------- replies
+
+
+class Placed(NamedTuple):
+    """Where a batch stands."""
+
+    # Of its first record.
+    journal_offset: int
+    # Plain: of its first record in the committed log. None: the marker will decide.
+    offset: int | None
+    # A repeat: nothing was appended, the positions are the original ones.
+    duplicate: bool = False

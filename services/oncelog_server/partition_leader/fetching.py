@@ -1,0 +1,241 @@
+"""The handlers of Fetch (a long poll over many partitions) and Subscribe (a stream of replies).
+
+Both keep a cursor per partition, read, and wait until the HW of one of them moves. What was read is
+kept while others are waited for. Back-pressure of a Subscribe is the transport's: the generator
+goes on only when its reply was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterable, Sequence
+from typing import Final
+
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ports import Call
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.wire import partition_id
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.reads import Found, Reader, readable
+from oncelogpb import bulk
+from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, to_status
+from oncelogpb.v1 import partition_leader_pb2 as pb
+
+# A long poll ends so long before its caller gives up.
+REPLY_MARGIN_MS: Final = 100
+# What a reply of a Subscribe may hold where its caller, or all callers together, have not read much
+# already: so little, or one batch, that thousands who read nothing do not add up.
+SUBSCRIBE_BYTES_LEAST: Final = 64 * 1024
+
+
+class Cursor:
+    """Where one partition of a request stands."""
+
+    __slots__ = ("advanced", "error", "found", "max_bytes", "offset", "partition", "wanted")
+
+    def __init__(self, wanted: pb.FetchPartition, max_bytes: int) -> None:
+        self.wanted = wanted
+        self.partition: PartitionId = partition_id(wanted.partition)
+        self.offset = wanted.offset
+        self.max_bytes = max_bytes
+        self.found: Found | None = None
+        self.error: OncelogError | None = None
+        # Done when there may be more to read.
+        self.advanced: asyncio.Future[None] | None = None
+
+    @property
+    def payload_bytes(self) -> int:
+        return self.found.payload_bytes if self.found is not None else 0
+
+    @property
+    def has_news(self) -> bool:
+        return self.error is not None or bool(self.found and self.found.batches)
+
+    def item(self) -> bulk.Encoded | pb.FetchedPartition:
+        if self.error is not None:
+            return pb.FetchedPartition(partition=self.wanted.partition, error=to_status(self.error))
+        assert self.found is not None, "it was read before it is encoded"
+        return readable(self.found, self.wanted.partition)
+
+    def forget(self) -> None:
+        """Stops watching the HW."""
+        if self.advanced is not None:
+            self.advanced.cancel()
+            self.advanced = None
+
+
+class Fetching:
+    """See the module."""
+
+    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+        self._env = env
+        self._config = config
+        self._reader = Reader(env, config)
+        # Where the next request begins to read, so that its first partitions do not always win.
+        self._rotation = 0
+        self._subscriptions = 0
+
+    async def fetch(self, request: pb.FetchRequest, call: Call) -> bulk.Encoded:
+        cursors = self._cursors(request.partitions)
+        budget = min(request.max_bytes or self._config.fetch_bytes, self._config.fetch_bytes_max)
+        wait_ms = min(
+            request.max_wait_ms,
+            self._config.fetch_wait_ms_max,
+            max(call.timeout_ms - REPLY_MARGIN_MS, 0),
+        )
+        deadline_ms = self._env.clock.now().monotonic_ms + wait_ms
+        try:
+            await call.room(budget)
+            await self._read_all(self._rotated(cursors), request, budget)
+            while not _is_enough(cursors, min(request.min_bytes or 1, budget)):
+                call.holds(_size(cursors))
+                left_ms = deadline_ms - self._env.clock.now().monotonic_ms
+                moved = await _wait_for_any(cursors, left_ms) if left_ms > 0 else []
+                if not moved:
+                    break
+                kept = _size(cursor for cursor in cursors if cursor not in moved)
+                if kept and not call.has_room(budget):
+                    # Two that wait for each other, each with what it found, would wait for ever.
+                    break
+                await call.room(budget)
+                await self._read_all(moved, request, budget - kept)
+            self._require_now(cursors)
+            call.holds(_size(cursors))
+        finally:
+            for cursor in cursors:
+                cursor.forget()
+        self._count_out(cursors)
+        return bulk.fetch_reply([cursor.item() for cursor in cursors])
+
+    async def subscribe(
+        self, request: pb.SubscribeRequest, call: Call
+    ) -> AsyncIterator[bulk.Encoded]:
+        """Ends when every partition has failed; a partition that fails is told so once."""
+        following = self._cursors(request.partitions)
+        budget = min(
+            request.max_bytes or self._config.subscribe_bytes, self._config.fetch_bytes_max
+        )
+        self._subscribed(1)
+        try:
+            stale: Sequence[Cursor] = following
+            while following:
+                room = min(budget, max(call.spare(), SUBSCRIBE_BYTES_LEAST))
+                call.holds(room)
+                await self._read_all(self._rotated(stale), request, room)
+                call.holds(_size(following))
+                news = [cursor for cursor in following if cursor.has_news]
+                if news:
+                    self._count_out(news)
+                    yield bulk.fetch_reply([cursor.item() for cursor in news])
+                    following = [cursor for cursor in following if cursor.error is None]
+                for cursor in following:
+                    _move_on(cursor)
+                # After news there may be more behind what was sent, also where the budget ended.
+                stale = following if news else await _wait_for_any(following, None)
+        finally:
+            self._subscribed(-1)
+            for cursor in following:
+                cursor.forget()
+
+    # -------------------------------------------------------------------------------------- parts
+
+    def _cursors(self, partitions: Sequence[pb.FetchPartition]) -> list[Cursor]:
+        limit = self._config.fetch_partitions_max
+        if not partitions:
+            raise InvalidArgument("name at least one partition", field="partitions")
+        if len(partitions) > limit:
+            raise TooLarge(
+                f"{len(partitions)} partitions are above fetch_partitions_max = {limit}",
+                limit="fetch_partitions_max",
+                maximum=limit,
+            )
+        default = self._config.fetch_partition_bytes
+        cursors = [Cursor(wanted, wanted.max_bytes or default) for wanted in partitions]
+        if len({cursor.partition for cursor in cursors}) != len(cursors):
+            raise InvalidArgument("name each partition once", field="partitions")
+        return cursors
+
+    def _rotated(self, cursors: Sequence[Cursor]) -> list[Cursor]:
+        self._rotation += 1
+        start = self._rotation % len(cursors)
+        return [*cursors[start:], *cursors[:start]]
+
+    async def _read_all(
+        self,
+        cursors: Iterable[Cursor],
+        request: pb.FetchRequest | pb.SubscribeRequest,
+        budget: int,
+    ) -> None:
+        """Whoever comes when the budget has ended finds nothing this time."""
+        for cursor in cursors:
+            await self._read(cursor, request, max(budget, 0))
+            budget -= cursor.payload_bytes
+
+    async def _read(
+        self, cursor: Cursor, request: pb.FetchRequest | pb.SubscribeRequest, budget: int
+    ) -> None:
+        cursor.forget()
+        try:
+            replica = self._env.replicas.lead(cursor.partition)
+            # Before reading: what comes while we read must not be missed.
+            cursor.advanced = asyncio.ensure_future(replica.advanced())
+            cursor.found = await self._reader.read(
+                replica,
+                cursor.offset,
+                isolation=request.isolation,
+                format_=request.format,
+                max_bytes=min(cursor.max_bytes, budget),
+            )
+        except OncelogError as error:
+            cursor.error = error
+            cursor.found = None
+
+    def _require_now(self, cursors: Iterable[Cursor]) -> None:
+        """What is there, is there for ever, and also who leads no more may give it. "There is
+        nothing" is an answer about now: only within the lease (design §5, "Leases lie"). Else its
+        caller would go on asking here, and never find the new leader."""
+        for cursor in cursors:
+            if cursor.has_news:
+                continue
+            try:
+                self._env.replicas.lead(cursor.partition).require_lease()
+            except OncelogError as error:
+                cursor.error, cursor.found = error, None
+
+    def _subscribed(self, change: int) -> None:
+        self._subscriptions += change
+        self._env.reporter.gauge("subscriptions", self._subscriptions)
+
+    def _count_out(self, cursors: Sequence[Cursor]) -> None:
+        found = [cursor.found for cursor in cursors if cursor.found is not None]
+        records_out = sum(one.record_count for one in found)
+        if records_out:
+            self._env.reporter.count("records_out", records_out)
+            self._env.reporter.count("bytes_out", sum(one.payload_bytes for one in found))
+
+
+def _size(cursors: Iterable[Cursor]) -> int:
+    return sum(cursor.payload_bytes for cursor in cursors)
+
+
+def _is_enough(cursors: Sequence[Cursor], min_bytes: int) -> bool:
+    if any(cursor.error is not None for cursor in cursors):
+        return True
+    return _size(cursors) >= min_bytes
+
+
+def _move_on(cursor: Cursor) -> None:
+    """Reads on behind what was sent, and behind control records that nobody wanted."""
+    if cursor.found is not None:
+        cursor.offset = cursor.found.next_offset
+        cursor.found = None
+
+
+async def _wait_for_any(cursors: Iterable[Cursor], timeout_ms: int | None) -> list[Cursor]:
+    """Those whose HW moved, or that are led no more; none at the timeout."""
+    watched = {cursor.advanced: cursor for cursor in cursors if cursor.advanced is not None}
+    if not watched:
+        return []
+    timeout_s = None if timeout_ms is None else timeout_ms / 1000
+    done, _ = await asyncio.wait(watched, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    return [cursor for advanced, cursor in watched.items() if advanced in done]

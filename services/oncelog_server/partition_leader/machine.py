@@ -1,0 +1,419 @@
+"""One partition of a topic: what is appended, what a marker exposes, what readers see in which
+order. PURE.
+
+    batch ──► plain? ───────────────────────────► committed log, at its append
+       │
+       └────► of a transaction ──► pending ──► COMMITTED marker ──► committed log, at the marker
+                                     │  ▲                           (exactly the manifest's parts)
+                                     │  └─ asked about until it ends
+                                     ├────► ABORTED marker, or a final verdict ──► dropped
+                                     └────► COMMITTED, but not what the manifest says ──► DAMAGED
+                                                                     ──► Resolve ──► exposed |
+                                                                     dropped
+
+Invariants (with `check`, in tests after each step):
+  * committed offsets are dense, and the records of one transaction contiguous (I9, I14);
+  * nothing of a TxId is accepted after its marker (I20), a transaction is exposed whole or not
+    (I3);
+  * a transaction that is open holds back nobody: no read and no marker looks at other open ones
+    (I8).
+
+Left out: retention, compaction and materialization `copy` come in a later version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final, assert_never
+
+import msgspec
+
+from oncelog_server.core.frame import At, ControlCode, Frame, Kind
+from oncelog_server.core.ids import (
+    Generation,
+    ProducerId,
+    journal_partition_of,
+)
+from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Table, Tick, refuse
+from oncelog_server.participant.commands import (
+    FINAL_VERDICTS,
+    Exposed,
+    HearVerdicts,
+    Question,
+    WriteMarkers,
+    WriterPart,
+)
+from oncelog_server.participant.fences import Fences
+from oncelog_server.participant.marker_order import MarkerOrder
+from oncelog_server.participant.questions import Questions
+from oncelog_server.partition_leader import markers
+from oncelog_server.partition_leader.commands import Command, Placed, Produce, Resolution, Resolve
+from oncelog_server.partition_leader.committed_log import ROW_BYTES, CommittedLog, DumpedLog
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.damage import Damage, DumpedDamage
+from oncelog_server.partition_leader.exposures import Exposures
+from oncelog_server.partition_leader.pending import DumpedTransaction, OpenTransaction, Pending
+from oncelog_server.partition_leader.pending import dump as dump_transaction
+from oncelog_server.partition_leader.pending import load as load_transaction
+from oncelog_server.partition_leader.records import MarkerWritten, Record, Resolved
+from oncelog_server.partition_leader.sequences import PlainProducer, PlainSequences, Seen, judge
+from oncelogpb.errors import LimitExceeded, OncelogError, TransactionEnded
+from oncelogpb.ids import show_id
+
+# Name of the index's table beside the snapshot (docs/adr/0002).
+COMMITTED_TABLE: Final = "committed"
+# Old producers are forgotten at the first frame after so much of the journal's time: a point that
+# is the same on every replica and in every replay.
+SWEEP_EVERY_MS: Final = 60 * 60 * 1000
+
+
+class DumpedMachine(msgspec.Struct, frozen=True, array_like=True):
+    """The state of a snapshot."""
+
+    next_offset: int
+    next_sweep_ms: int
+    committed: DumpedLog
+    plain: list[tuple[int, PlainProducer]]
+    fences: Fences
+    order: MarkerOrder
+    exposures: Exposures
+    open: list[DumpedTransaction]
+    damage: DumpedDamage
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(DumpedMachine)
+
+
+class PartitionMachine:
+    """See the module. Tables of transitions: `decide` and `apply`."""
+
+    def __init__(self, config: PartitionLeaderConfig | None = None) -> None:
+        self.config = config or PartitionLeaderConfig()
+        self.next_offset = 0
+        self.committed = CommittedLog()
+        self.pending = Pending()
+        self.plain = PlainSequences()
+        self.fences = Fences()
+        self.order = MarkerOrder()
+        self.exposures = Exposures()
+        self.damage = Damage()
+        self._next_sweep_ms = 0
+        # Rows of the index that earlier snapshots of this machine handed over. Volatile.
+        self._rows_handed = 0
+        # Volatile.
+        self._questions = Questions(
+            self.pending.open,
+            after_ms=self.config.question_after_ms,
+            again_ms=self.config.question_again_ms,
+        )
+
+    # ------------------------------------------------------------------------------------- decide
+
+    def decide(self, command: Command, now: Instant) -> Decision[Record]:
+        if isinstance(command, Produce):
+            return self._produce(command)
+        if isinstance(command, WriteMarkers):
+            return markers.decide(
+                command,
+                open_=self.pending.open,
+                fences=self.fences,
+                order=self.order,
+                exposures=self.exposures,
+                damage=self.damage,
+                end_offset=self.committed.end_offset,
+            )
+        if isinstance(command, HearVerdicts):
+            return self._hear_verdicts(command)
+        if isinstance(command, Resolve):
+            return self._resolve(command)
+        if isinstance(command, Tick):
+            return Decision()
+        assert_never(command)
+
+    def _produce(self, command: Produce) -> Decision[Record]:
+        first = command.batches[0]
+        refusal = self._producer_refusal(first)
+        if refusal is not None:
+            return Decision((), (refusal,) * len(command.batches))
+        expected, room = self._expectation(command)
+        offset = None if first.tx_id else self.committed.end_offset
+        position = self.next_offset
+        accepted: list[Frame] = []
+        results: list[Placed | OncelogError] = []
+        for batch in command.batches:
+            verdict = judge(batch, expected, lambda base: self._find(first, base, accepted))
+            if verdict is None and len(accepted) >= room:
+                verdict = _limit("batches_per_part_max", self.config.batches_per_part_max)
+            if verdict is None:
+                verdict = Placed(position, offset)
+                accepted.append(batch)
+                expected += batch.record_count
+                position += batch.record_count
+                if offset is not None:
+                    offset += batch.record_count
+            results.append(verdict)
+        return Decision(accepted, tuple(results))
+
+    def _producer_refusal(self, batch: Frame) -> OncelogError | None:
+        """In order of precedence: fenced, ended, another's transaction, limits."""
+        if not batch.tx_id:
+            if batch.producer_id in self.plain or len(self.plain) < self.config.producers_max:
+                return None
+            return _limit("producers_max", self.config.producers_max)
+        refusal = self.fences.refusal(
+            tx_id=batch.tx_id, producer_id=batch.producer_id, generation=batch.generation
+        )
+        if refusal is not None:
+            return refusal
+        transaction = self.pending.open.get(batch.tx_id)
+        if transaction is not None:
+            limit = self.config.writers_per_transaction_max
+            if batch.writer not in transaction.writers and len(transaction.writers) >= limit:
+                return _limit("writers_per_transaction_max", limit)
+            return transaction.refusal(batch)
+        if self._has_marker(batch.tx_id):
+            return TransactionEnded(
+                f"transaction {show_id(batch.tx_id)} has ended, and it was another producer's; "
+                "use the TxId that your own Begin returned",
+                tx_id=batch.tx_id,
+            )
+        if len(self.pending.open) >= self.config.open_transactions_max:
+            return _limit("open_transactions_max", self.config.open_transactions_max)
+        if self.damage.held >= self.config.damaged_max:
+            return LimitExceeded(
+                f"{self.damage.held} damaged parts wait in this partition, damaged_max = "
+                f"{self.config.damaged_max}: it takes no new transactions; see `oncelog tx "
+                "resolve` and `oncelog topic describe`",
+                limit="damaged_max",
+                value=self.config.damaged_max,
+            )
+        known = batch.producer_id in self.fences
+        if not known and len(self.fences) >= self.config.producers_max:
+            return _limit("producers_max", self.config.producers_max)
+        return None
+
+    def _has_marker(self, tx_id: int) -> bool:
+        """Fences go by producer: this keeps out another one that writes under this TxId (I20). One
+        that comes when the exposure is forgotten is asked about, and dropped."""
+        ended = self.exposures.of(tx_id)
+        return bool(ended) or tx_id in self.damage.parts
+
+    def _expectation(self, command: Produce) -> tuple[int, int]:
+        """The next sequence, and how many more batches there is room for."""
+        batch = command.batches[0]
+        if not batch.tx_id:
+            return self.plain.next_sequence(batch.producer_id), len(command.batches)
+        limit = self.config.batches_per_part_max
+        transaction = self.pending.open.get(batch.tx_id)
+        columns = transaction.writers.get(batch.writer) if transaction is not None else None
+        return (columns.records, limit - len(columns)) if columns is not None else (0, limit)
+
+    def _find(self, first: Frame, base: int, accepted: Sequence[Frame]) -> Seen | None:
+        """A batch of this producer that stands in the journal, or came earlier in this command."""
+        position = self.next_offset
+        for batch in accepted:
+            if batch.base_sequence == base:
+                shift = self.committed.end_offset - self.next_offset
+                offset = None if batch.tx_id else position + shift
+                return Seen(base, batch.record_count, position, offset)
+            position += batch.record_count
+        if not first.tx_id:
+            return self.plain.find(first.producer_id, base)
+        transaction = self.pending.open.get(first.tx_id)
+        columns = transaction.writers.get(first.writer) if transaction is not None else None
+        return columns.find(base) if columns is not None else None
+
+    def _hear_verdicts(self, command: HearVerdicts) -> Decision[Record]:
+        """A local abort: neither moves nor obeys the PREPARE offset."""
+        open_ = self.pending.open
+        final = {tx_id: None for tx_id, verdict in command.verdicts if verdict in FINAL_VERDICTS}
+        records: list[Record] = [
+            MarkerWritten(
+                tx_id,
+                ProducerId(open_[tx_id].producer_id),
+                Generation(open_[tx_id].generation),
+                ControlCode.ABORTED,
+            )
+            for tx_id in final
+            if tx_id in open_
+        ]
+        return Decision(records, len(records))
+
+    def _resolve(self, command: Resolve) -> Decision[Record]:
+        answer = self.damage.resolvable(command.tx_id, command.resolution)
+        if isinstance(answer, OncelogError):
+            return refuse(answer)
+        if answer is not None:
+            return Decision((), answer)
+        count = self.damage.records(command.tx_id, command.resolution)
+        return Decision((Resolved(command.tx_id, command.resolution),), count)
+
+    # -------------------------------------------------------------------------------------- apply
+
+    def apply(self, record: Record | EpochStart, at: At) -> None:
+        if at.time_ms >= self._next_sweep_ms:
+            self._sweep(at.time_ms)
+        if isinstance(record, Frame):
+            if record.kind is Kind.ONE_SHOT:
+                self._apply_one_shot(record, at)
+            elif record.tx_id:
+                self._apply_pending(record, at)
+            else:
+                self._apply_plain(record, at)
+            self.next_offset = at.offset + record.record_count
+            return
+        if isinstance(record, MarkerWritten):
+            self._apply_marker(record, at)
+        elif isinstance(record, Resolved):
+            self._apply_resolved(record, at)
+        elif isinstance(record, EpochStart):
+            self._questions.inherited()
+        else:
+            assert_never(record)
+        self.next_offset = at.offset + 1
+
+    def _apply_plain(self, frame: Frame, at: At) -> None:
+        offset = self._append_exposed(frame, at)
+        self.plain.remember(frame, journal_offset=at.offset, offset=offset, time_ms=at.time_ms)
+
+    def _apply_pending(self, frame: Frame, at: At) -> None:
+        self.fences.saw(frame.producer_id, frame.generation, at.time_ms)
+        if self.pending.append(frame, at):
+            self._questions.opened(frame.tx_id)
+
+    def _apply_one_shot(self, frame: Frame, at: At) -> None:
+        self._end(frame.tx_id, frame.producer_id, frame.generation, at)
+        offset = self._append_exposed(frame, at)
+        self.order.committed(
+            journal_partition_of(frame.tx_id),
+            frame.writer,
+            prepare_offset=frame.base_sequence,
+        )
+        self.exposures.remember(frame.tx_id, (Exposed(0, offset, frame.record_count),))
+
+    def _append_exposed(self, frame: Frame, at: At) -> int:
+        return self.committed.append_frame(
+            at.offset,
+            record_count=frame.record_count,
+            payload_bytes=len(frame.payload),
+            max_timestamp_us=frame.max_timestamp_us,
+            time_ms=at.time_ms,
+        )
+
+    def _apply_marker(self, marker: MarkerWritten, at: At) -> None:
+        held = self._end(marker.tx_id, marker.producer_id, marker.generation, at)
+        journal_partition = journal_partition_of(marker.tx_id)
+        if marker.control is ControlCode.ABORTED:
+            if marker.prepare_offset:
+                self.order.saw(journal_partition, marker.coordinator_epoch)
+            return
+        exposed: tuple[Exposed, ...] = ()
+        if marker.control is ControlCode.DAMAGED:
+            self.damage.add(marker.tx_id, held, marker.parts)
+        elif held is not None:
+            exposed = self._expose(held, marker.parts, at)
+        self.order.committed(
+            journal_partition, marker.coordinator_epoch, prepare_offset=marker.prepare_offset
+        )
+        self.exposures.remember(marker.tx_id, exposed)
+
+    def _end(self, tx_id: int, producer_id: int, generation: int, at: At) -> OpenTransaction | None:
+        """A marker of this TxId: nothing of it is accepted any more (I20). Returns what it
+        holds."""
+        self.fences.ended(producer_id, generation, tx_id, at.time_ms)
+        held = self.pending.open.pop(tx_id, None)
+        if held is not None and held.producer_id != producer_id:
+            # Somebody else had written under this TxId: neither of them may go on.
+            self.fences.ended(held.producer_id, held.generation, tx_id, at.time_ms)
+        return held
+
+    def _expose(
+        self, held: OpenTransaction, parts: Sequence[WriterPart], at: At
+    ) -> tuple[Exposed, ...]:
+        """Exactly these writers' batches, in this order; what other writers left is dropped."""
+        exposed = []
+        for part in parts:
+            columns = held.writers.get(part.writer)
+            if columns is not None:
+                first = self.committed.expose(columns, exposed_at=at.offset, time_ms=at.time_ms)
+                exposed.append(Exposed(part.writer, first, columns.records))
+        return tuple(exposed)
+
+    def _apply_resolved(self, record: Resolved, at: At) -> None:
+        count = self.damage.records(record.tx_id, record.resolution)
+        held, parts = self.damage.parts[record.tx_id]
+        if record.resolution is Resolution.EXPOSE and held is not None:
+            self._expose(held, parts, at)
+        self.damage.resolved(record.tx_id, record.resolution, count)
+
+    def _sweep(self, time_ms: int) -> None:
+        old_ms = time_ms - self.config.producer_expiry_ms
+        self.plain.forget_before(old_ms)
+        self.fences.forget(list(self.fences.silent_since(old_ms)))
+        self._next_sweep_ms = time_ms + SWEEP_EVERY_MS
+
+    # ------------------------------------------------------------------------- questions, positions
+
+    def seen(self, signal: object, now: Instant) -> None:
+        self._questions.seen(signal, now.monotonic_ms)
+
+    def owed(self, below: int) -> Sequence[Question]:
+        """Questions that are due now, about transactions whose first batch is below the HW."""
+        return self._questions.due(below)
+
+    def first_open_position(self) -> int | None:
+        """Journal offset of the earliest batch that is open, or damaged and not resolved."""
+        positions = (self.pending.first_open_position(), self.damage.first_position())
+        return min((position for position in positions if position is not None), default=None)
+
+    # ------------------------------------------------------------------------- check and snapshots
+
+    def check(self) -> None:
+        self.committed.check(self.next_offset)
+        self.pending.check(self.next_offset)
+        self.plain.check()
+        self.fences.check()
+        for tx_id in self.pending.open:
+            # Being below the highest ended one is no proof: a prepared transaction may be.
+            assert tx_id not in self.damage.parts, f"{show_id(tx_id)} is open and damaged"
+            exposed = self.exposures.of(tx_id)
+            assert not exposed, f"{show_id(tx_id)} is open after its marker (I20)"
+
+    def snapshot(self) -> Snapshot:
+        dumped = DumpedMachine(
+            self.next_offset,
+            self._next_sweep_ms,
+            self.committed.dump(),
+            self.plain.dump(),
+            self.fences,
+            self.order,
+            self.exposures,
+            [dump_transaction(transaction) for transaction in self.pending.open.values()],
+            self.damage.dump(),
+        )
+        table = Table(ROW_BYTES, self._rows_handed, self.committed.rows(self._rows_handed))
+        self._rows_handed = self.committed.final_rows
+        return Snapshot(msgspec.msgpack.encode(dumped), {COMMITTED_TABLE: table})
+
+    def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
+        """Into a fresh machine."""
+        dumped = _DECODER.decode(state)
+        self.next_offset = dumped.next_offset
+        self._next_sweep_ms = dumped.next_sweep_ms
+        self.committed.load(dumped.committed, tables.get(COMMITTED_TABLE, b""))
+        self.plain.load(dumped.plain)
+        self.fences = dumped.fences
+        self.order = dumped.order
+        self.exposures = dumped.exposures
+        self.pending.open.update((one.tx_id, load_transaction(one)) for one in dumped.open)
+        self.damage.load(dumped.damage)
+        self._rows_handed = self.committed.final_rows
+
+
+def _limit(name: str, value: int) -> OncelogError:
+    return LimitExceeded(
+        f"this partition is at its limit {name} = {value}; end transactions, or spread the load "
+        "over more partitions",
+        limit=name,
+        value=value,
+    )

@@ -1,0 +1,182 @@
+"""The handler of Produce: judge each batch, submit per partition, answer per batch.
+
+A batch that is refused, or a partition that is led elsewhere, fails alone. Batches of one stream
+are submitted in the order in which they came (see `lanes`), those of one request in one loop turn,
+so one sync makes them durable together.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Sequence
+from typing import Any, Final, NamedTuple
+
+from oncelog_server.core.frame import Frame
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ports import Call
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.wire import partition_id
+from oncelog_server.partition_leader import wire
+from oncelog_server.partition_leader.commands import Placed, Produce
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.lanes import Lanes
+from oncelog_server.partition_leader.topic_configs import max_batch_bytes
+from oncelogpb import in_place, records
+from oncelogpb.bulk import Chunk
+from oncelogpb.errors import OncelogError
+from oncelogpb.in_place import LiftedProduce
+from oncelogpb.v1 import partition_leader_pb2 as pb
+from oncelogpb.v1 import types_pb2
+
+# Sizes of batches that topics may set, as far as they are kept at hand.
+LIMITS_KEPT: Final = 1_000
+
+
+class _Judged(NamedTuple):
+    """A batch that is sound, and its place in the request."""
+
+    place: int
+    frame: Frame
+
+
+class _Submitted(NamedTuple):
+    # In which it was decided: a later one knows nothing of it.
+    epoch: int
+    judged: Sequence[_Judged]
+    # The reply is a tuple of Placed | OncelogError, one per batch.
+    reply: Awaitable[Any]
+
+
+class Producing:
+    """See the module."""
+
+    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+        self._env = env
+        self._config = config
+        self._lanes = Lanes()
+        self._limits: dict[int, records.BatchLimits] = {}
+
+    async def produce(
+        self, produce: pb.ProduceRequest | LiftedProduce, call: Call
+    ) -> pb.ProduceReply:
+        request = produce.request if isinstance(produce, LiftedProduce) else produce
+        wire.require_producer(request)
+        most = self._config.items_per_call_max
+        wire.require_few("batches", len(request.batches), "items_per_call_max", most)
+        verdicts: list[Placed | OncelogError | None] = [None] * len(request.batches)
+        async with self._lanes.turn(call.stream_id) as turn:
+            by_partition = await self._judge_all(request, produce, verdicts)
+            await turn.come()
+            submitted = [
+                entry
+                for partition, judged in by_partition.items()
+                if (entry := self._submit(partition, judged, verdicts)) is not None
+            ]
+        epochs = [0] * len(request.batches)
+        for entry in submitted:
+            await self._settle(entry, verdicts)
+            for item in entry.judged:
+                epochs[item.place] = entry.epoch
+        results = []
+        for batch, verdict, epoch in zip(request.batches, verdicts, epochs, strict=True):
+            assert verdict is not None, "each batch was judged or submitted"
+            if isinstance(verdict, OncelogError):
+                self._env.reporter.count("refused_writes", reason=verdict.reason)
+            results.append(wire.batch_result(batch.partition, verdict, epoch))
+        return pb.ProduceReply(results=results)
+
+    # -------------------------------------------------------------------------------------- judge
+
+    async def _judge_all(
+        self,
+        request: pb.ProduceRequest,
+        produce: pb.ProduceRequest | LiftedProduce,
+        verdicts: list[Placed | OncelogError | None],
+    ) -> dict[PartitionId, list[_Judged]]:
+        by_partition: dict[PartitionId, list[_Judged]] = {}
+        for place, batch in enumerate(request.batches):
+            try:
+                partition = partition_id(batch.partition)
+                # Before the work of judging: a wrong leader is the most frequent refusal.
+                self._env.replicas.lead(partition).require_room()
+                payload = in_place.payload_of(produce, place)
+                await self._judge(partition, batch, payload)
+            except OncelogError as refusal:
+                verdicts[place] = refusal
+            else:
+                frame = wire.data_frame(request, batch, payload)
+                by_partition.setdefault(partition, []).append(_Judged(place, frame))
+        return by_partition
+
+    async def _judge(self, partition: PartitionId, batch: types_pb2.Batch, payload: Chunk) -> None:
+        """Raises InvalidArgument, TooLarge, CorruptBatch."""
+        limits = self._limits_of(partition)
+
+        def validate() -> None:
+            records.validate(
+                batch.encoding,
+                payload,
+                batch.record_count,
+                batch.crc32c,
+                limits,
+                max_timestamp_us=batch.max_timestamp_us,
+            )
+
+        if records.needs_offload(batch.encoding, payload):
+            await self._env.offload(validate)
+        else:
+            validate()
+
+    def _limits_of(self, partition: PartitionId) -> records.BatchLimits:
+        topic = self._env.directory.topic_by_id(partition.topic_id)
+        most = self._config.max_batch_bytes
+        if topic is not None:
+            most = min(most, max_batch_bytes(topic.configs))
+        limits = self._limits.get(most)
+        if limits is None:
+            limits = records.BatchLimits(most, self._config.decompressed_bytes_max)
+            if len(self._limits) == LIMITS_KEPT:
+                self._limits.clear()
+            self._limits[most] = limits
+        return limits
+
+    # ------------------------------------------------------------------------------------- submit
+
+    def _submit(
+        self,
+        partition: PartitionId,
+        judged: Sequence[_Judged],
+        verdicts: list[Placed | OncelogError | None],
+    ) -> _Submitted | None:
+        try:
+            replica = self._env.replicas.lead(partition)
+            replica.require_room()
+            reply = replica.submit(Produce(tuple(item.frame for item in judged)))
+        except OncelogError as refusal:
+            for item in judged:
+                verdicts[item.place] = refusal
+            return None
+        return _Submitted(replica.epoch, judged, reply)
+
+    async def _settle(
+        self, entry: _Submitted, verdicts: list[Placed | OncelogError | None]
+    ) -> None:
+        try:
+            replies: Sequence[Placed | OncelogError] = await entry.reply
+        except OncelogError as lost:
+            replies = (lost,) * len(entry.judged)
+        appended: list[Frame] = []
+        for item, verdict in zip(entry.judged, replies, strict=True):
+            verdicts[item.place] = verdict
+            if isinstance(verdict, Placed):
+                if verdict.duplicate:
+                    self._env.reporter.count("duplicate_batches")
+                else:
+                    appended.append(item.frame)
+        if appended:
+            self._count_in(appended)
+
+    def _count_in(self, appended: Sequence[Frame]) -> None:
+        reporter = self._env.reporter
+        reporter.count("batches_in", len(appended))
+        reporter.count("records_in", sum(frame.record_count for frame in appended))
+        reporter.count("bytes_in", sum(len(frame.payload) for frame in appended))

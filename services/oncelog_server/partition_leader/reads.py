@@ -1,0 +1,263 @@
+"""Reads one partition for one reply: committed, uncommitted or raw, only below the high watermark.
+
+    COMMITTED     the committed log: offsets, in commit order
+    UNCOMMITTED   the journal without control records: journal offsets
+    RAW           the journal with them (buffering consumers, tools): journal offsets
+
+A found batch covers [first_offset, first_offset + record_count) of its numbering; a control record
+of RAW covers one journal offset. Batches are never cut: the first may begin before what was asked
+for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any, Final, NamedTuple
+
+from oncelog_server.core.frame import OCCUPY_RECORDS, ControlCode, Kind, StoredFrame
+from oncelog_server.core.ports import Replica
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.partition_leader.committed_log import CommittedLog, Stretch
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.records import parts_of
+from oncelogpb import bulk, records
+from oncelogpb.errors import OffsetOutOfRange
+from oncelogpb.v1 import partition_leader_pb2 as pb
+from oncelogpb.v1 import types_pb2
+
+Head = pb.FetchedBatch
+_CONTROL_KINDS: Final = {
+    ControlCode.COMMITTED: Head.KIND_COMMITTED,
+    ControlCode.ABORTED: Head.KIND_ABORTED,
+    ControlCode.DAMAGED: Head.KIND_DAMAGED,
+}
+# Conversions of so many payload bytes are quicker than a thread's round trip.
+INLINE_ROWS_BYTES: Final = 2 * 1024
+
+
+class Ends(NamedTuple):
+    """The half-open range that can be read now."""
+
+    start: int
+    end: int
+
+
+class Found(NamedTuple):
+    """What one partition has for a reader."""
+
+    ends: Ends
+    # Each without its payload, which stands beside it (`bulk`).
+    batches: Sequence[tuple[Head, bulk.Chunk]]
+    payload_bytes: int
+    # Where to read on.
+    next_offset: int
+
+    @property
+    def record_count(self) -> int:
+        return sum(head.record_count for head, _ in self.batches)
+
+
+class Reader:
+    """See the module. Raises OffsetOutOfRange, and what the replica raises."""
+
+    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+        self._env = env
+        self._config = config
+
+    async def read(
+        self,
+        replica: Replica,
+        from_offset: int,
+        *,
+        isolation: pb.Isolation.ValueType,
+        format_: pb.Format.ValueType,
+        max_bytes: int,
+    ) -> Found:
+        as_rows = format_ == pb.FORMAT_ROWS
+        if as_rows:
+            max_bytes = min(max_bytes, self._config.rows_bytes_max)
+        if isolation in (pb.ISOLATION_UNCOMMITTED, pb.ISOLATION_RAW):
+            found = await self._journal(replica, from_offset, isolation, max_bytes)
+        else:
+            found = await self._committed(replica, from_offset, max_bytes)
+        return await self._converted(found) if as_rows else found
+
+    # ---------------------------------------------------------------------------------- committed
+
+    async def _committed(self, replica: Replica, from_offset: int, max_bytes: int) -> Found:
+        log: CommittedLog = replica.machine.committed
+        ends = committed_ends(replica)
+        _require_in_range(replica, from_offset, ends, log.end_offset)
+        stretches = log.stretches(
+            from_offset,
+            below=ends.end,
+            max_bytes=max_bytes,
+            max_entries=self._config.fetch_batches_max,
+        )
+        batches: list[tuple[Head, bulk.Chunk]] = []
+        size = 0
+        next_offset = from_offset
+        for is_run, group in groupby(stretches, lambda stretch: stretch.is_run):
+            for stretch, stored in await _frames(replica, is_run, list(group), max_bytes - size):
+                first = stretch.first_offset + stored.at.offset - stretch.journal_offset
+                time_ms = stored.at.time_ms if is_run else stretch.time_ms
+                batches.append(
+                    (_head(stored, Head.KIND_DATA, first, time_ms), stored.frame.payload)
+                )
+                size += len(stored.frame.payload)
+                next_offset = first + stored.frame.record_count
+            if size >= max_bytes:
+                break
+        return Found(ends, batches, size, next_offset)
+
+    # ------------------------------------------------------------------------------------ journal
+
+    async def _journal(
+        self,
+        replica: Replica,
+        from_offset: int,
+        isolation: pb.Isolation.ValueType,
+        max_bytes: int,
+    ) -> Found:
+        """Reads on over control records until it finds a batch: a reader of UNCOMMITTED that got
+        nothing would ask for the same place for ever."""
+        ends = journal_ends(replica)
+        _require_in_range(replica, from_offset, ends, replica.log_end)
+        batches: list[tuple[Head, bulk.Chunk]] = []
+        size, position = 0, from_offset
+        while not batches and position < ends.end and max_bytes > 0:
+            stored_frames = await replica.read(position, max_bytes, below=ends.end)
+            if not stored_frames:
+                break
+            for stored in stored_frames:
+                position = stored.end
+                if isolation == pb.ISOLATION_RAW:
+                    batches.append(_raw(stored))
+                elif stored.frame.kind in OCCUPY_RECORDS:
+                    head = _head(stored, Head.KIND_DATA, stored.at.offset, stored.at.time_ms)
+                    batches.append((head, stored.frame.payload))
+            size = sum(len(payload) for _, payload in batches)
+        return Found(ends, batches, size, position)
+
+    # --------------------------------------------------------------------------------------- rows
+
+    async def _converted(self, found: Found) -> Found:
+        """Every batch as Rows: Python work per record, so bounded, and off the loop (design
+        §14)."""
+        converted: list[tuple[Head, bulk.Chunk]] = []
+
+        def convert() -> None:
+            for head, payload in found.batches:
+                if head.encoding == types_pb2.ENCODING_ARROW_V1:
+                    payload = records.as_rows(head.encoding, payload)
+                    head.encoding = types_pb2.ENCODING_ROWS
+                    head.crc32c = records.checksum(payload)
+                converted.append((head, payload))
+
+        if found.payload_bytes > INLINE_ROWS_BYTES:
+            await self._env.offload(convert)
+        else:
+            convert()
+        size = sum(len(payload) for _, payload in converted)
+        return found._replace(batches=converted, payload_bytes=size)
+
+
+def committed_ends(replica: Replica) -> Ends:
+    return Ends(0, replica.machine.committed.readable_end(replica.high_watermark))
+
+
+def journal_ends(replica: Replica) -> Ends:
+    return Ends(replica.log_start, replica.high_watermark)
+
+
+def _require_in_range(replica: Replica, from_offset: int, ends: Ends, appended_end: int) -> None:
+    """An offset between the readable end and what is appended is not out of range: it waits for the
+    HW (design §5, "Ready")."""
+    if ends.start <= from_offset <= max(ends.end, appended_end):
+        return
+    # "There is nothing" is an answer about now, which only the leader may give.
+    replica.require_lease()
+    raise OffsetOutOfRange(
+        f"offset {from_offset} is not in [{ends.start}, {ends.end}]; seek to one of its ends",
+        start=ends.start,
+        end=ends.end,
+    )
+
+
+async def _frames(
+    replica: Replica, is_run: bool, stretches: Sequence[Stretch], max_bytes: int
+) -> Sequence[tuple[Stretch, StoredFrame]]:
+    """The frames of neighbouring stretches of one kind, in order; of a run at most about
+    max_bytes."""
+    if not is_run:
+        offsets = [stretch.journal_offset for stretch in stretches]
+        return list(zip(stretches, await replica.read_frames(offsets), strict=True))
+    found: list[tuple[Stretch, StoredFrame]] = []
+    for stretch in stretches:
+        position, end = stretch.journal_offset, stretch.journal_offset + stretch.record_count
+        while position < end and max_bytes > 0:
+            stored_frames = await replica.read(position, max_bytes, below=end)
+            assert stored_frames, f"the committed log points at {position}, where nothing stands"
+            for stored in stored_frames:
+                found.append((stretch, stored))
+                position = stored.end
+                max_bytes -= len(stored.frame.payload)
+        if position < end:
+            break
+    return found
+
+
+# ---------------------------------------------------------------------------------------- heads
+
+
+def _head(
+    stored: StoredFrame, kind: pb.FetchedBatch.Kind.ValueType, first_offset: int, time_ms: int
+) -> Head:
+    frame = stored.frame
+    fields: dict[str, Any] = {}
+    if frame.kind is Kind.DATA:
+        # In a one-shot these two fields of the frame hold what its marker says.
+        fields = {"writer": frame.writer, "base_sequence": frame.base_sequence}
+    return Head(
+        kind=kind,
+        first_offset=first_offset,
+        record_count=frame.record_count,
+        encoding=frame.encoding,  # type: ignore[arg-type]
+        crc32c=frame.client_crc,
+        time_ms=time_ms,
+        max_timestamp_us=frame.max_timestamp_us,
+        tx_id=frame.tx_id,
+        producer=types_pb2.Producer(producer_id=frame.producer_id, generation=frame.generation),
+        journal_offset=stored.at.offset,
+        **fields,
+    )
+
+
+def _raw(stored: StoredFrame) -> tuple[Head, bulk.Chunk]:
+    frame, at = stored
+    if frame.kind in OCCUPY_RECORDS:
+        kind = Head.KIND_ONE_SHOT if frame.kind is Kind.ONE_SHOT else Head.KIND_DATA
+        return _head(stored, kind, at.offset, at.time_ms), frame.payload
+    head = Head(
+        kind=_CONTROL_KINDS.get(frame.control, Head.KIND_CONTROL),
+        first_offset=at.offset,
+        record_count=1,
+        time_ms=at.time_ms,
+        tx_id=frame.tx_id,
+        producer=types_pb2.Producer(producer_id=frame.producer_id, generation=frame.generation),
+        journal_offset=at.offset,
+    )
+    if frame.kind is Kind.MARKER:
+        parts = parts_of(frame)
+        head.marker_writers.extend(part.writer for part in parts)
+        head.marker_counts.extend(part.record_count for part in parts)
+    return head, b""
+
+
+def readable(found: Found, partition: types_pb2.Partition) -> bulk.Encoded:
+    """The partition's item of a reply, joined by hand."""
+    head = pb.FetchedPartition(
+        partition=partition, start_offset=found.ends.start, end_offset=found.ends.end
+    )
+    return bulk.fetched_partition(head, found.batches)

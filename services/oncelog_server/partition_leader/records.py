@@ -1,0 +1,120 @@
+"""What a partition remembers, and the codec to frames. PURE.
+
+A batch is remembered as the frame that it is stored as, so the hot path encodes nothing:
+
+    DATA      the client's batch; tx_id 0 is a plain one
+    ONE_SHOT  data and COMMITTED marker of a one-shot transaction, under one CRC (why.md)
+    MARKER    MarkerWritten: COMMITTED, ABORTED or DAMAGED
+    RECORD    Resolved
+
+Frames that bring a marker use two header fields that mean nothing else there:
+
+    base_sequence   PREPARE offset; 0 in an abort that this partition decided on the coordinator's
+    answer writer          the coordinator's leader epoch; 0 likewise
+
+The payload of a MARKER lists the parts, 16 bytes each, in the order in which they are exposed:
+
+    0        8              16
+    ├────────┼───────────────┤
+    │ writer │ record count  │   both unsigned, little-endian
+    └────────┴───────────────┘
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final, assert_never
+
+import msgspec
+
+from oncelog_server.core.frame import ControlCode, Frame, Kind
+from oncelog_server.core.ids import Generation, ProducerId, TxId, Writer
+from oncelog_server.participant.commands import WriterPart
+from oncelog_server.partition_leader.commands import Resolution
+
+_PART: Final = struct.Struct("<QQ")
+_RESOLUTION: Final = msgspec.msgpack.Decoder(Resolution)
+
+
+class MarkerWritten(msgspec.Struct, frozen=True):
+    """The end of a transaction at this partition."""
+
+    tx_id: TxId
+    producer_id: ProducerId
+    generation: Generation
+    control: ControlCode
+    # 0: decided here, on the coordinator's answer to a question.
+    prepare_offset: int = 0
+    coordinator_epoch: int = 0
+    # COMMITTED: what it exposes. DAMAGED: what the manifest wanted.
+    parts: tuple[WriterPart, ...] = ()
+
+
+class Resolved(msgspec.Struct, frozen=True):
+    """An operator ended a damaged part."""
+
+    tx_id: TxId
+    resolution: Resolution
+
+
+Record = Frame | MarkerWritten | Resolved
+
+
+class PartitionCodec:
+    """`decode(encode(record)) == record`, and the other way round."""
+
+    def encode(self, record: Record) -> Frame:
+        if isinstance(record, Frame):
+            return record
+        if isinstance(record, MarkerWritten):
+            return Frame(
+                Kind.MARKER,
+                b"".join(_PART.pack(*part) for part in record.parts),
+                producer_id=record.producer_id,
+                generation=record.generation,
+                writer=record.coordinator_epoch,
+                base_sequence=record.prepare_offset,
+                tx_id=record.tx_id,
+                control=record.control,
+            )
+        if isinstance(record, Resolved):
+            payload = msgspec.msgpack.encode(record.resolution)
+            return Frame(Kind.RECORD, payload, tx_id=record.tx_id)
+        assert_never(record)
+
+    def decode(self, frame: Frame) -> Record:
+        """Raises ValueError for a payload of another format."""
+        if frame.kind is Kind.DATA or frame.kind is Kind.ONE_SHOT:
+            return frame
+        if frame.kind is Kind.MARKER:
+            return MarkerWritten(
+                TxId(frame.tx_id),
+                ProducerId(frame.producer_id),
+                Generation(frame.generation),
+                ControlCode(frame.control),
+                prepare_offset=frame.base_sequence,
+                coordinator_epoch=frame.writer,
+                parts=parts_of(frame),
+            )
+        if frame.kind is Kind.RECORD:
+            resolution = _RESOLUTION.decode(frame.payload)
+            return Resolved(TxId(frame.tx_id), resolution)
+        raise ValueError(f"a {Kind(frame.kind).name} frame is no record of a partition")
+
+
+def parts_of(frame: Frame) -> tuple[WriterPart, ...]:
+    """What a MARKER frame lists. Raises ValueError where its payload is not made of whole parts."""
+    if len(frame.payload) % _PART.size:
+        raise ValueError(f"a marker of {len(frame.payload)} bytes is not made of whole parts")
+    return tuple(
+        WriterPart(Writer(writer), count) for writer, count in _PART.iter_unpack(frame.payload)
+    )
+
+
+def one_shot(batch: Frame, *, prepare_offset: int, coordinator_epoch: int) -> Frame:
+    """The one frame of a one-shot transaction. `batch` holds the records and their header."""
+    return batch._replace(
+        kind=Kind.ONE_SHOT,
+        base_sequence=prepare_offset,
+        writer=coordinator_epoch,
+    )

@@ -1,0 +1,50 @@
+"""What the composition plugs in: the partition leader as a Role."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.core.machine import Codec, Machine
+from oncelog_server.core.ports import Outbox, Replica, Slots
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.participant.commands import Question
+from oncelog_server.participant.handler import ParticipantHandler
+from oncelog_server.partition_leader.commands import Command
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.machine import PartitionMachine
+from oncelog_server.partition_leader.outbox import PartitionOutbox
+from oncelog_server.partition_leader.records import PartitionCodec, Record
+from oncelog_server.partition_leader.service import PartitionLeaderService
+from oncelog_server.partition_leader.tally import tell_markers
+
+
+class PartitionLeaderRole:
+    """See core/role.py."""
+
+    name = "partition_leader"
+    # It leads the partitions of users' topics.
+    control_topic: TopicId | None = None
+
+    def __init__(self, config: PartitionLeaderConfig) -> None:
+        config.validate()
+        self._config = config
+        self.codec: Codec[Record] = PartitionCodec()
+
+    def machine(self, partition: PartitionId) -> Machine[Command, Record, Question]:
+        return PartitionMachine(self._config)
+
+    def projection(self, partition: PartitionId, slots: Callable[[str, int], Slots]) -> None:
+        """Nothing beside the machine."""
+
+    def outbox(self, replica: Replica, env: RoleEnv) -> Outbox:
+        return PartitionOutbox(replica, env)
+
+    def checkpoint(self, machine: object) -> None:
+        """Nothing to tell."""
+
+    def services(self, env: RoleEnv) -> Mapping[str, object]:
+        return {
+            "PartitionLeader": PartitionLeaderService(env, self._config),
+            "Participant": ParticipantHandler(env, told=tell_markers(env.reporter)),
+        }

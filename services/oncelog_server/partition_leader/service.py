@@ -1,0 +1,83 @@
+"""Handlers of the gRPC service PartitionLeader, by what they do:
+
+produce                          producing
+fetch, subscribe                 fetching (and reads)
+list_offsets                     listing
+create_topic ... delete_topic    topic_admin
+resolve_transaction, describe_journals   here, for operators
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from oncelog_server.core.ports import Call, Replica
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.wire import partition_id, partition_message
+from oncelog_server.partition_leader import wire
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.fetching import Fetching
+from oncelog_server.partition_leader.listing import Listing
+from oncelog_server.partition_leader.producing import Producing
+from oncelog_server.partition_leader.reads import committed_ends
+from oncelog_server.partition_leader.topic_admin import TopicAdmin
+from oncelogpb.v1 import partition_leader_pb2 as pb
+
+
+class PartitionLeaderService:
+    """See the module."""
+
+    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+        self._env = env
+        self._config = config
+        fetching, topics = Fetching(env, config), TopicAdmin(env, config)
+        self.produce = Producing(env, config).produce
+        self.fetch = fetching.fetch
+        self.subscribe = fetching.subscribe
+        self.list_offsets = Listing(env, config).list_offsets
+        self.create_topic = topics.create_topic
+        self.describe_topics = topics.describe_topics
+        self.list_topics = topics.list_topics
+        self.alter_topic = topics.alter_topic
+        self.delete_topic = topics.delete_topic
+
+    async def resolve_transaction(
+        self, request: pb.ResolveTransactionRequest, call: Call
+    ) -> pb.ResolveTransactionReply:
+        command = wire.resolve(request)
+        partition = partition_id(request.partition)
+        count: int = await self._env.replicas.lead(partition).submit(command)
+        self._env.reporter.event(
+            "damaged part resolved",
+            tx_id=request.tx_id,
+            partition=str(partition),
+            resolution=command.resolution.value,
+            records=count,
+        )
+        return pb.ResolveTransactionReply(record_count=count)
+
+    async def describe_journals(
+        self, request: pb.DescribeJournalsRequest, call: Call
+    ) -> pb.DescribeJournalsReply:
+        most = self._config.items_per_call_max
+        wire.require_few("partitions", len(request.partitions), "items_per_call_max", most)
+        replicas: Sequence[Replica] = self._env.replicas.led()
+        if request.partitions:
+            partitions = [partition_id(partition) for partition in request.partitions]
+            replicas = [self._env.replicas.lead(partition) for partition in partitions]
+        return pb.DescribeJournalsReply(journals=[_describe(replica) for replica in replicas])
+
+
+def _describe(replica: Replica) -> pb.JournalDescription:
+    machine = replica.machine
+    return pb.JournalDescription(
+        partition=partition_message(replica.partition),
+        epoch=replica.epoch,
+        log_start_offset=replica.log_start,
+        log_end_offset=replica.log_end,
+        high_watermark=replica.high_watermark,
+        committed_end_offset=committed_ends(replica).end,
+        first_open_position=machine.first_open_position(),
+        open_transactions=len(machine.pending.open),
+        damaged=sorted(machine.damage.parts),
+    )

@@ -1,0 +1,25 @@
+"""What operators are told of the markers that were written here: counters, and an event for each
+damaged part.
+"""
+
+from __future__ import annotations
+
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ports import Reporter
+from oncelog_server.participant.commands import MarkerStatus, MarkersWritten, Outcome, WriteMarkers
+from oncelog_server.participant.handler import Told
+
+
+def tell_markers(reporter: Reporter) -> Told:
+    def told(partition: PartitionId, command: WriteMarkers, written: MarkersWritten) -> None:
+        for marker, result in zip(command.markers, written.results, strict=False):
+            if result.status is MarkerStatus.APPLIED:
+                committed = marker.outcome is Outcome.COMMITTED
+                reporter.count("transactions_exposed" if committed else "transactions_dropped")
+            else:
+                reporter.count("transactions_damaged")
+                reporter.event(
+                    "damaged part", level="error", tx_id=result.tx_id, partition=str(partition)
+                )
+
+    return told

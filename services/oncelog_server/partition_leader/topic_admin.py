@@ -1,0 +1,160 @@
+"""Handlers that administer topics. Their state lies in etcd: any partition leader process
+answers."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from oncelog_server.core.ids import CONTROL_TOPIC_IDS, PartitionId, TopicId
+from oncelog_server.core.ports import Address, Call, TopicInfo
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.partition_leader import wire
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.topic_configs import effective, require_configs
+from oncelogpb.errors import (
+    InvalidArgument,
+    TooLarge,
+    TopicExists,
+    UnknownTopic,
+    Unsupported,
+)
+from oncelogpb.v1 import partition_leader_pb2 as pb
+from oncelogpb.v1 import types_pb2
+
+_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
+REPLICATION_FACTOR_MAX: Final = 1
+
+
+class TopicAdmin:
+    """See the module."""
+
+    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+        self._env = env
+        self._config = config
+
+    async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicReply:
+        """Returns when this process knows the topic; its partitions may have no leader yet."""
+        partitions = request.partitions or self._config.topic_partitions
+        factor = request.replication_factor or REPLICATION_FACTOR_MAX
+        self._require_creatable(request.name, partitions, factor, request.configs)
+        configs = {name: value for name, value in request.configs.items() if value}
+        if request.validate_only:
+            preview = TopicInfo(request.name, TopicId(b""), partitions, factor, configs, 0)
+            return pb.CreateTopicReply(topic=self._describe(preview))
+        topic = await self._env.topics.create(request.name, partitions, factor, configs)
+        self._env.reporter.event("topic created", topic=topic.name, partitions=partitions)
+        return pb.CreateTopicReply(topic=self._describe(topic))
+
+    async def describe_topics(
+        self, request: pb.DescribeTopicsRequest, call: Call
+    ) -> pb.DescribeTopicsReply:
+        if not request.names and not request.topic_ids:
+            raise InvalidArgument("name at least one topic, or its id", field="names")
+        asked = len(request.names) + len(request.topic_ids)
+        most = self._config.items_per_call_max
+        wire.require_few("topics", asked, "items_per_call_max", most)
+        directory = self._env.directory
+        found = [_required(directory.topic(name), repr(name)) for name in request.names]
+        found += [
+            _required(directory.topic_by_id(TopicId(topic_id)), f"with id {topic_id.hex()}")
+            for topic_id in request.topic_ids
+        ]
+        partitions = sum(topic.partitions for topic in found)
+        most = self._config.described_partitions_max
+        wire.require_few("partitions", partitions, "described_partitions_max", most)
+        return pb.DescribeTopicsReply(topics=self._describe_all(found))
+
+    async def list_topics(self, request: pb.ListTopicsRequest, call: Call) -> pb.ListTopicsReply:
+        directory = self._env.directory
+        topics = list(directory.topics())
+        if request.internal:
+            control = (directory.topic(name) for name in sorted(CONTROL_TOPIC_IDS))
+            topics += [topic for topic in control if topic is not None]
+        return pb.ListTopicsReply(topics=self._describe_all(sorted(topics, key=lambda t: t.name)))
+
+    async def alter_topic(self, request: pb.AlterTopicRequest, call: Call) -> pb.AlterTopicReply:
+        self._require_users_topic(request.name)
+        require_configs(request.configs)
+        topic = await self._env.topics.alter(request.name, dict(request.configs))
+        self._env.reporter.event("topic altered", topic=topic.name, **dict(request.configs))
+        return pb.AlterTopicReply(topic=self._describe(topic))
+
+    async def delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicReply:
+        self._require_users_topic(request.name)
+        topic_id = await self._env.topics.delete(request.name)
+        self._env.reporter.event("topic deleted", topic=request.name, topic_id=topic_id.hex())
+        return pb.DeleteTopicReply(topic_id=topic_id)
+
+    # ------------------------------------------------------------------------------------- checks
+
+    def _require_creatable(
+        self, name: str, partitions: int, factor: int, configs: Mapping[str, str]
+    ) -> None:
+        if not _NAME.fullmatch(name) or name.startswith("__") or name in (".", ".."):
+            raise InvalidArgument(
+                f"topic name {name!r} must be 1 to 249 of letters, digits, '.', '_' and '-', and "
+                "must not start with two underscores",
+                field="name",
+            )
+        limit = self._config.topic_partitions_max
+        if partitions > limit:
+            raise TooLarge(
+                f"{partitions} partitions are above topic_partitions_max = {limit}",
+                limit="topic_partitions_max",
+                maximum=limit,
+            )
+        if factor > REPLICATION_FACTOR_MAX:
+            raise Unsupported(f"replication factor {factor} comes in a later version; use 1")
+        require_configs(configs)
+        if self._env.directory.topic(name) is not None:
+            raise TopicExists(f"topic {name!r} exists")
+
+    def _require_users_topic(self, name: str) -> None:
+        if name in CONTROL_TOPIC_IDS:
+            raise InvalidArgument(f"{name} is the cluster's own: leave it alone", field="name")
+
+    # ---------------------------------------------------------------------------------- describing
+
+    def _describe_all(self, topics: Iterable[TopicInfo]) -> list[pb.TopicDescription]:
+        return [self._describe(topic) for topic in topics]
+
+    def _describe(self, topic: TopicInfo) -> pb.TopicDescription:
+        partitions = []
+        for number in range(topic.partitions):
+            partition = PartitionId(topic.topic_id, number)
+            known = self._env.directory.partition(partition)
+            # Not as etcd names it: a process that is gone leads nothing.
+            leader = self._env.directory.leader_of(partition)
+            description = pb.PartitionDescription(number=number)
+            if known is not None:
+                description.epoch = known.epoch
+                description.replicas.extend(known.replicas)
+                description.isr.extend(known.isr)
+            if leader is not None:
+                description.leader.CopyFrom(leader_message(leader))
+            partitions.append(description)
+        return pb.TopicDescription(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=partitions,
+            replication_factor=topic.replication_factor,
+            configs=effective(topic.configs) if topic.name not in CONTROL_TOPIC_IDS else {},
+            created_ms=topic.created_ms,
+        )
+
+
+def leader_message(leader: Address) -> types_pb2.Leader:
+    return types_pb2.Leader(
+        node_id=leader.node_id,
+        boot_id=leader.boot_id,
+        endpoint=types_pb2.Endpoint(host=leader.host, port=leader.port),
+        epoch=leader.epoch,
+    )
+
+
+def _required(topic: TopicInfo | None, what: str) -> TopicInfo:
+    if topic is None:
+        raise UnknownTopic(f"no topic {what}")
+    return topic

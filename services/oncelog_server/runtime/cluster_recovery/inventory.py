@@ -1,0 +1,106 @@
+"""What a data directory holds, for a cluster that lost its etcd. Its process must be stopped.
+
+Opening a journal here is what the start of its process does: torn tails are cut, what was kept is
+synced, and a replica that turns out to be damaged takes a new incarnation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ports import Disk
+from oncelog_server.runtime.etcd.identity import Remembered, load_remembered
+from oncelog_server.runtime.node import NODE_FILE
+from oncelog_server.runtime.replica_record import ReplicaRecord, load_record
+from oncelog_server.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
+from oncelog_server.runtime.storage.journal import Journal, JournalDamaged
+
+
+class RecoveryRefused(Exception):
+    """It was not begun, or stopped at this: nothing else was changed. Says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundReplica:
+    """One replica on a disk."""
+
+    # Of the data directory.
+    path: str
+    node_id: str
+    partition: PartitionId
+    # None: it never led, or what it noted is gone.
+    record: ReplicaRecord | None
+    # Hex; "" where the journal cannot be opened.
+    incarnation: str
+    last_epoch: int
+    synced_end: int
+    # File, position and reason; "" for a sound one.
+    damage: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DataDirectory:
+    """One node's data, held by this process until `disk` is closed."""
+
+    path: str
+    disk: Disk
+    node_id: str
+    remembered: Remembered
+    replicas: list[FoundReplica] = field(default_factory=list)
+
+
+def take(path: str, disk: Disk) -> DataDirectory:
+    """Locks it and reads whose it is. Raises RecoveryRefused, OSError (another process has it)."""
+    disk.lock()
+    try:
+        remembered = load_remembered(disk)
+    except ValueError as error:
+        raise RecoveryRefused(f"{path}: {error}") from None
+    if not remembered.cluster_id or not disk.exists(NODE_FILE):
+        raise RecoveryRefused(
+            f"{path} holds no data of a cluster; name the directories that `oncelog serve --data` "
+            "had, or the folder of `oncelog up`"
+        )
+    file = disk.open(NODE_FILE)
+    try:
+        node_id = file.read(0, file.size()).decode()
+    finally:
+        file.close()
+    return DataDirectory(path, disk, node_id, remembered)
+
+
+def look(directory: DataDirectory, progress: Callable[[PartitionId], None]) -> None:
+    """Opens every replica, one after the other, and notes what it is. Raises OSError."""
+    for name in directory.disk.list(PARTITIONS_DIRECTORY):
+        partition = partition_of(name)
+        progress(partition)
+        directory.replicas.append(_look_at(directory, partition, f"{PARTITIONS_DIRECTORY}/{name}"))
+
+
+def _look_at(directory: DataDirectory, partition: PartitionId, path: str) -> FoundReplica:
+    record = load_record(directory.disk, path)
+    if record is not None and record.partition != partition:
+        raise RecoveryRefused(
+            f"{directory.path}/{path} holds the replica of {record.partition}: directories were "
+            "moved or renamed by hand; move them back"
+        )
+    try:
+        journal = Journal.open(directory.disk, path)
+    except JournalDamaged as damaged:
+        return FoundReplica(
+            directory.path, directory.node_id, partition, record, "", 0, 0, str(damaged)
+        )
+    try:
+        return FoundReplica(
+            directory.path,
+            directory.node_id,
+            partition,
+            record,
+            journal.incarnation.hex(),
+            journal.last_epoch,
+            journal.synced_end,
+        )
+    finally:
+        journal.close()

@@ -1,0 +1,207 @@
+"""PURE. What etcd must hold for the replicas that were found; every doubt is named.
+
+    a replica                                          becomes
+    ---------------------------------------------------+--------------------------------------------
+    sound, and of the incarnation that last led        | alone in its ISR, epoch + RECOVERY_EPOCHS
+    of another incarnation, or never seen to lead      | doubt; the same, as an unclean election
+    damaged                                            | doubt; stays offline, as it was before
+    of no topic that anybody here knows                | doubt; left out
+    of a topic whose name belongs to a newer one       | doubt; left out
+    not found, of a known topic                        | a vacant key: comes with a later directory
+
+Invariants:
+  * no epoch that anybody may have logged is used again: all go up by RECOVERY_EPOCHS;
+  * where acknowledged records may be lost, a control journal skips offsets at its next election
+    (`unclean_epoch`), so that no TxId repeats;
+  * a vacant key keeps a fresh process from creating control partitions over lost ones.
+
+Left out: several replicas of one partition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+from oncelog_server.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    CONTROL_PARTITIONS,
+    COUNTER_MASK,
+    TRANSACTION_CONTROL_ID,
+    PartitionId,
+    TopicId,
+)
+from oncelog_server.runtime.cluster_recovery.inventory import FoundReplica, RecoveryRefused
+from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
+from oncelog_server.runtime.replica_record import TopicRecord
+
+# Epochs may exist that nobody here logged (design §5).
+RECOVERY_EPOCHS: Final = 1 << 20
+# Generations carry an epoch in 32 bits.
+EPOCH_MAX: Final = COUNTER_MASK
+CONTROL_IDS: Final = (TRANSACTION_CONTROL_ID, CONSUMER_OFFSETS_ID)
+VACANT: Final = PartitionState(replicas=(), epoch=RECOVERY_EPOCHS)
+
+
+class Doubt(NamedTuple):
+    """Why somebody has to say --accept-loss."""
+
+    replica: FoundReplica
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """What etcd holds of this cluster already: all empty, unless other directories were recovered
+    before these."""
+
+    partitions: Mapping[PartitionId, PartitionState] = field(default_factory=dict)
+    topics: Mapping[str, TopicValue] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Plan:
+    """Keys to write. `vacant` are the partitions without a replica, here and in etcd."""
+
+    partitions: dict[PartitionId, PartitionState] = field(default_factory=dict)
+    topics: dict[str, TopicValue] = field(default_factory=dict)
+    doubts: list[Doubt] = field(default_factory=list)
+    left_out: list[FoundReplica] = field(default_factory=list)
+    vacant: list[PartitionId] = field(default_factory=list)
+
+
+def make_plan(replicas: Sequence[FoundReplica], standing: Standing) -> Plan:
+    """Raises RecoveryRefused where the directories contradict each other, or etcd."""
+    _require_single(replicas)
+    plan = Plan()
+    topics = _topics(replicas, standing)
+    known = {*CONTROL_IDS, *topics, *_ids(standing).values()}
+    for replica in sorted(replicas, key=lambda found: found.partition):
+        if replica.partition.topic_id not in known:
+            _leave_out(plan, replica, standing)
+            continue
+        before = standing.partitions.get(replica.partition, VACANT)
+        if before.replicas == (replica.node_id,):
+            # An earlier run wrote it.
+            continue
+        if before.replicas:
+            raise RecoveryRefused(
+                f"{replica.partition} is in {replica.path} (node {replica.node_id}), and etcd has "
+                f"it at node {before.replicas[0]}: one of the directories is a copy"
+            )
+        plan.partitions[replica.partition] = _place(plan, replica, before.epoch)
+    for topic_id, topic in topics.items():
+        stands = standing.topics.get(topic.name)
+        if stands is None or stands.version < topic.version:
+            plan.topics[topic.name] = _value(topic_id, topic)
+    _keep_vacant(plan, topics, standing)
+    return plan
+
+
+# ----------------------------------------------------------------------------------- each replica
+
+
+def _place(plan: Plan, replica: FoundReplica, epoch_min: int) -> PartitionState:
+    record = replica.record
+    noted = 0 if record is None else record.epoch
+    epoch = max(replica.last_epoch, noted, epoch_min - RECOVERY_EPOCHS) + RECOVERY_EPOCHS
+    if epoch > EPOCH_MAX:
+        raise RecoveryRefused(f"{replica.partition} is at epoch {epoch}; the last is {EPOCH_MAX}")
+    held_by = (replica.node_id,)
+    if replica.damage:
+        why = f"damaged: {replica.damage}. It stays offline; the others are not hindered"
+        plan.doubts.append(Doubt(replica, why))
+        isr = () if record is None else (record.incarnation,)
+        return PartitionState(replicas=held_by, isr=isr, epoch=epoch)
+    if record is not None and record.incarnation == replica.incarnation:
+        return PartitionState(replicas=held_by, isr=(replica.incarnation,), epoch=epoch)
+    why = (
+        "it has no note of ever having led (replica.json): perhaps its directory was emptied"
+        if record is None
+        else "its log was damaged or emptied since it last led"
+    )
+    lost = f"{why}. Acknowledged records above {replica.synced_end} may be lost"
+    plan.doubts.append(Doubt(replica, lost))
+    return PartitionState(
+        replicas=held_by, isr=(replica.incarnation,), epoch=epoch, unclean_epoch=epoch
+    )
+
+
+def _leave_out(plan: Plan, replica: FoundReplica, standing: Standing) -> None:
+    plan.left_out.append(replica)
+    topic = None if replica.record is None else replica.record.topic
+    if topic is not None:
+        where = "in etcd" if topic.name in standing.topics else "here"
+        why = f"the name {topic.name!r} belongs to a newer topic {where}"
+    elif replica.last_epoch == 0:
+        # Never led: nothing was ever acknowledged.
+        return
+    else:
+        why = "nothing says which topic it belongs to"
+    plan.doubts.append(Doubt(replica, f"left out, and moved to orphans/ at the next start: {why}"))
+
+
+def _require_single(replicas: Sequence[FoundReplica]) -> None:
+    seen: dict[PartitionId, FoundReplica] = {}
+    for replica in replicas:
+        other = seen.setdefault(replica.partition, replica)
+        if other is not replica:
+            raise RecoveryRefused(
+                f"{replica.partition} is in {other.path} and in {replica.path}: with one replica "
+                "per partition one of them is a copy; leave the older one out"
+            )
+
+
+# ------------------------------------------------------------------------------------------ topics
+
+
+def _topics(replicas: Sequence[FoundReplica], standing: Standing) -> dict[TopicId, TopicRecord]:
+    """The newest memory of each topic; of two with one name, the newer topic. What etcd holds
+    since it was rebuilt counts more than a memory."""
+    newest: dict[TopicId, TopicRecord] = {}
+    for replica in replicas:
+        topic = None if replica.record is None else replica.record.topic
+        if topic is None:
+            continue
+        known = newest.get(replica.partition.topic_id)
+        if known is None or topic.version > known.version:
+            newest[replica.partition.topic_id] = topic
+    by_name = _ids(standing)
+    for topic_id, topic in sorted(newest.items(), key=lambda item: (-item[1].created_ms, item[0])):
+        by_name.setdefault(topic.name, topic_id)
+    return {
+        topic_id: topic
+        for topic_id, topic in sorted(newest.items())
+        if by_name[topic.name] == topic_id
+    }
+
+
+def _ids(standing: Standing) -> dict[str, TopicId]:
+    return {name: TopicId(bytes.fromhex(value.topic_id)) for name, value in standing.topics.items()}
+
+
+def _value(topic_id: TopicId, topic: TopicRecord) -> TopicValue:
+    return TopicValue(
+        topic_id=topic_id.hex(),
+        partitions=topic.partitions,
+        replication_factor=topic.replication_factor,
+        configs=topic.configs,
+        created_ms=topic.created_ms,
+        version=topic.version,
+    )
+
+
+def _keep_vacant(plan: Plan, topics: Mapping[TopicId, TopicRecord], standing: Standing) -> None:
+    counts = dict.fromkeys(CONTROL_IDS, CONTROL_PARTITIONS)
+    counts |= {topic_id: topic.partitions for topic_id, topic in topics.items()}
+    for topic_id, count in sorted(counts.items()):
+        for number in range(count):
+            partition = PartitionId(topic_id, number)
+            if partition in plan.partitions:
+                continue
+            stands = standing.partitions.get(partition)
+            if stands is None:
+                plan.partitions[partition] = VACANT
+            if stands is None or not stands.replicas:
+                plan.vacant.append(partition)

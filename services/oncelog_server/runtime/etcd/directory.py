@@ -1,0 +1,362 @@
+"""ClusterView: this process's picture of etcd (the Directory port).
+
+One range, then one watch from the revision after it. Each revision is applied in one loop turn, so
+the picture is always that of some revision, never ahead of etcd and usually a few ms behind.
+Where the watch's revision was compacted, it lists again and tells what changed.
+
+Once in PROBE_MS it reads the cluster record, linearizably: that tells whether etcd is reachable,
+and its revision, which the `Guard` compares with what this node remembers.
+
+Invariant: the revision of the picture never goes back.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from oncelog_server.core.ids import (
+    CONTROL_PARTITIONS,
+    CONTROL_TOPIC_IDS,
+    PartitionId,
+    TopicId,
+)
+from oncelog_server.core.ports import (
+    Address,
+    Etcd,
+    EtcdCompacted,
+    EtcdUnavailable,
+    KeyValue,
+    NodeInfo,
+    PartitionInfo,
+    TopicInfo,
+    WatchEvent,
+)
+from oncelog_server.runtime.etcd import keys
+from oncelog_server.runtime.etcd.keys import PartitionState
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelogpb.errors import Unavailable
+
+PROBE_MS: Final = 1_000
+RETRY_MS: Final = 200
+# How long `start` waits for a first answer.
+START_TIMEOUT_MS: Final = 30_000
+
+# Value and revision of a key that was not seen.
+_NEVER: Final = (b"", 0)
+
+Keys = frozenset[str]
+Listener = Callable[[Keys], None]
+
+
+class Entry(NamedTuple):
+    """A partition's state, and the revision of its last change."""
+
+    state: PartitionState
+    mod_revision: int
+
+
+class Guard(Protocol):
+    """Remembers what etcd was, and judges what it is (Identity)."""
+
+    @property
+    def revision(self) -> int:
+        """The highest that was seen."""
+        ...
+
+    def observe(self, record: KeyValue | None, revision: int, *, at_least: int) -> None:
+        """A linearizable read of the cluster record. `at_least` is what had been seen before it was
+        sent: what the watch tells meanwhile may overtake the answer. Raises EtcdRefused."""
+        ...
+
+    def witness(self, put: KeyValue) -> None:
+        """A key that was written at that revision, in the history that this process follows."""
+        ...
+
+
+def _control_topic(name: str, topic_id: TopicId) -> TopicInfo:
+    return TopicInfo(name, topic_id, CONTROL_PARTITIONS, 1, {}, 0)
+
+
+CONTROL_TOPICS: Final[Mapping[str, TopicInfo]] = {
+    name: _control_topic(name, topic_id) for name, topic_id in CONTROL_TOPIC_IDS.items()
+}
+
+
+class ClusterView:
+    """The Directory port. `start` before use; `stop` at the end."""
+
+    def __init__(
+        self,
+        etcd: Etcd,
+        *,
+        cluster_id: bytes,
+        guard: Guard | None = None,
+        on_refused: Callable[[EtcdRefused], None] | None = None,
+    ) -> None:
+        self.cluster_id = cluster_id
+        self.revision = 0
+        self._etcd = etcd
+        self._guard = guard
+        self._on_refused = on_refused
+        self._reachable = False
+        self._values: dict[str, tuple[bytes, int]] = {}
+        self._nodes: dict[str, NodeInfo] = {}
+        self._topics: dict[str, TopicInfo] = {}
+        self._names: dict[TopicId, str] = {}
+        self._partitions: dict[PartitionId, Entry] = {}
+        self._creating: dict[str, TopicId] = {}
+        self._listeners: list[Listener] = []
+        self._waiters: set[asyncio.Event] = set()
+        self._tasks: list[asyncio.Task[None]] = []
+
+    # ---------------------------------------------------------------------------------- the port
+
+    def leader_of(self, partition: PartitionId) -> Address | None:
+        """None also while etcd names a leader whose process is gone."""
+        entry = self._partitions.get(partition)
+        if entry is None or not self.leader_lives(entry.state):
+            return None
+        return keys.address_of(entry.state)
+
+    def topic(self, name: str) -> TopicInfo | None:
+        return CONTROL_TOPICS.get(name) or self._topics.get(name)
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
+        for control in CONTROL_TOPICS.values():
+            if control.topic_id == topic_id:
+                return control
+        name = self._names.get(topic_id)
+        return None if name is None else self._topics[name]
+
+    def topics(self) -> Sequence[TopicInfo]:
+        return [self._topics[name] for name in sorted(self._topics)]
+
+    def partition(self, partition: PartitionId) -> PartitionInfo | None:
+        """None where it does not exist, or its topic is not wholly created."""
+        entry = self.entry(partition)
+        return None if entry is None else keys.describe(partition, entry.state)
+
+    def nodes(self) -> Sequence[NodeInfo]:
+        return [self._nodes[key] for key in sorted(self._nodes)]
+
+    async def is_gone(self, topic_id: TopicId) -> bool:
+        """See the port. Of an id that a client once learned: a topic under creation is unknown
+        to everybody. Raises Unavailable where etcd does not answer."""
+        known = self.topic_by_id(topic_id)
+        if known is not None and known.name in CONTROL_TOPICS:
+            return False
+        try:
+            if known is not None:
+                found, _ = await self._etcd.get(keys.topic_key(known.name))
+                standing = [] if found is None else [found]
+            else:
+                standing, _ = await self._etcd.range(keys.TOPICS)
+        except EtcdUnavailable as error:
+            raise Unavailable(f"cannot ask etcd whether a topic was deleted: {error}") from error
+        return all(_topic(kv.key, kv.value).topic_id != topic_id for kv in standing)
+
+    def etcd_status(self) -> tuple[int, bool]:
+        return self.revision, self._reachable
+
+    # -------------------------------------------------------------------------- beside the port
+
+    @property
+    def reachable(self) -> bool:
+        return self._reachable
+
+    def entry(self, partition: PartitionId) -> Entry | None:
+        """As `partition`, with the revision that a compare-and-set needs."""
+        if self.topic_by_id(partition.topic_id) is None:
+            return None
+        return self._partitions.get(partition)
+
+    def replicas_on(self, node_id: str) -> Sequence[PartitionId]:
+        """The partitions with a replica on this node, in order; only of topics that stand."""
+        return sorted(
+            partition
+            for partition, entry in self._partitions.items()
+            if node_id in entry.state.replicas and self.topic_by_id(partition.topic_id) is not None
+        )
+
+    def replica_counts(self) -> dict[str, int]:
+        """How many replicas are placed on each node; nodes without one are absent."""
+        counts: dict[str, int] = {}
+        for entry in self._partitions.values():
+            for node_id in entry.state.replicas:
+                counts[node_id] = counts.get(node_id, 0) + 1
+        return counts
+
+    def leader_lives(self, state: PartitionState) -> bool:
+        """etcd names a leader, and its process's key stands."""
+        return state.leader is not None and keys.boot_key(state.leader.boot_id) in self._nodes
+
+    def orphans(self) -> dict[PartitionId, int]:
+        """Partition keys that belong to no topic and to no creation under way, with their
+        revisions: what a process left behind that died while it created or deleted a topic."""
+        under_way = set(self._creating.values())
+        return {
+            partition: entry.mod_revision
+            for partition, entry in sorted(self._partitions.items())
+            if self.topic_by_id(partition.topic_id) is None and partition.topic_id not in under_way
+        }
+
+    def on_change(self, listener: Listener) -> None:
+        """`listener` is called with the changed keys, after each revision, on the loop."""
+        self._listeners.append(listener)
+
+    async def wait_for(
+        self, predicate: Callable[[ClusterView], bool], *, timeout_ms: float
+    ) -> None:
+        """Returns once the predicate holds for this view. Raises TimeoutError."""
+        changed = asyncio.Event()
+        self._waiters.add(changed)
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                while not predicate(self):
+                    changed.clear()
+                    await changed.wait()
+        finally:
+            self._waiters.discard(changed)
+
+    # ----------------------------------------------------------------------------- start and stop
+
+    async def start(self, *, timeout_ms: int = START_TIMEOUT_MS) -> None:
+        """Returns with a first picture. Raises EtcdUnavailable."""
+        try:
+            async with asyncio.timeout(timeout_ms / 1000):
+                await self._list_until_answered()
+        except TimeoutError as error:
+            raise EtcdUnavailable(f"etcd gave no answer in {timeout_ms} ms") from error
+        spawn = asyncio.get_running_loop().create_task
+        self._tasks = [spawn(self._follow()), spawn(self._probe())]
+
+    async def stop(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks.clear()
+
+    # ---------------------------------------------------------------------------- how it follows
+
+    async def _follow(self) -> None:
+        while True:
+            watch = self._etcd.watch("", self.revision + 1)
+            try:
+                async for batch in watch:
+                    self._apply(batch)
+            except EtcdCompacted:
+                await self._list_until_answered()
+            except EtcdUnavailable as error:
+                self._refuse_or_wait(error)
+                await asyncio.sleep(RETRY_MS / 1000)
+
+    async def _probe(self) -> None:
+        while True:
+            seen = 0 if self._guard is None else self._guard.revision
+            try:
+                record, revision = await self._etcd.get(keys.CLUSTER)
+                if self._guard is not None:
+                    self._guard.observe(record, revision, at_least=seen)
+                self._reachable = True
+            except EtcdUnavailable as error:
+                self._reachable = False
+                self._refuse_or_wait(error)
+            await asyncio.sleep(PROBE_MS / 1000)
+
+    def _refuse_or_wait(self, error: EtcdUnavailable) -> None:
+        if isinstance(error, EtcdRefused) and self._on_refused is not None:
+            self._on_refused(error)
+
+    async def _list_until_answered(self) -> None:
+        while True:
+            try:
+                listed, revision = await self._etcd.range("")
+            except EtcdUnavailable:
+                self._reachable = False
+                await asyncio.sleep(RETRY_MS / 1000)
+                continue
+            older = [
+                kv.key for kv in listed if kv.mod_revision < self._values.get(kv.key, _NEVER)[1]
+            ]
+            if revision >= self.revision and not older:
+                self._reachable = True
+                self._replace(listed, revision)
+                return
+            if older:
+                # Past the revision that we saw, in another history.
+                self._refuse_or_wait(EtcdRefused(f"etcd holds an older {older[0]!r} than it did"))
+            # A store that went back; the probe refuses it.
+            await asyncio.sleep(RETRY_MS / 1000)
+
+    def _apply(self, batch: Sequence[WatchEvent]) -> None:
+        changed = set()
+        for event in batch:
+            if event.mod_revision <= self.revision:
+                continue
+            self._set(event.key, event.value, event.mod_revision)
+            if event.value is not None and self._guard is not None:
+                self._guard.witness(KeyValue(event.key, event.value, event.mod_revision))
+            changed.add(event.key)
+        if changed:
+            self.revision = max(event.mod_revision for event in batch)
+            self._tell(frozenset(changed))
+
+    def _replace(self, listed: Sequence[KeyValue], revision: int) -> None:
+        fresh = {kv.key: kv for kv in listed}
+        changed = {key for key in self._values if key not in fresh}
+        for key in sorted(changed):
+            self._set(key, None, revision)
+        for key, kv in fresh.items():
+            if self._values.get(key, _NEVER)[1] != kv.mod_revision:
+                self._set(key, kv.value, kv.mod_revision)
+                changed.add(key)
+        self.revision = revision
+        self._tell(frozenset(changed))
+
+    def _tell(self, changed: Keys) -> None:
+        for listener in self._listeners:
+            listener(changed)
+        # In any order: each only wakes its own task.
+        for waiter in self._waiters:
+            waiter.set()
+
+    def _set(self, key: str, value: bytes | None, mod_revision: int) -> None:
+        """The only mutator of the picture."""
+        if value is None:
+            self._values.pop(key, None)
+        else:
+            self._values[key] = (value, mod_revision)
+        if key.startswith(keys.PARTITIONS):
+            self._set_partition(keys.partition_of_key(key), value, mod_revision)
+        elif key.startswith(keys.BOOTS):
+            self._nodes.pop(key, None)
+            if value is not None:
+                self._nodes[key] = keys.decode_boot(key, value)
+        elif key.startswith(keys.TOPICS):
+            self._set_topic(key, value)
+        elif key.startswith(keys.CREATING):
+            self._creating.pop(key, None)
+            if value is not None:
+                self._creating[key] = keys.decode_creating(value)
+
+    def _set_partition(self, partition: PartitionId, value: bytes | None, revision: int) -> None:
+        if value is None:
+            self._partitions.pop(partition, None)
+        else:
+            self._partitions[partition] = Entry(keys.decode_partition(value), revision)
+
+    def _set_topic(self, key: str, value: bytes | None) -> None:
+        name = key.removeprefix(keys.TOPICS)
+        before = self._topics.pop(name, None)
+        if before is not None:
+            self._names.pop(before.topic_id, None)
+        if value is not None:
+            info = _topic(key, value)
+            self._topics[name] = info
+            self._names[info.topic_id] = name
+
+
+def _topic(key: str, value: bytes) -> TopicInfo:
+    return keys.decode_topic(key.removeprefix(keys.TOPICS), value)

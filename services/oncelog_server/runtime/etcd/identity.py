@@ -1,0 +1,301 @@
+"""Which cluster this node's data belongs to, and whether this etcd is its etcd (design §5).
+
+The cluster record is created by the first process, by compare-and-set. Each data directory
+remembers, in `etcd.json`: our cluster id, etcd's own cluster id, the highest revision it has seen,
+and the boot id of the process that ran last. An etcd that does not match is refused:
+
+    no cluster record, or another cluster id     wiped, or another cluster's
+    another cluster id of etcd's own             replaced
+    a revision below one seen before             restored from a backup
+    another number of recoveries                 rebuilt without this directory, or restored since
+    another value where one was seen written     restored, and past that revision again
+
+Invariant: what is remembered about revisions never goes back, except by `oncelog cluster recover`
+(`runtime/recover`), which counts itself. It may lag by REMEMBER_EVERY_MS, so a backup younger than
+that is not noticed here; epochs in the logs are the second line.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+import msgspec
+
+from oncelog_server.core.ids import CONTROL_PARTITIONS, BootId
+from oncelog_server.core.ports import Compare, Disk, Etcd, EtcdCompacted, KeyValue, Put
+from oncelog_server.runtime.etcd.keys import CLUSTER, ClusterValue, cluster_value, encode
+from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelog_server.runtime.etcd.steady import steady_ms
+
+FILE: Final = "etcd.json"
+# At most one write of the file in so long, unless an identity changes.
+REMEMBER_EVERY_MS: Final = 1_000
+FILE_BYTES_MAX: Final = 64 << 10
+
+DEFAULT_LEASE_MS: Final = 5_000
+LEASE_MS_MIN: Final = 1_000
+LEASE_MS_MAX: Final = 60_000
+
+Offload = Callable[[Callable[[], None]], Awaitable[None]]
+
+
+class ClusterSettings(msgspec.Struct, frozen=True):
+    """What the first process proposes; later processes get what stands."""
+
+    min_insync_replicas: int = 1
+    # Below 2 s etcd holds the key for 2 s; this process stops answering earlier all the same.
+    lease_ms: int = DEFAULT_LEASE_MS
+
+    def validate(self) -> None:
+        if not LEASE_MS_MIN <= self.lease_ms <= LEASE_MS_MAX:
+            raise ValueError(
+                f"lease_ms must be {LEASE_MS_MIN} to {LEASE_MS_MAX}, not {self.lease_ms}"
+            )
+        if self.min_insync_replicas < 1:
+            raise ValueError("min_insync_replicas must be at least 1")
+
+
+class ClusterRecord(msgspec.Struct, frozen=True):
+    """What etcd says of the cluster, the same for every process."""
+
+    cluster_id: bytes
+    min_insync_replicas: int
+    lease_ms: int
+
+
+class Remembered(msgspec.Struct, frozen=True):
+    """What `etcd.json` says. All defaults: a directory that never joined a cluster."""
+
+    cluster_id: str = ""
+    etcd_cluster_id: str = ""
+    revision: int = 0
+    boot_id: str = ""
+    # Recoveries of the cluster that this directory took part in, or began after.
+    recovery: int = 0
+    # Of the cluster record, for the day when that is lost. 0: not known.
+    min_insync_replicas: int = 0
+    lease_ms: int = 0
+    # A key that was written at this revision, and what was written: proof of etcd's history.
+    witness: Witness | None = None
+
+
+class Witness(msgspec.Struct, frozen=True):
+    """See Remembered."""
+
+    key: str
+    revision: int
+    value_sha256: str
+
+
+# Built at import, for it is used off the loop: see `runtime/replica_record`.
+_DECODER: Final = msgspec.json.Decoder(Remembered)
+
+
+class Identity:
+    """One data directory's memory of its etcd."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        etcd: Etcd,
+        *,
+        random_bytes: Callable[[int], bytes],
+        offload: Offload = asyncio.to_thread,
+        now_ms: Callable[[], int] = steady_ms,
+    ) -> None:
+        """Raises ValueError, naming the file, where the memory cannot be read."""
+        self._disk = disk
+        self._etcd = etcd
+        self._random_bytes = random_bytes
+        self._offload = offload
+        self._now_ms = now_ms
+        self._remembered = load_remembered(disk)
+        # Highest revision seen, in memory; ahead of the file.
+        self._revision = self._remembered.revision
+        self._witness: KeyValue | None = None
+        self._written_ms = now_ms() - REMEMBER_EVERY_MS
+        self._writing: asyncio.Task[None] | None = None
+        self._file = asyncio.Lock()
+
+    @property
+    def previous_boot_id(self) -> BootId | None:
+        """The process that ran here last. With the directory's lock held it is surely dead."""
+        boot_id = self._remembered.boot_id
+        return BootId(bytes.fromhex(boot_id)) if boot_id else None
+
+    @property
+    def revision(self) -> int:
+        """The highest revision seen."""
+        return self._revision
+
+    async def join(self, proposed: ClusterSettings) -> ClusterRecord:
+        """Checks etcd against the memory; founds the cluster where there is neither. Raises
+        EtcdRefused, EtcdUnavailable."""
+        proposed.validate()
+        known = self._remembered
+        etcd_id = f"{await self._etcd.etcd_cluster_id():x}"
+        if known.etcd_cluster_id and known.etcd_cluster_id != etcd_id:
+            raise EtcdRefused(
+                f"etcd's cluster id is {etcd_id}, this data directory belongs to etcd "
+                f"{known.etcd_cluster_id}"
+            )
+        record, revision = await self._etcd.get(CLUSTER)
+        if record is None and not known.cluster_id:
+            record, revision = await self._found(proposed)
+        self.observe(record, revision, at_least=known.revision)
+        if not await has_history_of(self._etcd, known):
+            raise EtcdRefused(
+                f"etcd has another history than it had: this node has seen revision "
+                f"{known.revision}, and now that is another one"
+            )
+        assert record is not None, "observe refuses a missing record"
+        value = cluster_value(record.value)
+        _require_counts(value)
+        self._revision = max(self._revision, revision)
+        await self._write(
+            cluster_id=value.cluster_id,
+            etcd_cluster_id=etcd_id,
+            recovery=value.recovery,
+            min_insync_replicas=value.min_insync_replicas,
+            lease_ms=value.lease_ms,
+        )
+        return ClusterRecord(
+            cluster_id=bytes.fromhex(value.cluster_id),
+            min_insync_replicas=value.min_insync_replicas,
+            lease_ms=value.lease_ms,
+        )
+
+    async def remember_boot(self, boot_id: BootId) -> None:
+        """Call once the previous boot's key is gone (Membership.start) and before leading."""
+        await self._write(boot_id=boot_id.hex())
+
+    def observe(self, record: KeyValue | None, revision: int, *, at_least: int) -> None:
+        """Judges the answer of a linearizable read of the cluster record. `at_least` is `revision`
+        as it was before the read was sent. Raises EtcdRefused."""
+        if revision < at_least:
+            raise EtcdRefused(f"etcd is at revision {revision}, this node has seen {at_least}")
+        if record is None:
+            raise EtcdRefused("etcd holds no cluster record under this prefix")
+        value = cluster_value(record.value)
+        known = self._remembered
+        if known.cluster_id and value.cluster_id != known.cluster_id:
+            raise EtcdRefused(
+                f"etcd belongs to cluster {value.cluster_id}, this data directory to cluster "
+                f"{known.cluster_id}"
+            )
+        if known.cluster_id and value.recovery != known.recovery:
+            raise EtcdRefused(
+                f"etcd is of recovery {value.recovery} of this cluster, this data directory of "
+                f"recovery {known.recovery}"
+            )
+        self.saw(revision)
+
+    def witness(self, put: KeyValue) -> None:
+        """Kept with the next write of the file."""
+        self._witness = put
+        self._revision = max(self._revision, put.mod_revision)
+
+    def saw(self, revision: int) -> None:
+        """Remembers a revision soon, off the loop, at most once in REMEMBER_EVERY_MS."""
+        self._revision = max(self._revision, revision)
+        due = self._now_ms() - self._written_ms >= REMEMBER_EVERY_MS
+        if self._revision == self._remembered.revision or not due or self._writing is not None:
+            return
+        if not self._remembered.cluster_id:
+            # Not joined yet: `join` writes.
+            return
+        self._writing = asyncio.get_running_loop().create_task(self._write_revision())
+
+    async def stop(self) -> None:
+        """Writes what is not written yet."""
+        if self._writing is not None:
+            await asyncio.wait([self._writing])
+        if self._remembered.cluster_id and self._revision != self._remembered.revision:
+            await self._write_revision()
+
+    async def _found(self, proposed: ClusterSettings) -> tuple[KeyValue | None, int]:
+        cluster_id = bytearray(self._random_bytes(16))
+        # The version and variant bits of a random UUID (RFC 9562, 5.4).
+        cluster_id[6] = cluster_id[6] & 0x0F | 0x40
+        cluster_id[8] = cluster_id[8] & 0x3F | 0x80
+        value = ClusterValue(
+            cluster_id=cluster_id.hex(),
+            transaction_partitions=CONTROL_PARTITIONS,
+            offset_partitions=CONTROL_PARTITIONS,
+            min_insync_replicas=proposed.min_insync_replicas,
+            lease_ms=proposed.lease_ms,
+        )
+        await self._etcd.txn([Compare(CLUSTER, 0)], [Put(CLUSTER, encode(value))])
+        # Another first process may have won: what stands counts.
+        return await self._etcd.get(CLUSTER)
+
+    async def _write_revision(self) -> None:
+        try:
+            await self._write()
+        except OSError:
+            # A disk that takes no writes is the journals' to report; this memory only lags.
+            self._written_ms = self._now_ms()
+        finally:
+            self._writing = None
+
+    async def _write(self, **changed: Any) -> None:
+        """One at a time: each replaces the whole file, and builds on the one before."""
+        async with self._file:
+            if self._witness is not None:
+                changed["witness"] = _make_witness(self._witness)
+            remembered = msgspec.structs.replace(
+                self._remembered, revision=self._revision, **changed
+            )
+            self._written_ms = self._now_ms()
+            await self._offload(lambda: save_remembered(self._disk, remembered))
+            self._remembered = remembered
+
+
+async def has_history_of(etcd: Etcd, known: Remembered) -> bool:
+    """Whether what was seen written is still part of etcd's past. True also where etcd has
+    compacted it away. Raises EtcdUnavailable."""
+    if known.witness is None:
+        return True
+    try:
+        found = await etcd.get_at(known.witness.key, known.witness.revision)
+    except EtcdCompacted:
+        return True
+    return found is not None and _make_witness(found) == known.witness
+
+
+def _make_witness(put: KeyValue) -> Witness:
+    return Witness(put.key, put.mod_revision, hashlib.sha256(put.value).hexdigest())
+
+
+def save_remembered(disk: Disk, remembered: Remembered) -> None:
+    """Blocking; durable at return. Raises OSError."""
+    disk.replace_file(FILE, msgspec.json.format(encode(remembered), indent=2))
+
+
+def load_remembered(disk: Disk) -> Remembered:
+    """Raises ValueError, naming the file, where it cannot be read."""
+    if not disk.exists(FILE):
+        return Remembered()
+    file = disk.open(FILE)
+    try:
+        return _DECODER.decode(file.read(0, FILE_BYTES_MAX))
+    except msgspec.DecodeError as error:
+        raise ValueError(
+            f"{FILE} in the data directory is damaged ({error}); it says which etcd the data "
+            "belongs to. Restore it from a backup of the directory, or remove it if you are sure "
+            "that etcd was neither replaced nor restored"
+        ) from error
+    finally:
+        file.close()
+
+
+def _require_counts(value: ClusterValue) -> None:
+    counts = (value.transaction_partitions, value.offset_partitions)
+    if counts != (CONTROL_PARTITIONS, CONTROL_PARTITIONS):
+        raise EtcdRefused(
+            f"the cluster has {counts[0]} and {counts[1]} control partitions, this version knows "
+            f"only {CONTROL_PARTITIONS}: use the version that made the cluster"
+        )

@@ -1,0 +1,371 @@
+"""etcd in memory: the Etcd port with etcd's meaning, for the simulator and `oncelog.testing`.
+
+Revisions, compare-and-set, leases, resumable watches and compaction behave as etcd's do. Time is
+the loop's, ids are counted: on a virtual-time loop the same calls give the same answers.
+
+`MemoryEtcdServer` is the store; each node connects with a `MemoryEtcd` of its own, which carries
+the faults between that node and the store. `MemoryEtcd()` alone brings its own store.
+
+Left out: TLS, quotas, users, and etcd's rounding of leases up to whole seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from oncelog_server.core.ports import (
+    Compare,
+    Delete,
+    DeletePrefix,
+    EtcdCompacted,
+    EtcdLeaseGone,
+    EtcdUnavailable,
+    Exists,
+    KeyValue,
+    Put,
+    TxnResult,
+    WatchEvent,
+)
+from oncelog_server.runtime.etcd.keys import TXN_OPS_MAX
+
+FIRST_CLUSTER_ID: Final = 0x0DDBA11
+
+
+@dataclass(slots=True)
+class _Stored:
+    value: bytes
+    mod_revision: int
+    lease: int
+
+
+@dataclass(slots=True)
+class _Lease:
+    ttl_ms: int
+    deadline_s: float
+    timer: asyncio.TimerHandle
+    keys: set[str] = field(default_factory=set)
+
+
+class MemoryEtcdServer:
+    """The store. Revision 1 is the empty store, as in etcd.
+
+    Invariant: `_history[i]` holds the events of revision `_compacted + 1 + i`.
+    """
+
+    def __init__(self, *, cluster_id: int = FIRST_CLUSTER_ID) -> None:
+        self.cluster_id = cluster_id
+        self.revision = 1
+        self._keys: dict[str, _Stored] = {}
+        self._leases: dict[int, _Lease] = {}
+        self._last_lease = 0
+        self._compacted = 1
+        self._history: list[list[WatchEvent]] = []
+        self._changed: asyncio.Event | None = None
+        # Leases end in the store's context: a client that is stopped does not stop their time.
+        self._context = contextvars.copy_context()
+
+    # ------------------------------------------------------------------------------------ faults
+
+    def expire(self, lease: int) -> None:
+        """Ends a lease now, as if its time were over."""
+        self._end_lease(lease)
+
+    def compact(self, revision: int) -> None:
+        """Forgets the events up to and including `revision`."""
+        assert self._compacted <= revision <= self.revision, "compaction goes forward"
+        del self._history[: revision - self._compacted]
+        self._compacted = revision
+        self._notify()
+
+    def wipe(self, *, cluster_id: int | None = None) -> None:
+        """Loses everything, as an operator who deleted etcd's data directory."""
+        for lease in sorted(self._leases):
+            self._leases.pop(lease).timer.cancel()
+        self._keys.clear()
+        self._history.clear()
+        self.revision = self._compacted = 1
+        self.cluster_id = self.cluster_id if cluster_id is None else cluster_id
+        self._notify()
+
+    # --------------------------------------------------------------------------------- the store
+
+    def get(self, key: str) -> KeyValue | None:
+        stored = self._keys.get(key)
+        return None if stored is None else KeyValue(key, stored.value, stored.mod_revision)
+
+    def get_at(self, key: str, revision: int) -> KeyValue | None:
+        if revision < self._compacted:
+            raise EtcdCompacted(f"revision {revision} is gone; the oldest is {self._compacted}")
+        if revision > self.revision:
+            return None
+        for events in reversed(self._history[: revision - self._compacted]):
+            for event in events:
+                if event.key == key:
+                    gone = event.value is None
+                    return None if gone else KeyValue(key, event.value or b"", event.mod_revision)
+        found = self.get(key)
+        return found if found is not None and found.mod_revision <= self._compacted else None
+
+    def range(self, prefix: str) -> list[KeyValue]:
+        return [
+            KeyValue(key, stored.value, stored.mod_revision)
+            for key, stored in sorted(self._keys.items())
+            if key.startswith(prefix)
+        ]
+
+    def txn(
+        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
+    ) -> TxnResult:
+        _require_sound(compares, then)
+        if not all(self._holds(compare) for compare in compares):
+            return TxnResult(False, self.revision)
+        for op in then:
+            if isinstance(op, Put) and op.lease and op.lease not in self._leases:
+                raise EtcdLeaseGone(f"lease {op.lease:x} has ended; nothing was written")
+        events: list[WatchEvent] = []
+        for op in then:
+            if isinstance(op, Put):
+                events.append(self._put(op))
+            elif isinstance(op, DeletePrefix):
+                doomed = [key for key in sorted(self._keys) if key.startswith(op.prefix)]
+                events += [self._delete(key) for key in doomed]
+            elif op.key in self._keys:
+                events.append(self._delete(op.key))
+        self._commit(events)
+        return TxnResult(True, self.revision)
+
+    def events(self, prefix: str, revision: int) -> list[WatchEvent]:
+        """Of exactly this revision."""
+        if revision <= self._compacted:
+            raise EtcdCompacted(f"revision {revision} is gone; the oldest is {self._compacted + 1}")
+        events = self._history[revision - self._compacted - 1]
+        return [event for event in events if event.key.startswith(prefix)]
+
+    async def changed(self) -> None:
+        """Returns at the next change of anything, faults included."""
+        if self._changed is None:
+            self._changed = asyncio.Event()
+        await self._changed.wait()
+
+    # ------------------------------------------------------------------------------------ leases
+
+    def grant_lease(self, ttl_ms: int) -> int:
+        self._last_lease += 1
+        lease = self._last_lease
+        loop = asyncio.get_running_loop()
+        timer = self._end_after(ttl_ms, lease)
+        self._leases[lease] = _Lease(ttl_ms, loop.time() + ttl_ms / 1000, timer)
+        return lease
+
+    def keep_alive(self, lease: int) -> int:
+        held = self._leases.get(lease)
+        loop = asyncio.get_running_loop()
+        if held is None or loop.time() >= held.deadline_s:
+            return 0
+        held.timer.cancel()
+        held.deadline_s = loop.time() + held.ttl_ms / 1000
+        held.timer = self._end_after(held.ttl_ms, lease)
+        return held.ttl_ms
+
+    def revoke_lease(self, lease: int) -> None:
+        self._end_lease(lease)
+
+    def close(self) -> None:
+        """Cancels the timers, so that a loop without other work ends."""
+        for lease in sorted(self._leases):
+            self._leases[lease].timer.cancel()
+
+    def _end_after(self, ttl_ms: int, lease: int) -> asyncio.TimerHandle:
+        loop = asyncio.get_running_loop()
+        return loop.call_later(ttl_ms / 1000, self._end_lease, lease, context=self._context)
+
+    def _end_lease(self, lease: int) -> None:
+        held = self._leases.pop(lease, None)
+        if held is None:
+            return
+        held.timer.cancel()
+        self._commit([self._delete(key) for key in sorted(held.keys)])
+
+    # --------------------------------------------------------------------------------- its pieces
+
+    def _holds(self, compare: Compare | Exists) -> bool:
+        stored = self._keys.get(compare.key)
+        if isinstance(compare, Exists):
+            return stored is not None
+        return (0 if stored is None else stored.mod_revision) == compare.mod_revision
+
+    def _put(self, op: Put) -> WatchEvent:
+        before = self._keys.get(op.key)
+        if before is not None and before.lease:
+            self._leases[before.lease].keys.discard(op.key)
+        if op.lease:
+            self._leases[op.lease].keys.add(op.key)
+        self._keys[op.key] = _Stored(op.value, self.revision + 1, op.lease)
+        return WatchEvent(op.key, op.value, self.revision + 1)
+
+    def _delete(self, key: str) -> WatchEvent:
+        stored = self._keys.pop(key)
+        if stored.lease in self._leases:
+            self._leases[stored.lease].keys.discard(key)
+        return WatchEvent(key, None, self.revision + 1)
+
+    def _commit(self, events: list[WatchEvent]) -> None:
+        if not events:
+            return
+        self.revision += 1
+        self._history.append(events)
+        assert len(self._history) == self.revision - self._compacted, "one entry per revision"
+        self._notify()
+
+    def _notify(self) -> None:
+        changed, self._changed = self._changed, None
+        if changed is not None:
+            changed.set()
+
+
+class MemoryEtcd:
+    """The Etcd port: one node's connection to a store."""
+
+    def __init__(self, server: MemoryEtcdServer | None = None, *, latency_ms: float = 0) -> None:
+        self.server = server or MemoryEtcdServer()
+        # Each way, on the loop's clock.
+        self.latency_ms = latency_ms
+        self._unavailable = False
+        self._dropped_replies = 0
+        self._held_txns: list[tuple[list[Compare | Exists], list[Put | Delete | DeletePrefix]]] = []
+        self._hold_next_txn = False
+        self._hold_next_reply = False
+        self._held_replies = asyncio.Event()
+
+    # ------------------------------------------------------------------------------------ faults
+
+    @property
+    def unavailable(self) -> bool:
+        """True: this node does not reach etcd. Its leases run out there all the same."""
+        return self._unavailable
+
+    @unavailable.setter
+    def unavailable(self, value: bool) -> None:
+        self._unavailable = value
+        self.server._notify()
+
+    def drop_next_txn_reply(self) -> None:
+        """The next transaction is applied, its caller sees EtcdUnavailable."""
+        self._dropped_replies += 1
+
+    def hold_next_txn(self) -> None:
+        """The next transaction's caller sees EtcdUnavailable at once; it is applied only at
+        `release_held_txns`: a message that the network delays."""
+        self._hold_next_txn = True
+
+    def hold_next_txn_reply(self) -> None:
+        """The next transaction is applied; its caller hears of it at `release_held_replies`."""
+        self._hold_next_reply = True
+        self._held_replies.clear()
+
+    def release_held_replies(self) -> None:
+        self._held_replies.set()
+
+    def release_held_txns(self) -> None:
+        held, self._held_txns = self._held_txns, []
+        for compares, then in held:
+            with contextlib.suppress(EtcdLeaseGone):
+                self.server.txn(compares, then)
+
+    # ---------------------------------------------------------------------------------- the port
+
+    async def get(self, key: str) -> tuple[KeyValue | None, int]:
+        await self._travel()
+        found = self.server.get(key), self.server.revision
+        await self._travel()
+        return found
+
+    async def get_at(self, key: str, revision: int) -> KeyValue | None:
+        await self._travel()
+        found = self.server.get_at(key, revision)
+        await self._travel()
+        return found
+
+    async def range(self, prefix: str) -> tuple[list[KeyValue], int]:
+        await self._travel()
+        found = self.server.range(prefix), self.server.revision
+        await self._travel()
+        return found
+
+    async def txn(
+        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
+    ) -> TxnResult:
+        await self._travel()
+        if self._hold_next_txn:
+            self._hold_next_txn = False
+            self._held_txns.append((list(compares), list(then)))
+            raise EtcdUnavailable("no answer to a transaction; it may be applied yet")
+        result = self.server.txn(compares, then)
+        if self._dropped_replies:
+            self._dropped_replies -= 1
+            raise EtcdUnavailable("the answer to a transaction was lost")
+        if self._hold_next_reply:
+            self._hold_next_reply = False
+            await self._held_replies.wait()
+        await self._travel()
+        return result
+
+    async def grant_lease(self, ttl_ms: int) -> int:
+        await self._travel()
+        lease = self.server.grant_lease(ttl_ms)
+        await self._travel()
+        return lease
+
+    async def keep_alive(self, lease: int) -> int:
+        await self._travel()
+        left = self.server.keep_alive(lease)
+        await self._travel()
+        return left
+
+    async def revoke_lease(self, lease: int) -> None:
+        await self._travel()
+        self.server.revoke_lease(lease)
+        await self._travel()
+
+    async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
+        revision = from_revision
+        while True:
+            while revision <= self.server.revision and not self._unavailable:
+                events = self.server.events(prefix, revision)
+                revision += 1
+                if events:
+                    await self._travel_back()
+                    yield events
+            await self.server.changed()
+
+    async def etcd_cluster_id(self) -> int:
+        await self._travel()
+        return self.server.cluster_id
+
+    async def close(self) -> None:
+        self._held_txns.clear()
+
+    async def _travel(self) -> None:
+        await self._travel_back()
+        if self._unavailable:
+            raise EtcdUnavailable("etcd does not answer")
+
+    async def _travel_back(self) -> None:
+        await asyncio.sleep(self.latency_ms / 1000)
+
+
+def _require_sound(
+    compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
+) -> None:
+    if max(len(compares), len(then)) > TXN_OPS_MAX:
+        raise ValueError(f"more than {TXN_OPS_MAX} operations in one transaction (--max-txn-ops)")
+    keys = [op.key for op in then if not isinstance(op, DeletePrefix)]
+    prefixes = [op.prefix for op in then if isinstance(op, DeletePrefix)]
+    put = [op.key for op in then if isinstance(op, Put)]
+    if len(keys) != len(set(keys)) or any(key.startswith(tuple(prefixes)) for key in put):
+        raise ValueError("a transaction may change a key only once")

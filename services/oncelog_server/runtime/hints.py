@@ -1,0 +1,40 @@
+"""Tells etcd where the oldest open transaction of each journal began, for tools. Nothing depends on
+it, so a write that fails is simply due again.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterable
+
+from oncelog_server.core.ports import Etcd, EtcdUnavailable, Put
+from oncelog_server.core.role import Role
+from oncelog_server.runtime.driver import Driver
+from oncelog_server.runtime.etcd.keys import HintValue, encode, hint_key
+
+
+class Hints:
+    """Of the journals that this node leads: `led` says which, by role."""
+
+    def __init__(self, etcd: Etcd, led: Callable[[], Iterable[tuple[Role, Driver]]]) -> None:
+        self._etcd = etcd
+        self._led = led
+        self._told: dict[str, bytes] = {}
+
+    async def tell(self) -> None:
+        """What changed since the last time."""
+        for key, value in self._current():
+            if self._told.get(key) == value:
+                continue
+            with contextlib.suppress(EtcdUnavailable):
+                await self._etcd.txn([], [Put(key, value)])
+                self._told[key] = value
+
+    def _current(self) -> list[tuple[str, bytes]]:
+        hints = []
+        for role, driver in self._led():
+            offset = role.checkpoint(driver.machine)
+            if offset is not None:
+                value = encode(HintValue(journal_offset=offset, epoch=driver.epoch))
+                hints.append((hint_key(driver.partition.number), value))
+        return hints

@@ -1,0 +1,461 @@
+"""One process: its roles, their replicas, and its place in the cluster. The composition root below
+the CLI; stop is the mirror of start.
+
+    disk locked ─► identity checked ─► view of etcd ─► listening ─► lease ─► elections ─► ticking
+
+Everything that is outside comes in through `Outside`, so that the simulator runs this very file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Protocol
+
+from oncelog_server.core.ids import BootId, PartitionId
+from oncelog_server.core.ports import Clock, Disk, Etcd, EtcdUnavailable, Outbox, Peers, Reporter
+from oncelog_server.core.role import Role, RoleEnv
+from oncelog_server.core.roles import role_of
+from oncelog_server.runtime.driver import Driver, Surroundings
+from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.election import Elections
+from oncelog_server.runtime.etcd.identity import ClusterSettings, Identity
+from oncelog_server.runtime.etcd.keys import (
+    TOPICS,
+    BootValue,
+)
+from oncelog_server.runtime.etcd.lease import BlockingRenewals, Membership
+from oncelog_server.runtime.etcd.standing import Prepared
+from oncelog_server.runtime.etcd.steady import steady_ms
+from oncelog_server.runtime.etcd.topics import EtcdTopics, create_control_partitions
+from oncelog_server.runtime.free_space import FreeSpace
+from oncelog_server.runtime.hints import Hints
+from oncelog_server.runtime.participants import ParticipantSwitch
+from oncelog_server.runtime.replicas import (
+    PARTITIONS_DIRECTORY,
+    RoleReplicas,
+    partition_of,
+    put_aside,
+)
+from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanElection
+from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
+from oncelogpb.errors import InvalidArgument, Unavailable
+
+VERSION: Final = "0.1.0"
+NODE_FILE: Final = "node_id"
+# How often free space is looked at and synced ends are noted.
+HOUSEKEEPING_MS: Final = 1_000
+# How often hints for tools go to etcd.
+HINT_MS: Final = 10_000
+# How long this process's own key may take to show in its view of etcd.
+JOIN_TIMEOUT_MS: Final = 10_000
+NODE_ID_BYTES: Final = 4
+
+
+class Listener(Protocol):
+    """Where the node's handlers are served."""
+
+    async def start(self, handlers: Mapping[str, object]) -> tuple[str, int]:
+        """The host and port to advertise."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a node is given of the world."""
+
+    disk: Disk
+    etcd: Etcd
+    clock: Clock
+    peers: Peers
+    listener: Listener
+    # Of the process, and of each of its roles.
+    reporter: Reporter
+    role_reporter: Callable[[str], Reporter]
+    random_bytes: Callable[[int], bytes]
+    # Runs a blocking function off the loop (in the simulator: at once).
+    offload: Callable[[Callable[[], None]], Awaitable[None]]
+    # None: the lease is renewed by a task (in-memory etcd).
+    renewals: Callable[[], BlockingRenewals] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """What the node needs of its configuration."""
+
+    lease_ms: int
+    disk_free_floor_bytes: int
+    segment_bytes: int
+    snapshot_every_bytes: int
+    tick_ms: int
+
+
+# Makes the Cluster service's handler.
+ClusterHandler = Callable[[ClusterView, ElectUncleanly], object]
+
+
+class Node:
+    """Start it, and it leads what etcd lets it lead; stop it, and others may."""
+
+    def __init__(
+        self,
+        roles: Sequence[Role],
+        outside: Outside,
+        limits: NodeLimits,
+        cluster_handler: ClusterHandler,
+    ) -> None:
+        self._roles = roles
+        self._outside = outside
+        self._limits = limits
+        self._cluster_handler = cluster_handler
+        self._free_space = FreeSpace(
+            outside.disk, outside.reporter, floor_bytes=limits.disk_free_floor_bytes
+        )
+        self._hints = Hints(outside.etcd, self._led)
+        self._listening = False
+        self._identity: Identity | None = None
+        self._view: ClusterView | None = None
+        self._commit: GroupCommit | None = None
+        self._membership: Membership | None = None
+        self._elections: Elections | None = None
+        self._replicas: dict[str, RoleReplicas] = {}
+        self._envs: dict[str, RoleEnv] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        # Ends the process's main task with an error: see `failed`.
+        self._failure: asyncio.Future[None] | None = None
+        self.node_id = ""
+        self.boot_id = BootId(outside.random_bytes(16))
+        self.host, self.port = "", 0
+
+    # ----------------------------------------------------------------------------- start and stop
+
+    async def start(self) -> None:
+        """Raises OSError (disk), EtcdUnavailable, EtcdRefused. After an error, call stop()."""
+        outside = self._outside
+        self._failure = asyncio.get_running_loop().create_future()
+        outside.disk.lock()
+        self.node_id = _load_node_id(outside.disk, outside.random_bytes)
+        identity = self._identity = Identity(
+            outside.disk,
+            outside.etcd,
+            random_bytes=outside.random_bytes,
+            offload=outside.offload,
+            now_ms=self._steady_ms(),
+        )
+        record = await identity.join(ClusterSettings(lease_ms=self._limits.lease_ms))
+        self._view = ClusterView(
+            outside.etcd, cluster_id=record.cluster_id, guard=identity, on_refused=self._fail
+        )
+        await self._view.start()
+        self._commit = GroupCommit(outside.disk, on_commit=self._committed)
+        self._free_space.watch(self._commit)
+        self._assemble(self._view, self._commit)
+        self.host, self.port = await outside.listener.start(self._handlers(self._view))
+        self._listening = True
+        await self._join(self._view, identity, record.lease_ms)
+        self._spawn(self._tick())
+        self._spawn(self._housekeep())
+        self._spawn(self._hint())
+        outside.reporter.event(
+            "node started",
+            node_id=self.node_id,
+            boot_id=self.boot_id.hex(),
+            address=f"{self.host}:{self.port}",
+            roles=",".join(role.name for role in self._roles),
+        )
+
+    async def _join(self, view: ClusterView, identity: Identity, lease_ms: int) -> None:
+        """Takes a lease, makes sure that the control partitions exist, stands in elections."""
+        outside = self._outside
+        names = tuple(role.name for role in self._roles)
+        self._membership = Membership(
+            outside.etcd,
+            boot_id=self.boot_id,
+            node=BootValue(self.node_id, self.host, self.port, names, VERSION),
+            lease_ms=lease_ms,
+            reporter=outside.reporter,
+            renewals=outside.renewals,
+            now_ms=self._steady_ms(),
+        )
+        await self._membership.start(previous_boot_id=identity.previous_boot_id)
+        await identity.remember_boot(self.boot_id)
+        await view.wait_for(
+            lambda view: any(node.boot_id == self.boot_id for node in view.nodes()),
+            timeout_ms=JOIN_TIMEOUT_MS,
+        )
+        for name in names:
+            await create_control_partitions(outside.etcd, view, name)
+        self._put_orphans_aside(view)
+        self._elections = Elections(
+            outside.etcd,
+            view,
+            self._membership,
+            host=self,
+            reporter=outside.reporter,
+            on_refused=self._fail,
+        )
+        await self._elections.start()
+        view.on_change(self._view_changed)
+
+    async def stop(self) -> None:
+        """Stands no more, drains its callers, saves and closes its replicas, and gives the lease
+        back last, so that the callers' answers still count. Safe after a failed start."""
+        if self._elections is not None:
+            await self._elections.stop()
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._listening:
+            await self._outside.listener.stop()
+        if self._commit is not None:
+            await self._commit.flush()
+        for replicas in self._replicas.values():
+            await replicas.checkpoint()
+            await replicas.step_down()
+        if self._commit is not None:
+            await self._commit.stop()
+        for replicas in self._replicas.values():
+            replicas.close()
+        if self._membership is not None:
+            await self._membership.stop()
+        if self._view is not None:
+            await self._view.stop()
+        if self._identity is not None:
+            await self._identity.stop()
+        self._outside.disk.close()
+
+    async def failed(self) -> None:
+        """Waits until something happens that this process must not survive, and raises it."""
+        assert self._failure is not None, "started"
+        await asyncio.shield(self._failure)
+
+    def leads_all(self) -> bool:
+        """Every partition that has a replica here is led by this process and answers."""
+        assert self._view is not None, "started"
+        return all(
+            self._of(partition).is_ready(partition)
+            for partition in self._view.replicas_on(self.node_id)
+        )
+
+    def led_replicas(self) -> list[Driver]:
+        """The replicas that answer now, by role and partition: tests look at what they hold."""
+        return [driver for replicas in self._replicas.values() for driver in replicas.led()]
+
+    def has_opened(self) -> bool:
+        """Every replica that etcd gives this process is open: it leads, or could."""
+        assert self._view is not None, "started"
+        return all(
+            self._of(partition).is_open(partition)
+            for partition in self._view.replicas_on(self.node_id)
+            if role_of(partition.topic_id) in self._replicas
+        )
+
+    def led_machines(self) -> list[Any]:
+        """Their machines: tests call their check()."""
+        return [driver.machine for driver in self.led_replicas()]
+
+    def _fail(self, error: BaseException) -> None:
+        if self._failure is not None and not self._failure.done():
+            self._failure.set_exception(error)
+            # Whoever runs the node asks `failed()`; a node that is being stopped is asked no more.
+            self._failure.exception()
+
+    # ----------------------------------------------------------------------------------- assembly
+
+    def _assemble(self, view: ClusterView, commit: GroupCommit) -> None:
+        outside = self._outside
+        topics = EtcdTopics(
+            outside.etcd,
+            view,
+            lease=self._lease,
+            clock=outside.clock,
+            random_bytes=outside.random_bytes,
+        )
+        for role in self._roles:
+            reporter = outside.role_reporter(role.name)
+            around = Surroundings(
+                clock=outside.clock,
+                commit=commit,
+                reporter=reporter,
+                lease_valid=self._lease_valid,
+                has_room=self._free_space.has_room,
+                offload=outside.offload,
+                snapshot_every_bytes=self._limits.snapshot_every_bytes,
+                failed=self._replica_failed,
+            )
+            replicas = RoleReplicas(
+                role,
+                outside.disk,
+                view,
+                around,
+                functools.partial(self._make_outbox, role),
+                self._limits.segment_bytes,
+                outside.random_bytes,
+            )
+            self._replicas[role.name] = replicas
+            self._envs[role.name] = RoleEnv(
+                clock=outside.clock,
+                directory=view,
+                topics=topics,
+                peers=outside.peers,
+                replicas=replicas,
+                reporter=reporter,
+                random_bytes=outside.random_bytes,
+                offload=outside.offload,
+            )
+
+    def _make_outbox(self, role: Role, driver: Driver) -> Outbox:
+        return role.outbox(driver, self._envs[role.name])
+
+    def _handlers(self, view: ClusterView) -> dict[str, object]:
+        handlers: dict[str, object] = {"Cluster": self._cluster_handler(view, self.unclean_elect)}
+        participants: list[tuple[Role, Any]] = []
+        for role in self._roles:
+            for name, handler in role.services(self._envs[role.name]).items():
+                if name == "Participant":
+                    participants.append((role, handler))
+                else:
+                    handlers[name] = handler
+        if participants:
+            handlers["Participant"] = ParticipantSwitch(
+                {
+                    role.control_topic: handler
+                    for role, handler in participants
+                    if role.control_topic
+                },
+                otherwise=next(
+                    (handler for role, handler in participants if role.control_topic is None),
+                    participants[0][1],
+                ),
+            )
+        return handlers
+
+    # ------------------------------------------------------------------------- what elections ask
+
+    async def prepare(self, partition: PartitionId) -> Prepared:
+        """See ReplicaHost."""
+        return await self._of(partition).prepare(partition)
+
+    def on_elected(self, partition: PartitionId, epoch: int) -> None:
+        """See ReplicaHost."""
+        assert self._elections is not None
+        state = self._elections.granted(partition)
+        unclean_epoch = 0 if state is None else state.unclean_epoch
+        self._spawn(self._of(partition).lead_epoch(partition, epoch, unclean_epoch=unclean_epoch))
+
+    def on_deposed(self, partition: PartitionId) -> None:
+        """See ReplicaHost."""
+        self._of(partition).deposed(partition)
+
+    def on_deleted(self, partition: PartitionId) -> None:
+        """See ReplicaHost."""
+        self._spawn(self._of(partition).deleted(partition))
+
+    def _replica_failed(self, partition: PartitionId, error: Exception) -> None:
+        assert self._elections is not None
+        self._spawn(self._elections.resign(partition))
+
+    async def unclean_elect(self, asked: UncleanElection) -> tuple[int, int]:
+        """The epoch granted and the synced end kept. Raises OncelogError."""
+        if self._elections is None:
+            raise Unavailable("this process is starting; try again")
+        if role_of(asked.partition.topic_id) not in self._replicas:
+            raise InvalidArgument("this process does not run the role that leads this topic")
+        epoch = await self._elections.unclean_elect(asked.partition, asked.node_id)
+        return epoch, self._of(asked.partition).synced_end(asked.partition)
+
+    def _of(self, partition: PartitionId) -> RoleReplicas:
+        return self._replicas[role_of(partition.topic_id)]
+
+    def _put_orphans_aside(self, view: ClusterView) -> None:
+        """Replicas on disk that etcd does not know: nothing is deleted, they are moved."""
+        for name in self._outside.disk.list(PARTITIONS_DIRECTORY):
+            if view.partition(partition_of(name)) is None:
+                self._outside.reporter.event("replica put aside, etcd does not know it", name=name)
+                put_aside(self._outside.disk, f"{PARTITIONS_DIRECTORY}/{name}")
+
+    # ------------------------------------------------------------------------------- what repeats
+
+    async def _tick(self) -> None:
+        while True:
+            await asyncio.sleep(self._limits.tick_ms / 1000)
+            for replicas in self._replicas.values():
+                replicas.tick()
+
+    async def _housekeep(self) -> None:
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_MS / 1000)
+            self._free_space.look()
+            assert self._view is not None
+            reachable = self._view.etcd_status()[1]
+            self._outside.reporter.gauge("etcd_reachable", float(reachable))
+            topics = self._view.topics()
+            self._outside.reporter.gauge("topics", len(topics))
+            partitions = sum(topic.partitions for topic in topics)
+            self._outside.reporter.gauge("partitions", partitions)
+            for replicas in self._replicas.values():
+                replicas.note_synced_ends()
+                await replicas.remember()
+
+    async def _hint(self) -> None:
+        while True:
+            await asyncio.sleep(HINT_MS / 1000)
+            await self._hints.tell()
+
+    def _led(self) -> list[tuple[Role, Driver]]:
+        return [
+            (role, driver) for role in self._roles for driver in self._replicas[role.name].led()
+        ]
+
+    def _committed(self, stats: CommitStats) -> None:
+        self._outside.reporter.observe("sync", stats.took_ms)
+        self._outside.reporter.count("journal_bytes", stats.written_bytes)
+        self._free_space.wrote(stats.written_bytes)
+
+    def _view_changed(self, changed: frozenset[str]) -> None:
+        topics_changed = any(key.startswith(TOPICS) for key in changed)
+        for replicas in self._replicas.values():
+            replicas.wake()
+            if topics_changed:
+                self._spawn(replicas.remember())
+
+    def _lease(self) -> int:
+        if self._membership is None:
+            raise EtcdUnavailable("this process is starting")
+        return self._membership.lease
+
+    def _lease_valid(self) -> bool:
+        return self._membership is not None and self._membership.valid()
+
+    def _steady_ms(self) -> Callable[[], int]:
+        """What leases are measured by: a clock that counts suspension of the machine too. With an
+        etcd in memory, the loop's own."""
+        if self._outside.renewals is not None:
+            return steady_ms
+        return lambda: self._outside.clock.now().monotonic_ms
+
+    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        """A task that fails for a local reason ends the process; it is never a reply."""
+        self._tasks.discard(task)
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._fail(error)
+
+
+def _load_node_id(disk: Disk, random_bytes: Callable[[int], bytes]) -> str:
+    """Of the data directory; drawn at its first start."""
+    if not disk.exists(NODE_FILE):
+        disk.replace_file(NODE_FILE, random_bytes(NODE_ID_BYTES).hex().encode())
+    file = disk.open(NODE_FILE)
+    try:
+        return file.read(0, file.size()).decode()
+    finally:
+        file.close()

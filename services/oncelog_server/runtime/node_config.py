@@ -1,0 +1,141 @@
+"""Settings of a process, whatever roles it runs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from oncelog_server.runtime.etcd.identity import LEASE_MS_MAX, LEASE_MS_MIN
+
+KIB: Final = 1024
+MIB: Final = 1024 * KIB
+
+# Where each role listens if nothing else is said.
+PORTS: Final = {"coordinator": 7400, "partition_leader": 7401, "offset_manager": 7402}
+# Every address of a machine: to listen on, not to connect to.
+WILDCARDS: Final = ("0.0.0.0", "::", "*")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Each field: meaning, unit, danger."""
+
+    # Directory of this process alone: journals, snapshots, identity. Danger: another volume's
+    # directory here means another, empty node.
+    data_dir: str = "oncelog-data"
+    # Where to listen, host:port; port 0 takes a free one. Empty: 127.0.0.1 and the port of the
+    # first role. Danger: anything but loopback without TLS lets everybody in.
+    listen: str = ""
+    # What others are told to connect to, host:port. Empty: what is listened on.
+    advertise: str = ""
+    # A second port for health checks alone, host:port; port 0 takes a free one, empty: none. It is
+    # plain even with TLS, for probes that have no certificate, and tells nobody anything else.
+    health_listen: str = ""
+    # PEM files: who signs the other side, what this side shows, its key. All three or none; given,
+    # every connection needs a certificate (mTLS).
+    tls_ca: str = ""
+    tls_certificate: str = ""
+    tls_key: str = ""
+    # etcd, host:port each. Empty: the embedded one.
+    etcd_endpoints: tuple[str, ...] = ()
+    # Before every key of this cluster. Danger: two clusters under one prefix destroy each other.
+    etcd_prefix: str = "/oncelog/"
+    # PEM files for etcd. Empty: no TLS; certificate and key may be absent where etcd asks for none.
+    etcd_tls_ca: str = ""
+    etcd_tls_certificate: str = ""
+    etcd_tls_key: str = ""
+    # How long etcd holds this process's leadership without a sign of life, milliseconds. Danger:
+    # short, and a pause costs leadership; long, and a dead leader's partitions wait that long.
+    lease_ms: int = 5_000
+    # Below so much free space data is refused (DISK_FULL), bytes; reads, markers and leadership
+    # stay. Danger: with 0 nothing is left for control records.
+    disk_free_floor_bytes: int = 256 * MIB
+    # Size of a journal's segment files, bytes. Danger: disk of up to one segment per partition is
+    # taken at once.
+    segment_bytes: int = 256 * MIB
+    # Journal bytes between two snapshots of a machine. More: longer recovery, fewer writes.
+    snapshot_every_bytes: int = 64 * MIB
+    # How often timers are looked at, milliseconds.
+    tick_ms: int = 100
+    # Prometheus endpoint, host:port; port 0 takes a free one, empty: none. It is never protected.
+    metrics_listen: str = ""
+    # Bytes of requests whose handlers run; above, callers are THROTTLED. Markers and replication
+    # are exempt.
+    inflight_bytes_max: int = 256 * MIB
+    # Streams open at once; above, callers are THROTTLED.
+    streams_max: int = 4_096
+    # Connections open at once, half of the open files that the process may have (ulimit -n) at
+    # most; above, they are closed as they come. Danger: a leader without a file resigns.
+    connections_max: int = 8_192
+    # Least severe log line that is written.
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    # json: one object per line. console: for people.
+    log_format: Literal["json", "console"] = "console"
+
+    def validate(self) -> None:
+        """Raises ValueError naming the field."""
+        for name in (
+            "lease_ms",
+            "segment_bytes",
+            "snapshot_every_bytes",
+            "tick_ms",
+            "inflight_bytes_max",
+            "streams_max",
+            "connections_max",
+        ):
+            if getattr(self, name) <= 0:
+                raise ValueError(f"node.{name} must be above 0, not {getattr(self, name)}")
+        if not LEASE_MS_MIN <= self.lease_ms <= LEASE_MS_MAX:
+            raise ValueError(
+                f"node.lease_ms must be {LEASE_MS_MIN} to {LEASE_MS_MAX}, not {self.lease_ms}"
+            )
+        if self.tick_ms * 4 > self.lease_ms:
+            raise ValueError("node.tick_ms must be at most a quarter of node.lease_ms")
+        if self.disk_free_floor_bytes < 0:
+            raise ValueError("node.disk_free_floor_bytes must be 0 or more")
+        if not self.etcd_prefix.startswith("/") or not self.etcd_prefix.endswith("/"):
+            raise ValueError("node.etcd_prefix must start and end with '/'")
+        for name in ("listen", "advertise", "health_listen", "metrics_listen"):
+            _require_address(name, getattr(self, name))
+        _require_reachable(self.listen, self.advertise)
+        given = [bool(value) for value in (self.tls_ca, self.tls_certificate, self.tls_key)]
+        if any(given) and not all(given):
+            raise ValueError("node.tls_ca, node.tls_certificate, node.tls_key: all three or none")
+        if bool(self.etcd_tls_certificate) != bool(self.etcd_tls_key):
+            raise ValueError("node.etcd_tls_certificate and node.etcd_tls_key: both or none")
+
+    @property
+    def tls(self) -> bool:
+        """Every connection of this process is mTLS."""
+        return bool(self.tls_ca)
+
+
+def split_address(address: str) -> tuple[str, int]:
+    """host:port or [v6]:port. Raises ValueError."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdigit() or int(port) > 65_535:
+        raise ValueError(f"{address!r} is not host:port")
+    return host.removeprefix("[").removesuffix("]"), int(port)
+
+
+def _require_address(name: str, address: str) -> None:
+    if not address:
+        return
+    try:
+        split_address(address)
+    except ValueError as error:
+        raise ValueError(f"node.{name}: {error}") from None
+
+
+def _require_reachable(listen: str, advertise: str) -> None:
+    """What others are told to connect to must be an address of one machine."""
+    if advertise and split_address(advertise)[0] in WILDCARDS:
+        raise ValueError(
+            f"node.advertise: nobody can connect to {advertise}; give the name or address at which "
+            "others reach this process"
+        )
+    if listen and not advertise and split_address(listen)[0] in WILDCARDS:
+        raise ValueError(
+            f"node.listen is {listen}, every address of this machine; give node.advertise, too: "
+            "the one that others connect to"
+        )

@@ -1,0 +1,188 @@
+"""Every metric there is: the contract with whoever draws a dashboard. docs/metrics.md is made from
+it (`python -m oncelog_server.runtime.observe.catalogue > docs/metrics.md`; a test holds the two
+equal).
+
+A metric's full name is oncelog_<role>_<name>, with `_total` behind a counter and `_seconds` behind
+a duration. Names use the words of the glossary, and labels have few values: partitions and reasons,
+never names that users choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+# Stands for a role in what belongs to the process.
+PROCESS: Final = "node"
+
+
+class Kind(StrEnum):
+    """How a metric is read."""
+
+    COUNTER = "counter"
+    GAUGE = "gauge"
+    # A histogram of durations; reported in milliseconds, exposed in seconds.
+    DURATION = "duration"
+
+
+class Metric(NamedTuple):
+    """One metric of a role."""
+
+    name: str
+    kind: Kind
+    help: str
+    labels: tuple[str, ...] = ()
+
+    def full_name(self, role: str) -> str:
+        """As Prometheus shows it."""
+        suffix = {Kind.COUNTER: "_total", Kind.GAUGE: "", Kind.DURATION: "_seconds"}[self.kind]
+        return f"oncelog_{role}_{self.name}{suffix}"
+
+
+def _counter(name: str, text: str, *labels: str) -> Metric:
+    return Metric(name, Kind.COUNTER, text, labels)
+
+
+def _gauge(name: str, text: str, *labels: str) -> Metric:
+    return Metric(name, Kind.GAUGE, text, labels)
+
+
+def _duration(name: str, text: str, *labels: str) -> Metric:
+    return Metric(name, Kind.DURATION, text, labels)
+
+
+# Of every role.
+COMMON: Final = (
+    _counter("elections_won", "Partitions whose leadership this process won."),
+    _counter("step_downs", "Partitions whose leadership this process lost or gave up.", "reason"),
+    _gauge("leading", "1 while this process leads the partition and answers.", "partition"),
+    _gauge("epoch", "Leader epoch of the partition here.", "partition"),
+    _gauge("high_watermark", "Journal offset below which all is durable.", "partition"),
+    _gauge("high_watermark_lag", "Journal offsets appended and not durable yet.", "partition"),
+    _duration("append", "From an append to its records being durable."),
+    _counter("snapshots", "Snapshots of machines written."),
+)
+
+COORDINATOR: Final = (
+    _counter("transactions_begun", "Transactions begun (BEGIN durable), one-shots included."),
+    _counter("transactions_committed", "Transactions decided COMMIT, one-shots included."),
+    _counter("transactions_aborted", "Transactions decided ABORT.", "cause"),
+    _counter("transactions_timed_out", "Of these: idle too long or past their lifetime."),
+    _counter("transactions_fenced", "Of these: ended by a later InitProducer."),
+    _counter("one_shots", "Transactions that came as one Transact."),
+    _counter("producers_initialized", "Generations granted by InitProducer."),
+    _counter("already_committed", "Begins and commits at or below the last commit_seq."),
+    _duration("commit_prepare", "From a commit's arrival to its durable PREPARE."),
+    _duration("commit_marker", "From the durable PREPARE to the last marker acknowledged."),
+    _duration("commit_visible", "From a commit's arrival to the last marker acknowledged."),
+    _gauge("open_transactions", "Transactions that are ONGOING or STAGED.", "partition"),
+    _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
+    _gauge("unacknowledged_markers", "Markers that participants still owe.", "partition"),
+    _counter("markers_written", "Markers acknowledged by participants.", "status"),
+    _counter("markers_refused", "WriteMarkers groups refused, to be sent again.", "reason"),
+    _counter("questions_answered", "Answers to participants.", "verdict"),
+    _gauge("producers", "Producers that are known (producers_max).", "partition"),
+    _gauge("undelivered_bytes", "One-shot payload that is not delivered yet.", "partition"),
+    _gauge("sessions", "Producers that hold a session.", "partition"),
+)
+
+PARTITION_LEADER: Final = (
+    _counter("refused_writes", "Writes refused, by reason of errors.proto.", "reason"),
+    _counter("bytes_in", "Payload bytes appended."),
+    _counter("records_in", "Records appended."),
+    _counter("batches_in", "Batches appended."),
+    _counter("duplicate_batches", "Batches acknowledged as repeats."),
+    _counter("bytes_out", "Payload bytes read."),
+    _counter("records_out", "Records read."),
+    _counter("transactions_exposed", "COMMITTED markers applied."),
+    _counter("transactions_dropped", "ABORTED markers and local aborts applied."),
+    _counter("transactions_damaged", "Markers whose manifest the log does not match. Alarm on it."),
+    _counter("questions_asked", "Questions about transactions that stay open."),
+    _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
+    _gauge("open_transactions", "Transactions with batches and without a marker.", "partition"),
+    _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
+    _gauge("damaged", "Damaged parts that wait for an operator (damaged_max).", "partition"),
+    _gauge("producers", "Producers, the more of either kind (producers_max).", "partition"),
+    _gauge("committed_end_offset", "End of the committed log.", "partition"),
+    _gauge("first_open_position", "Journal offset of the earliest pending batch.", "partition"),
+    _gauge("subscriptions", "Subscribe streams that are open."),
+)
+
+OFFSET_MANAGER: Final = (
+    _counter("offsets_committed", "Offsets committed outside of a transaction."),
+    _counter("offsets_pending", "Offsets that became pending under a transaction."),
+    _counter(
+        "transactions_dropped",
+        "Transactions whose offsets were dropped by a coordinator's verdict.",
+    ),
+    _counter("questions_asked", "Questions about transactions that stay open."),
+    _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
+    _gauge("open_transactions", "Transactions with pending offsets.", "partition"),
+    _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
+    _gauge("groups", "Groups with offsets (groups_max).", "partition"),
+    _gauge("producers", "Producers that are remembered (producers_max).", "partition"),
+)
+
+# Of the process, whatever roles it runs.
+NODE: Final = (
+    _counter("rpc_calls", "Calls whose handler was started.", "service", "method"),
+    _gauge("inflight_bytes", "Bytes of requests whose handlers run (inflight_bytes_max)."),
+    _gauge("calls", "Calls under way, on streams too (calls_max)."),
+    _gauge("streams", "Streams that are open (streams_max)."),
+    _gauge("unread_bytes", "Fetched records that callers have not read yet (unread_bytes_max)."),
+    _gauge("open_files", "Open files, connections included (connections_max, ulimit -n)."),
+    _counter("rpc_errors", "Calls answered with an error.", "service", "method", "reason"),
+    _gauge("topics", "Topics of the cluster, without its own (topics_max)."),
+    _gauge("partitions", "Partitions of these (partitions_max)."),
+    _gauge("etcd_reachable", "1 while etcd answers this process."),
+    _gauge("disk_free_bytes", "Free space of the data directory's volume."),
+    _gauge("disk_full", "1 while data is refused because of disk_free_floor_bytes."),
+    _duration("sync", "One write and sync of the group commit."),
+    _counter("journal_bytes", "Bytes appended to journals."),
+)
+
+ROLES: Final[dict[str, tuple[Metric, ...]]] = {
+    "coordinator": COORDINATOR,
+    "partition_leader": PARTITION_LEADER,
+    "offset_manager": OFFSET_MANAGER,
+    PROCESS: NODE,
+}
+
+
+def metrics_of(role: str) -> tuple[Metric, ...]:
+    """All metrics of a role, or of the process."""
+    return NODE if role == PROCESS else (*COMMON, *ROLES[role])
+
+
+def as_markdown() -> str:
+    """docs/metrics.md."""
+    lines = [
+        "# Metrics",
+        "",
+        "Made from `oncelog_server/runtime/observe/catalogue.py`; do not edit. Every process",
+        "serves them under `/metrics` of `--metrics-listen`. Durations are histograms in seconds.",
+        "Of a partition that a process leads no more it shows `leading` only, of a deleted one",
+        "nothing.",
+        "",
+        "## Of every role",
+        "",
+        "`<role>` is coordinator, partition_leader or offset_manager.",
+        "",
+        *_table("<role>", COMMON),
+    ]
+    for role, metrics in ROLES.items():
+        lines += ["", f"## {role}", "", *_table(role, metrics)]
+    return "\n".join(lines) + "\n"
+
+
+def _table(role: str, metrics: Iterable[Metric]) -> Iterable[str]:
+    yield "| metric | kind | labels | meaning |"
+    yield "| --- | --- | --- | --- |"
+    for metric in metrics:
+        name, labels = metric.full_name(role), ", ".join(metric.labels) or "–"
+        yield f"| `{name}` | {metric.kind} | {labels} | {metric.help} |"
+
+
+if __name__ == "__main__":
+    print(as_markdown(), end="")

@@ -1,0 +1,274 @@
+"""The replicas of one role on this node: found by partition, opened, led, stepped down, put aside.
+
+Invariants:
+  * a journal is opened once per process, before its partition is a candidate in an election;
+  * a replica that could not be opened (damage) or written is no candidate, and is named in the log;
+  * nothing is deleted: a replica that etcd no longer knows moves to `orphans/`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Final
+
+from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.core.ports import Directory, Disk, Outbox
+from oncelog_server.core.role import Role
+from oncelog_server.runtime.driver import UNCLEAN_SKIP, Driver, Standing, Surroundings
+from oncelog_server.runtime.etcd.standing import Prepared
+from oncelog_server.runtime.replica_record import (
+    ReplicaRecord,
+    load_record,
+    make_record,
+    save_record,
+)
+from oncelog_server.runtime.storage.damage import JournalDamaged
+from oncelog_server.runtime.storage.journal import Journal
+from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
+
+PARTITIONS_DIRECTORY: Final = "partitions"
+ORPHANS_DIRECTORY: Final = "orphans"
+
+
+def directory_of(partition: PartitionId) -> str:
+    """partitions/<topic id>-<number>, relative to the data directory."""
+    return f"{PARTITIONS_DIRECTORY}/{partition.topic_id.hex()}-{partition.number}"
+
+
+def partition_of(name: str) -> PartitionId:
+    """The inverse of `directory_of`, of the last path element. Raises ValueError."""
+    topic_hex, _, number = name.partition("-")
+    return PartitionId(TopicId(bytes.fromhex(topic_hex)), int(number))
+
+
+class RoleReplicas:
+    """The Replicas port for one role."""
+
+    def __init__(
+        self,
+        role: Role,
+        disk: Disk,
+        directory: Directory,
+        around: Surroundings,
+        make_outbox: Callable[[Driver], Outbox],
+        segment_bytes: int,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        self._role = role
+        self._disk = disk
+        self._directory = directory
+        self._around = around
+        self._make_outbox = make_outbox
+        self._segment_bytes = segment_bytes
+        self._random_bytes = random_bytes
+        self._drivers: dict[PartitionId, Driver] = {}
+        # What `replica.json` of each says.
+        self._records: dict[PartitionId, ReplicaRecord] = {}
+        # One writer of those files at a time.
+        self._remembering = asyncio.Lock()
+
+    # ------------------------------------------------------------------------- what services use
+
+    def lead(self, partition: PartitionId) -> Driver:
+        """See the Replicas port."""
+        driver = self._drivers.get(partition)
+        if driver is None or driver.standing not in (Standing.READY, Standing.LOADING):
+            raise self._elsewhere(partition)
+        driver.require_ready()
+        return driver
+
+    def led(self) -> Sequence[Driver]:
+        return [
+            driver
+            for _, driver in sorted(self._drivers.items())
+            if driver.standing is Standing.READY
+        ]
+
+    def is_ready(self, partition: PartitionId) -> bool:
+        driver = self._drivers.get(partition)
+        return driver is not None and driver.standing is Standing.READY
+
+    def is_open(self, partition: PartitionId) -> bool:
+        """Its journal was found sound, or recovered."""
+        return partition in self._drivers
+
+    def _elsewhere(self, partition: PartitionId) -> Exception:
+        known = self._directory.partition(partition)
+        if known is None:
+            topic = self._directory.topic_by_id(partition.topic_id)
+            if topic is None:
+                return UnknownTopic(f"no topic with id {partition.topic_id.hex()}")
+            if partition.number >= topic.partitions:
+                return UnknownPartition(
+                    f"topic {topic.name} has {topic.partitions} partitions, not {partition.number}"
+                )
+        leader = self._directory.leader_of(partition)
+        if leader is None:
+            return NotLeader(f"partition {partition} has no leader now; try again")
+        return NotLeader(
+            f"partition {partition} is led by node {leader.node_id}",
+            leader_node=leader.node_id,
+            leader_host=leader.host,
+            leader_port=leader.port,
+            epoch=leader.epoch,
+        )
+
+    # ---------------------------------------------------------------------- what elections drive
+
+    async def prepare(self, partition: PartitionId) -> Prepared:
+        """Opens the replica: its incarnation may stand in an election. Raises JournalDamaged,
+        OSError."""
+        driver = self._drivers.get(partition)
+        if driver is None:
+            driver = await self._open(partition)
+        if driver.standing is Standing.FAILED:
+            await driver.recover_from_failure()
+        return Prepared(driver.journal.incarnation, driver.journal.last_epoch)
+
+    async def _open(self, partition: PartitionId) -> Driver:
+        opened: list[Journal] = []
+        directory = directory_of(partition)
+
+        def blocking() -> None:
+            opened.append(
+                Journal.open(
+                    self._disk,
+                    directory,
+                    segment_bytes=self._segment_bytes,
+                    random_bytes=self._random_bytes,
+                )
+            )
+            if (record := load_record(self._disk, directory)) is not None:
+                self._records[partition] = record
+
+        await self._around.offload(blocking)
+        driver = Driver(partition, self._role, opened[0], self._around, self._make_outbox)
+        self._drivers[partition] = driver
+        return driver
+
+    async def lead_epoch(self, partition: PartitionId, epoch: int, *, unclean_epoch: int) -> None:
+        """etcd granted `epoch` to this process. `unclean_epoch` is that of the last unclean
+        election: a control journal that has not passed it yet skips offsets."""
+        driver = self._drivers[partition]
+        driver.step_down("a later epoch was granted")
+        behind = driver.journal.last_epoch < unclean_epoch
+        is_control = self._role.control_topic is not None
+        try:
+            await driver.lead(epoch, skip=UNCLEAN_SKIP if is_control and behind else 0)
+        except (JournalDamaged, OSError) as error:
+            # Rot that opening did not see, for it looks at the tail only. The others go on.
+            self._around.reporter.event(
+                "replica cannot be opened",
+                level="error",
+                partition=str(partition),
+                error=str(error),
+            )
+            driver.step_down("its journal cannot be replayed")
+            self._around.failed(partition, error)
+            return
+        async with self._remembering:
+            await self._remember(partition, driver)
+
+    async def remember(self) -> None:
+        """Writes down, for `oncelog cluster recover`, what changed about the replicas led here."""
+        async with self._remembering:
+            for partition, driver in sorted(self._drivers.items()):
+                await self._remember(partition, driver)
+
+    async def _remember(self, partition: PartitionId, driver: Driver) -> None:
+        if driver.standing not in (Standing.LOADING, Standing.READY):
+            return
+        record = make_record(
+            partition,
+            incarnation=driver.journal.incarnation,
+            epoch=driver.epoch,
+            topic=self._directory.topic_by_id(partition.topic_id),
+        )
+        known = self._records.get(partition)
+        if known is not None and known.says_as_much_as(record):
+            return
+        try:
+            await self._around.offload(
+                lambda: save_record(self._disk, directory_of(partition), record)
+            )
+        except OSError as error:
+            # The older record is true as well. It is tried again each second.
+            self._around.reporter.event(
+                "replica record not written",
+                level="warning",
+                partition=str(partition),
+                error=str(error),
+            )
+        else:
+            self._records[partition] = record
+
+    def deposed(self, partition: PartitionId) -> None:
+        """Leads no more, from this very turn."""
+        driver = self._drivers.get(partition)
+        if driver is not None:
+            driver.step_down("deposed")
+
+    async def deleted(self, partition: PartitionId) -> None:
+        """etcd no longer knows it: put it aside."""
+        driver = self._drivers.pop(partition, None)
+        self._records.pop(partition, None)
+        if driver is not None:
+            driver.step_down("topic deleted")
+            await driver.closed()
+            await self._around.commit.leave(driver.journal)
+            driver.journal.close()
+        self._around.reporter.forget("partition", str(partition))
+        put_aside(self._disk, directory_of(partition))
+
+    def synced_end(self, partition: PartitionId) -> int:
+        """What an unclean election keeps."""
+        return self._drivers[partition].journal.synced_end
+
+    # --------------------------------------------------------------------------------- the ticker
+
+    def tick(self) -> None:
+        for driver in self.led():
+            driver.tick()
+
+    def wake(self) -> None:
+        for driver in self.led():
+            driver.wake()
+
+    def note_synced_ends(self) -> None:
+        """About every second: what others may count on (design: "Unfit replicas")."""
+        for _, driver in sorted(self._drivers.items()):
+            driver.journal.note_synced_end()
+            driver.report()
+
+    async def checkpoint(self) -> None:
+        """At a clean stop: snapshots, so that the next start replays little."""
+        for _, driver in sorted(self._drivers.items()):
+            await driver.checkpoint()
+
+    async def step_down(self) -> None:
+        """Leads nothing more. Afterwards nothing is appended."""
+        for _, driver in sorted(self._drivers.items()):
+            driver.step_down("stopping")
+        for _, driver in sorted(self._drivers.items()):
+            await driver.closed()
+
+    def close(self) -> None:
+        """Closes every journal. Nothing may be on its way to the disk."""
+        for _, driver in sorted(self._drivers.items()):
+            driver.journal.close()
+        self._drivers.clear()
+
+
+def put_aside(disk: Disk, path: str) -> None:
+    """Moves a directory of a replica to `orphans/`, under a name that is free."""
+    if not disk.exists(path):
+        return
+    disk.make_directory(ORPHANS_DIRECTORY)
+    name = path.rsplit("/", 1)[-1]
+    taken = set(disk.list(ORPHANS_DIRECTORY))
+    target, attempt = name, 0
+    while target in taken:
+        attempt += 1
+        target = f"{name}.{attempt}"
+    disk.rename(path, f"{ORPHANS_DIRECTORY}/{target}")

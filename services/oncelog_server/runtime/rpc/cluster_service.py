@@ -1,0 +1,206 @@
+"""The Cluster service, the same in every process: who leads what, as this process's view of etcd
+says, and how this process is configured.
+
+It answers from memory and never waits for etcd: a caller that finds a route stale is told so by
+NOT_LEADER where it goes, and asks again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Final, NamedTuple
+
+from oncelog_server.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    CONTROL_PARTITIONS,
+    CONTROL_TOPIC_IDS,
+    TRANSACTION_CONTROL,
+    TRANSACTION_CONTROL_ID,
+    PartitionId,
+    TopicId,
+    control_partition,
+)
+from oncelog_server.core.ports import Address, Call, Directory, NodeInfo, TopicInfo
+from oncelog_server.runtime.config import Value
+from oncelogpb.errors import InvalidArgument, TooLarge, UnknownPartition, UnknownTopic
+from oncelogpb.v1 import cluster_pb2 as pb
+from oncelogpb.v1 import partition_leader_pb2 as leader_pb
+from oncelogpb.v1 import types_pb2 as types_pb
+
+# Names and ids of one GetMetadata.
+METADATA_NAMES_MAX: Final = 10_000
+
+
+class UncleanElection(NamedTuple):
+    """What an operator asks for, checked."""
+
+    partition: PartitionId
+    # The node that shall lead.
+    node_id: str
+
+
+# Lets that node lead; the epoch granted and the synced end kept. Raises OncelogError.
+ElectUncleanly = Callable[[UncleanElection], Awaitable[tuple[int, int]]]
+
+
+class ClusterService:
+    """Handler object of the Cluster service."""
+
+    def __init__(
+        self,
+        directory: Directory,
+        config: Callable[[], Iterable[Value]],
+        elect_uncleanly: ElectUncleanly,
+    ) -> None:
+        self._directory = directory
+        self._config = config
+        self._elect_uncleanly = elect_uncleanly
+
+    async def get_metadata(self, request: pb.GetMetadataRequest, call: Call) -> pb.GetMetadataReply:
+        _require_bounded(request)
+        revision, reachable = self._directory.etcd_status()
+        return pb.GetMetadataReply(
+            cluster_id=self._directory.cluster_id,
+            nodes=[_node(node) for node in self._directory.nodes()],
+            topics=[self._describe(topic) for topic in self._wanted_topics(request)],
+            transaction_groups=[
+                self._route(control_partition(TRANSACTION_CONTROL_ID, group), group)
+                for group in request.transaction_groups
+            ],
+            consumer_groups=[
+                self._route(control_partition(CONSUMER_OFFSETS_ID, group), group)
+                for group in request.consumer_groups
+            ],
+            journal_partitions=[
+                self._route(PartitionId(TRANSACTION_CONTROL_ID, number))
+                for number in request.journal_partitions
+            ],
+            etcd_revision=revision,
+            etcd_reachable=reachable,
+        )
+
+    async def unclean_elect(
+        self, request: pb.UncleanElectRequest, call: Call
+    ) -> pb.UncleanElectReply:
+        if not request.accept_loss:
+            raise InvalidArgument(
+                "an unclean election may lose acknowledged records; say that you accept it",
+                field="accept_loss",
+            )
+        if not request.node_id:
+            raise InvalidArgument("name the node that shall lead", field="node_id")
+        partition = self._partition(request.topic, request.number)
+        epoch, kept_end = await self._elect_uncleanly(UncleanElection(partition, request.node_id))
+        return pb.UncleanElectReply(epoch=epoch, kept_end=kept_end)
+
+    async def get_config(self, request: pb.GetConfigRequest, call: Call) -> pb.GetConfigReply:
+        return pb.GetConfigReply(
+            values=[
+                pb.ConfigValue(name=v.name, value=v.value, source=v.source, help=v.help)
+                for v in self._config()
+            ]
+        )
+
+    # ----------------------------------------------------------------------------------- lookups
+
+    def _wanted_topics(self, request: pb.GetMetadataRequest) -> Iterable[TopicInfo]:
+        """An unknown one is absent."""
+        for name in dict.fromkeys(request.topics):
+            topic = self._directory.topic(name)
+            if topic is not None:
+                yield topic
+        for topic_id in dict.fromkeys(request.topic_ids):
+            topic = self._directory.topic_by_id(TopicId(topic_id))
+            if topic is not None:
+                yield topic
+
+    def _describe(self, topic: TopicInfo) -> leader_pb.TopicDescription:
+        return leader_pb.TopicDescription(
+            name=topic.name,
+            topic_id=topic.topic_id,
+            partitions=[
+                self._describe_partition(PartitionId(topic.topic_id, number))
+                for number in range(topic.partitions)
+            ],
+            replication_factor=topic.replication_factor,
+            configs=dict(topic.configs),
+            created_ms=topic.created_ms,
+        )
+
+    def _describe_partition(self, partition: PartitionId) -> leader_pb.PartitionDescription:
+        info = self._directory.partition(partition)
+        if info is None:
+            return leader_pb.PartitionDescription(number=partition.number)
+        return leader_pb.PartitionDescription(
+            number=partition.number,
+            # Not as etcd names it: a process that is gone leads nothing.
+            leader=_leader(self._directory.leader_of(partition)),
+            epoch=info.epoch,
+            replicas=info.replicas,
+            isr=info.isr,
+        )
+
+    def _route(self, partition: PartitionId, group: str = "") -> pb.Route:
+        return pb.Route(
+            group=group,
+            partition=types_pb.Partition(topic_id=partition.topic_id, number=partition.number),
+            leader=_leader(self._directory.leader_of(partition)),
+        )
+
+    def _partition(self, name: str, number: int) -> PartitionId:
+        """Raises UnknownTopic, UnknownPartition."""
+        if name in CONTROL_TOPIC_IDS:
+            topic_id, count = CONTROL_TOPIC_IDS[name], CONTROL_PARTITIONS
+        else:
+            topic = self._directory.topic(name)
+            if topic is None:
+                raise UnknownTopic(f"no topic {name!r}", topic=name)
+            topic_id, count = topic.topic_id, topic.partitions
+        if number >= count:
+            raise UnknownPartition(f"{name} has partitions 0 to {count - 1}", topic=name)
+        return PartitionId(topic_id, number)
+
+
+def _require_bounded(request: pb.GetMetadataRequest) -> None:
+    asked = sum(
+        len(names)
+        for names in (
+            request.topics,
+            request.topic_ids,
+            request.transaction_groups,
+            request.consumer_groups,
+            request.journal_partitions,
+        )
+    )
+    if asked > METADATA_NAMES_MAX:
+        raise TooLarge(
+            f"{asked} names are above metadata_names_max = {METADATA_NAMES_MAX}: ask in parts",
+            limit="metadata_names_max",
+        )
+    for number in request.journal_partitions:
+        if number >= CONTROL_PARTITIONS:
+            raise UnknownPartition(
+                f"{TRANSACTION_CONTROL} has partitions 0 to {CONTROL_PARTITIONS - 1}",
+                topic=TRANSACTION_CONTROL,
+            )
+
+
+def _node(node: NodeInfo) -> pb.Node:
+    return pb.Node(
+        node_id=node.node_id,
+        boot_id=node.boot_id,
+        endpoint=types_pb.Endpoint(host=node.host, port=node.port),
+        roles=node.roles,
+        version=node.version,
+    )
+
+
+def _leader(address: Address | None) -> types_pb.Leader | None:
+    if address is None:
+        return None
+    return types_pb.Leader(
+        node_id=address.node_id,
+        boot_id=address.boot_id,
+        endpoint=types_pb.Endpoint(host=address.host, port=address.port),
+        epoch=address.epoch,
+    )

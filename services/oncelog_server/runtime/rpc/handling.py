@@ -1,0 +1,206 @@
+"""How one call is handled, whichever way it came: the handler's method by name, within a deadline,
+every end of it an answer or an error with a name.
+
+Invariants:
+- `answer` returns a reply or an OncelogError and raises nothing but cancellation;
+- an exception that is not an OncelogError is a fault of ours: Internal, logged with its traceback,
+  counted;
+- a handler that outlives its deadline is cancelled and its caller told UnknownOutcome: what it had
+  submitted goes on without it (design §4, "a cancelled call abandons its reply").
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from google.protobuf.descriptor import MethodDescriptor
+from google.protobuf.message import DecodeError, Message
+
+from oncelog_server.core.ports import Reporter
+from oncelog_server.runtime.rpc.fields import require_few
+from oncelog_server.runtime.rpc.limits import (
+    EXEMPT_FROM_FIELDS,
+    RpcLimits,
+    message_too_large,
+    throttled,
+    undecodable,
+)
+from oncelog_server.runtime.rpc.unread import Unread
+from oncelogpb import bulk, rpcs
+from oncelogpb.bulk import Encoded
+from oncelogpb.errors import Internal, OncelogError, UnknownOutcome, Unsupported
+
+# A traceback in a log line, characters; the end of it says most.
+TRACEBACK_CHARACTERS_MAX: Final = 8_000
+# So long before its caller gives up, a call that waits for room says why.
+ROOM_MARGIN_MS: Final = 50
+# Room where nothing is counted.
+UNCOUNTED_BYTES: Final = 1 << 62
+
+
+class StreamEnd:
+    """Who wants to know that a stream has ended. Each is told once, also who asks too late, in a
+    turn of the loop of its own, so that the failure of one keeps no other from knowing."""
+
+    __slots__ = ("_callbacks", "_over")
+
+    def __init__(self) -> None:
+        self._callbacks: list[Callable[[], None]] = []
+        self._over = False
+
+    def tell(self, callback: Callable[[], None]) -> None:
+        if self._over:
+            asyncio.get_running_loop().call_soon(callback)
+        else:
+            self._callbacks.append(callback)
+
+    def over(self) -> None:
+        self._over = True
+        for callback in self._callbacks:
+            asyncio.get_running_loop().call_soon(callback)
+        self._callbacks.clear()
+
+
+class CallContext:
+    """What a handler knows of its caller (oncelog_server.core.ports.Call)."""
+
+    __slots__ = ("_end", "_held", "_unread", "identity", "stream_id", "timeout_ms")
+
+    def __init__(
+        self,
+        timeout_ms: int,
+        identity: str,
+        stream_id: int = 0,
+        end: StreamEnd | None = None,
+        unread: Unread | None = None,
+    ) -> None:
+        """`unread` is its connection's; None where nothing is counted."""
+        self.timeout_ms = timeout_ms
+        self.identity = identity
+        self.stream_id = stream_id
+        self._end = end
+        self._unread = unread
+        # Of what `_unread` counts.
+        self._held = 0
+
+    def on_stream_end(self, callback: Callable[[], None]) -> None:
+        assert self._end is not None, "a unary call has no stream"
+        self._end.tell(callback)
+
+    @property
+    def is_holding(self) -> bool:
+        return self._held > 0
+
+    async def room(self, size: int) -> None:
+        if self._unread is None or size <= self._held:
+            return
+        try:
+            async with asyncio.timeout(max(self.timeout_ms - ROOM_MARGIN_MS, 0) / 1000):
+                await self._unread.take(size - self._held)
+        except TimeoutError:
+            raise throttled("connection_unread_bytes_max", self._unread.maximum) from None
+        self._held = size
+
+    def has_room(self, size: int) -> bool:
+        return self._unread is None or self._unread.has_room(max(size - self._held, 0))
+
+    def spare(self) -> int:
+        return UNCOUNTED_BYTES if self._unread is None else self._unread.spare()
+
+    def holds(self, size: int) -> None:
+        if self._unread is not None and size != self._held:
+            self._unread.change(size - self._held)
+            self._held = size
+
+
+class Method:
+    """One RPC of one handler object."""
+
+    __slots__ = ("_reporter", "call", "descriptor", "name", "parse", "service")
+
+    def __init__(self, descriptor: MethodDescriptor, handler: object, reporter: Reporter) -> None:
+        self.descriptor = descriptor
+        self.service: str = descriptor.containing_service.name
+        self.name = rpcs.snake(descriptor.name)
+        self.parse: Callable[[bytes], Any] = rpcs.message_class(descriptor.input_type).FromString
+        # Absent where this version does not build it.
+        self.call: Callable[..., Any] | None = getattr(handler, self.name, None)
+        self._reporter = reporter
+
+    async def answer(self, request: Any, context: CallContext) -> Message | Encoded | OncelogError:
+        """The reply to a request, or the error that says why not."""
+        if self.call is None:
+            return self.count(self.unsupported())
+        self._reporter.count("rpc_calls", service=self.service, method=self.name)
+        return await self.within(self.call(request, context), context.timeout_ms)
+
+    async def within(
+        self, work: Awaitable[Any], timeout_ms: int
+    ) -> Message | Encoded | OncelogError:
+        """What `work` returns, or the error that its exception or its deadline means."""
+        deadline = asyncio.timeout(timeout_ms / 1000)
+        try:
+            async with deadline:
+                reply: Message | Encoded = await work
+                return reply
+        except OncelogError as error:
+            return self.count(error)
+        except TimeoutError as error:
+            if deadline.expired():
+                return self.count(
+                    UnknownOutcome(f"{self.service}.{self.name} took over {timeout_ms} ms")
+                )
+            return self.fault(error)
+        except Exception as error:
+            return self.fault(error)
+
+    def decode(self, data: bytes, limits: RpcLimits) -> Any:
+        """Raises TooLarge, InvalidArgument."""
+        if len(data) > limits.message_bytes_max:
+            raise message_too_large("a request", len(data), limits.message_bytes_max)
+        if self.service not in EXEMPT_FROM_FIELDS:
+            require_few(data, self.descriptor.input_type, limits.message_fields_max)
+        try:
+            return self.parse(data)
+        except DecodeError as error:
+            raise undecodable(self.descriptor.input_type.name, error) from None
+
+    def encode(self, reply: Any, limits: RpcLimits) -> bytes:
+        """Raises TooLarge, which is said of reads only: what changes anything answers briefly."""
+        encoded = bulk.encode(reply)
+        if encoded.size > limits.message_bytes_max:
+            raise message_too_large("a reply", encoded.size, limits.message_bytes_max)
+        return bulk.join(encoded.chunks)
+
+    def unsupported(self) -> Unsupported:
+        return Unsupported(
+            f"{self.service}.{self.descriptor.name} is not built in this version",
+            method=self.name,
+        )
+
+    def count(self, error: OncelogError) -> OncelogError:
+        """A call that is refused. The error forgets where it was raised, for those places hold the
+        request."""
+        self._reporter.count(
+            "rpc_errors", service=self.service, method=self.name, reason=error.reason
+        )
+        error.__traceback__ = error.__context__ = error.__cause__ = None
+        return error
+
+    def fault(self, error: Exception) -> OncelogError:
+        """A call that failed for no reason that has a name."""
+        trace = "".join(traceback.format_exception(error))
+        self._reporter.event(
+            "internal error",
+            level="error",
+            service=self.service,
+            method=self.name,
+            error=repr(error),
+            traceback=trace[-TRACEBACK_CHARACTERS_MAX:],
+        )
+        return self.count(
+            Internal(f"{self.service}.{self.name} failed ({type(error).__name__}); see its log")
+        )

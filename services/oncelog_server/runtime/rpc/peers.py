@@ -1,0 +1,108 @@
+"""Calls to other processes (the Peers port): one channel per address, one call stream per address
+and service, opened at the first call and closed when idle."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final
+
+import grpc.aio
+
+from oncelog_server.core.ports import Address
+from oncelog_server.runtime.rpc.tls import TlsFiles, client_credentials
+from oncelogpb import calls, rpcs
+from oncelogpb.errors import InvalidArgument, Unavailable
+
+# A peer that nobody called for so long is hung up on.
+IDLE_MS: Final = 60_000
+
+
+class _Peer:
+    """One address."""
+
+    __slots__ = ("busy", "channel", "idle", "streams")
+
+    def __init__(self, channel: Any) -> None:
+        self.channel = channel
+        self.streams: dict[str, calls.CallStream] = {}
+        # Calls under way. Invariant: a peer is closed only while this is 0.
+        self.busy = 0
+        self.idle: asyncio.TimerHandle | None = None
+
+    def stream(self, service: str) -> calls.CallStream:
+        stream = self.streams.get(service)
+        if stream is None:
+            stream = self.streams[service] = calls.CallStream(self.channel, service)
+        return stream
+
+    async def close(self) -> None:
+        for stream in self.streams.values():
+            await stream.close()
+        await self.channel.close()
+
+
+class GrpcPeers:
+    """See the module. Belongs to one event loop."""
+
+    def __init__(self, tls: TlsFiles | None = None, *, idle_ms: int = IDLE_MS) -> None:
+        self._credentials = client_credentials(tls) if tls is not None else None
+        self._idle_ms = idle_ms
+        self._peers: dict[tuple[str, int], _Peer] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        self._closed = False
+
+    async def call(self, to: Address, method: str, request: Any, *, timeout_ms: int) -> Any:
+        """`method` as "participant.write_markers". Raises OncelogError: Unavailable where nothing
+        was sent, UnknownOutcome where the answer is lost."""
+        service, _, name = method.partition(".")
+        if not name:
+            raise InvalidArgument(f"{method!r} is not service.method")
+        if self._closed:
+            raise Unavailable("this process is stopping")
+        with self._in_use((to.host, to.port)) as peer:
+            if name in rpcs.stream_fields(rpcs.find(service)):
+                return await peer.stream(service).call(name, request, timeout_ms)
+            return await calls.unary(peer.channel, service, name, request, timeout_ms)
+
+    async def close(self) -> None:
+        """Hangs up on everybody; calls under way end with their errors."""
+        self._closed = True
+        peers = list(self._peers.values())
+        self._peers.clear()
+        for peer in peers:
+            if peer.idle is not None:
+                peer.idle.cancel()
+        await asyncio.gather(*(peer.close() for peer in peers), *self._closing)
+
+    @contextmanager
+    def _in_use(self, address: tuple[str, int]) -> Iterator[_Peer]:
+        peer = self._peers.get(address)
+        if peer is None:
+            peer = self._peers[address] = _Peer(self._connect(address))
+        peer.busy += 1
+        if peer.idle is not None:
+            peer.idle.cancel()
+            peer.idle = None
+        try:
+            yield peer
+        finally:
+            peer.busy -= 1
+            if not peer.busy and not self._closed:
+                loop = asyncio.get_running_loop()
+                peer.idle = loop.call_later(self._idle_ms / 1000, self._hang_up, address)
+
+    def _connect(self, address: tuple[str, int]) -> grpc.aio.Channel:
+        host, port = address
+        target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        if self._credentials is None:
+            return grpc.aio.insecure_channel(target, options=calls.CHANNEL_OPTIONS)
+        return grpc.aio.secure_channel(target, self._credentials, options=calls.CHANNEL_OPTIONS)
+
+    def _hang_up(self, address: tuple[str, int]) -> None:
+        peer = self._peers.pop(address)
+        assert peer.busy == 0, "an idle timer runs only while nobody calls"
+        task = asyncio.get_running_loop().create_task(peer.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

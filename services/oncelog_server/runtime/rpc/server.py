@@ -1,0 +1,372 @@
+"""Serves handler objects over gRPC: every RPC as a unary call, the hot ones also over call streams,
+through the same method of the same object.
+
+A handler object has one coroutine method per RPC, in snake case: `async def write_markers(self,
+request, call: Call) -> reply`; a server-streaming RPC is an async generator. It raises
+oncelogpb.errors. An RPC whose method it lacks is answered UNSUPPORTED.
+
+Beside them: grpc.health.v1 with a status per service, and server reflection, so that grpcurl works.
+
+Left out: what the calls mean; who may make them (handlers look at `call.identity`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, Final, NoReturn
+from weakref import WeakValueDictionary
+
+import grpc
+import grpc.aio
+from google.protobuf.descriptor import ServiceDescriptor
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection
+
+from oncelog_server.core.ports import Reporter
+from oncelog_server.runtime import open_files
+from oncelog_server.runtime.rpc import tls as tls_files
+from oncelog_server.runtime.rpc.call_stream import CallStream
+from oncelog_server.runtime.rpc.handling import CallContext, Method, StreamEnd
+from oncelog_server.runtime.rpc.health import Health, bind
+from oncelog_server.runtime.rpc.limits import (
+    EXEMPT_FROM_INFLIGHT,
+    TRANSPORT_BYTES_FACTOR,
+    Inflight,
+    RpcLimits,
+    throttled,
+)
+from oncelog_server.runtime.rpc.unread import Total, Unread
+from oncelogpb import bulk, rpcs
+from oncelogpb.calls import STATUS_KEY
+from oncelogpb.errors import OncelogError, Unavailable, Unsupported, to_status
+
+# How often the gauges of `held` are set.
+REPORT_EVERY_MS: Final = 1_000
+# What the paths of our services begin with.
+OURS: Final = "/oncelogpb.v1."
+_CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
+
+
+class RpcServer:
+    """One listener. `start` binds and serves, `stop` drains."""
+
+    def __init__(
+        self,
+        handlers: Mapping[str, object],
+        *,
+        listen: str,
+        reporter: Reporter,
+        tls: tls_files.TlsFiles | None = None,
+        limits: RpcLimits | None = None,
+        health: Health | None = None,
+    ) -> None:
+        """`handlers` by service name ("Coordinator"); `listen` as host:port, port 0 for a free
+        one. Without `tls` the listener is plain. Without `health` it is ready while it
+        listens; with it, its owner says when."""
+        self._listen = listen
+        self._tls = tls
+        self._reporter = reporter
+        self._limits = limits or RpcLimits()
+        self._inflight = Inflight(self._limits)
+        self._stream_ids = itertools.count(1)
+        self._streams: set[CallStream] = set()
+        # By the caller's address; gone with the last call of a connection.
+        self._unread: WeakValueDictionary[str, Unread] = WeakValueDictionary()
+        self._unread_total = Total(self._limits.unread_bytes_max)
+        self._stream_count = 0
+        self._stopping = False
+        self._reporting: asyncio.Task[None] | None = None
+        self._health_is_ours = health is None
+        self._health = health or Health()
+        self._handlers = {rpcs.find(name): handler for name, handler in handlers.items()}
+        self._server: Any = None
+        self.port = 0
+
+    async def start(self) -> int:
+        """The port. Raises OSError where the address cannot be bound."""
+        bulk.keep_large_blocks()
+        server = self._server = grpc.aio.server(options=self._options())
+        names = [service.full_name for service in self._handlers]
+        for service, handler in self._handlers.items():
+            server.add_generic_rpc_handlers((self._serving(service, handler),))
+        server.add_generic_rpc_handlers((_Elsewhere([service.name for service in self._handlers]),))
+        await self._health.announce(names)
+        if self._health_is_ours:
+            await self._health.ready()
+        self._health.serve_on(server)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.enable_server_reflection((*names, health_name, reflection.SERVICE_NAME), server)
+        credentials = None if self._tls is None else tls_files.server_credentials(self._tls)
+        self.port = bind(server, self._listen, credentials)
+        await server.start()
+        self._reporting = asyncio.create_task(self._report())
+        return self.port
+
+    async def stop(self, grace_ms: int = 1_000) -> None:
+        """Refuses new calls, lets running ones end for `grace_ms`, then cancels them."""
+        if self._server is None:
+            return
+        self._stopping = True
+        if self._health_is_ours:
+            await self._health.drain()
+        for stream in tuple(self._streams):
+            stream.drain()
+        await self._server.stop(grace_ms / 1000)
+        if self._reporting is not None:
+            self._reporting.cancel()
+
+    def held(self) -> dict[str, int]:
+        """What is held for callers now, by the names of its metrics."""
+        return {
+            "inflight_bytes": self._inflight.bytes,
+            "streams": self._stream_count,
+            "calls": self._inflight.calls,
+            "unread_bytes": self._unread_total.bytes,
+        }
+
+    async def _report(self) -> None:
+        while True:
+            for name, value in self.held().items():
+                self._reporter.gauge(name, value)
+            self._reporter.gauge("open_files", open_files.count())
+            await asyncio.sleep(REPORT_EVERY_MS / 1000)
+
+    # --------------------------------------------------------------------------------- assembly
+
+    def _options(self) -> list[tuple[str, int]]:
+        """design §9."""
+        limits = self._limits
+        return [
+            (
+                "grpc.max_receive_message_length",
+                limits.message_bytes_max * TRANSPORT_BYTES_FACTOR,
+            ),
+            ("grpc.max_send_message_length", limits.message_bytes_max),
+            ("grpc.max_concurrent_streams", limits.connection_calls_max),
+            ("grpc.max_allowed_incoming_connections", limits.connections_max),
+            ("grpc.keepalive_time_ms", 5_000),
+            ("grpc.keepalive_timeout_ms", 5_000),
+            ("grpc.http2.min_ping_interval_without_data_ms", 2_000),
+            ("grpc.http2.max_pings_without_data", 0),
+            ("grpc.keepalive_permit_without_calls", 1),
+            # Two processes on one port would share its calls at random.
+            ("grpc.so_reuseport", 0),
+        ]
+
+    def _serving(self, service: ServiceDescriptor, handler: object) -> Any:
+        methods = {
+            name: Method(descriptor, handler, self._reporter)
+            for name, descriptor in rpcs.methods(service).items()
+        }
+        table: dict[str, Any] = {}
+        for method in methods.values():
+            table[method.descriptor.name] = self._form_of(method)
+        if rpcs.stream_fields(service):
+            table[rpcs.STREAM] = grpc.stream_stream_rpc_method_handler(
+                self._call_stream(service, methods)
+            )
+        return grpc.method_handlers_generic_handler(service.full_name, table)
+
+    def _form_of(self, method: Method) -> Any:
+        if method.descriptor.client_streaming:
+            return grpc.stream_stream_rpc_method_handler(self._refused_stream(method))
+        if method.descriptor.server_streaming:
+            return grpc.unary_stream_rpc_method_handler(self._server_stream(method))
+        return grpc.unary_unary_rpc_method_handler(self._unary(method))
+
+    # ------------------------------------------------------------------------- the forms of a call
+
+    def _unary(self, method: Method) -> Callable[..., Any]:
+        async def unary(data: bytes, context: Any) -> bytes:
+            outcome = await self._outcome(method, data, context)
+            if isinstance(outcome, OncelogError):
+                # What ends the call remembers this frame, until the collector comes.
+                del data
+                await _abort(context, outcome)
+            return outcome
+
+        return unary
+
+    async def _outcome(self, method: Method, data: bytes, context: Any) -> bytes | OncelogError:
+        """The reply as bytes, or the error."""
+        size = 0 if method.service in EXEMPT_FROM_INFLIGHT else len(data)
+        try:
+            self._admit(size)
+            request = method.decode(data, self._limits)
+        except OncelogError as error:
+            return method.count(error)
+        self._inflight.add(size)
+        try:
+            call = self._unary_context(context)
+            # Runs when the answer has gone out, or never will.
+            context.add_done_callback(lambda _: call.holds(0))
+            answer = await method.answer(request, call)
+        finally:
+            self._inflight.remove(size)
+        if isinstance(answer, OncelogError):
+            return answer
+        try:
+            return method.encode(answer, self._limits)
+        except OncelogError as error:
+            return method.count(error)
+        except Exception as error:
+            # A reply that is no message.
+            return method.fault(error)
+
+    def _server_stream(self, method: Method) -> Callable[..., Any]:
+        async def server_stream(data: bytes, context: Any) -> None:
+            end = StreamEnd()
+            call = CallContext(
+                self._limits.timeout_ms_max,
+                tls_files.identity_of(context.auth_context()),
+                next(self._stream_ids),
+                end,
+                self._unread_of(context),
+            )
+            try:
+                error = await self._pump(method, data, call, context)
+            finally:
+                call.holds(0)
+                end.over()
+            if error is not None:
+                del data
+                await _abort(context, error)
+
+        return server_stream
+
+    async def _pump(
+        self, method: Method, data: bytes, call: CallContext, context: Any
+    ) -> OncelogError | None:
+        """Writes what the handler yields; the transport's flow control holds it back, and the
+        handler is not asked for more before it is written."""
+        try:
+            self._admit_stream()
+        except OncelogError as error:
+            return method.count(error)
+        self._stream_count += 1
+        try:
+            if method.call is None:
+                raise method.unsupported()
+            request = method.decode(data, self._limits)
+            async with aclosing(method.call(request, call)) as replies:
+                async for reply in replies:
+                    await context.write(method.encode(reply, self._limits))
+                    call.holds(0)
+        except OncelogError as error:
+            return method.count(error)
+        except Exception as error:
+            return method.fault(error)
+        finally:
+            self._stream_count -= 1
+        return None
+
+    def _refused_stream(self, method: Method) -> Callable[..., Any]:
+        """A bidirectional RPC other than the call stream: replication, in a later version."""
+
+        async def refused(_: object, context: Any) -> None:
+            await _abort(context, method.count(method.unsupported()))
+
+        return refused
+
+    def _call_stream(
+        self, service: ServiceDescriptor, methods: Mapping[str, Method]
+    ) -> Callable[..., Any]:
+        calls_class = rpcs.message_class(service.methods_by_name[rpcs.STREAM].input_type)
+        exempt = service.name in EXEMPT_FROM_INFLIGHT
+
+        async def call_stream(_: object, context: Any) -> None:
+            try:
+                self._admit_stream()
+            except OncelogError as error:
+                await _abort(context, error)
+            stream = CallStream(
+                context,
+                calls_class=calls_class,
+                methods=methods,
+                fields=rpcs.stream_fields(service),
+                identity=tls_files.identity_of(context.auth_context()),
+                stream_id=next(self._stream_ids),
+                limits=self._limits,
+                inflight=None if exempt else self._inflight,
+                unread=self._unread_of(context),
+            )
+            self._streams.add(stream)
+            self._stream_count += 1
+            try:
+                failure = await stream.run()
+            finally:
+                self._streams.discard(stream)
+                self._stream_count -= 1
+            if failure is not None:
+                del stream
+                await _abort(context, failure)
+
+        return call_stream
+
+    # ---------------------------------------------------------------------------------- admission
+
+    def _admit(self, size: int) -> None:
+        if self._stopping:
+            raise Unavailable("this process is stopping; ask for the leader again")
+        refusal = self._inflight.refusal(size)
+        if refusal is not None:
+            raise refusal
+
+    def _admit_stream(self) -> None:
+        if self._stopping:
+            raise Unavailable("this process is stopping; ask for the leader again")
+        if self._stream_count >= self._limits.streams_max:
+            raise throttled("streams_max", self._limits.streams_max)
+
+    def _unary_context(self, context: Any) -> CallContext:
+        remaining_s = context.time_remaining()
+        asked_ms = 0 if remaining_s is None else max(1, int(min(remaining_s, 1e9) * 1000))
+        return CallContext(
+            self._limits.timeout_ms(asked_ms),
+            tls_files.identity_of(context.auth_context()),
+            unread=self._unread_of(context),
+        )
+
+    def _unread_of(self, context: Any) -> Unread:
+        peer = context.peer()
+        unread = self._unread.get(peer)
+        if unread is None:
+            most = self._limits.connection_unread_bytes_max
+            unread = self._unread[peer] = Unread(most, self._unread_total)
+        return unread
+
+
+class _Elsewhere(grpc.GenericRpcHandler):  # type: ignore[type-arg]
+    """Answers what this process does not serve, in our words: the transport's say nothing of what
+    became of the call."""
+
+    def __init__(self, served: Sequence[str]) -> None:
+        self._served = ", ".join(served)
+
+    def service(self, handler_call_details: Any) -> Any:
+        path: str = handler_call_details.method
+        if not path.startswith(OURS):
+            return None
+        service, _, method = path.removeprefix(OURS).partition("/")
+        error = Unsupported(
+            f"{service}.{method} is not served here: this process serves {self._served}",
+            method=rpcs.snake(method),
+        )
+
+        async def refused(_: object, context: Any) -> None:
+            await _abort(context, error)
+
+        # As a stream, so that it does for every form of call.
+        return grpc.stream_stream_rpc_method_handler(refused)
+
+
+async def _abort(context: Any, error: OncelogError) -> NoReturn:
+    """Ends a call with an error: code, message, and the details in the trailers. What is raised
+    remembers the frames of its callers, so these let go of what is large before."""
+    status = to_status(error)
+    trailers = ((STATUS_KEY, status.SerializeToString()),)
+    await context.abort(_CODES[status.code], status.message, trailers)
+    raise AssertionError("abort raises")

@@ -1,0 +1,132 @@
+"""When a replica's machine is put into a snapshot, and when that goes to disk.
+
+    enough appended ──► captured, as of the log end ──► the HW passes it ──► written, off the loop
+                                   ▲                                              │ no space
+                                   └────────────── tried again, this very one ◄───┘
+
+Invariants: a snapshot holds only what is below the HW when it is written; one at a time, and one of
+an epoch that is over is never written after `drop`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from oncelog_server.core import failpoints
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.machine import Snapshot
+from oncelog_server.core.ports import Clock, Reporter
+from oncelog_server.runtime.storage.journal import Journal, SlotsInDoubt
+
+# What a frame adds to its payload, for deciding when a snapshot is due.
+FRAME_BYTES_GUESS: Final = 128
+# A snapshot that could not be written (no space) is tried again after so long.
+SNAPSHOT_RETRY_MS: Final = 10_000
+
+
+class Snapshots:
+    """Of one replica's machine, over all its leaderships."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        journal: Journal,
+        *,
+        clock: Clock,
+        reporter: Reporter,
+        offload: Callable[[Callable[[], None]], Awaitable[None]],
+        every_bytes: int,
+    ) -> None:
+        self._partition = partition
+        self._journal = journal
+        self._clock = clock
+        self._reporter = reporter
+        self._offload = offload
+        # Journaled payload bytes between two snapshots.
+        self._every_bytes = every_bytes
+        self._bytes_since = 0
+        self._captured: tuple[int, Snapshot] | None = None
+        self._saving: asyncio.Task[None] | None = None
+        # Not before this moment is one that failed tried again.
+        self._save_after_ms = 0
+        # False: nobody leads, or later ones of this machine would not be whole.
+        self._wanted = False
+
+    def begin(self) -> None:
+        """A leadership with a fresh machine begins."""
+        self._wanted = True
+        self._bytes_since = 0
+
+    def drop(self) -> None:
+        """It is over: what was captured is not written any more."""
+        self._wanted = False
+        self._captured = None
+
+    async def ended(self) -> None:
+        """Returns when none is being written."""
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
+
+    def appended(self, payload_bytes: int) -> None:
+        """A frame of so much payload, or one that was replayed: no snapshot holds that either."""
+        self._bytes_since += payload_bytes + FRAME_BYTES_GUESS
+
+    @property
+    def is_due(self) -> bool:
+        return self._bytes_since >= self._every_bytes
+
+    def capture(self, machine: Any) -> None:
+        """The state as of the log end; written when the HW has passed it."""
+        self._bytes_since = 0
+        if self._captured is None and self._saving is None and self._wanted:
+            self._captured = (self._journal.log_end, machine.snapshot())
+
+    def save(self, high_watermark: int) -> None:
+        """Begins to write what was captured, where the HW has passed it."""
+        if self._captured is None or self._saving is not None:
+            return
+        offset, snapshot = self._captured
+        if offset > high_watermark or self._now_ms() < self._save_after_ms:
+            return
+        self._captured = None
+        self._saving = asyncio.get_running_loop().create_task(self._write(offset, snapshot))
+
+    async def checkpoint(self, machine: Any, high_watermark: int) -> None:
+        """At a clean stop: all that is durable, so the next start replays little. `machine` is None
+        where this replica does not answer."""
+        await self.ended()
+        if self._captured is not None and self._captured[0] <= high_watermark:
+            (offset, snapshot), self._captured = self._captured, None
+            await self._write(offset, snapshot)
+        if machine is None or not self._wanted or self._captured is not None:
+            return
+        if high_watermark == self._journal.log_end:
+            await self._write(high_watermark, machine.snapshot())
+
+    async def _write(self, offset: int, snapshot: Snapshot) -> None:
+        try:
+            failpoints.reach("driver.snapshot.before")
+            await self._offload(lambda: self._journal.save_snapshot(offset, snapshot))
+            failpoints.reach("driver.snapshot.after")
+            self._reporter.count("snapshots")
+        except OSError as error:
+            self._failed(offset, snapshot, error)
+        finally:
+            self._saving = None
+
+    def _failed(self, offset: int, snapshot: Snapshot, error: OSError) -> None:
+        """Table rows that it handed over are not handed over again, so no later one of this machine
+        would be whole without it: this very one is tried again. Until then replay is slower."""
+        self._reporter.event(
+            "snapshot failed", level="warning", partition=str(self._partition), error=str(error)
+        )
+        if isinstance(error, SlotsInDoubt):
+            self._wanted = False
+        elif self._wanted:
+            self._captured = (offset, snapshot)
+            self._save_after_ms = self._now_ms() + SNAPSHOT_RETRY_MS
+
+    def _now_ms(self) -> int:
+        return self._clock.now().monotonic_ms

@@ -1,0 +1,171 @@
+"""Group commit: everything that was appended in one loop turn, or while a sync was under way, of
+all journals of the node, goes to disk in the next single write and sync (design §4, §14).
+
+Invariants:
+  * `on_synced(end)` is called after the disk's commit of everything below `end` returned (I5, I25);
+  * a failed commit fails exactly the journals that had bytes in it: their bytes are in doubt. They
+    are written no more until their owner abandons what is not synced; the others go on;
+  * one commit at a time, so the bytes of a journal reach the disk in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from errno import EIO
+from typing import NamedTuple, TypeVar
+
+from oncelog_server.core.ports import Disk, Write
+from oncelog_server.runtime.storage.journal import Journal
+
+_T = TypeVar("_T")
+
+
+class CommitStats(NamedTuple):
+    """What one commit did, for metrics."""
+
+    journals: int
+    written_bytes: int
+    # Handing over, writing and syncing.
+    took_ms: float
+    failed: bool
+
+
+class _Waiting(NamedTuple):
+    journal: Journal
+    on_synced: Callable[[int], None]
+    on_failed: Callable[[OSError], None]
+    # Of what was appended to it.
+    unwritten_bytes: int
+
+
+class GroupCommit:
+    """One per node. Belongs to one event loop."""
+
+    def __init__(
+        self, disk: Disk, *, on_commit: Callable[[CommitStats], None] | None = None
+    ) -> None:
+        self._disk = disk
+        self._on_commit = on_commit
+        # By identity of the journal, in the order in which they were written.
+        self._waiting: dict[int, _Waiting] = {}
+        self._running: asyncio.Task[None] | None = None
+        # Identities of the journals that the disk is writing for now, and when it has.
+        self._under_way: tuple[set[int], asyncio.Future[None]] | None = None
+        self._stopped = False
+        # Appended to journals, and not in a commit that has ended: it will need room on the disk.
+        self.unwritten_bytes = 0
+
+    def wrote(
+        self,
+        journal: Journal,
+        on_synced: Callable[[int], None],
+        on_failed: Callable[[OSError], None],
+        *,
+        appended_bytes: int = 0,
+    ) -> None:
+        """The journal has something for the disk, so many bytes of frames. The callbacks run on the
+        loop, once per commit that takes part of it; those of the latest call count."""
+        assert not self._stopped, "no append after GroupCommit.stop()"
+        before = self._waiting.get(id(journal))
+        unwritten = appended_bytes + (0 if before is None else before.unwritten_bytes)
+        self._waiting[id(journal)] = _Waiting(journal, on_synced, on_failed, unwritten)
+        self.unwritten_bytes += appended_bytes
+        if self._running is None:
+            # The task's first step comes after this loop turn: the turn's appends go together.
+            self._running = asyncio.get_running_loop().create_task(self._run())
+
+    async def flush(self) -> None:
+        """Returns when nothing is on its way to the disk."""
+        while self._running is not None:
+            await asyncio.wait([self._running])
+
+    async def leave(self, journal: Journal) -> None:
+        """Takes nothing more of it, and returns when nothing of it is on its way to the disk: from
+        then on its files may be moved. Before, a name that is gone would fail the commit of all
+        who are in it."""
+        left = self._waiting.pop(id(journal), None)
+        if left is not None:
+            self.unwritten_bytes -= left.unwritten_bytes
+        while self._under_way is not None and id(journal) in self._under_way[0]:
+            await asyncio.wait([self._under_way[1]])
+
+    async def stop(self) -> None:
+        """Flushes, then takes no more."""
+        await self.flush()
+        self._stopped = True
+
+    async def _run(self) -> None:
+        try:
+            while self._waiting:
+                await self._commit_once()
+        finally:
+            self._running = None
+
+    async def _commit_once(self) -> None:
+        waiting, self._waiting = self._waiting, {}
+        try:
+            await self._commit_all(waiting.values())
+        finally:
+            self.unwritten_bytes -= sum(item.unwritten_bytes for item in waiting.values())
+
+    async def _commit_all(self, waiting: Iterable[_Waiting]) -> None:
+        taken: list[tuple[_Waiting, int]] = []
+        writes: list[Write] = []
+        for item in waiting:
+            try:
+                of_journal, end = item.journal.take_writes()
+            except OSError as no_file:
+                self._fail(item, no_file)
+                continue
+            if of_journal:
+                writes += of_journal
+                taken.append((item, end))
+            elif end <= item.journal.synced_end:
+                # An earlier commit took it all: whoever asked is still told.
+                self._call(item.on_synced, end)
+        if not writes:
+            return
+        written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._under_way = ({id(item.journal) for item, _ in taken}, written)
+        try:
+            error = await self._commit(writes, len(taken))
+        finally:
+            self._under_way = None
+            written.set_result(None)
+        for item, end in taken:
+            if error is not None:
+                self._fail(item, error)
+            else:
+                item.journal.mark_synced(end)
+                self._call(item.on_synced, end)
+
+    async def _commit(self, writes: Sequence[Write], journals: int) -> OSError | None:
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        failure: OSError | None = None
+        try:
+            await self._disk.commit(writes)
+        except OSError as error:
+            failure = error
+        except Exception as error:
+            # Whatever it was, the bytes are in doubt.
+            failure = OSError(EIO, f"commit failed: {error!r}")
+        if self._on_commit is not None:
+            written = sum(len(chunk) for write in writes for chunk in write.chunks)
+            took_ms = (loop.time() - started) * 1000
+            stats = CommitStats(journals, written, took_ms, failure is not None)
+            self._on_commit(stats)
+        return failure
+
+    def _fail(self, item: _Waiting, error: OSError) -> None:
+        item.journal.mark_failed()
+        self._call(item.on_failed, error)
+
+    def _call(self, callback: Callable[[_T], None], argument: _T) -> None:
+        """A callback that raises is its owner's bug; the other journals are told all the same."""
+        try:
+            callback(argument)
+        except Exception as error:
+            context = {"message": "a group commit callback failed", "exception": error}
+            asyncio.get_running_loop().call_exception_handler(context)

@@ -1,0 +1,131 @@
+"""What a replica says of itself: its incarnation, and the end of what it promised to hold.
+
+    incarnation (24 bytes)                synced_end: two slots, at bytes 0 and 512
+    byte  size  field                     byte  size  field
+       0     4  magic "OIN1"                 0     4  magic "OSE1"
+       4     4  CRC32C of bytes 8 to 23      4     4  CRC32C of bytes 8 to 31
+       8    16  UUID                         8     8  sequence: the higher slot counts
+                                            16     8  log start
+                                            24     8  synced end
+
+Invariants (design §5, "Unfit replicas"):
+  * `synced_end` is never above what this replica has synced: it may lag, about a second;
+  * notes go to the two slots in turn, so a torn one leaves the one before;
+  * it is lowered, durably, before the journal is cut below it.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable
+from typing import Final, NamedTuple
+
+from crc32c import crc32c
+
+from oncelog_server.core.ports import Disk, File, Write
+
+INCARNATION_FILE: Final = "incarnation"
+SYNCED_END_FILE: Final = "synced_end"
+UUID_BYTES: Final = 16
+# One sector each: a torn write of one leaves the other.
+SLOT_SPACING_BYTES: Final = 512
+
+_INCARNATION: Final = struct.Struct("<4sI16s")
+_INCARNATION_MAGIC: Final = b"OIN1"
+_SLOT: Final = struct.Struct("<4sIQQQ")
+_SLOT_MAGIC: Final = b"OSE1"
+_SEALED: Final = 8
+
+
+def encode_incarnation(uuid: bytes) -> bytes:
+    assert len(uuid) == UUID_BYTES
+    return _INCARNATION.pack(_INCARNATION_MAGIC, crc32c(uuid), uuid)
+
+
+def read_incarnation(disk: Disk, directory: str) -> bytes | None:
+    """None where there is none, or none that is intact."""
+    data = _read_all(disk, f"{directory}/{INCARNATION_FILE}")
+    if len(data) != _INCARNATION.size:
+        return None
+    magic, crc, uuid = _INCARNATION.unpack(data)
+    return bytes(uuid) if magic == _INCARNATION_MAGIC and crc == crc32c(uuid) else None
+
+
+def take_incarnation(disk: Disk, directory: str, random_bytes: Callable[[int], bytes]) -> bytes:
+    """A fresh one, durable. "A fresh UUID at every damage": a second one reuses no trusted name."""
+    raw = bytearray(random_bytes(UUID_BYTES))
+    # RFC 9562: version 4, variant 10.
+    raw[6] = raw[6] & 0x0F | 0x40
+    raw[8] = raw[8] & 0x3F | 0x80
+    disk.replace_file(f"{directory}/{INCARNATION_FILE}", encode_incarnation(bytes(raw)))
+    return bytes(raw)
+
+
+class Bounds(NamedTuple):
+    """What a replica promises to hold: [log start, synced end)."""
+
+    log_start: int
+    synced_end: int
+
+
+def encode_slot(sequence: int, bounds: Bounds) -> bytes:
+    slot = _SLOT.pack(_SLOT_MAGIC, 0, sequence, bounds.log_start, bounds.synced_end)
+    return slot[:4] + crc32c(slot[_SEALED:]).to_bytes(4, "little") + slot[_SEALED:]
+
+
+class SyncedEnd:
+    """The `synced_end` file."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._path = f"{directory}/{SYNCED_END_FILE}"
+        self._file: File | None = None
+        self._sequence = 0
+        # What the file says, or will say once the note under way is written.
+        self.noted: Bounds | None = None
+        if disk.exists(self._path):
+            self._load()
+
+    def _load(self) -> None:
+        file = self._open()
+        for at in (0, SLOT_SPACING_BYTES):
+            slot = file.read(at, _SLOT.size)
+            if len(slot) < _SLOT.size:
+                continue
+            magic, crc, sequence, log_start, synced_end = _SLOT.unpack(slot)
+            if magic != _SLOT_MAGIC or crc != crc32c(slot[_SEALED:]):
+                continue
+            if self.noted is None or sequence > self._sequence:
+                self._sequence, self.noted = sequence, Bounds(log_start, synced_end)
+
+    def note(self, bounds: Bounds) -> Write:
+        """The write that makes the file say so; the caller hands it to the disk."""
+        self._sequence += 1
+        self.noted = bounds
+        at = SLOT_SPACING_BYTES * (self._sequence % 2)
+        return Write(self._open(), at, (encode_slot(self._sequence, bounds),))
+
+    def note_and_sync(self, bounds: Bounds) -> None:
+        """Blocking. Raises OSError."""
+        write = self.note(bounds)
+        self._disk.write_and_sync(write.file, write.position, b"".join(write.chunks))
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+    def _open(self) -> File:
+        if self._file is None:
+            self._file = self._disk.open(self._path, create=True)
+        return self._file
+
+
+def _read_all(disk: Disk, path: str) -> bytes:
+    if not disk.exists(path):
+        return b""
+    file = disk.open(path)
+    try:
+        return file.read(0, file.size())
+    finally:
+        file.close()

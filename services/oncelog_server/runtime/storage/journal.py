@@ -1,0 +1,437 @@
+"""One replica's log: segments, index, epoch table, memory tail, identity, snapshots and slots.
+
+    append ─► memory ─take_writes─► GroupCommit ─► Disk.commit ─mark_synced─► synced_end
+                                         └─ OSError ─mark_failed─► abandon_unsynced
+
+Invariants:
+  * offset 0 is an EPOCH_START; offsets follow each other, and only an EPOCH_START jumps ahead;
+    epochs never go down; frame times never go back (`scan.misplaced` holds it when reading);
+  * only what is synced is read from files; what is not, is in the memory tail;
+  * after a failed write nothing is appended until the unsynced frames are abandoned: their bytes
+    are in doubt, and reading them back proves nothing (design §4);
+  * a journal belongs to one event loop. `open`, `cut` and `save_snapshot` block.
+
+Left out: retention and compaction, so the log starts at 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from errno import EIO
+from typing import Final, Self
+
+from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, Kind, StoredFrame
+from oncelog_server.core.machine import Snapshot
+from oncelog_server.core.ports import Disk, File, Write
+from oncelog_server.runtime.storage.cutting import cut_segments, place_in
+from oncelog_server.runtime.storage.damage import JournalDamaged, SlotsInDoubt, UnknownFrame
+from oncelog_server.runtime.storage.epochs import EPOCH_ENTRY_BYTES, EPOCHS_FILE, EpochEntry
+from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX, encode, encoded_bytes
+from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
+from oncelog_server.runtime.storage.reading import extents, read_extent, read_segment
+from oncelog_server.runtime.storage.recovery import Recovered, recover, save_epochs
+from oncelog_server.runtime.storage.scan import Ending, Place, Scan
+from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
+from oncelog_server.runtime.storage.slots import SlotFiles
+from oncelog_server.runtime.storage.snapshots import Snapshots
+from oncelog_server.runtime.storage.tail import MemoryTail
+from oncelogpb.errors import OffsetOutOfRange
+
+__all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "SlotsInDoubt", "UnknownFrame"]
+
+# Files of segments behind the active one that stay open after a read.
+SEALED_SEGMENTS_OPEN_MAX: Final = 8
+# Written over the first block of the file that follows a failed one: proof that this file works.
+_PROOF: Final = bytes(4096)
+
+
+class Journal:
+    """See the module. Made by `Journal.open`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segment_bytes: int,
+        recovered: Recovered,
+        random_bytes: Callable[[int], bytes],
+    ) -> None:
+        end = recovered.end
+        self.directory = directory
+        self.incarnation = recovered.incarnation
+        self.log_start = recovered.log_start
+        # Exclusive. Frames below are appended, at least in memory.
+        self.log_end = end.offset
+        # Exclusive. Frames below survive a loss of power.
+        self.synced_end = end.offset
+        # Epoch and time of the last frame; 0 in an empty journal.
+        self.last_epoch = end.epoch
+        self.last_time_ms = end.time_ms
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._random_bytes = random_bytes
+        self._segments = recovered.segments
+        self._epochs = recovered.epochs
+        self._synced_end_file = recovered.synced_end
+        self._epochs_file: File | None = None
+        self._tail = MemoryTail(end.offset)
+        # What the disk was not given yet: (segment, position, chunks), in order.
+        self._pending: list[tuple[Segment, int, list[bytes | memoryview]]] = []
+        self._pending_epochs: list[EpochEntry] = []
+        self._pending_note: Write | None = None
+        # Given and not confirmed: the sizes that the segments then have.
+        self._in_flight: dict[Segment, int] = {}
+        self._open_sealed: deque[Segment] = deque()
+        self._failed = False
+        self._closed = False
+        self._slots: dict[str, SlotFiles] = {}
+        self._snapshots = Snapshots(disk, directory)
+        # A snapshot of what the log lost must not become the newest when the log has grown again.
+        self._snapshots.drop_above(end.offset)
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        random_bytes: Callable[[int], bytes] = os.urandom,
+    ) -> Self:
+        """Creates or recovers it. Blocking. `random_bytes` draws incarnations.
+
+        Raises JournalDamaged (UnknownFrame too): refused, and nothing of it is served. OSError.
+        """
+        recovered = recover(disk, directory, segment_bytes, random_bytes)
+        return cls(disk, directory, segment_bytes, recovered, random_bytes)
+
+    # ------------------------------------------------------------------------------------ append
+
+    def append(self, frame: Frame, *, epoch: int, time_ms: int, skip_to: int | None = None) -> At:
+        """Gives the frame its place, in memory. Call GroupCommit.wrote next.
+
+        `skip_to`: the offset that an EPOCH_START jumps ahead to. Raises TooLarge, or OSError when
+        an earlier write failed.
+        """
+        if self._failed or self._closed:
+            raise OSError(EIO, "the journal takes no frames: a write failed, or it is closed")
+        offset = self.log_end if skip_to is None else skip_to
+        self._require_order(frame, epoch, offset)
+        at = At(offset, epoch, max(self.last_time_ms, time_ms))
+        chunks = encode(frame, at)
+        size = encoded_bytes(frame)
+        segment = self._segment_for(size)
+        if frame.kind is Kind.EPOCH_START:
+            entry = EpochEntry(epoch, offset, self.log_end)
+            self._epochs.add(entry)
+            self._pending_epochs.append(entry)
+        else:
+            segment.index.saw(offset, segment.size)
+        self._push(segment, chunks)
+        segment.size += size
+        stored = StoredFrame(frame, at)
+        self.log_end, self.last_epoch, self.last_time_ms = stored.end, epoch, at.time_ms
+        self._tail.append(stored, synced_end=self.synced_end)
+        return at
+
+    def _require_order(self, frame: Frame, epoch: int, offset: int) -> None:
+        if frame.kind is Kind.EPOCH_START:
+            assert epoch > self.last_epoch, f"epoch {epoch} begins after {self.last_epoch}"
+            assert offset >= self.log_end, "a journal never goes back"
+            return
+        assert epoch == self.last_epoch, f"epoch {epoch} has no EPOCH_START"
+        assert offset == self.log_end, "only an EPOCH_START jumps ahead"
+        assert frame.kind not in OCCUPY_RECORDS or frame.record_count > 0, "no records to place"
+
+    def _segment_for(self, size: int) -> Segment:
+        """The active segment, or a new one where the frame would not fit."""
+        if self._segments:
+            active = self._segments[-1]
+            if active.size == 0 or active.size + size <= self._segment_bytes:
+                return active
+        return self._begin_segment(self.log_end)
+
+    def _begin_segment(self, base: int) -> Segment:
+        segment = Segment(self._disk, self.directory, base, grows_to=self._segment_bytes)
+        segment.begin_index()
+        self._segments.append(segment)
+        return segment
+
+    def _push(self, segment: Segment, chunks: Sequence[bytes | memoryview]) -> None:
+        if self._pending and self._pending[-1][0] is segment:
+            self._pending[-1][2].extend(chunks)
+        else:
+            self._pending.append((segment, segment.size, list(chunks)))
+
+    # ------------------------------------------------------------------- what GroupCommit asks for
+
+    def take_writes(self) -> tuple[list[Write], int]:
+        """What the disk was not given yet, and the log end that it leads to. Then call mark_synced
+        or mark_failed, before take_writes again. Raises OSError where a file cannot be made."""
+        assert not self._in_flight, "one commit at a time"
+        if self._failed or self._closed:
+            return [], self.log_end
+        writes = [Write(segment.file, at, chunks) for segment, at, chunks in self._pending]
+        if self._pending_epochs:
+            entries = [entry.encode() for entry in self._pending_epochs]
+            first = len(self._epochs.entries) - len(entries)
+            writes.append(Write(self._epochs_handle(), first * EPOCH_ENTRY_BYTES, entries))
+        if self._pending_note is not None:
+            writes.append(self._pending_note)
+        self._in_flight = {segment: segment.size for segment, _, _ in self._pending}
+        self._pending, self._pending_epochs, self._pending_note = [], [], None
+        return writes, self.log_end
+
+    def mark_synced(self, end: int) -> None:
+        """The commit that leads to `end` is durable."""
+        for segment, size in self._in_flight.items():
+            segment.synced = size
+        self._in_flight = {}
+        self.synced_end = max(self.synced_end, end)
+        self._tail.trim(self.synced_end)
+
+    def mark_failed(self) -> None:
+        """A write or sync failed: what is not synced is in doubt. Reads go on."""
+        self._in_flight = {}
+        self._failed = True
+
+    def note_synced_end(self) -> None:
+        """About every second: notes for recovery what is synced. Note and index go to the page
+        cache now, so they outlive the process; the note outlives a loss of power after the next
+        commit. Where nothing is appended, GroupCommit.wrote makes one."""
+        bounds = Bounds(self.log_start, self.synced_end)
+        if self._failed or self._closed or self._synced_end_file.noted == bounds:
+            return
+        file, position, chunks = self._pending_note = self._synced_end_file.note(bounds)
+        # A disk that fails here fails the commit too, and that is where it counts.
+        with contextlib.suppress(OSError):
+            self._disk.write_unsynced(file, position, b"".join(chunks))
+        self._save_indexes()
+
+    def _save_indexes(self) -> None:
+        # A lost index is made again at the next start; failing for it would help nobody.
+        with contextlib.suppress(OSError):
+            for segment in reversed(self._segments):
+                was_saved = segment.index_is_saved
+                segment.save_index(self.synced_end)
+                if was_saved and segment is not self._segments[-1]:
+                    break
+
+    def _epochs_handle(self) -> File:
+        if self._epochs_file is None:
+            path = f"{self.directory}/{EPOCHS_FILE}"
+            self._epochs_file = self._disk.open(path, create=True)
+        return self._epochs_file
+
+    # -------------------------------------------------------------------------------------- reads
+
+    async def read(self, from_offset: int, max_bytes: int, *, below: int) -> list[StoredFrame]:
+        """Frames from the one that holds `from_offset`, whole, as far as they end at or before
+        `below`: up to `max_bytes`, and at least one if there is one; often fewer than there are.
+
+        Raises OffsetOutOfRange before the log start, CorruptLog, OSError.
+        """
+        if from_offset < self.log_start:
+            raise OffsetOutOfRange(
+                f"the log begins at {self.log_start}, not at {from_offset}",
+                log_start=self.log_start,
+            )
+        if from_offset >= self._tail.start:
+            return self._tail.read(from_offset, max_bytes, below=below)
+        for segment in self._segments_from(from_offset):
+            if segment.base >= below:
+                break
+            found = await read_segment(
+                self._disk, self._use(segment), from_offset, max_bytes, below=below
+            )
+            if found:
+                return found
+        return []
+
+    async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
+        """The frames that begin at these offsets, in this order. Neighbours share a disk read.
+
+        Raises OffsetOutOfRange where no frame begins, CorruptLog, OSError.
+        """
+        found: dict[int, StoredFrame] = {}
+        missing: list[int] = []
+        for offset in offsets:
+            stored = self._tail.get(offset)
+            if stored is not None:
+                found[offset] = stored
+            else:
+                missing.append(offset)
+        if missing:
+            located = [(self._locate(offset), offset) for offset in sorted(set(missing))]
+            for extent in list(extents(located)):
+                self._use(extent.segment)
+                found.update(await read_extent(self._disk, extent))
+        return [found[offset] for offset in offsets]
+
+    def _locate(self, offset: int) -> Segment:
+        number = bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1
+        if number < 0 or not self.log_start <= offset < self.log_end:
+            raise OffsetOutOfRange(
+                f"journal offset {offset} is outside of [{self.log_start}, {self.log_end})",
+                log_start=self.log_start,
+            )
+        return self._segments[number]
+
+    def _segments_from(self, offset: int) -> list[Segment]:
+        number = bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1
+        return self._segments[max(number, 0) :]
+
+    def _use(self, segment: Segment) -> Segment:
+        """Keeps few files of old segments open: the one used longest ago rests."""
+        if segment is self._segments[-1] or segment.synced != segment.size:
+            return segment
+        with contextlib.suppress(ValueError):
+            self._open_sealed.remove(segment)
+        self._open_sealed.append(segment)
+        if len(self._open_sealed) > SEALED_SEGMENTS_OPEN_MAX:
+            self._open_sealed.popleft().rest()
+        return segment
+
+    def replay(self, from_offset: int) -> Iterator[StoredFrame]:
+        """Every frame from the one that holds `from_offset` to the log end. Blocking.
+
+        Raises JournalDamaged (with a new incarnation taken) at damage that opening did not see.
+        """
+        end = self._tail.start
+        for number, segment in enumerate(list(self._segments)):
+            following = self._segments[number + 1 : number + 2]
+            if following and following[0].base <= from_offset:
+                continue
+            if segment.base >= end:
+                break
+            yield from self._replay_segment(segment, from_offset, end)
+        yield from self._tail.frames_from(max(from_offset, end))
+
+    def _replay_segment(
+        self, segment: Segment, from_offset: int, end: int
+    ) -> Iterator[StoredFrame]:
+        entry, _ = segment.index.around(from_offset)
+        start = Place(0, segment.base, self._epochs.epoch_at(segment.base - 1))
+        if entry is not None:
+            start = Place(entry.position, entry.offset, self._epochs.epoch_at(entry.offset))
+        scan = Scan(segment.file, start)
+        for stored in scan:
+            if stored.at.offset >= end:
+                return
+            if stored.end > from_offset:
+                yield stored
+            if scan.place.position + encoded_bytes(stored.frame) >= segment.synced:
+                return
+        if scan.place.position < segment.synced:
+            self.incarnation = take_incarnation(self._disk, self.directory, self._random_bytes)
+            why = scan.why if scan.ending is Ending.BAD else "the file ends here"
+            raise JournalDamaged(segment.path, scan.place.position, why)
+
+    # ------------------------------------------------------------------------------ epochs and cuts
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch at or below `epoch`, and the offset after its last frame."""
+        return self._epochs.end_of(epoch, self.log_end)
+
+    def cut(self, end: int) -> None:
+        """Drops every frame at or above `end`, which must be where a frame ends. Blocking; durable
+        when it returns. No commit may be under way. Raises OSError: then the journal has failed."""
+        assert not self._in_flight, "await GroupCommit.flush() first"
+        assert self.log_start <= end, "nothing is before the log start"
+        if end >= self.log_end and not self._failed:
+            return
+        was_failed, self._failed = self._failed, True
+        assert not was_failed or end <= self.synced_end, "what is not synced is in doubt"
+        if not was_failed:
+            self._write_pending()
+        self._pending, self._pending_epochs, self._pending_note = [], [], None
+        place = Place(0, end)
+        if end > self.log_start:
+            place = place_in(self._locate(end - 1), end, self._epochs)
+        self._lower_promise(end)
+        cut_segments(self._segments, place, keep_bytes=was_failed)
+        if was_failed:
+            segment = self._begin_segment(end)
+            self._disk.write_and_sync(segment.file, 0, _PROOF)
+        self._tail.cut(end)
+        self._epochs.cut(end)
+        self._close_epochs()
+        save_epochs(self._disk, self.directory, self._epochs)
+        self.log_end, self.last_epoch = end, place.epoch
+        self.synced_end = min(self.synced_end, end) if was_failed else end
+        self._failed = False
+
+    def abandon_unsynced(self) -> None:
+        """After a failed write: goes back to the last good sync and on in a new file. Blocking.
+        Raises OSError where that cannot be written and synced either: the journal stays failed."""
+        self._in_flight = {}
+        self.cut(self.synced_end)
+
+    def _write_pending(self) -> None:
+        """A cut looks for its place in the files, so what only memory has goes there first."""
+        for segment, position, chunks in self._pending:
+            self._disk.write_and_sync(segment.file, position, b"".join(chunks))
+            segment.synced = segment.size
+
+    def _lower_promise(self, end: int) -> None:
+        """Before anything is cut: whoever crashes in the middle must not look damaged."""
+        self._snapshots.drop_above(end)
+        self._synced_end_file.note_and_sync(Bounds(self.log_start, min(end, self.synced_end)))
+
+    # ------------------------------------------------------------------------- snapshots and slots
+
+    def save_snapshot(self, offset: int, snapshot: Snapshot) -> None:
+        """Makes the state at `offset` durable, and the slots before it. Blocking; may run in a
+        thread beside appends. Only what is synced may be in it. Raises SlotsInDoubt: take no more
+        of this machine; OSError: it may be tried again as it is."""
+        assert offset <= self.synced_end, "a snapshot never runs ahead of the log"
+        try:
+            for slots in list(self._slots.values()):
+                slots.sync()
+        except OSError as error:
+            raise SlotsInDoubt(error.errno, error.strerror or str(error)) from error
+        self._snapshots.save(offset, snapshot)
+
+    def load_snapshot(self) -> tuple[int, bytes, dict[str, bytes]] | None:
+        """The newest one that is intact: its offset, the state, and the rows of each table."""
+        return self._snapshots.load()
+
+    def slots(self, name: str, slot_bytes: int) -> SlotFiles:
+        """The slots of that name; the same object for the same name."""
+        slots = self._slots.get(name)
+        if slots is None:
+            slots = SlotFiles(self._disk, f"{self.directory}/slots/{name}", slot_bytes)
+            self._slots[name] = slots
+        assert slots.slot_bytes == slot_bytes, f"slots {name} have {slots.slot_bytes} bytes each"
+        return slots
+
+    def close(self) -> None:
+        """Notes the synced end durably and closes every file. What was not synced is dropped."""
+        if self._closed:
+            return
+        # A disk that fails now must not keep a process from stopping; the older note holds too.
+        with contextlib.suppress(OSError):
+            if not self._failed:
+                bounds = Bounds(self.log_start, self.synced_end)
+                if self._synced_end_file.noted != bounds or self._pending_note is not None:
+                    self._synced_end_file.note_and_sync(bounds)
+                self._save_indexes()
+        self._closed = True
+        for segment in self._segments:
+            segment.close()
+        for slots in self._slots.values():
+            slots.close()
+        self._synced_end_file.close()
+        self._close_epochs()
+
+    def _close_epochs(self) -> None:
+        if self._epochs_file is not None:
+            self._epochs_file.close()
+            self._epochs_file = None
+
+
+assert FRAME_PAYLOAD_BYTES_MAX < SEGMENT_BYTES

@@ -1,0 +1,185 @@
+"""Reads frames of a journal from its segment files, off the loop. What is given was verified.
+
+Invariants:
+  * only synced bytes are read;
+  * a frame whose CRC does not match is CORRUPT_LOG, naming file and byte, never an answer; nor is a
+    frame stepped over that does not lead to the next one (I26).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple
+
+from oncelog_server.core.frame import Kind, StoredFrame
+from oncelog_server.core.ports import Disk
+from oncelog_server.runtime.storage.frames import (
+    HEADER_BYTES,
+    FrameDamaged,
+    FrameError,
+    FrameIncomplete,
+    decode,
+    encoded_bytes,
+    step,
+)
+from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES, IndexEntry, Segment
+from oncelogpb.errors import CorruptLog, OffsetOutOfRange
+
+# One disk read at most, unless a single frame is larger.
+READ_BYTES_MAX: Final = 4 << 20
+# Wanted frames so near to each other are fetched in one read: a gap costs less than a second read.
+COALESCE_GAP_BYTES: Final = 64 << 10
+COALESCED_BYTES_MAX: Final = 1 << 20
+
+
+class Extent(NamedTuple):
+    """Neighbouring bytes of a segment that hold the wanted frames."""
+
+    segment: Segment
+    # A frame, and the journal offset that is next there.
+    start: IndexEntry
+    # Exclusive.
+    end: int
+    # Journal offsets, ascending.
+    wanted: Sequence[int]
+
+
+async def read_segment(
+    disk: Disk, segment: Segment, from_offset: int, max_bytes: int, *, below: int
+) -> list[StoredFrame]:
+    """Frames from the first that ends above `from_offset`, as far as they end at or before `below`
+    and stand in this segment. At least one, if there is one. Raises CorruptLog, OSError."""
+    start = _start(segment, from_offset)
+    position, following = start.position, start.offset
+    wanted = min(max_bytes, READ_BYTES_MAX) + INDEX_INTERVAL_BYTES + HEADER_BYTES
+    taken: list[StoredFrame] = []
+    while position < segment.synced:
+        wanted = min(wanted, segment.synced - position)
+        block = memoryview(await disk.read(segment.file, position, wanted))
+        at = 0
+        try:
+            while at < len(block):
+                _, end, size = step_on(block, at, following)
+                if end > from_offset:
+                    stored = decode(block, at)
+                    max_bytes -= size
+                    if stored.end > below or (taken and max_bytes < 0):
+                        return taken
+                    taken.append(stored)
+                at += size
+                following = end
+            if position + at > segment.synced:
+                raise FrameDamaged("a frame is longer than what is there")
+        except FrameIncomplete as short:
+            if position + at + short.needed > segment.synced:
+                raise corrupt(
+                    segment, first_damage(segment, start, position + at), short
+                ) from short
+            wanted = max(wanted, short.needed)
+        except FrameError as error:
+            raise corrupt(segment, first_damage(segment, start, position + at), error) from error
+        if taken:
+            return taken
+        position += at
+    return taken
+
+
+def step_on(block: memoryview, at: int, following: int) -> tuple[int, int, int]:
+    """As `step`, where the frame must be the one that begins at journal offset `following`. Whoever
+    steps over frames by their headers alone would else step over records that he wanted, where a
+    bit of one header is wrong (I26). Raises FrameIncomplete, FrameDamaged, FrameTooNew."""
+    offset, end, size = step(block, at)
+    if offset != following:
+        # Only an EPOCH_START jumps ahead; that is rare, so its CRC is looked at.
+        jumps = offset > following and decode(block, at).frame.kind is Kind.EPOCH_START
+        if not jumps:
+            raise FrameDamaged(f"journal offset {offset} stands where {following} should")
+    return offset, end, size
+
+
+def first_damage(segment: Segment, start: IndexEntry, found: int) -> int:
+    """A wrong header is noticed at the frame behind it: the byte of the first frame from `start` on
+    that is not what was written; `found` where all before that is. Blocking, and rare."""
+    position, following = start.position, start.offset
+    while position < found:
+        try:
+            header = memoryview(segment.file.read(position, HEADER_BYTES))
+            _, _, size = step(header, 0)
+            stored = decode(memoryview(segment.file.read(position, size)), 0)
+        except FrameError:
+            return position
+        if stored.at.offset < following:
+            return position
+        position, following = position + size, stored.end
+    return found
+
+
+def _start(segment: Segment, offset: int) -> IndexEntry:
+    """Where to begin to look for it."""
+    entry, _ = segment.index.around(offset)
+    return IndexEntry(segment.base, 0) if entry is None else entry
+
+
+def extents(located: Iterable[tuple[Segment, int]]) -> Iterator[Extent]:
+    """Few reads for many frames. `located`: the segment of each journal offset, ascending."""
+    current: Extent | None = None
+    for segment, offset in located:
+        _, following = segment.index.around(offset)
+        start = _start(segment, offset)
+        end = min(following.position, segment.synced) if following else segment.synced
+        if current is not None and _are_near(current, segment, start.position, end):
+            current = Extent(
+                segment, current.start, max(current.end, end), [*current.wanted, offset]
+            )
+            continue
+        if current is not None:
+            yield current
+        current = Extent(segment, start, end, [offset])
+    if current is not None:
+        yield current
+
+
+def _are_near(extent: Extent, segment: Segment, start: int, end: int) -> bool:
+    return (
+        extent.segment is segment
+        and start <= extent.end + COALESCE_GAP_BYTES
+        and end - extent.start.position
+        <= max(COALESCED_BYTES_MAX, extent.end - extent.start.position)
+    )
+
+
+async def read_extent(disk: Disk, extent: Extent) -> dict[int, StoredFrame]:
+    """The wanted frames by their journal offset. Raises CorruptLog, OffsetOutOfRange, OSError."""
+    segment, start, end, wanted = extent
+    block = memoryview(await disk.read(segment.file, start.position, end - start.position))
+    found: dict[int, StoredFrame] = {}
+    at, following = 0, start.offset
+    for target in wanted:
+        offset = -1
+        try:
+            while at < len(block):
+                offset, behind, size = step_on(block, at, following)
+                if offset >= target:
+                    break
+                at, following = at + size, behind
+            if at > len(block):
+                raise FrameDamaged("a frame is longer than what is there")
+            stored = decode(block, at) if offset == target else None
+        except FrameError as error:
+            position = first_damage(segment, start, start.position + at)
+            raise corrupt(segment, position, error) from error
+        if stored is None:
+            raise OffsetOutOfRange(f"no frame of {segment.path} begins at journal offset {target}")
+        found[target] = stored
+        at, following = at + encoded_bytes(stored.frame), stored.end
+    return found
+
+
+def corrupt(segment: Segment, position: int, why: object) -> CorruptLog:
+    """Names file and byte."""
+    return CorruptLog(
+        f"{segment.path} is damaged at byte {position}: {why}. Nothing of it is served; restore "
+        "this replica from another one or a backup",
+        file=segment.path,
+        position=position,
+    )

@@ -1,0 +1,192 @@
+"""Opens what a process left behind: finds the log end, cuts a torn tail, refuses a corrupt middle.
+
+Each segment is scanned from its last index entry; the last one's scan gives the log end.
+
+    what a scan ends at                        below synced_end        at or above it
+    nothing behind (zeros, end of file)        new incarnation         the log end
+    a bad frame, a gap between two files       refused, new incarn.    torn tail: cut
+    an intact frame of an unknown kind         refused                 refused
+
+Invariants (design §5, "Storage", "Unfit replicas"):
+  * what was kept is synced before a log end is reported;
+  * who ends below `synced_end`, or is refused, has a new incarnation before it says anything;
+  * a refused journal is left as it is, byte for byte.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from oncelog_server.core.frame import Kind
+from oncelog_server.core.ports import Disk
+from oncelog_server.runtime.storage.damage import JournalDamaged
+from oncelog_server.runtime.storage.epochs import EPOCHS_FILE, EpochEntry, EpochTable
+from oncelog_server.runtime.storage.identity import (
+    Bounds,
+    SyncedEnd,
+    read_incarnation,
+    take_incarnation,
+)
+from oncelog_server.runtime.storage.scan import SCAN_BYTES, Ending, Place, Scan
+from oncelog_server.runtime.storage.segment import Segment, base_of
+
+
+@dataclass(frozen=True, slots=True)
+class Recovered:
+    """A journal as recovery leaves it: everything below `end.offset` is synced."""
+
+    incarnation: bytes
+    log_start: int
+    segments: list[Segment]
+    epochs: EpochTable
+    synced_end: SyncedEnd
+    end: Place
+
+
+@dataclass(slots=True)
+class _Walk:
+    """The chain of segments, as far as it holds."""
+
+    end: Place
+    segments: list[Segment] = field(default_factory=list)
+    # Segments behind the place where the chain broke.
+    beyond: list[Segment] = field(default_factory=list)
+    # Where it broke; "" where it did not.
+    broken_path: str = ""
+    broken_position: int = 0
+    why: str = ""
+
+    def breaks(self, path: str, position: int, why: str, beyond: list[Segment]) -> None:
+        self.broken_path, self.broken_position, self.why = path, position, why
+        self.beyond = beyond
+
+
+def recover(
+    disk: Disk, directory: str, segment_bytes: int, random_bytes: Callable[[int], bytes]
+) -> Recovered:
+    """Blocking. Raises JournalDamaged, UnknownFrame, OSError."""
+    disk.make_directory(directory)
+    bases = sorted(base for name in disk.list(directory) if (base := base_of(name)) is not None)
+    incarnation = read_incarnation(disk, directory)
+    synced_end = SyncedEnd(disk, directory)
+    noted = synced_end.noted
+    if not bases and incarnation is None:
+        # Fresh. The incarnation comes last: a directory that has one is whole.
+        noted = Bounds(0, 0)
+        synced_end.note_and_sync(noted)
+        incarnation = take_incarnation(disk, directory, random_bytes)
+    fit = incarnation is not None and noted is not None
+    if noted is None:
+        noted = Bounds(bases[0] if bases else 0, 0)
+    table = _load_epochs(disk, directory)
+    epochs = EpochTable() if table is None else table
+    segments = [Segment(disk, directory, base, grows_to=segment_bytes) for base in bases]
+    walk = _walk(segments, noted.log_start, epochs, whole=table is None)
+    _require_no_rest(walk, noted.synced_end)
+    if walk.why and walk.end.offset < noted.synced_end:
+        take_incarnation(disk, directory, random_bytes)
+        raise JournalDamaged(walk.broken_path, walk.broken_position, walk.why)
+    if incarnation is None or not fit or walk.end.offset < noted.synced_end:
+        incarnation = take_incarnation(disk, directory, random_bytes)
+        synced_end.note_and_sync(Bounds(noted.log_start, walk.end.offset))
+    _keep(disk, directory, walk, epochs, noted.synced_end)
+    return Recovered(incarnation, noted.log_start, walk.segments, epochs, synced_end, walk.end)
+
+
+def _load_epochs(disk: Disk, directory: str) -> EpochTable | None:
+    path = f"{directory}/{EPOCHS_FILE}"
+    if not disk.exists(path):
+        return EpochTable()
+    file = disk.open(path)
+    try:
+        return EpochTable.decode(file.read(0, file.size()))
+    finally:
+        file.close()
+
+
+def _walk(segments: list[Segment], log_start: int, epochs: EpochTable, *, whole: bool) -> _Walk:
+    """Follows the chain. `whole`: through every frame, as nothing else tells where epochs begin."""
+    walk = _Walk(Place(0, log_start))
+    for number, segment in enumerate(segments):
+        if segment.base != walk.end.offset:
+            why = f"it begins at {segment.base}, and journal offset {walk.end.offset} is next"
+            walk.breaks(segment.path, 0, why, segments[number:])
+            return walk
+        if whole:
+            segment.begin_index()
+        until = segments[number + 1].base if number + 1 < len(segments) else None
+        scan = _walk_segment(segment, walk.end, epochs, until)
+        walk.segments.append(segment)
+        walk.end = scan.place
+        if scan.ending is Ending.BAD or (until is not None and scan.ending is Ending.BLANK):
+            why = scan.why or f"it ends at journal offset {walk.end.offset}, not at {until}"
+            walk.breaks(segment.path, walk.end.position, why, segments[number + 1 :])
+            return walk
+    return walk
+
+
+def _walk_segment(segment: Segment, before: Place, epochs: EpochTable, until: int | None) -> Scan:
+    """Scans its tail; all of it where the index is missing or disagrees with log or epochs."""
+    entry = segment.index.last_good()
+    if entry is not None and entry.offset >= segment.base:
+        start = Place(entry.position, entry.offset, epochs.epoch_at(entry.offset))
+        scan = _scan_into(segment, start, epochs, until)
+        if scan.place.position > start.position:
+            return scan
+    segment.begin_index()
+    start = Place(0, segment.base, before.epoch, before.time_ms)
+    return _scan_into(segment, start, epochs, until)
+
+
+def _scan_into(segment: Segment, start: Place, epochs: EpochTable, until: int | None) -> Scan:
+    scan = Scan(segment.file, start, until=until)
+    for stored in scan:
+        if stored.frame.kind is Kind.EPOCH_START:
+            epochs.add(EpochEntry(stored.at.epoch, stored.at.offset, scan.place.offset))
+        else:
+            segment.index.saw(stored.at.offset, scan.place.position)
+    segment.size = segment.synced = scan.place.position
+    return scan
+
+
+def _require_no_rest(walk: _Walk, synced_end: int) -> None:
+    """A hole of zeros below synced_end with bytes behind it is damage, not an end."""
+    if walk.why or walk.end.offset >= synced_end or not walk.segments:
+        return
+    file, position = walk.segments[-1].file, walk.end.position
+    while block := file.read(position, SCAN_BYTES):
+        if block.strip(b"\0"):
+            why = "zeros stand where a frame was, and more follows behind them"
+            walk.breaks(file.path, walk.end.position, why, [])
+            return
+        position += len(block)
+
+
+def _keep(disk: Disk, directory: str, walk: _Walk, epochs: EpochTable, noted_end: int) -> None:
+    """Cuts what is torn, syncs what was kept, and makes index and epoch table say the same."""
+    for segment in reversed(walk.beyond):
+        segment.remove()
+    for number, segment in enumerate(walk.segments):
+        is_last = number + 1 == len(walk.segments)
+        if is_last and segment.file.size() > segment.size:
+            disk.truncate_and_sync(segment.file, segment.size)
+        elif is_last or walk.segments[number + 1].base > noted_end:
+            disk.sync(segment.file)
+        segment.save_index(walk.end.offset)
+        if not is_last:
+            segment.rest()
+    epochs.cut(walk.end.offset)
+    save_epochs(disk, directory, epochs)
+
+
+def save_epochs(disk: Disk, directory: str, epochs: EpochTable) -> None:
+    """Durably, unless the file says so already. Raises OSError."""
+    path, data = f"{directory}/{EPOCHS_FILE}", epochs.encode()
+    if disk.exists(path):
+        file = disk.open(path)
+        same = file.size() == len(data) and file.read(0, len(data)) == data
+        file.close()
+        if same:
+            return
+    disk.replace_file(path, data)
