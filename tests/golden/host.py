@@ -35,6 +35,7 @@ from oncelog_server.core.machine import (
     Tick,
 )
 from oncelogpb.errors import OncelogError
+from oncelogpb.ids import parse_id
 from tests.golden.remembered import remembered
 
 # 2026-01-01T00:00:00Z: wall clock at the start of every script.
@@ -301,7 +302,10 @@ class HostDriver(abc.ABC):
 
     def show(self, reply: Any) -> str:
         if isinstance(reply, OncelogError):
-            details = "".join(f" {key}={value}" for key, value in sorted(reply.metadata.items()))
+            details = "".join(
+                f" {name}={_in_scripts(name, value)}"
+                for name, value in sorted(reply.metadata.items())
+            )
             return f"{reply.reason}{details}"
         return self.show_reply(reply)
 
@@ -312,6 +316,11 @@ class HostDriver(abc.ABC):
         if not self._holding:
             lines.append(self._replies(self.host.sync()))
         return "\n".join(line for line in lines if line)
+
+
+def _in_scripts(name: str, value: str) -> str:
+    """Ids as the scripts name them: small numbers, of the front of journal partition 0."""
+    return str(parse_id(value)) if name in ("tx_id", "producer_id") else value
 
 
 def parse_line(line: str) -> tuple[str, list[str], dict[str, str]]:

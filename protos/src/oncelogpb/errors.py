@@ -29,6 +29,7 @@ from typing import ClassVar, Final
 from google.protobuf import any_pb2
 from google.rpc import error_details_pb2, status_pb2
 
+from oncelogpb.ids import show_named
 from oncelogpb.v1 import errors_pb2 as pb
 
 DOMAIN: Final = "oncelog"
@@ -58,7 +59,9 @@ class Rule:
 
 
 class OncelogError(Exception):
-    """Base of all errors that cross the wire. `metadata` holds the details that the reason names.
+    """Base of all errors that cross the wire. `metadata` holds the details that the reason names,
+    as text: ids, generations and UUIDs, given as numbers and bytes, in the form in which they are
+    shown everywhere (`oncelogpb.ids`).
 
     A subclass is bound to one reason; raise the subclass, catch it or a family.
     """
@@ -69,7 +72,9 @@ class OncelogError(Exception):
     def __init__(self, message: str, **metadata: object) -> None:
         super().__init__(message)
         self.message = message
-        self.metadata: dict[str, str] = {key: str(value) for key, value in metadata.items()}
+        self.metadata: dict[str, str] = {
+            name: str(show_named(name, value)) for name, value in metadata.items()
+        }
 
     @property
     def retriable(self) -> bool:
@@ -200,12 +205,12 @@ class NotEnoughReplicas(TryAgain):
 
 class PendingTransaction(TryAgain):
     reason = "PENDING_TRANSACTION"
-    rule = Rule(FAILED_PRECONDITION, retriable=True, may_have_applied=False)
+    rule = Rule(UNAVAILABLE, retriable=True, may_have_applied=False)
 
 
 class ConcurrentTransaction(TryAgain):
     reason = "CONCURRENT_TRANSACTION"
-    rule = Rule(FAILED_PRECONDITION, retriable=True, may_have_applied=False)
+    rule = Rule(UNAVAILABLE, retriable=True, may_have_applied=False)
 
 
 class ProducerFenced(NotYours):

@@ -17,7 +17,6 @@ from rich.markup import escape
 
 from oncelog_server.cli.output import error_console
 from oncelogpb import errors
-from oncelogpb.ids import show_id
 
 REFUSED: Final = 1
 UNREACHABLE: Final = 3
@@ -35,7 +34,7 @@ ADVICE: Final[dict[str, str]] = {
     "TOPIC_EXISTS": "Choose another name, or `oncelog topic delete` it first.",
     "OFFSET_OUT_OF_RANGE": "Start from `earliest` or `latest`, or an offset between start and end.",
     "NOT_FOUND": "See `oncelog offsets list` for groups, `oncelog tx list` for transactions.",
-    "UNSUPPORTED": "A later version will have it.",
+    "UNSUPPORTED": "The message says whether a later version has it, or another process serves it.",
     "UNAVAILABLE": "Start it with `oncelog up`, name it with --bootstrap, or try again later.",
     "NOT_LEADER": "Its leader is changing; try again in a few seconds.",
     "LOADING": "It is starting; try again in a few seconds.",
@@ -76,7 +75,7 @@ class Refused(click.ClickException):
         console.print(
             f"[bold red]{self.error.reason}[/] {escape(self.error.message)}", highlight=False
         )
-        for name, value in sorted(_shown_metadata(self.error).items()):
+        for name, value in sorted(self.error.metadata.items()):
             console.print(f"  {name}: {escape(value)}", highlight=False)
         console.print(advice(self.error), highlight=False, markup=False)
 
@@ -108,7 +107,7 @@ def describe(error: errors.OncelogError) -> dict[str, Any]:
         "message": error.message,
         "retriable": error.retriable,
         "may_have_applied": error.may_have_applied,
-        "metadata": _shown_metadata(error),
+        "metadata": dict(error.metadata),
         "advice": advice(error),
     }
 
@@ -119,12 +118,3 @@ def _general_advice(error: errors.OncelogError) -> str:
     if error.retriable:
         return "Nothing happened. Try again in a few seconds."
     return "Nothing happened. Change what you asked for."
-
-
-def _shown_metadata(error: errors.OncelogError) -> dict[str, str]:
-    """TxIds as everywhere in this command."""
-    metadata = dict(error.metadata)
-    tx_id = metadata.get("tx_id", "")
-    if tx_id.isdecimal():
-        metadata["tx_id"] = show_id(int(tx_id))
-    return metadata

@@ -62,6 +62,7 @@ from oncelog_server.participant.commands import (
     Question,
     WriteMarkers,
 )
+from oncelogpb.ids import parse_id
 from tests.golden.asking import AskingDriver
 from tests.golden.host import MachineHost
 
@@ -136,7 +137,7 @@ class OffsetManagerDriver(AskingDriver):
             metadata = dict(reply.metadata)
             metadata.pop("topic_id", None)
             if "tx_id" in metadata:
-                metadata["tx_id"] = _tx(int(metadata["tx_id"]))
+                metadata["tx_id"] = _tx(parse_id(metadata["tx_id"]))
             details = "".join(f" {key}={value}" for key, value in sorted(metadata.items()))
             return f"{reply.reason}{details}"
         return self.show_reply(reply)

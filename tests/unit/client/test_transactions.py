@@ -15,6 +15,7 @@ from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.batch import TopicPartition
 from oncelog.options import ConsumerOptions, ProducerOptions
 from oncelogpb import errors
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets
 from oncelogpb.v1 import partition_leader_pb2 as leader
@@ -351,7 +352,7 @@ def test_i4_a_commit_that_nobody_answers_is_looked_up(state: Any, ended: str) ->
             assert await consumer.position("a", 0) == 7
         else:
             assert isinstance(error, errors.UnknownOutcome)
-            assert error.metadata["tx_id"] == "101"
+            assert error.metadata["tx_id"] == show_id(101)
             assert consumer.progress() == []
             assert consumer._positions.unknown(), "the group is asked where it stands"
 

@@ -319,7 +319,7 @@ def test_offsets_held_by_another_are_waited_for_then_refused_for_good() -> None:
         with pytest.raises(OncelogError) as told:
             await c.replica.submit(transact(who, 1, offsets=True))
         assert told.value.reason == "TRANSACTION_ENDED"
-        assert told.value.metadata["held_by"] == "5"
+        assert told.value.metadata["held_by"] == "0000000000000005"
 
     run(story, CoordinatorConfig(staged_pending_ms_max=10_000))
 

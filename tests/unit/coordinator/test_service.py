@@ -13,6 +13,7 @@ from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, TxId
 from oncelogpb import records
 from oncelogpb.errors import OncelogError, StalePosition, Unavailable
+from oncelogpb.ids import show_id
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
@@ -153,7 +154,7 @@ def test_a_damaged_part_is_an_error_of_the_wait() -> None:
             with pytest.raises(OncelogError) as told:
                 await commit(c, who, tx_id, wait=types.WAIT_VISIBLE)
             assert told.value.reason == "DAMAGED"
-            assert told.value.metadata["tx_id"] == str(tx_id)
+            assert told.value.metadata["tx_id"] == show_id(tx_id)
             await until(lambda: len(c.state.transactions) == 0)
         got = await c.service.get_transaction(pb.GetTransactionRequest(tx_id=tx_id), FakeCall())
         assert got.transaction.state == types.TRANSACTION_STATE_COMMITTED

@@ -11,6 +11,7 @@ from google.rpc import error_details_pb2, status_pb2
 
 from oncelogpb import calls, errors
 from oncelogpb.errors import BY_REASON, OncelogError
+from oncelogpb.ids import parse_generation, parse_id, show_generation, show_id
 from oncelogpb.v1 import coordinator_pb2 as coordinator
 from tests.unit.rpc.harness import outcome_of, run, serving
 
@@ -42,8 +43,8 @@ TABLE = {
     "THROTTLED": ("TryAgain", "RESOURCE_EXHAUSTED", True, False),
     "DISK_FULL": ("TryAgain", "RESOURCE_EXHAUSTED", True, False),
     "NOT_ENOUGH_REPLICAS": ("TryAgain", "UNAVAILABLE", True, False),
-    "PENDING_TRANSACTION": ("TryAgain", "FAILED_PRECONDITION", True, False),
-    "CONCURRENT_TRANSACTION": ("TryAgain", "FAILED_PRECONDITION", True, False),
+    "PENDING_TRANSACTION": ("TryAgain", "UNAVAILABLE", True, False),
+    "CONCURRENT_TRANSACTION": ("TryAgain", "UNAVAILABLE", True, False),
     "PRODUCER_FENCED": ("NotYours", "PERMISSION_DENIED", False, False),
     "UNKNOWN_PRODUCER": ("NotYours", "FAILED_PRECONDITION", False, False),
     "OUT_OF_ORDER_SEQUENCE": ("NotYours", "FAILED_PRECONDITION", False, False),
@@ -96,6 +97,51 @@ def test_an_error_survives_its_status_and_a_pickle(reason: Any) -> None:
     for copy in (errors.from_status(errors.to_status(error)), pickle.loads(pickle.dumps(error))):
         assert type(copy) is type(error)
         assert (copy.message, copy.metadata) == ("why", {"expected": "7", "limit": "x"})
+
+
+def test_ids_in_metadata_have_the_form_in_which_they_are_shown_everywhere() -> None:
+    """What an error says can be given to `oncelog tx`, and searched in a log."""
+    error = errors.PendingTransaction(
+        "held",
+        tx_id=3 << 48 | 5,
+        held_by=5,
+        producer_id=1 << 63,
+        generation=7 << 32 | 3,
+        topic_id=bytes(15) + b"\xff",
+        partition=12,
+    )
+    assert error.metadata == {
+        "tx_id": "0003000000000005",
+        "held_by": "0000000000000005",
+        "producer_id": "8000000000000000",
+        "generation": "7.3",
+        "topic_id": "000000000000000000000000000000ff",
+        "partition": "12",
+    }
+    # What a machine remembered of an error, and says again, is not shown twice.
+    assert errors.PendingTransaction("held", **error.metadata).metadata == error.metadata
+
+
+@pytest.mark.parametrize("identity", [1, 3 << 48 | 5, (1 << 64) - 1])
+def test_a_shown_id_and_a_shown_generation_can_be_read_back(identity: int) -> None:
+    assert parse_id(show_id(identity)) == identity
+    assert parse_generation(show_generation(identity)) == identity
+
+
+@pytest.mark.parametrize(
+    "text", ["", "5", "0003000000000005 ", "000300000000000g", "-003000000000005"]
+)
+def test_what_is_no_shown_id_is_not_read_as_one(text: str) -> None:
+    with pytest.raises(ValueError, match="16 hexadecimal digits"):
+        parse_id(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["", "7", "7.", ".3", "7.3.1", "-7.3", "4294967296.1", "7.4294967296"]
+)
+def test_what_is_no_shown_generation_is_not_read_as_one(text: str) -> None:
+    with pytest.raises(ValueError, match="epoch and counter"):
+        parse_generation(text)
 
 
 def test_every_reason_crosses_the_wire_both_ways() -> None:

@@ -5,7 +5,11 @@ Every reason that an Oncelog service gives for saying no. The table of gRPC code
 may_have_applied stands in `oncelogpb/errors.py`; a test keeps the two complete.
 
 On the wire an error is a google.rpc.Status with a google.rpc.ErrorInfo whose `domain` is
-"oncelog" and whose `reason` is the name below without the prefix REASON_.
+"oncelog" and whose `reason` is the name below without the prefix REASON_. Its `metadata` holds, as
+text, what a reason's comment names in backquotes, each key only where it is known:
+  * TxIds and producer ids (`tx_id`, `held_by`, `producer_id`) as 16 hexadecimal digits, topic ids
+    (`topic_id`) as 32;
+  * a `generation` as epoch and counter, 7.3; other numbers in decimal.
 """
 
 import builtins
@@ -30,71 +34,87 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_UNSPECIFIED: _Reason.ValueType  # 0
     REASON_INVALID_ARGUMENT: _Reason.ValueType  # 1
     """--- Nothing happened; the caller should change the request. ---
-    A field is absent, out of range or contradicts another; `field` says which.
+    A field is absent, out of range or contradicts another; `field` says which. Of a setting's name:
+    `nearest` is the one that may have been meant; of a view: `stored` is the one that the group uses.
     """
     REASON_UNKNOWN_TOPIC: _Reason.ValueType  # 2
-    """No topic of that name or id."""
+    """No topic of that name (`topic`) or id (`topic_id`)."""
     REASON_UNKNOWN_PARTITION: _Reason.ValueType  # 3
-    """The topic has fewer partitions."""
+    """The topic (`topic`) has fewer partitions (`partition`: the one that was asked for)."""
     REASON_TOPIC_EXISTS: _Reason.ValueType  # 4
     """A topic of that name exists."""
     REASON_CORRUPT_BATCH: _Reason.ValueType  # 5
-    """A batch whose bytes do not match its CRC, counts or schema."""
+    """A batch whose bytes do not match its CRC, counts or schema; `field` says which of them."""
     REASON_TOO_LARGE: _Reason.ValueType  # 6
-    """A message, batch or request above its named limit (`limit`)."""
+    """A message, batch or request above its named limit (`limit`, and `maximum`, its value)."""
     REASON_LIMIT_EXCEEDED: _Reason.ValueType  # 7
-    """A named limit on things held open is reached (`limit`)."""
+    """A named limit on things held open is reached (`limit`, and `value`, its value)."""
     REASON_UNSUPPORTED: _Reason.ValueType  # 8
-    """Built in a later version."""
+    """Not here: a call (`method`) of a role that this process does not serve (Cluster.GetMetadata tells
+    which process does), or a call, field (`field`) or setting that this version does not have.
+    """
     REASON_OFFSET_OUT_OF_RANGE: _Reason.ValueType  # 9
-    """An offset below the log start or above the log end (`start`, `end`)."""
+    """An offset below the log start or above the log end (`start`, `end`: what can be read)."""
     REASON_NOT_FOUND: _Reason.ValueType  # 10
     """No consumer group, producer or transaction of that name."""
     REASON_NOT_LEADER: _Reason.ValueType  # 20
     """--- Nothing happened; try again, perhaps elsewhere. ---
-    This process does not lead the partition; `leader` may say who does.
+    This process does not lead the partition. `leader_host`, `leader_port`, `leader_node` and `epoch`
+    say who does, where this process knows; else ask Cluster.GetMetadata again.
     """
     REASON_LOADING: _Reason.ValueType  # 21
     """The leader is still loading; try again here."""
     REASON_UNAVAILABLE: _Reason.ValueType  # 22
     """The service is starting, stopping or cannot reach what it needs. Promises that nothing happened."""
     REASON_THROTTLED: _Reason.ValueType  # 23
-    """Too much at once; `retry_after_ms` says when to come back."""
+    """Too much at once (`limit`, and `maximum`, its value); `retry_after_ms` says when to come back."""
     REASON_DISK_FULL: _Reason.ValueType  # 24
-    """The disk is below `disk_free_floor`; reads go on."""
+    """The disk is below `disk_free_floor`; reads go on. `topic_id`, `partition`: whose, in a Transact."""
     REASON_NOT_ENOUGH_REPLICAS: _Reason.ValueType  # 25
     """Too few in-sync replicas."""
     REASON_PENDING_TRANSACTION: _Reason.ValueType  # 26
-    """An offset of the group is pending under a transaction."""
+    """An offset of the group (of `topic_id` and `partition`) is pending under the transaction `tx_id`."""
     REASON_CONCURRENT_TRANSACTION: _Reason.ValueType  # 27
     """The producer has an open (or undecided) transaction; `tx_id` says which."""
     REASON_PRODUCER_FENCED: _Reason.ValueType  # 40
     """--- Nothing happened; the producer or transaction is not what the caller thinks. ---
-    A later InitProducer replaced this generation or instance. Fatal for this instance.
+    A later InitProducer replaced this generation or instance; `generation` is the newer one. Fatal for
+    this instance.
     """
     REASON_UNKNOWN_PRODUCER: _Reason.ValueType  # 41
-    """The leader has no state of this plain producer; only sequence 0 is accepted."""
+    """A coordinator: no producer `producer_id`, or not of this generation; call InitProducer. A partition
+    leader: it has no state of this plain producer, and only sequence 0 (`expected`) is accepted.
+    """
     REASON_OUT_OF_ORDER_SEQUENCE: _Reason.ValueType  # 42
     """A gap in the sequence, or in the one-shot request numbers; `expected` says what was next."""
     REASON_DUPLICATE_SEQUENCE: _Reason.ValueType  # 43
-    """A sequence number that was used with another length, or is older than what is remembered."""
+    """A sequence number that was used with another length, or is older than what is remembered;
+    `expected` says what is next.
+    """
     REASON_TRANSACTION_ENDED: _Reason.ValueType  # 44
-    """The transaction has ended; `outcome` says how where it is known. Rewind and begin again."""
+    """The transaction (`tx_id`) has ended; `outcome` (committed, aborted) and `cause` say how,
+    where it is known; `held_by` is the transaction that held its offsets. Rewind and begin again.
+    """
     REASON_PRODUCER_MISMATCH: _Reason.ValueType  # 45
-    """The transaction belongs to another producer or generation."""
+    """The transaction (`tx_id`) belongs to another producer or generation."""
     REASON_UNKNOWN_TRANSACTION: _Reason.ValueType  # 46
-    """No such transaction, or ended longer ago than outcomes are kept."""
+    """No such transaction (`tx_id`), or ended longer ago than outcomes are kept."""
     REASON_DUPLICATE_COMMIT_SEQ: _Reason.ValueType  # 47
-    """Same generation and commit_seq, another manifest."""
+    """Same generation and commit_seq, another manifest than that of `tx_id`."""
     REASON_MANIFEST_MISMATCH: _Reason.ValueType  # 48
-    """A commit whose transaction announced offsets names no offset partition, or names a part twice."""
+    """The commit of `tx_id` names another manifest than before, or names none of the partitions of
+    `__consumer_offsets` (`offsets_partitions`) that got offsets of it.
+    """
     REASON_STALE_REQUEST_ID: _Reason.ValueType  # 49
-    """A request id below the ones that are remembered."""
+    """A request id (`highest`: the newest one known) or request number (`expected`: the next one) below
+    the ones that are remembered.
+    """
     REASON_INVALID_TIMEOUT: _Reason.ValueType  # 50
-    """The transaction timeout is longer than allowed."""
+    """The transaction timeout is longer than allowed (`limit`)."""
     REASON_STALE_POSITION: _Reason.ValueType  # 60
     """--- Consumer groups. Nothing happened. ---
-    `from` is not the group's position; rewind to `committed`.
+    `from` is not the group's position in `topic_id` and `partition`; rewind to `committed` (a number,
+    or none), or go on from `pending_to`, to which a transaction in flight already moves it.
     """
     REASON_ILLEGAL_GENERATION: _Reason.ValueType  # 61
     """The member's generation is not the group's."""
@@ -104,12 +124,15 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """Another process took this static instance id."""
     REASON_UNKNOWN_OUTCOME: _Reason.ValueType  # 80
     """--- Something may have happened. ---
-    The answer was lost: by a step-down, a deadline or the transport. Ask before you repeat.
+    The answer was lost: by a step-down, a deadline or the transport. Ask before you repeat; `tx_id` is
+    the transaction to ask about.
     """
     REASON_CORRUPT_LOG: _Reason.ValueType  # 81
-    """The data on disk is damaged here; reads of this range fail until an operator acts."""
+    """The data on disk is damaged here (`file`, `position`); reads of this range fail until an operator
+    acts. `tx_id`: the transaction whose outcome cannot be read.
+    """
     REASON_DAMAGED: _Reason.ValueType  # 82
-    """Committed, but a part of the transaction did not match its manifest."""
+    """Committed (`tx_id`), but a part of the transaction did not match its manifest, in `partitions`."""
     REASON_INTERNAL: _Reason.ValueType  # 83
     """A fault of the service itself. Please report it."""
     REASON_UNAUTHENTICATED: _Reason.ValueType  # 90
@@ -121,71 +144,87 @@ class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper): ...
 REASON_UNSPECIFIED: Reason.ValueType  # 0
 REASON_INVALID_ARGUMENT: Reason.ValueType  # 1
 """--- Nothing happened; the caller should change the request. ---
-A field is absent, out of range or contradicts another; `field` says which.
+A field is absent, out of range or contradicts another; `field` says which. Of a setting's name:
+`nearest` is the one that may have been meant; of a view: `stored` is the one that the group uses.
 """
 REASON_UNKNOWN_TOPIC: Reason.ValueType  # 2
-"""No topic of that name or id."""
+"""No topic of that name (`topic`) or id (`topic_id`)."""
 REASON_UNKNOWN_PARTITION: Reason.ValueType  # 3
-"""The topic has fewer partitions."""
+"""The topic (`topic`) has fewer partitions (`partition`: the one that was asked for)."""
 REASON_TOPIC_EXISTS: Reason.ValueType  # 4
 """A topic of that name exists."""
 REASON_CORRUPT_BATCH: Reason.ValueType  # 5
-"""A batch whose bytes do not match its CRC, counts or schema."""
+"""A batch whose bytes do not match its CRC, counts or schema; `field` says which of them."""
 REASON_TOO_LARGE: Reason.ValueType  # 6
-"""A message, batch or request above its named limit (`limit`)."""
+"""A message, batch or request above its named limit (`limit`, and `maximum`, its value)."""
 REASON_LIMIT_EXCEEDED: Reason.ValueType  # 7
-"""A named limit on things held open is reached (`limit`)."""
+"""A named limit on things held open is reached (`limit`, and `value`, its value)."""
 REASON_UNSUPPORTED: Reason.ValueType  # 8
-"""Built in a later version."""
+"""Not here: a call (`method`) of a role that this process does not serve (Cluster.GetMetadata tells
+which process does), or a call, field (`field`) or setting that this version does not have.
+"""
 REASON_OFFSET_OUT_OF_RANGE: Reason.ValueType  # 9
-"""An offset below the log start or above the log end (`start`, `end`)."""
+"""An offset below the log start or above the log end (`start`, `end`: what can be read)."""
 REASON_NOT_FOUND: Reason.ValueType  # 10
 """No consumer group, producer or transaction of that name."""
 REASON_NOT_LEADER: Reason.ValueType  # 20
 """--- Nothing happened; try again, perhaps elsewhere. ---
-This process does not lead the partition; `leader` may say who does.
+This process does not lead the partition. `leader_host`, `leader_port`, `leader_node` and `epoch`
+say who does, where this process knows; else ask Cluster.GetMetadata again.
 """
 REASON_LOADING: Reason.ValueType  # 21
 """The leader is still loading; try again here."""
 REASON_UNAVAILABLE: Reason.ValueType  # 22
 """The service is starting, stopping or cannot reach what it needs. Promises that nothing happened."""
 REASON_THROTTLED: Reason.ValueType  # 23
-"""Too much at once; `retry_after_ms` says when to come back."""
+"""Too much at once (`limit`, and `maximum`, its value); `retry_after_ms` says when to come back."""
 REASON_DISK_FULL: Reason.ValueType  # 24
-"""The disk is below `disk_free_floor`; reads go on."""
+"""The disk is below `disk_free_floor`; reads go on. `topic_id`, `partition`: whose, in a Transact."""
 REASON_NOT_ENOUGH_REPLICAS: Reason.ValueType  # 25
 """Too few in-sync replicas."""
 REASON_PENDING_TRANSACTION: Reason.ValueType  # 26
-"""An offset of the group is pending under a transaction."""
+"""An offset of the group (of `topic_id` and `partition`) is pending under the transaction `tx_id`."""
 REASON_CONCURRENT_TRANSACTION: Reason.ValueType  # 27
 """The producer has an open (or undecided) transaction; `tx_id` says which."""
 REASON_PRODUCER_FENCED: Reason.ValueType  # 40
 """--- Nothing happened; the producer or transaction is not what the caller thinks. ---
-A later InitProducer replaced this generation or instance. Fatal for this instance.
+A later InitProducer replaced this generation or instance; `generation` is the newer one. Fatal for
+this instance.
 """
 REASON_UNKNOWN_PRODUCER: Reason.ValueType  # 41
-"""The leader has no state of this plain producer; only sequence 0 is accepted."""
+"""A coordinator: no producer `producer_id`, or not of this generation; call InitProducer. A partition
+leader: it has no state of this plain producer, and only sequence 0 (`expected`) is accepted.
+"""
 REASON_OUT_OF_ORDER_SEQUENCE: Reason.ValueType  # 42
 """A gap in the sequence, or in the one-shot request numbers; `expected` says what was next."""
 REASON_DUPLICATE_SEQUENCE: Reason.ValueType  # 43
-"""A sequence number that was used with another length, or is older than what is remembered."""
+"""A sequence number that was used with another length, or is older than what is remembered;
+`expected` says what is next.
+"""
 REASON_TRANSACTION_ENDED: Reason.ValueType  # 44
-"""The transaction has ended; `outcome` says how where it is known. Rewind and begin again."""
+"""The transaction (`tx_id`) has ended; `outcome` (committed, aborted) and `cause` say how,
+where it is known; `held_by` is the transaction that held its offsets. Rewind and begin again.
+"""
 REASON_PRODUCER_MISMATCH: Reason.ValueType  # 45
-"""The transaction belongs to another producer or generation."""
+"""The transaction (`tx_id`) belongs to another producer or generation."""
 REASON_UNKNOWN_TRANSACTION: Reason.ValueType  # 46
-"""No such transaction, or ended longer ago than outcomes are kept."""
+"""No such transaction (`tx_id`), or ended longer ago than outcomes are kept."""
 REASON_DUPLICATE_COMMIT_SEQ: Reason.ValueType  # 47
-"""Same generation and commit_seq, another manifest."""
+"""Same generation and commit_seq, another manifest than that of `tx_id`."""
 REASON_MANIFEST_MISMATCH: Reason.ValueType  # 48
-"""A commit whose transaction announced offsets names no offset partition, or names a part twice."""
+"""The commit of `tx_id` names another manifest than before, or names none of the partitions of
+`__consumer_offsets` (`offsets_partitions`) that got offsets of it.
+"""
 REASON_STALE_REQUEST_ID: Reason.ValueType  # 49
-"""A request id below the ones that are remembered."""
+"""A request id (`highest`: the newest one known) or request number (`expected`: the next one) below
+the ones that are remembered.
+"""
 REASON_INVALID_TIMEOUT: Reason.ValueType  # 50
-"""The transaction timeout is longer than allowed."""
+"""The transaction timeout is longer than allowed (`limit`)."""
 REASON_STALE_POSITION: Reason.ValueType  # 60
 """--- Consumer groups. Nothing happened. ---
-`from` is not the group's position; rewind to `committed`.
+`from` is not the group's position in `topic_id` and `partition`; rewind to `committed` (a number,
+or none), or go on from `pending_to`, to which a transaction in flight already moves it.
 """
 REASON_ILLEGAL_GENERATION: Reason.ValueType  # 61
 """The member's generation is not the group's."""
@@ -195,12 +234,15 @@ REASON_FENCED_INSTANCE: Reason.ValueType  # 63
 """Another process took this static instance id."""
 REASON_UNKNOWN_OUTCOME: Reason.ValueType  # 80
 """--- Something may have happened. ---
-The answer was lost: by a step-down, a deadline or the transport. Ask before you repeat.
+The answer was lost: by a step-down, a deadline or the transport. Ask before you repeat; `tx_id` is
+the transaction to ask about.
 """
 REASON_CORRUPT_LOG: Reason.ValueType  # 81
-"""The data on disk is damaged here; reads of this range fail until an operator acts."""
+"""The data on disk is damaged here (`file`, `position`); reads of this range fail until an operator
+acts. `tx_id`: the transaction whose outcome cannot be read.
+"""
 REASON_DAMAGED: Reason.ValueType  # 82
-"""Committed, but a part of the transaction did not match its manifest."""
+"""Committed (`tx_id`), but a part of the transaction did not match its manifest, in `partitions`."""
 REASON_INTERNAL: Reason.ValueType  # 83
 """A fault of the service itself. Please report it."""
 REASON_UNAUTHENTICATED: Reason.ValueType  # 90

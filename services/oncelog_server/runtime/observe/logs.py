@@ -14,7 +14,7 @@ from typing import Any, Final, TextIO
 
 import structlog
 
-from oncelogpb.ids import show_id
+from oncelogpb.ids import show_named
 
 LEVELS: Final = {"debug": 10, "info": 20, "warning": 30, "error": 40}
 
@@ -70,10 +70,7 @@ def _readable(
     _logger: object, _method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
     for key, value in event.items():
-        if isinstance(value, int) and (key == "tx_id" or key.endswith("_tx_id")):
-            event[key] = show_id(value)
-        elif isinstance(value, bytes):
-            event[key] = value.hex()
+        event[key] = show_named(key, value)
     return event
 
 
