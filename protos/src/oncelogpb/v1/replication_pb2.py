@@ -25,13 +25,14 @@ _sym_db = _symbol_database.Default()
 from oncelogpb.v1 import types_pb2 as oncelogpb_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eoncelogpb/v1/replication.proto\x12\x0concelogpb.v1\x1a\x18oncelogpb/v1/types.proto\"\x9f\x01\n\rFollowRequest\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x03 \x01(\x0c\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x12\n\nsynced_end\x18\x05 \x01(\x04\x12\x12\n\nlast_epoch\x18\x06 \x01(\x04\"\x9e\x01\n\x0b\x46ollowReply\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x16\n\x0e\x61nswered_epoch\x18\x03 \x01(\x04\x12\x14\n\x0c\x61nswered_end\x18\x04 \x01(\x04\x12\x16\n\x0ehigh_watermark\x18\x05 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x06 \x01(\x0c\x32S\n\x0bReplication\x12\x44\n\x06\x46ollow\x12\x1b.oncelogpb.v1.FollowRequest\x1a\x19.oncelogpb.v1.FollowReply(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eoncelogpb/v1/replication.proto\x12\x0concelogpb.v1\x1a\x18oncelogpb/v1/types.proto\"\x9f\x01\n\rFollowRequest\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x03 \x01(\x0c\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12\x12\n\nsynced_end\x18\x05 \x01(\x04\x12\x12\n\nlast_epoch\x18\x06 \x01(\x04\"\x9e\x01\n\x0b\x46ollowReply\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\r\n\x05\x65poch\x18\x02 \x01(\x04\x12\x16\n\x0e\x61nswered_epoch\x18\x03 \x01(\x04\x12\x14\n\x0c\x61nswered_end\x18\x04 \x01(\x04\x12\x16\n\x0ehigh_watermark\x18\x05 \x01(\x04\x12\x0e\n\x06\x66rames\x18\x06 \x01(\x0c\x32S\n\x0bReplication\x12\x44\n\x06\x46ollow\x12\x1b.oncelogpb.v1.FollowRequest\x1a\x19.oncelogpb.v1.FollowReply(\x01\x30\x01\x42~\n\x0concelogpb.v1B\x10ReplicationProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'oncelogpb.v1.replication_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\014oncelogpb.v1B\020ReplicationProtoP\001Z\026oncelogpb/v1;oncelogpb\242\002\003OCL\252\002\nOncelog.V1\312\002\nOncelog\\V1\342\002\023Oncelog\\V1\\Metadata\352\002\013Oncelog::V1'
   _globals['_FOLLOWREQUEST']._serialized_start=75
   _globals['_FOLLOWREQUEST']._serialized_end=234
   _globals['_FOLLOWREPLY']._serialized_start=237

@@ -24,29 +24,38 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18oncelogpb/v1/types.proto\x12\x0concelogpb.v1\"-\n\tPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\r\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"z\n\x03Row\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12\x14\n\x0ctimestamp_us\x18\x03 \x01(\x03\x12%\n\x07headers\x18\x04 \x03(\x0b\x32\x14.oncelogpb.v1.HeaderB\x06\n\x04_keyB\x08\n\x06_value\"\'\n\x04Rows\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.oncelogpb.v1.Row\"\xc5\x01\n\x05\x42\x61tch\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12(\n\x08\x65ncoding\x18\x02 \x01(\x0e\x32\x16.oncelogpb.v1.Encoding\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x15\n\rbase_sequence\x18\x04 \x01(\x04\x12\x0e\n\x06\x63rc32c\x18\x05 \x01(\x07\x12\x18\n\x10max_timestamp_us\x18\x06 \x01(\x03\x12\x0f\n\x07payload\x18\x07 \x01(\x0c\"3\n\x08Producer\x12\x13\n\x0bproducer_id\x18\x01 \x01(\x06\x12\x12\n\ngeneration\x18\x02 \x01(\x06\"*\n\tCommitSeq\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\"X\n\x04Part\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x0e\n\x06writer\x18\x02 \x01(\x06\x12\x14\n\x0crecord_count\x18\x03 \x01(\x04\"\x98\x01\n\x08Manifest\x12,\n\x06topics\x18\x01 \x03(\x0b\x32\x1c.oncelogpb.v1.Manifest.Topic\x1a^\n\x05Topic\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x15\n\tpartition\x18\x02 \x03(\rB\x02\x10\x01\x12\x12\n\x06writer\x18\x03 \x03(\x06\x42\x02\x10\x01\x12\x18\n\x0crecord_count\x18\x04 \x03(\x04\x42\x02\x10\x01\"\x86\x01\n\x0b\x45xposedPart\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x0e\n\x06writer\x18\x02 \x01(\x06\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x04\x12\x14\n\x0crecord_count\x18\x04 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x05 \x01(\x08\"&\n\x08\x45ndpoint\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"c\n\x06Leader\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12(\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x16.oncelogpb.v1.Endpoint\x12\r\n\x05\x65poch\x18\x04 \x01(\x04*N\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x11\n\rENCODING_ROWS\x10\x01\x12\x15\n\x11\x45NCODING_ARROW_V1\x10\x02*B\n\x04View\x12\x14\n\x10VIEW_UNSPECIFIED\x10\x00\x12\x12\n\x0eVIEW_COMMITTED\x10\x01\x12\x10\n\x0cVIEW_JOURNAL\x10\x02*A\n\x04Wait\x12\x14\n\x10WAIT_UNSPECIFIED\x10\x00\x12\x11\n\rWAIT_PREPARED\x10\x01\x12\x10\n\x0cWAIT_VISIBLE\x10\x02*\xb3\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1d\n\x19TRANSACTION_STATE_ONGOING\x10\x01\x12\x1f\n\x1bTRANSACTION_STATE_COMMITTED\x10\x02\x12\x1d\n\x19TRANSACTION_STATE_ABORTED\x10\x03\x12\x1d\n\x19TRANSACTION_STATE_EXPIRED\x10\x04*\xc0\x01\n\nAbortCause\x12\x1b\n\x17\x41\x42ORT_CAUSE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41\x42ORT_CAUSE_PRODUCER\x10\x01\x12\x17\n\x13\x41\x42ORT_CAUSE_TIMEOUT\x10\x02\x12\x16\n\x12\x41\x42ORT_CAUSE_FENCED\x10\x03\x12\x17\n\x13\x41\x42ORT_CAUSE_SESSION\x10\x04\x12\x18\n\x14\x41\x42ORT_CAUSE_OPERATOR\x10\x05\x12\x17\n\x13\x41\x42ORT_CAUSE_OFFSETS\x10\x06\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18oncelogpb/v1/types.proto\x12\x0concelogpb.v1\"-\n\tPartition\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x0e\n\x06number\x18\x02 \x01(\r\"3\n\x06Header\x12\x0b\n\x03key\x18\x01 \x01(\t\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x00\x88\x01\x01\x42\x08\n\x06_value\"z\n\x03Row\x12\x10\n\x03key\x18\x01 \x01(\x0cH\x00\x88\x01\x01\x12\x12\n\x05value\x18\x02 \x01(\x0cH\x01\x88\x01\x01\x12\x14\n\x0ctimestamp_us\x18\x03 \x01(\x03\x12%\n\x07headers\x18\x04 \x03(\x0b\x32\x14.oncelogpb.v1.HeaderB\x06\n\x04_keyB\x08\n\x06_value\"\'\n\x04Rows\x12\x1f\n\x04rows\x18\x01 \x03(\x0b\x32\x11.oncelogpb.v1.Row\"\xc5\x01\n\x05\x42\x61tch\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12(\n\x08\x65ncoding\x18\x02 \x01(\x0e\x32\x16.oncelogpb.v1.Encoding\x12\x14\n\x0crecord_count\x18\x03 \x01(\r\x12\x15\n\rbase_sequence\x18\x04 \x01(\x04\x12\x0e\n\x06\x63rc32c\x18\x05 \x01(\x07\x12\x18\n\x10max_timestamp_us\x18\x06 \x01(\x03\x12\x0f\n\x07payload\x18\x07 \x01(\x0c\";\n\x08Producer\x12\x17\n\x0bproducer_id\x18\x01 \x01(\x06\x42\x02\x30\x01\x12\x16\n\ngeneration\x18\x02 \x01(\x06\x42\x02\x30\x01\"*\n\tCommitSeq\x12\r\n\x05scope\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\x04\"\\\n\x04Part\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x12\n\x06writer\x18\x02 \x01(\x06\x42\x02\x30\x01\x12\x14\n\x0crecord_count\x18\x03 \x01(\x04\"\x9a\x01\n\x08Manifest\x12,\n\x06topics\x18\x01 \x03(\x0b\x32\x1c.oncelogpb.v1.Manifest.Topic\x1a`\n\x05Topic\x12\x10\n\x08topic_id\x18\x01 \x01(\x0c\x12\x15\n\tpartition\x18\x02 \x03(\rB\x02\x10\x01\x12\x14\n\x06writer\x18\x03 \x03(\x06\x42\x04\x10\x01\x30\x01\x12\x18\n\x0crecord_count\x18\x04 \x03(\x04\x42\x02\x10\x01\"\x8a\x01\n\x0b\x45xposedPart\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x12\n\x06writer\x18\x02 \x01(\x06\x42\x02\x30\x01\x12\x14\n\x0c\x66irst_offset\x18\x03 \x01(\x04\x12\x14\n\x0crecord_count\x18\x04 \x01(\x04\x12\x0f\n\x07\x64\x61maged\x18\x05 \x01(\x08\"&\n\x08\x45ndpoint\x12\x0c\n\x04host\x18\x01 \x01(\t\x12\x0c\n\x04port\x18\x02 \x01(\r\"c\n\x06Leader\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12(\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x16.oncelogpb.v1.Endpoint\x12\r\n\x05\x65poch\x18\x04 \x01(\x04*N\n\x08\x45ncoding\x12\x18\n\x14\x45NCODING_UNSPECIFIED\x10\x00\x12\x11\n\rENCODING_ROWS\x10\x01\x12\x15\n\x11\x45NCODING_ARROW_V1\x10\x02*B\n\x04View\x12\x14\n\x10VIEW_UNSPECIFIED\x10\x00\x12\x12\n\x0eVIEW_COMMITTED\x10\x01\x12\x10\n\x0cVIEW_JOURNAL\x10\x02*A\n\x04Wait\x12\x14\n\x10WAIT_UNSPECIFIED\x10\x00\x12\x11\n\rWAIT_PREPARED\x10\x01\x12\x10\n\x0cWAIT_VISIBLE\x10\x02*\xb3\x01\n\x10TransactionState\x12!\n\x1dTRANSACTION_STATE_UNSPECIFIED\x10\x00\x12\x1d\n\x19TRANSACTION_STATE_ONGOING\x10\x01\x12\x1f\n\x1bTRANSACTION_STATE_COMMITTED\x10\x02\x12\x1d\n\x19TRANSACTION_STATE_ABORTED\x10\x03\x12\x1d\n\x19TRANSACTION_STATE_EXPIRED\x10\x04*\xc0\x01\n\nAbortCause\x12\x1b\n\x17\x41\x42ORT_CAUSE_UNSPECIFIED\x10\x00\x12\x18\n\x14\x41\x42ORT_CAUSE_PRODUCER\x10\x01\x12\x17\n\x13\x41\x42ORT_CAUSE_TIMEOUT\x10\x02\x12\x16\n\x12\x41\x42ORT_CAUSE_FENCED\x10\x03\x12\x17\n\x13\x41\x42ORT_CAUSE_SESSION\x10\x04\x12\x18\n\x14\x41\x42ORT_CAUSE_OPERATOR\x10\x05\x12\x17\n\x13\x41\x42ORT_CAUSE_OFFSETS\x10\x06\x42x\n\x0concelogpb.v1B\nTypesProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'oncelogpb.v1.types_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
-  DESCRIPTOR._loaded_options = None
+  _globals['DESCRIPTOR']._loaded_options = None
+  _globals['DESCRIPTOR']._serialized_options = b'\n\014oncelogpb.v1B\nTypesProtoP\001Z\026oncelogpb/v1;oncelogpb\242\002\003OCL\252\002\nOncelog.V1\312\002\nOncelog\\V1\342\002\023Oncelog\\V1\\Metadata\352\002\013Oncelog::V1'
+  _globals['_PRODUCER'].fields_by_name['producer_id']._loaded_options = None
+  _globals['_PRODUCER'].fields_by_name['producer_id']._serialized_options = b'0\001'
+  _globals['_PRODUCER'].fields_by_name['generation']._loaded_options = None
+  _globals['_PRODUCER'].fields_by_name['generation']._serialized_options = b'0\001'
+  _globals['_PART'].fields_by_name['writer']._loaded_options = None
+  _globals['_PART'].fields_by_name['writer']._serialized_options = b'0\001'
   _globals['_MANIFEST_TOPIC'].fields_by_name['partition']._loaded_options = None
   _globals['_MANIFEST_TOPIC'].fields_by_name['partition']._serialized_options = b'\020\001'
   _globals['_MANIFEST_TOPIC'].fields_by_name['writer']._loaded_options = None
-  _globals['_MANIFEST_TOPIC'].fields_by_name['writer']._serialized_options = b'\020\001'
+  _globals['_MANIFEST_TOPIC'].fields_by_name['writer']._serialized_options = b'\020\0010\001'
   _globals['_MANIFEST_TOPIC'].fields_by_name['record_count']._loaded_options = None
   _globals['_MANIFEST_TOPIC'].fields_by_name['record_count']._serialized_options = b'\020\001'
-  _globals['_ENCODING']._serialized_start=1127
-  _globals['_ENCODING']._serialized_end=1205
-  _globals['_VIEW']._serialized_start=1207
-  _globals['_VIEW']._serialized_end=1273
-  _globals['_WAIT']._serialized_start=1275
-  _globals['_WAIT']._serialized_end=1340
-  _globals['_TRANSACTIONSTATE']._serialized_start=1343
-  _globals['_TRANSACTIONSTATE']._serialized_end=1522
-  _globals['_ABORTCAUSE']._serialized_start=1525
-  _globals['_ABORTCAUSE']._serialized_end=1717
+  _globals['_EXPOSEDPART'].fields_by_name['writer']._loaded_options = None
+  _globals['_EXPOSEDPART'].fields_by_name['writer']._serialized_options = b'0\001'
+  _globals['_ENCODING']._serialized_start=1145
+  _globals['_ENCODING']._serialized_end=1223
+  _globals['_VIEW']._serialized_start=1225
+  _globals['_VIEW']._serialized_end=1291
+  _globals['_WAIT']._serialized_start=1293
+  _globals['_WAIT']._serialized_end=1358
+  _globals['_TRANSACTIONSTATE']._serialized_start=1361
+  _globals['_TRANSACTIONSTATE']._serialized_end=1540
+  _globals['_ABORTCAUSE']._serialized_start=1543
+  _globals['_ABORTCAUSE']._serialized_end=1735
   _globals['_PARTITION']._serialized_start=42
   _globals['_PARTITION']._serialized_end=87
   _globals['_HEADER']._serialized_start=89
@@ -58,19 +67,19 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_BATCH']._serialized_start=308
   _globals['_BATCH']._serialized_end=505
   _globals['_PRODUCER']._serialized_start=507
-  _globals['_PRODUCER']._serialized_end=558
-  _globals['_COMMITSEQ']._serialized_start=560
-  _globals['_COMMITSEQ']._serialized_end=602
-  _globals['_PART']._serialized_start=604
-  _globals['_PART']._serialized_end=692
-  _globals['_MANIFEST']._serialized_start=695
-  _globals['_MANIFEST']._serialized_end=847
-  _globals['_MANIFEST_TOPIC']._serialized_start=753
-  _globals['_MANIFEST_TOPIC']._serialized_end=847
-  _globals['_EXPOSEDPART']._serialized_start=850
-  _globals['_EXPOSEDPART']._serialized_end=984
-  _globals['_ENDPOINT']._serialized_start=986
-  _globals['_ENDPOINT']._serialized_end=1024
-  _globals['_LEADER']._serialized_start=1026
-  _globals['_LEADER']._serialized_end=1125
+  _globals['_PRODUCER']._serialized_end=566
+  _globals['_COMMITSEQ']._serialized_start=568
+  _globals['_COMMITSEQ']._serialized_end=610
+  _globals['_PART']._serialized_start=612
+  _globals['_PART']._serialized_end=704
+  _globals['_MANIFEST']._serialized_start=707
+  _globals['_MANIFEST']._serialized_end=861
+  _globals['_MANIFEST_TOPIC']._serialized_start=765
+  _globals['_MANIFEST_TOPIC']._serialized_end=861
+  _globals['_EXPOSEDPART']._serialized_start=864
+  _globals['_EXPOSEDPART']._serialized_end=1002
+  _globals['_ENDPOINT']._serialized_start=1004
+  _globals['_ENDPOINT']._serialized_end=1042
+  _globals['_LEADER']._serialized_start=1044
+  _globals['_LEADER']._serialized_end=1143
 # @@protoc_insertion_point(module_scope)

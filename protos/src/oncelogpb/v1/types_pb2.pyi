@@ -5,6 +5,8 @@ The nouns that every service shares. ARCHITECTURE.md holds the glossary.
 
 Conventions, valid in every file of this package:
   * ids that are UUIDs travel as 16 raw bytes; an empty field means "absent";
+  * ids that are numbers, and generations, are fixed64 and use all 64 bits: JavaScript, whose
+    numbers hold 53, is given strings;
   * times end in _ms (milliseconds) or _us (microseconds) since the Unix epoch, UTC;
   * durations end in _ms; 0 means "the server's default" unless a field says otherwise;
   * ranges are half-open: [first, end).
