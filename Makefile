@@ -44,12 +44,12 @@ format: install ## Format the code
 	$(BIN)/ruff check --fix
 
 .PHONY: check
-check: install drift ## Formatting, lint, types, import contracts, style, deploy/, drift of the stubs
+check: install drift ## Formatting, lint, types, import contracts, style, deploy/, the protos, drift of the stubs
 	$(BIN)/ruff format --check
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	$(BIN)/pytest tests/tidy
+	$(BIN)/pytest -rs tests/tidy
 
 .PHONY: test
 test: check ## All tests: make check, then pytest with real etcd, processes and Spark

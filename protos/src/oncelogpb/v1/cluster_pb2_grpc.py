@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ClusterStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """What every process knows and serves.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -52,10 +53,14 @@ class ClusterStub(object):
 
 
 class ClusterServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """What every process knows and serves.
+    """
 
     def GetMetadata(self, request, context):
         """Cluster id, nodes, and where topics, transaction groups and consumer groups are led.
+
+        To: any process.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -63,6 +68,9 @@ class ClusterServicer(object):
 
     def UncleanElect(self, request, context):
         """Lets a replica lead although it may lack acknowledged records. For operators.
+
+        To: the process of the node that shall lead.
+        Repeated: look who leads first: each election grants an epoch.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -70,6 +78,9 @@ class ClusterServicer(object):
 
     def GetConfig(self, request, context):
         """Settings of the answering process: each value and where it came from.
+
+        To: the process whose settings are wanted.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -102,7 +113,8 @@ def add_ClusterServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Cluster(object):
-    """Missing associated documentation comment in .proto file."""
+    """What every process knows and serves.
+    """
 
     @staticmethod
     def GetMetadata(request,

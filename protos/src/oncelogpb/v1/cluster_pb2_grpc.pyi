@@ -18,52 +18,86 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class ClusterStub:
+    """What every process knows and serves."""
+
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     GetMetadata: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.cluster_pb2.GetMetadataRequest,
         oncelogpb.v1.cluster_pb2.GetMetadataReply,
     ]
-    """Cluster id, nodes, and where topics, transaction groups and consumer groups are led."""
+    """Cluster id, nodes, and where topics, transaction groups and consumer groups are led.
+
+    To: any process.
+    Repeated: changes nothing.
+    """
 
     UncleanElect: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.cluster_pb2.UncleanElectRequest,
         oncelogpb.v1.cluster_pb2.UncleanElectReply,
     ]
-    """Lets a replica lead although it may lack acknowledged records. For operators."""
+    """Lets a replica lead although it may lack acknowledged records. For operators.
+
+    To: the process of the node that shall lead.
+    Repeated: look who leads first: each election grants an epoch.
+    """
 
     GetConfig: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.cluster_pb2.GetConfigRequest,
         oncelogpb.v1.cluster_pb2.GetConfigReply,
     ]
-    """Settings of the answering process: each value and where it came from."""
+    """Settings of the answering process: each value and where it came from.
+
+    To: the process whose settings are wanted.
+    Repeated: changes nothing.
+    """
 
 class ClusterAsyncStub:
+    """What every process knows and serves."""
+
     GetMetadata: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.cluster_pb2.GetMetadataRequest,
         oncelogpb.v1.cluster_pb2.GetMetadataReply,
     ]
-    """Cluster id, nodes, and where topics, transaction groups and consumer groups are led."""
+    """Cluster id, nodes, and where topics, transaction groups and consumer groups are led.
+
+    To: any process.
+    Repeated: changes nothing.
+    """
 
     UncleanElect: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.cluster_pb2.UncleanElectRequest,
         oncelogpb.v1.cluster_pb2.UncleanElectReply,
     ]
-    """Lets a replica lead although it may lack acknowledged records. For operators."""
+    """Lets a replica lead although it may lack acknowledged records. For operators.
+
+    To: the process of the node that shall lead.
+    Repeated: look who leads first: each election grants an epoch.
+    """
 
     GetConfig: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.cluster_pb2.GetConfigRequest,
         oncelogpb.v1.cluster_pb2.GetConfigReply,
     ]
-    """Settings of the answering process: each value and where it came from."""
+    """Settings of the answering process: each value and where it came from.
+
+    To: the process whose settings are wanted.
+    Repeated: changes nothing.
+    """
 
 class ClusterServicer(metaclass=abc.ABCMeta):
+    """What every process knows and serves."""
+
     @abc.abstractmethod
     def GetMetadata(
         self,
         request: oncelogpb.v1.cluster_pb2.GetMetadataRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.cluster_pb2.GetMetadataReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.GetMetadataReply]]:
-        """Cluster id, nodes, and where topics, transaction groups and consumer groups are led."""
+        """Cluster id, nodes, and where topics, transaction groups and consumer groups are led.
+
+        To: any process.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def UncleanElect(
@@ -71,7 +105,11 @@ class ClusterServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.cluster_pb2.UncleanElectRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.cluster_pb2.UncleanElectReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.UncleanElectReply]]:
-        """Lets a replica lead although it may lack acknowledged records. For operators."""
+        """Lets a replica lead although it may lack acknowledged records. For operators.
+
+        To: the process of the node that shall lead.
+        Repeated: look who leads first: each election grants an epoch.
+        """
 
     @abc.abstractmethod
     def GetConfig(
@@ -79,6 +117,10 @@ class ClusterServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.cluster_pb2.GetConfigRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.cluster_pb2.GetConfigReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.GetConfigReply]]:
-        """Settings of the answering process: each value and where it came from."""
+        """Settings of the answering process: each value and where it came from.
+
+        To: the process whose settings are wanted.
+        Repeated: changes nothing.
+        """
 
 def add_ClusterServicer_to_server(servicer: ClusterServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

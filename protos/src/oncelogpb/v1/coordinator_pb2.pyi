@@ -154,7 +154,9 @@ class BeginTransactionReply(google.protobuf.message.Message):
         RESULT_ALREADY_COMMITTED: BeginTransactionReply._Result.ValueType  # 3
         """commit_seq is at or below the last committed one: nothing was opened."""
 
-    class Result(_Result, metaclass=_ResultEnumTypeWrapper): ...
+    class Result(_Result, metaclass=_ResultEnumTypeWrapper):
+        """What became of the request."""
+
     RESULT_UNSPECIFIED: BeginTransactionReply.Result.ValueType  # 0
     RESULT_OPEN: BeginTransactionReply.Result.ValueType  # 1
     """The transaction `tx_id` is open."""
@@ -650,7 +652,9 @@ class Answer(google.protobuf.message.Message):
         VERDICT_NEVER: Answer._Verdict.ValueType  # 7
         """No such transaction of this producer and generation."""
 
-    class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper): ...
+    class Verdict(_Verdict, metaclass=_VerdictEnumTypeWrapper):
+        """What the coordinator knows of the transaction."""
+
     VERDICT_UNSPECIFIED: Answer.Verdict.ValueType  # 0
     VERDICT_LATER: Answer.Verdict.ValueType  # 1
     """Cannot say yet: the TxId is not below this coordinator's high watermark. Ask again."""

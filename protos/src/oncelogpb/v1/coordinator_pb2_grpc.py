@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class CoordinatorStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Producers and transactions.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -82,10 +83,14 @@ class CoordinatorStub(object):
 
 
 class CoordinatorServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Producers and transactions.
+    """
 
     def InitProducer(self, request, context):
         """Registers a producer, or takes it over from an earlier instance (which is fenced).
+
+        To: the coordinator of the transaction group (`group`, else `name`).
+        Repeated: by instance_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -93,6 +98,9 @@ class CoordinatorServicer(object):
 
     def BeginTransaction(self, request, context):
         """Opens a transaction. Repeating a request id returns the same TxId.
+
+        To: the coordinator of the journal partition in the top 16 bits of the producer id.
+        Repeated: by request_id, within a generation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -100,6 +108,9 @@ class CoordinatorServicer(object):
 
     def CommitTransaction(self, request, context):
         """Decides that a transaction commits. Repeating it returns the same answer.
+
+        To: the coordinator of the journal partition in the top 16 bits of the TxId.
+        Repeated: by tx_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -107,6 +118,9 @@ class CoordinatorServicer(object):
 
     def AbortTransaction(self, request, context):
         """Decides that a transaction aborts. Repeating it returns the same answer.
+
+        To: the coordinator of the journal partition in the top 16 bits of the TxId.
+        Repeated: by tx_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -114,6 +128,9 @@ class CoordinatorServicer(object):
 
     def Transact(self, request, context):
         """A whole small transaction in one message.
+
+        To: the coordinator of the journal partition in the top 16 bits of the producer id.
+        Repeated: by request_number, within a generation.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -121,6 +138,9 @@ class CoordinatorServicer(object):
 
     def GetTransaction(self, request, context):
         """What became of a transaction. Never a guess.
+
+        To: the coordinator of the journal partition in the top 16 bits of the TxId.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -128,6 +148,9 @@ class CoordinatorServicer(object):
 
     def ListTransactions(self, request, context):
         """Transactions that are open or whose markers are on their way, for operators.
+
+        To: every coordinator process, each of which lists what it leads.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -135,6 +158,9 @@ class CoordinatorServicer(object):
 
     def AskTransactions(self, request, context):
         """A participant asks what became of transactions it holds data of. For service identities.
+
+        To: the coordinator of `journal_partition`.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -143,6 +169,9 @@ class CoordinatorServicer(object):
     def Stream(self, request_iterator, context):
         """The calls above, many in one message, over one stream. A producer that asked for a session in
         InitProducer holds it on this stream.
+
+        To: whoever leads what its calls are about.
+        Repeated: each of its calls as on its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -205,7 +234,8 @@ def add_CoordinatorServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Coordinator(object):
-    """Missing associated documentation comment in .proto file."""
+    """Producers and transactions.
+    """
 
     @staticmethod
     def InitProducer(request,

@@ -23,54 +23,88 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class CoordinatorStub:
+    """Producers and transactions."""
+
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     InitProducer: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.InitProducerRequest,
         oncelogpb.v1.coordinator_pb2.InitProducerReply,
     ]
-    """Registers a producer, or takes it over from an earlier instance (which is fenced)."""
+    """Registers a producer, or takes it over from an earlier instance (which is fenced).
+
+    To: the coordinator of the transaction group (`group`, else `name`).
+    Repeated: by instance_id.
+    """
 
     BeginTransaction: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.BeginTransactionRequest,
         oncelogpb.v1.coordinator_pb2.BeginTransactionReply,
     ]
-    """Opens a transaction. Repeating a request id returns the same TxId."""
+    """Opens a transaction. Repeating a request id returns the same TxId.
+
+    To: the coordinator of the journal partition in the top 16 bits of the producer id.
+    Repeated: by request_id, within a generation.
+    """
 
     CommitTransaction: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.CommitTransactionRequest,
         oncelogpb.v1.coordinator_pb2.CommitTransactionReply,
     ]
-    """Decides that a transaction commits. Repeating it returns the same answer."""
+    """Decides that a transaction commits. Repeating it returns the same answer.
+
+    To: the coordinator of the journal partition in the top 16 bits of the TxId.
+    Repeated: by tx_id.
+    """
 
     AbortTransaction: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.AbortTransactionRequest,
         oncelogpb.v1.coordinator_pb2.AbortTransactionReply,
     ]
-    """Decides that a transaction aborts. Repeating it returns the same answer."""
+    """Decides that a transaction aborts. Repeating it returns the same answer.
+
+    To: the coordinator of the journal partition in the top 16 bits of the TxId.
+    Repeated: by tx_id.
+    """
 
     Transact: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.TransactRequest,
         oncelogpb.v1.coordinator_pb2.TransactReply,
     ]
-    """A whole small transaction in one message."""
+    """A whole small transaction in one message.
+
+    To: the coordinator of the journal partition in the top 16 bits of the producer id.
+    Repeated: by request_number, within a generation.
+    """
 
     GetTransaction: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.GetTransactionRequest,
         oncelogpb.v1.coordinator_pb2.GetTransactionReply,
     ]
-    """What became of a transaction. Never a guess."""
+    """What became of a transaction. Never a guess.
+
+    To: the coordinator of the journal partition in the top 16 bits of the TxId.
+    Repeated: changes nothing.
+    """
 
     ListTransactions: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.ListTransactionsRequest,
         oncelogpb.v1.coordinator_pb2.ListTransactionsReply,
     ]
-    """Transactions that are open or whose markers are on their way, for operators."""
+    """Transactions that are open or whose markers are on their way, for operators.
+
+    To: every coordinator process, each of which lists what it leads.
+    Repeated: changes nothing.
+    """
 
     AskTransactions: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.AskTransactionsRequest,
         oncelogpb.v1.coordinator_pb2.AskTransactionsReply,
     ]
-    """A participant asks what became of transactions it holds data of. For service identities."""
+    """A participant asks what became of transactions it holds data of. For service identities.
+
+    To: the coordinator of `journal_partition`.
+    Repeated: changes nothing.
+    """
 
     Stream: grpc.StreamStreamMultiCallable[
         oncelogpb.v1.coordinator_pb2.CoordinatorCalls,
@@ -78,56 +112,93 @@ class CoordinatorStub:
     ]
     """The calls above, many in one message, over one stream. A producer that asked for a session in
     InitProducer holds it on this stream.
+
+    To: whoever leads what its calls are about.
+    Repeated: each of its calls as on its own.
     """
 
 class CoordinatorAsyncStub:
+    """Producers and transactions."""
+
     InitProducer: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.InitProducerRequest,
         oncelogpb.v1.coordinator_pb2.InitProducerReply,
     ]
-    """Registers a producer, or takes it over from an earlier instance (which is fenced)."""
+    """Registers a producer, or takes it over from an earlier instance (which is fenced).
+
+    To: the coordinator of the transaction group (`group`, else `name`).
+    Repeated: by instance_id.
+    """
 
     BeginTransaction: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.BeginTransactionRequest,
         oncelogpb.v1.coordinator_pb2.BeginTransactionReply,
     ]
-    """Opens a transaction. Repeating a request id returns the same TxId."""
+    """Opens a transaction. Repeating a request id returns the same TxId.
+
+    To: the coordinator of the journal partition in the top 16 bits of the producer id.
+    Repeated: by request_id, within a generation.
+    """
 
     CommitTransaction: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.CommitTransactionRequest,
         oncelogpb.v1.coordinator_pb2.CommitTransactionReply,
     ]
-    """Decides that a transaction commits. Repeating it returns the same answer."""
+    """Decides that a transaction commits. Repeating it returns the same answer.
+
+    To: the coordinator of the journal partition in the top 16 bits of the TxId.
+    Repeated: by tx_id.
+    """
 
     AbortTransaction: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.AbortTransactionRequest,
         oncelogpb.v1.coordinator_pb2.AbortTransactionReply,
     ]
-    """Decides that a transaction aborts. Repeating it returns the same answer."""
+    """Decides that a transaction aborts. Repeating it returns the same answer.
+
+    To: the coordinator of the journal partition in the top 16 bits of the TxId.
+    Repeated: by tx_id.
+    """
 
     Transact: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.TransactRequest,
         oncelogpb.v1.coordinator_pb2.TransactReply,
     ]
-    """A whole small transaction in one message."""
+    """A whole small transaction in one message.
+
+    To: the coordinator of the journal partition in the top 16 bits of the producer id.
+    Repeated: by request_number, within a generation.
+    """
 
     GetTransaction: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.GetTransactionRequest,
         oncelogpb.v1.coordinator_pb2.GetTransactionReply,
     ]
-    """What became of a transaction. Never a guess."""
+    """What became of a transaction. Never a guess.
+
+    To: the coordinator of the journal partition in the top 16 bits of the TxId.
+    Repeated: changes nothing.
+    """
 
     ListTransactions: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.ListTransactionsRequest,
         oncelogpb.v1.coordinator_pb2.ListTransactionsReply,
     ]
-    """Transactions that are open or whose markers are on their way, for operators."""
+    """Transactions that are open or whose markers are on their way, for operators.
+
+    To: every coordinator process, each of which lists what it leads.
+    Repeated: changes nothing.
+    """
 
     AskTransactions: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.coordinator_pb2.AskTransactionsRequest,
         oncelogpb.v1.coordinator_pb2.AskTransactionsReply,
     ]
-    """A participant asks what became of transactions it holds data of. For service identities."""
+    """A participant asks what became of transactions it holds data of. For service identities.
+
+    To: the coordinator of `journal_partition`.
+    Repeated: changes nothing.
+    """
 
     Stream: grpc.aio.StreamStreamMultiCallable[
         oncelogpb.v1.coordinator_pb2.CoordinatorCalls,
@@ -135,16 +206,25 @@ class CoordinatorAsyncStub:
     ]
     """The calls above, many in one message, over one stream. A producer that asked for a session in
     InitProducer holds it on this stream.
+
+    To: whoever leads what its calls are about.
+    Repeated: each of its calls as on its own.
     """
 
 class CoordinatorServicer(metaclass=abc.ABCMeta):
+    """Producers and transactions."""
+
     @abc.abstractmethod
     def InitProducer(
         self,
         request: oncelogpb.v1.coordinator_pb2.InitProducerRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.coordinator_pb2.InitProducerReply, collections.abc.Awaitable[oncelogpb.v1.coordinator_pb2.InitProducerReply]]:
-        """Registers a producer, or takes it over from an earlier instance (which is fenced)."""
+        """Registers a producer, or takes it over from an earlier instance (which is fenced).
+
+        To: the coordinator of the transaction group (`group`, else `name`).
+        Repeated: by instance_id.
+        """
 
     @abc.abstractmethod
     def BeginTransaction(
@@ -152,7 +232,11 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.coordinator_pb2.BeginTransactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.coordinator_pb2.BeginTransactionReply, collections.abc.Awaitable[oncelogpb.v1.coordinator_pb2.BeginTransactionReply]]:
-        """Opens a transaction. Repeating a request id returns the same TxId."""
+        """Opens a transaction. Repeating a request id returns the same TxId.
+
+        To: the coordinator of the journal partition in the top 16 bits of the producer id.
+        Repeated: by request_id, within a generation.
+        """
 
     @abc.abstractmethod
     def CommitTransaction(
@@ -160,7 +244,11 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.coordinator_pb2.CommitTransactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.coordinator_pb2.CommitTransactionReply, collections.abc.Awaitable[oncelogpb.v1.coordinator_pb2.CommitTransactionReply]]:
-        """Decides that a transaction commits. Repeating it returns the same answer."""
+        """Decides that a transaction commits. Repeating it returns the same answer.
+
+        To: the coordinator of the journal partition in the top 16 bits of the TxId.
+        Repeated: by tx_id.
+        """
 
     @abc.abstractmethod
     def AbortTransaction(
@@ -168,7 +256,11 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.coordinator_pb2.AbortTransactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.coordinator_pb2.AbortTransactionReply, collections.abc.Awaitable[oncelogpb.v1.coordinator_pb2.AbortTransactionReply]]:
-        """Decides that a transaction aborts. Repeating it returns the same answer."""
+        """Decides that a transaction aborts. Repeating it returns the same answer.
+
+        To: the coordinator of the journal partition in the top 16 bits of the TxId.
+        Repeated: by tx_id.
+        """
 
     @abc.abstractmethod
     def Transact(
@@ -176,7 +268,11 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.coordinator_pb2.TransactRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.coordinator_pb2.TransactReply, collections.abc.Awaitable[oncelogpb.v1.coordinator_pb2.TransactReply]]:
-        """A whole small transaction in one message."""
+        """A whole small transaction in one message.
+
+        To: the coordinator of the journal partition in the top 16 bits of the producer id.
+        Repeated: by request_number, within a generation.
+        """
 
     @abc.abstractmethod
     def GetTransaction(
@@ -184,7 +280,11 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.coordinator_pb2.GetTransactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.coordinator_pb2.GetTransactionReply, collections.abc.Awaitable[oncelogpb.v1.coordinator_pb2.GetTransactionReply]]:
-        """What became of a transaction. Never a guess."""
+        """What became of a transaction. Never a guess.
+
+        To: the coordinator of the journal partition in the top 16 bits of the TxId.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def ListTransactions(
@@ -192,7 +292,11 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.coordinator_pb2.ListTransactionsRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.coordinator_pb2.ListTransactionsReply, collections.abc.Awaitable[oncelogpb.v1.coordinator_pb2.ListTransactionsReply]]:
-        """Transactions that are open or whose markers are on their way, for operators."""
+        """Transactions that are open or whose markers are on their way, for operators.
+
+        To: every coordinator process, each of which lists what it leads.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def AskTransactions(
@@ -200,7 +304,11 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.coordinator_pb2.AskTransactionsRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.coordinator_pb2.AskTransactionsReply, collections.abc.Awaitable[oncelogpb.v1.coordinator_pb2.AskTransactionsReply]]:
-        """A participant asks what became of transactions it holds data of. For service identities."""
+        """A participant asks what became of transactions it holds data of. For service identities.
+
+        To: the coordinator of `journal_partition`.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def Stream(
@@ -210,6 +318,9 @@ class CoordinatorServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[collections.abc.Iterator[oncelogpb.v1.coordinator_pb2.CoordinatorAnswers], collections.abc.AsyncIterator[oncelogpb.v1.coordinator_pb2.CoordinatorAnswers]]:
         """The calls above, many in one message, over one stream. A producer that asked for a session in
         InitProducer holds it on this stream.
+
+        To: whoever leads what its calls are about.
+        Repeated: each of its calls as on its own.
         """
 
 def add_CoordinatorServicer_to_server(servicer: CoordinatorServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -139,7 +139,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """--- Who may. Nothing happened. ---"""
     REASON_PERMISSION_DENIED: _Reason.ValueType  # 91
 
-class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper): ...
+class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
+    """Why a call, or a part of it, was refused."""
 
 REASON_UNSPECIFIED: Reason.ValueType  # 0
 REASON_INVALID_ARGUMENT: Reason.ValueType  # 1

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class OffsetManagerStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Positions of consumer groups.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -72,10 +73,14 @@ class OffsetManagerStub(object):
 
 
 class OffsetManagerServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Positions of consumer groups.
+    """
 
     def CommitOffsets(self, request, context):
         """Commits offsets outside of a transaction.
+
+        To: the offset manager of the consumer group.
+        Repeated: by the same `from` and `to`, as long as nobody else has moved the position.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -84,6 +89,9 @@ class OffsetManagerServicer(object):
     def CommitTransactionOffsets(self, request, context):
         """Makes offsets pending under a transaction; its marker decides. Idempotent: the same offsets under
         the same TxId again are OK.
+
+        To: the offset manager of the consumer group.
+        Repeated: by tx_id and the same offsets.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -91,6 +99,9 @@ class OffsetManagerServicer(object):
 
     def FetchOffsets(self, request, context):
         """What is committed.
+
+        To: the offset manager of the consumer group.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -98,6 +109,9 @@ class OffsetManagerServicer(object):
 
     def ListGroups(self, request, context):
         """Groups that this process leads, for operators.
+
+        To: every offset manager process, each of which lists what it leads.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -105,6 +119,9 @@ class OffsetManagerServicer(object):
 
     def DeleteGroup(self, request, context):
         """Forgets a group's committed offsets; refused while any of them is pending.
+
+        To: the offset manager of the consumer group.
+        Repeated: look first: a repeat of what was done is NOT_FOUND.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -112,6 +129,9 @@ class OffsetManagerServicer(object):
 
     def Heartbeat(self, request, context):
         """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED.
+
+        To: the offset manager of the consumer group.
+        Repeated: not built.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -119,6 +139,9 @@ class OffsetManagerServicer(object):
 
     def Stream(self, request_iterator, context):
         """The hot calls above, many in one message, over one stream.
+
+        To: whoever leads what its calls are about.
+        Repeated: each of its calls as on its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -171,7 +194,8 @@ def add_OffsetManagerServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class OffsetManager(object):
-    """Missing associated documentation comment in .proto file."""
+    """Positions of consumer groups.
+    """
 
     @staticmethod
     def CommitOffsets(request,

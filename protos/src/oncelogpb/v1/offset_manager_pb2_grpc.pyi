@@ -20,12 +20,18 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class OffsetManagerStub:
+    """Positions of consumer groups."""
+
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     CommitOffsets: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.CommitOffsetsRequest,
         oncelogpb.v1.offset_manager_pb2.CommitOffsetsReply,
     ]
-    """Commits offsets outside of a transaction."""
+    """Commits offsets outside of a transaction.
+
+    To: the offset manager of the consumer group.
+    Repeated: by the same `from` and `to`, as long as nobody else has moved the position.
+    """
 
     CommitTransactionOffsets: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.CommitTransactionOffsetsRequest,
@@ -33,44 +39,73 @@ class OffsetManagerStub:
     ]
     """Makes offsets pending under a transaction; its marker decides. Idempotent: the same offsets under
     the same TxId again are OK.
+
+    To: the offset manager of the consumer group.
+    Repeated: by tx_id and the same offsets.
     """
 
     FetchOffsets: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.FetchOffsetsRequest,
         oncelogpb.v1.offset_manager_pb2.FetchOffsetsReply,
     ]
-    """What is committed."""
+    """What is committed.
+
+    To: the offset manager of the consumer group.
+    Repeated: changes nothing.
+    """
 
     ListGroups: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.ListGroupsRequest,
         oncelogpb.v1.offset_manager_pb2.ListGroupsReply,
     ]
-    """Groups that this process leads, for operators."""
+    """Groups that this process leads, for operators.
+
+    To: every offset manager process, each of which lists what it leads.
+    Repeated: changes nothing.
+    """
 
     DeleteGroup: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.DeleteGroupRequest,
         oncelogpb.v1.offset_manager_pb2.DeleteGroupReply,
     ]
-    """Forgets a group's committed offsets; refused while any of them is pending."""
+    """Forgets a group's committed offsets; refused while any of them is pending.
+
+    To: the offset manager of the consumer group.
+    Repeated: look first: a repeat of what was done is NOT_FOUND.
+    """
 
     Heartbeat: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.HeartbeatRequest,
         oncelogpb.v1.offset_manager_pb2.HeartbeatReply,
     ]
-    """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED."""
+    """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED.
+
+    To: the offset manager of the consumer group.
+    Repeated: not built.
+    """
 
     Stream: grpc.StreamStreamMultiCallable[
         oncelogpb.v1.offset_manager_pb2.OffsetManagerCalls,
         oncelogpb.v1.offset_manager_pb2.OffsetManagerAnswers,
     ]
-    """The hot calls above, many in one message, over one stream."""
+    """The hot calls above, many in one message, over one stream.
+
+    To: whoever leads what its calls are about.
+    Repeated: each of its calls as on its own.
+    """
 
 class OffsetManagerAsyncStub:
+    """Positions of consumer groups."""
+
     CommitOffsets: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.CommitOffsetsRequest,
         oncelogpb.v1.offset_manager_pb2.CommitOffsetsReply,
     ]
-    """Commits offsets outside of a transaction."""
+    """Commits offsets outside of a transaction.
+
+    To: the offset manager of the consumer group.
+    Repeated: by the same `from` and `to`, as long as nobody else has moved the position.
+    """
 
     CommitTransactionOffsets: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.CommitTransactionOffsetsRequest,
@@ -78,46 +113,75 @@ class OffsetManagerAsyncStub:
     ]
     """Makes offsets pending under a transaction; its marker decides. Idempotent: the same offsets under
     the same TxId again are OK.
+
+    To: the offset manager of the consumer group.
+    Repeated: by tx_id and the same offsets.
     """
 
     FetchOffsets: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.FetchOffsetsRequest,
         oncelogpb.v1.offset_manager_pb2.FetchOffsetsReply,
     ]
-    """What is committed."""
+    """What is committed.
+
+    To: the offset manager of the consumer group.
+    Repeated: changes nothing.
+    """
 
     ListGroups: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.ListGroupsRequest,
         oncelogpb.v1.offset_manager_pb2.ListGroupsReply,
     ]
-    """Groups that this process leads, for operators."""
+    """Groups that this process leads, for operators.
+
+    To: every offset manager process, each of which lists what it leads.
+    Repeated: changes nothing.
+    """
 
     DeleteGroup: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.DeleteGroupRequest,
         oncelogpb.v1.offset_manager_pb2.DeleteGroupReply,
     ]
-    """Forgets a group's committed offsets; refused while any of them is pending."""
+    """Forgets a group's committed offsets; refused while any of them is pending.
+
+    To: the offset manager of the consumer group.
+    Repeated: look first: a repeat of what was done is NOT_FOUND.
+    """
 
     Heartbeat: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.HeartbeatRequest,
         oncelogpb.v1.offset_manager_pb2.HeartbeatReply,
     ]
-    """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED."""
+    """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED.
+
+    To: the offset manager of the consumer group.
+    Repeated: not built.
+    """
 
     Stream: grpc.aio.StreamStreamMultiCallable[
         oncelogpb.v1.offset_manager_pb2.OffsetManagerCalls,
         oncelogpb.v1.offset_manager_pb2.OffsetManagerAnswers,
     ]
-    """The hot calls above, many in one message, over one stream."""
+    """The hot calls above, many in one message, over one stream.
+
+    To: whoever leads what its calls are about.
+    Repeated: each of its calls as on its own.
+    """
 
 class OffsetManagerServicer(metaclass=abc.ABCMeta):
+    """Positions of consumer groups."""
+
     @abc.abstractmethod
     def CommitOffsets(
         self,
         request: oncelogpb.v1.offset_manager_pb2.CommitOffsetsRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.CommitOffsetsReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.CommitOffsetsReply]]:
-        """Commits offsets outside of a transaction."""
+        """Commits offsets outside of a transaction.
+
+        To: the offset manager of the consumer group.
+        Repeated: by the same `from` and `to`, as long as nobody else has moved the position.
+        """
 
     @abc.abstractmethod
     def CommitTransactionOffsets(
@@ -127,6 +191,9 @@ class OffsetManagerServicer(metaclass=abc.ABCMeta):
     ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.CommitTransactionOffsetsReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.CommitTransactionOffsetsReply]]:
         """Makes offsets pending under a transaction; its marker decides. Idempotent: the same offsets under
         the same TxId again are OK.
+
+        To: the offset manager of the consumer group.
+        Repeated: by tx_id and the same offsets.
         """
 
     @abc.abstractmethod
@@ -135,7 +202,11 @@ class OffsetManagerServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.offset_manager_pb2.FetchOffsetsRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.FetchOffsetsReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.FetchOffsetsReply]]:
-        """What is committed."""
+        """What is committed.
+
+        To: the offset manager of the consumer group.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def ListGroups(
@@ -143,7 +214,11 @@ class OffsetManagerServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.offset_manager_pb2.ListGroupsRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.ListGroupsReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.ListGroupsReply]]:
-        """Groups that this process leads, for operators."""
+        """Groups that this process leads, for operators.
+
+        To: every offset manager process, each of which lists what it leads.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def DeleteGroup(
@@ -151,7 +226,11 @@ class OffsetManagerServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.offset_manager_pb2.DeleteGroupRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.DeleteGroupReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.DeleteGroupReply]]:
-        """Forgets a group's committed offsets; refused while any of them is pending."""
+        """Forgets a group's committed offsets; refused while any of them is pending.
+
+        To: the offset manager of the consumer group.
+        Repeated: look first: a repeat of what was done is NOT_FOUND.
+        """
 
     @abc.abstractmethod
     def Heartbeat(
@@ -159,7 +238,11 @@ class OffsetManagerServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.offset_manager_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.HeartbeatReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.HeartbeatReply]]:
-        """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED."""
+        """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED.
+
+        To: the offset manager of the consumer group.
+        Repeated: not built.
+        """
 
     @abc.abstractmethod
     def Stream(
@@ -167,6 +250,10 @@ class OffsetManagerServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[oncelogpb.v1.offset_manager_pb2.OffsetManagerCalls],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[oncelogpb.v1.offset_manager_pb2.OffsetManagerAnswers], collections.abc.AsyncIterator[oncelogpb.v1.offset_manager_pb2.OffsetManagerAnswers]]:
-        """The hot calls above, many in one message, over one stream."""
+        """The hot calls above, many in one message, over one stream.
+
+        To: whoever leads what its calls are about.
+        Repeated: each of its calls as on its own.
+        """
 
 def add_OffsetManagerServicer_to_server(servicer: OffsetManagerServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -33,7 +33,8 @@ class _MarkerKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enu
     MARKER_KIND_COMMITTED: _MarkerKind.ValueType  # 1
     MARKER_KIND_ABORTED: _MarkerKind.ValueType  # 2
 
-class MarkerKind(_MarkerKind, metaclass=_MarkerKindEnumTypeWrapper): ...
+class MarkerKind(_MarkerKind, metaclass=_MarkerKindEnumTypeWrapper):
+    """Which outcome a marker brings."""
 
 MARKER_KIND_UNSPECIFIED: MarkerKind.ValueType  # 0
 MARKER_KIND_COMMITTED: MarkerKind.ValueType  # 1
@@ -169,7 +170,9 @@ class MarkerResult(google.protobuf.message.Message):
         STATUS_GONE: MarkerResult._Status.ValueType  # 3
         """The topic is gone: done."""
 
-    class Status(_Status, metaclass=_StatusEnumTypeWrapper): ...
+    class Status(_Status, metaclass=_StatusEnumTypeWrapper):
+        """What became of a marker."""
+
     STATUS_UNSPECIFIED: MarkerResult.Status.ValueType  # 0
     STATUS_APPLIED: MarkerResult.Status.ValueType  # 1
     """Durable here (now or before)."""

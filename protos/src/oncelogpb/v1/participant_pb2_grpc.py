@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ParticipantStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Takes the outcomes of transactions.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -47,10 +48,14 @@ class ParticipantStub(object):
 
 
 class ParticipantServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Takes the outcomes of transactions.
+    """
 
     def WriteMarkers(self, request, context):
         """Brings outcomes to partitions, in PREPARE order. Idempotent by PREPARE offset.
+
+        To: the leader of each partition; for service identities.
+        Repeated: by PREPARE offset.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -58,6 +63,9 @@ class ParticipantServicer(object):
 
     def Stream(self, request_iterator, context):
         """The same, many calls over one stream.
+
+        To: whoever leads what its calls are about.
+        Repeated: each of its calls as on its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -85,7 +93,8 @@ def add_ParticipantServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Participant(object):
-    """Missing associated documentation comment in .proto file."""
+    """Takes the outcomes of transactions.
+    """
 
     @staticmethod
     def WriteMarkers(request,

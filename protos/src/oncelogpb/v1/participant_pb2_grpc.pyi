@@ -20,40 +20,66 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class ParticipantStub:
+    """Takes the outcomes of transactions."""
+
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     WriteMarkers: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.participant_pb2.WriteMarkersRequest,
         oncelogpb.v1.participant_pb2.WriteMarkersReply,
     ]
-    """Brings outcomes to partitions, in PREPARE order. Idempotent by PREPARE offset."""
+    """Brings outcomes to partitions, in PREPARE order. Idempotent by PREPARE offset.
+
+    To: the leader of each partition; for service identities.
+    Repeated: by PREPARE offset.
+    """
 
     Stream: grpc.StreamStreamMultiCallable[
         oncelogpb.v1.participant_pb2.ParticipantCalls,
         oncelogpb.v1.participant_pb2.ParticipantAnswers,
     ]
-    """The same, many calls over one stream."""
+    """The same, many calls over one stream.
+
+    To: whoever leads what its calls are about.
+    Repeated: each of its calls as on its own.
+    """
 
 class ParticipantAsyncStub:
+    """Takes the outcomes of transactions."""
+
     WriteMarkers: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.participant_pb2.WriteMarkersRequest,
         oncelogpb.v1.participant_pb2.WriteMarkersReply,
     ]
-    """Brings outcomes to partitions, in PREPARE order. Idempotent by PREPARE offset."""
+    """Brings outcomes to partitions, in PREPARE order. Idempotent by PREPARE offset.
+
+    To: the leader of each partition; for service identities.
+    Repeated: by PREPARE offset.
+    """
 
     Stream: grpc.aio.StreamStreamMultiCallable[
         oncelogpb.v1.participant_pb2.ParticipantCalls,
         oncelogpb.v1.participant_pb2.ParticipantAnswers,
     ]
-    """The same, many calls over one stream."""
+    """The same, many calls over one stream.
+
+    To: whoever leads what its calls are about.
+    Repeated: each of its calls as on its own.
+    """
 
 class ParticipantServicer(metaclass=abc.ABCMeta):
+    """Takes the outcomes of transactions."""
+
     @abc.abstractmethod
     def WriteMarkers(
         self,
         request: oncelogpb.v1.participant_pb2.WriteMarkersRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.participant_pb2.WriteMarkersReply, collections.abc.Awaitable[oncelogpb.v1.participant_pb2.WriteMarkersReply]]:
-        """Brings outcomes to partitions, in PREPARE order. Idempotent by PREPARE offset."""
+        """Brings outcomes to partitions, in PREPARE order. Idempotent by PREPARE offset.
+
+        To: the leader of each partition; for service identities.
+        Repeated: by PREPARE offset.
+        """
 
     @abc.abstractmethod
     def Stream(
@@ -61,6 +87,10 @@ class ParticipantServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[oncelogpb.v1.participant_pb2.ParticipantCalls],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[oncelogpb.v1.participant_pb2.ParticipantAnswers], collections.abc.AsyncIterator[oncelogpb.v1.participant_pb2.ParticipantAnswers]]:
-        """The same, many calls over one stream."""
+        """The same, many calls over one stream.
+
+        To: whoever leads what its calls are about.
+        Repeated: each of its calls as on its own.
+        """
 
 def add_ParticipantServicer_to_server(servicer: ParticipantServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

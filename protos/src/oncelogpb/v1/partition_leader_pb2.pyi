@@ -36,7 +36,8 @@ class _IsolationEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ISOLATION_RAW: _Isolation.ValueType  # 3
     """The journal with markers; positions are journal offsets."""
 
-class Isolation(_Isolation, metaclass=_IsolationEnumTypeWrapper): ...
+class Isolation(_Isolation, metaclass=_IsolationEnumTypeWrapper):
+    """Which records a reader sees, and in which order."""
 
 ISOLATION_UNSPECIFIED: Isolation.ValueType  # 0
 """Same as ISOLATION_COMMITTED."""
@@ -61,7 +62,8 @@ class _FormatEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     FORMAT_ROWS: _Format.ValueType  # 2
     """Every batch as Rows, for languages without Arrow."""
 
-class Format(_Format, metaclass=_FormatEnumTypeWrapper): ...
+class Format(_Format, metaclass=_FormatEnumTypeWrapper):
+    """In which encoding batches are returned."""
 
 FORMAT_UNSPECIFIED: Format.ValueType  # 0
 """Same as FORMAT_STORED."""
@@ -242,7 +244,9 @@ class FetchedBatch(google.protobuf.message.Message):
         KIND_CONTROL: FetchedBatch._Kind.ValueType  # 6
         """RAW only: what a reader may skip (the start of an epoch, a resolution)."""
 
-    class Kind(_Kind, metaclass=_KindEnumTypeWrapper): ...
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """What a batch of a RAW read is; everything else is DATA."""
+
     KIND_UNSPECIFIED: FetchedBatch.Kind.ValueType  # 0
     KIND_DATA: FetchedBatch.Kind.ValueType  # 1
     KIND_COMMITTED: FetchedBatch.Kind.ValueType  # 2
@@ -824,7 +828,9 @@ class ResolveTransactionRequest(google.protobuf.message.Message):
         ACTION_EXPOSE: ResolveTransactionRequest._Action.ValueType  # 2
         """Expose what it holds, although the counts differ."""
 
-    class Action(_Action, metaclass=_ActionEnumTypeWrapper): ...
+    class Action(_Action, metaclass=_ActionEnumTypeWrapper):
+        """How the damaged part ends."""
+
     ACTION_UNSPECIFIED: ResolveTransactionRequest.Action.ValueType  # 0
     ACTION_DROP: ResolveTransactionRequest.Action.ValueType  # 1
     """Drop what the damaged part holds here."""

@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class PartitionLeaderStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """Records, and the topics that they lie in.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -97,10 +98,14 @@ class PartitionLeaderStub(object):
 
 
 class PartitionLeaderServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """Records, and the topics that they lie in.
+    """
 
     def Produce(self, request, context):
         """Appends batches, plain or of a transaction. Answered when they are durable.
+
+        To: the leader of each partition.
+        Repeated: by sequence: of (TxId, writer, partition), or of (producer id, partition).
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -108,6 +113,9 @@ class PartitionLeaderServicer(object):
 
     def Fetch(self, request, context):
         """Reads from several partitions; waits up to max_wait_ms for something to come (a long poll).
+
+        To: the leader of each partition.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -115,6 +123,9 @@ class PartitionLeaderServicer(object):
 
     def Subscribe(self, request, context):
         """Reads on and on; the transport's flow control is the back-pressure.
+
+        To: the leader of each partition.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -122,43 +133,69 @@ class PartitionLeaderServicer(object):
 
     def ListOffsets(self, request, context):
         """Earliest, latest and by-time offsets.
+
+        To: the leader of each partition.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def CreateTopic(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Creates a topic. Its partitions have no leader yet when this is answered: ask until they do.
+
+        To: any partition leader process.
+        Repeated: look first: a repeat of what was done is TOPIC_EXISTS.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DescribeTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Topics by name or id. An unknown one is UNKNOWN_TOPIC (GetMetadata leaves it out).
+
+        To: any partition leader process.
+        Repeated: changes nothing.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListTopics(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """All topics.
+
+        To: any partition leader process.
+        Repeated: changes nothing.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def AlterTopic(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Changes settings of a topic.
+
+        To: any partition leader process.
+        Repeated: the same settings again change nothing.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def DeleteTopic(self, request, context):
-        """Missing associated documentation comment in .proto file."""
+        """Deletes a topic and its records. One that is created under its name later is another topic.
+
+        To: any partition leader process.
+        Repeated: look first: a repeat of what was done is UNKNOWN_TOPIC.
+        """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ResolveTransaction(self, request, context):
         """Ends a damaged part (see DAMAGED), for operators.
+
+        To: the leader of the partition.
+        Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -166,6 +203,9 @@ class PartitionLeaderServicer(object):
 
     def DescribeJournals(self, request, context):
         """How the journals that this process leads stand, for operators.
+
+        To: every partition leader process, or the leaders of the partitions that are named.
+        Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -173,6 +213,9 @@ class PartitionLeaderServicer(object):
 
     def Stream(self, request_iterator, context):
         """The hot calls above, many in one message, over one stream.
+
+        To: whoever leads what its calls are about.
+        Repeated: each of its calls as on its own.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -250,7 +293,8 @@ def add_PartitionLeaderServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class PartitionLeader(object):
-    """Missing associated documentation comment in .proto file."""
+    """Records, and the topics that they lie in.
+    """
 
     @staticmethod
     def Produce(request,

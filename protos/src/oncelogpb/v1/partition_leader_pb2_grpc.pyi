@@ -18,150 +18,266 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class PartitionLeaderStub:
+    """Records, and the topics that they lie in."""
+
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     Produce: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.ProduceRequest,
         oncelogpb.v1.partition_leader_pb2.ProduceReply,
     ]
-    """Appends batches, plain or of a transaction. Answered when they are durable."""
+    """Appends batches, plain or of a transaction. Answered when they are durable.
+
+    To: the leader of each partition.
+    Repeated: by sequence: of (TxId, writer, partition), or of (producer id, partition).
+    """
 
     Fetch: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.FetchRequest,
         oncelogpb.v1.partition_leader_pb2.FetchReply,
     ]
-    """Reads from several partitions; waits up to max_wait_ms for something to come (a long poll)."""
+    """Reads from several partitions; waits up to max_wait_ms for something to come (a long poll).
+
+    To: the leader of each partition.
+    Repeated: changes nothing.
+    """
 
     Subscribe: grpc.UnaryStreamMultiCallable[
         oncelogpb.v1.partition_leader_pb2.SubscribeRequest,
         oncelogpb.v1.partition_leader_pb2.FetchReply,
     ]
-    """Reads on and on; the transport's flow control is the back-pressure."""
+    """Reads on and on; the transport's flow control is the back-pressure.
+
+    To: the leader of each partition.
+    Repeated: changes nothing.
+    """
 
     ListOffsets: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.ListOffsetsRequest,
         oncelogpb.v1.partition_leader_pb2.ListOffsetsReply,
     ]
-    """Earliest, latest and by-time offsets."""
+    """Earliest, latest and by-time offsets.
+
+    To: the leader of each partition.
+    Repeated: changes nothing.
+    """
 
     CreateTopic: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.CreateTopicRequest,
         oncelogpb.v1.partition_leader_pb2.CreateTopicReply,
     ]
+    """Creates a topic. Its partitions have no leader yet when this is answered: ask until they do.
+
+    To: any partition leader process.
+    Repeated: look first: a repeat of what was done is TOPIC_EXISTS.
+    """
 
     DescribeTopics: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.DescribeTopicsRequest,
         oncelogpb.v1.partition_leader_pb2.DescribeTopicsReply,
     ]
+    """Topics by name or id. An unknown one is UNKNOWN_TOPIC (GetMetadata leaves it out).
+
+    To: any partition leader process.
+    Repeated: changes nothing.
+    """
 
     ListTopics: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.ListTopicsRequest,
         oncelogpb.v1.partition_leader_pb2.ListTopicsReply,
     ]
+    """All topics.
+
+    To: any partition leader process.
+    Repeated: changes nothing.
+    """
 
     AlterTopic: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.AlterTopicRequest,
         oncelogpb.v1.partition_leader_pb2.AlterTopicReply,
     ]
+    """Changes settings of a topic.
+
+    To: any partition leader process.
+    Repeated: the same settings again change nothing.
+    """
 
     DeleteTopic: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.DeleteTopicRequest,
         oncelogpb.v1.partition_leader_pb2.DeleteTopicReply,
     ]
+    """Deletes a topic and its records. One that is created under its name later is another topic.
+
+    To: any partition leader process.
+    Repeated: look first: a repeat of what was done is UNKNOWN_TOPIC.
+    """
 
     ResolveTransaction: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.ResolveTransactionRequest,
         oncelogpb.v1.partition_leader_pb2.ResolveTransactionReply,
     ]
-    """Ends a damaged part (see DAMAGED), for operators."""
+    """Ends a damaged part (see DAMAGED), for operators.
+
+    To: the leader of the partition.
+    Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
+    """
 
     DescribeJournals: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.DescribeJournalsRequest,
         oncelogpb.v1.partition_leader_pb2.DescribeJournalsReply,
     ]
-    """How the journals that this process leads stand, for operators."""
+    """How the journals that this process leads stand, for operators.
+
+    To: every partition leader process, or the leaders of the partitions that are named.
+    Repeated: changes nothing.
+    """
 
     Stream: grpc.StreamStreamMultiCallable[
         oncelogpb.v1.partition_leader_pb2.PartitionLeaderCalls,
         oncelogpb.v1.partition_leader_pb2.PartitionLeaderAnswers,
     ]
-    """The hot calls above, many in one message, over one stream."""
+    """The hot calls above, many in one message, over one stream.
+
+    To: whoever leads what its calls are about.
+    Repeated: each of its calls as on its own.
+    """
 
 class PartitionLeaderAsyncStub:
+    """Records, and the topics that they lie in."""
+
     Produce: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.ProduceRequest,
         oncelogpb.v1.partition_leader_pb2.ProduceReply,
     ]
-    """Appends batches, plain or of a transaction. Answered when they are durable."""
+    """Appends batches, plain or of a transaction. Answered when they are durable.
+
+    To: the leader of each partition.
+    Repeated: by sequence: of (TxId, writer, partition), or of (producer id, partition).
+    """
 
     Fetch: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.FetchRequest,
         oncelogpb.v1.partition_leader_pb2.FetchReply,
     ]
-    """Reads from several partitions; waits up to max_wait_ms for something to come (a long poll)."""
+    """Reads from several partitions; waits up to max_wait_ms for something to come (a long poll).
+
+    To: the leader of each partition.
+    Repeated: changes nothing.
+    """
 
     Subscribe: grpc.aio.UnaryStreamMultiCallable[
         oncelogpb.v1.partition_leader_pb2.SubscribeRequest,
         oncelogpb.v1.partition_leader_pb2.FetchReply,
     ]
-    """Reads on and on; the transport's flow control is the back-pressure."""
+    """Reads on and on; the transport's flow control is the back-pressure.
+
+    To: the leader of each partition.
+    Repeated: changes nothing.
+    """
 
     ListOffsets: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.ListOffsetsRequest,
         oncelogpb.v1.partition_leader_pb2.ListOffsetsReply,
     ]
-    """Earliest, latest and by-time offsets."""
+    """Earliest, latest and by-time offsets.
+
+    To: the leader of each partition.
+    Repeated: changes nothing.
+    """
 
     CreateTopic: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.CreateTopicRequest,
         oncelogpb.v1.partition_leader_pb2.CreateTopicReply,
     ]
+    """Creates a topic. Its partitions have no leader yet when this is answered: ask until they do.
+
+    To: any partition leader process.
+    Repeated: look first: a repeat of what was done is TOPIC_EXISTS.
+    """
 
     DescribeTopics: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.DescribeTopicsRequest,
         oncelogpb.v1.partition_leader_pb2.DescribeTopicsReply,
     ]
+    """Topics by name or id. An unknown one is UNKNOWN_TOPIC (GetMetadata leaves it out).
+
+    To: any partition leader process.
+    Repeated: changes nothing.
+    """
 
     ListTopics: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.ListTopicsRequest,
         oncelogpb.v1.partition_leader_pb2.ListTopicsReply,
     ]
+    """All topics.
+
+    To: any partition leader process.
+    Repeated: changes nothing.
+    """
 
     AlterTopic: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.AlterTopicRequest,
         oncelogpb.v1.partition_leader_pb2.AlterTopicReply,
     ]
+    """Changes settings of a topic.
+
+    To: any partition leader process.
+    Repeated: the same settings again change nothing.
+    """
 
     DeleteTopic: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.DeleteTopicRequest,
         oncelogpb.v1.partition_leader_pb2.DeleteTopicReply,
     ]
+    """Deletes a topic and its records. One that is created under its name later is another topic.
+
+    To: any partition leader process.
+    Repeated: look first: a repeat of what was done is UNKNOWN_TOPIC.
+    """
 
     ResolveTransaction: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.ResolveTransactionRequest,
         oncelogpb.v1.partition_leader_pb2.ResolveTransactionReply,
     ]
-    """Ends a damaged part (see DAMAGED), for operators."""
+    """Ends a damaged part (see DAMAGED), for operators.
+
+    To: the leader of the partition.
+    Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
+    """
 
     DescribeJournals: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.DescribeJournalsRequest,
         oncelogpb.v1.partition_leader_pb2.DescribeJournalsReply,
     ]
-    """How the journals that this process leads stand, for operators."""
+    """How the journals that this process leads stand, for operators.
+
+    To: every partition leader process, or the leaders of the partitions that are named.
+    Repeated: changes nothing.
+    """
 
     Stream: grpc.aio.StreamStreamMultiCallable[
         oncelogpb.v1.partition_leader_pb2.PartitionLeaderCalls,
         oncelogpb.v1.partition_leader_pb2.PartitionLeaderAnswers,
     ]
-    """The hot calls above, many in one message, over one stream."""
+    """The hot calls above, many in one message, over one stream.
+
+    To: whoever leads what its calls are about.
+    Repeated: each of its calls as on its own.
+    """
 
 class PartitionLeaderServicer(metaclass=abc.ABCMeta):
+    """Records, and the topics that they lie in."""
+
     @abc.abstractmethod
     def Produce(
         self,
         request: oncelogpb.v1.partition_leader_pb2.ProduceRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.ProduceReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.ProduceReply]]:
-        """Appends batches, plain or of a transaction. Answered when they are durable."""
+        """Appends batches, plain or of a transaction. Answered when they are durable.
+
+        To: the leader of each partition.
+        Repeated: by sequence: of (TxId, writer, partition), or of (producer id, partition).
+        """
 
     @abc.abstractmethod
     def Fetch(
@@ -169,7 +285,11 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.partition_leader_pb2.FetchRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.FetchReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.FetchReply]]:
-        """Reads from several partitions; waits up to max_wait_ms for something to come (a long poll)."""
+        """Reads from several partitions; waits up to max_wait_ms for something to come (a long poll).
+
+        To: the leader of each partition.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def Subscribe(
@@ -177,7 +297,11 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.partition_leader_pb2.SubscribeRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[oncelogpb.v1.partition_leader_pb2.FetchReply], collections.abc.AsyncIterator[oncelogpb.v1.partition_leader_pb2.FetchReply]]:
-        """Reads on and on; the transport's flow control is the back-pressure."""
+        """Reads on and on; the transport's flow control is the back-pressure.
+
+        To: the leader of each partition.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def ListOffsets(
@@ -185,42 +309,71 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.partition_leader_pb2.ListOffsetsRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.ListOffsetsReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.ListOffsetsReply]]:
-        """Earliest, latest and by-time offsets."""
+        """Earliest, latest and by-time offsets.
+
+        To: the leader of each partition.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def CreateTopic(
         self,
         request: oncelogpb.v1.partition_leader_pb2.CreateTopicRequest,
         context: _ServicerContext,
-    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.CreateTopicReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.CreateTopicReply]]: ...
+    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.CreateTopicReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.CreateTopicReply]]:
+        """Creates a topic. Its partitions have no leader yet when this is answered: ask until they do.
+
+        To: any partition leader process.
+        Repeated: look first: a repeat of what was done is TOPIC_EXISTS.
+        """
 
     @abc.abstractmethod
     def DescribeTopics(
         self,
         request: oncelogpb.v1.partition_leader_pb2.DescribeTopicsRequest,
         context: _ServicerContext,
-    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.DescribeTopicsReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.DescribeTopicsReply]]: ...
+    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.DescribeTopicsReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.DescribeTopicsReply]]:
+        """Topics by name or id. An unknown one is UNKNOWN_TOPIC (GetMetadata leaves it out).
+
+        To: any partition leader process.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def ListTopics(
         self,
         request: oncelogpb.v1.partition_leader_pb2.ListTopicsRequest,
         context: _ServicerContext,
-    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.ListTopicsReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.ListTopicsReply]]: ...
+    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.ListTopicsReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.ListTopicsReply]]:
+        """All topics.
+
+        To: any partition leader process.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def AlterTopic(
         self,
         request: oncelogpb.v1.partition_leader_pb2.AlterTopicRequest,
         context: _ServicerContext,
-    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.AlterTopicReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.AlterTopicReply]]: ...
+    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.AlterTopicReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.AlterTopicReply]]:
+        """Changes settings of a topic.
+
+        To: any partition leader process.
+        Repeated: the same settings again change nothing.
+        """
 
     @abc.abstractmethod
     def DeleteTopic(
         self,
         request: oncelogpb.v1.partition_leader_pb2.DeleteTopicRequest,
         context: _ServicerContext,
-    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.DeleteTopicReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.DeleteTopicReply]]: ...
+    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.DeleteTopicReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.DeleteTopicReply]]:
+        """Deletes a topic and its records. One that is created under its name later is another topic.
+
+        To: any partition leader process.
+        Repeated: look first: a repeat of what was done is UNKNOWN_TOPIC.
+        """
 
     @abc.abstractmethod
     def ResolveTransaction(
@@ -228,7 +381,11 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.partition_leader_pb2.ResolveTransactionRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.ResolveTransactionReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.ResolveTransactionReply]]:
-        """Ends a damaged part (see DAMAGED), for operators."""
+        """Ends a damaged part (see DAMAGED), for operators.
+
+        To: the leader of the partition.
+        Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
+        """
 
     @abc.abstractmethod
     def DescribeJournals(
@@ -236,7 +393,11 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.partition_leader_pb2.DescribeJournalsRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.DescribeJournalsReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.DescribeJournalsReply]]:
-        """How the journals that this process leads stand, for operators."""
+        """How the journals that this process leads stand, for operators.
+
+        To: every partition leader process, or the leaders of the partitions that are named.
+        Repeated: changes nothing.
+        """
 
     @abc.abstractmethod
     def Stream(
@@ -244,6 +405,10 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[oncelogpb.v1.partition_leader_pb2.PartitionLeaderCalls],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[oncelogpb.v1.partition_leader_pb2.PartitionLeaderAnswers], collections.abc.AsyncIterator[oncelogpb.v1.partition_leader_pb2.PartitionLeaderAnswers]]:
-        """The hot calls above, many in one message, over one stream."""
+        """The hot calls above, many in one message, over one stream.
+
+        To: whoever leads what its calls are about.
+        Repeated: each of its calls as on its own.
+        """
 
 def add_PartitionLeaderServicer_to_server(servicer: PartitionLeaderServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

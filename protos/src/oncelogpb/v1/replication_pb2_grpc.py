@@ -26,7 +26,8 @@ if _version_not_supported:
 
 
 class ReplicationStub(object):
-    """Missing associated documentation comment in .proto file."""
+    """One leader, its followers.
+    """
 
     def __init__(self, channel):
         """Constructor.
@@ -42,10 +43,14 @@ class ReplicationStub(object):
 
 
 class ReplicationServicer(object):
-    """Missing associated documentation comment in .proto file."""
+    """One leader, its followers.
+    """
 
     def Follow(self, request_iterator, context):
         """A follower's stream to one leader process: positions and acknowledgements up, frames down.
+
+        To: the leader of the partition; for service identities.
+        Repeated: by what is synced.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -68,7 +73,8 @@ def add_ReplicationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replication(object):
-    """Missing associated documentation comment in .proto file."""
+    """One leader, its followers.
+    """
 
     @staticmethod
     def Follow(request_iterator,

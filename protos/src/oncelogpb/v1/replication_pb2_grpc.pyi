@@ -20,27 +20,45 @@ class _ServicerContext(grpc.ServicerContext, grpc.aio.ServicerContext):  # type:
     ...
 
 class ReplicationStub:
+    """One leader, its followers."""
+
     def __init__(self, channel: typing.Union[grpc.Channel, grpc.aio.Channel]) -> None: ...
     Follow: grpc.StreamStreamMultiCallable[
         oncelogpb.v1.replication_pb2.FollowRequest,
         oncelogpb.v1.replication_pb2.FollowReply,
     ]
-    """A follower's stream to one leader process: positions and acknowledgements up, frames down."""
+    """A follower's stream to one leader process: positions and acknowledgements up, frames down.
+
+    To: the leader of the partition; for service identities.
+    Repeated: by what is synced.
+    """
 
 class ReplicationAsyncStub:
+    """One leader, its followers."""
+
     Follow: grpc.aio.StreamStreamMultiCallable[
         oncelogpb.v1.replication_pb2.FollowRequest,
         oncelogpb.v1.replication_pb2.FollowReply,
     ]
-    """A follower's stream to one leader process: positions and acknowledgements up, frames down."""
+    """A follower's stream to one leader process: positions and acknowledgements up, frames down.
+
+    To: the leader of the partition; for service identities.
+    Repeated: by what is synced.
+    """
 
 class ReplicationServicer(metaclass=abc.ABCMeta):
+    """One leader, its followers."""
+
     @abc.abstractmethod
     def Follow(
         self,
         request_iterator: _MaybeAsyncIterator[oncelogpb.v1.replication_pb2.FollowRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[oncelogpb.v1.replication_pb2.FollowReply], collections.abc.AsyncIterator[oncelogpb.v1.replication_pb2.FollowReply]]:
-        """A follower's stream to one leader process: positions and acknowledgements up, frames down."""
+        """A follower's stream to one leader process: positions and acknowledgements up, frames down.
+
+        To: the leader of the partition; for service identities.
+        Repeated: by what is synced.
+        """
 
 def add_ReplicationServicer_to_server(servicer: ReplicationServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...
