@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Final
 
+BUF_VERSION: Final = "1.75.0"
 # A first fetch downloads; a Go program is compiled, too.
 FETCH_TIMEOUT_S: Final = 600
 
@@ -26,6 +27,21 @@ def cache() -> Path:
     """Where everything that tests fetch and build is kept."""
     home = os.environ.get("XDG_CACHE_HOME") or str(Path.home() / ".cache")
     return Path(home) / "oncelog"
+
+
+def buf() -> Path:
+    """The compiler and linter of protos, on PATH or of our own version: as an npm package, else
+    built by Go. Raises CannotFetch."""
+    on_path = shutil.which("buf")
+    if on_path is not None:
+        return Path(on_path)
+    try:
+        return npm_program("@bufbuild/buf", BUF_VERSION, "buf")
+    except CannotFetch as by_npm:
+        try:
+            return go_program("github.com/bufbuild/buf/cmd/buf", f"v{BUF_VERSION}")
+        except CannotFetch as by_go:
+            raise CannotFetch(f"{by_npm}; {by_go}") from None
 
 
 def npm_program(package: str, version: str, name: str) -> Path:

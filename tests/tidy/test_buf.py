@@ -9,30 +9,19 @@ from __future__ import annotations
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Final
 
 import pytest
 
-from tests.interop.toolchain import CannotFetch, go_program, npm_program
+from tests.interop import toolchain
 from tests.tidy.proto_files import PROTOS
-
-VERSION: Final = "1.75.0"
 
 
 @pytest.fixture(scope="session")
 def buf() -> Path:
-    on_path = shutil.which("buf")
-    if on_path is not None:
-        return Path(on_path)
     try:
-        return npm_program("@bufbuild/buf", VERSION, "buf")
-    except CannotFetch as by_npm:
-        try:
-            return go_program("github.com/bufbuild/buf/cmd/buf", f"v{VERSION}")
-        except CannotFetch as by_go:
-            pytest.skip(
-                f"NOT TESTED: the protos were not linted, there is no buf: {by_npm}; {by_go}"
-            )
+        return toolchain.buf()
+    except toolchain.CannotFetch as error:
+        pytest.skip(f"NOT TESTED: the protos were not linted, for there is no buf: {error}")
 
 
 def test_the_protos_please_the_linter(buf: Path) -> None:

@@ -23,10 +23,10 @@ import grpc
 import grpc.aio
 from google.protobuf.descriptor import ServiceDescriptor
 from grpc_health.v1 import health_pb2
-from grpc_reflection.v1alpha import reflection
 
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime import open_files
+from oncelog_server.runtime.rpc import reflection
 from oncelog_server.runtime.rpc import tls as tls_files
 from oncelog_server.runtime.rpc.call_stream import CallStream
 from oncelog_server.runtime.rpc.handling import CallContext, Method, StreamEnd
@@ -98,7 +98,7 @@ class RpcServer:
             await self._health.ready()
         self._health.serve_on(server)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        reflection.enable_server_reflection((*names, health_name, reflection.SERVICE_NAME), server)
+        reflection.serve_on(server, (*names, health_name))
         credentials = None if self._tls is None else tls_files.server_credentials(self._tls)
         self.port = bind(server, self._listen, credentials)
         await server.start()
