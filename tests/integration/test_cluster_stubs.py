@@ -23,7 +23,7 @@ from tests.integration.cluster import (
     Cluster,
     until,
 )
-from tests.integration.stubs import TIMEOUT_S, Stubs, info_of, refusal
+from tests.integration.stubs import TIMEOUT_S, Stubs, info_of, produce, refusal
 
 pytestmark = pytest.mark.integration
 
@@ -262,3 +262,23 @@ def test_a_call_to_the_wrong_process_names_the_right_one(
     metadata = stubs.cluster[COORDINATOR].GetMetadata(request, timeout=TIMEOUT_S)
     endpoint = metadata.topics[0].partitions[0].leader.endpoint
     assert f"{endpoint.host}:{endpoint.port}" == cluster.address(PARTITION_LEADER)
+
+
+def test_a_subscription_of_a_service_that_stops_ends_with_a_reason(
+    cluster: Cluster, program: Program
+) -> None:
+    stubs = program.stubs
+    wanted = partition_leader_pb2.FetchPartition(
+        partition=pb.Partition(topic_id=program.create_topic())
+    )
+    assert produce(stubs, wanted.partition) == ""
+    request = partition_leader_pb2.SubscribeRequest(partitions=[wanted])
+    replies = stubs.leader.Subscribe(request, timeout=TIMEOUT_S)
+    assert next(iter(replies)).partitions[0].batches
+    cluster.stop(PARTITION_LEADER)
+    with pytest.raises(grpc.RpcError) as caught:
+        for _ in replies:
+            pass
+    assert info_of(caught.value).reason == "UNAVAILABLE"
+    cluster.start(PARTITION_LEADER)
+    cluster.wait_ready()

@@ -110,7 +110,9 @@ class Fetching:
     async def subscribe(
         self, request: pb.SubscribeRequest, call: Call
     ) -> AsyncIterator[bulk.Encoded]:
-        """Ends when every partition has failed; a partition that fails is told so once."""
+        """Ends when every partition has failed, with the error of the last one; each is told its
+        own once, before. It never ends without an error: who looks at the end alone must not take
+        it for the end of the data."""
         following = self._cursors(request.partitions)
         budget = min(
             request.max_bytes or self._config.subscribe_bytes, self._config.fetch_bytes_max
@@ -118,7 +120,7 @@ class Fetching:
         self._subscribed(1)
         try:
             stale: Sequence[Cursor] = following
-            while following:
+            while True:
                 room = min(budget, max(call.spare(), SUBSCRIBE_BYTES_LEAST))
                 call.holds(room)
                 await self._read_all(self._rotated(stale), request, room)
@@ -127,7 +129,10 @@ class Fetching:
                 if news:
                     self._count_out(news)
                     yield bulk.fetch_reply([cursor.item() for cursor in news])
+                    failed = [cursor.error for cursor in following if cursor.error is not None]
                     following = [cursor for cursor in following if cursor.error is None]
+                    if not following:
+                        raise failed[-1]
                 for cursor in following:
                     _move_on(cursor)
                 # After news there may be more behind what was sent, also where the budget ended.

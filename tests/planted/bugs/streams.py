@@ -8,6 +8,23 @@ from tests.planted.planting import Bug, Edit, unit
 
 BUGS: Final = (
     Bug(
+        "subscription-ends-without-a-reason",
+        "§9: a call that is ended is told why",
+        (
+            Edit(
+                "oncelog_server.partition_leader.fetching:Fetching.subscribe",
+                "raise failed[-1]",
+                "return",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_reads",
+                "test_subscribe_gives_what_comes_and_ends_when_nobody_leads",
+            ): "DID NOT RAISE NotLeader",
+        },
+    ),
+    Bug(
         "subscription-counted-before-admitted",
         "§13: streams_max streams are let in, not one fewer",
         (

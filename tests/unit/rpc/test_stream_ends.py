@@ -157,6 +157,65 @@ def test_a_subscription_that_has_ended_says_so_and_leaves_its_place_to_the_next(
     run(story())
 
 
+def test_a_subscription_that_a_stopping_process_ends_is_told_why() -> None:
+    """The transport's CANCELLED would promise nothing, and say nothing."""
+
+    async def story() -> None:
+        closed: list[str] = []
+
+        async def subscribe(request: Any, call: Any) -> Any:
+            try:
+                yield leader.FetchReply()
+                await asyncio.Event().wait()
+            finally:
+                closed.append("its handler")
+
+        reporter = Recorder()
+        async with serving("PartitionLeader", reporter=reporter, subscribe=subscribe) as (
+            server,
+            channel,
+        ):
+            replies = calls.server_stream(
+                channel, "partition_leader", "subscribe", leader.SubscribeRequest()
+            )
+            await anext(replies)
+            stopping = asyncio.create_task(server.stop(60_000))
+            with pytest.raises(Unavailable, match="this process is stopping") as told:
+                await anext(replies)
+            # Ours, not the transport's code without a reason.
+            assert "grpc_code" not in told.value.metadata
+            # And it ends at once: it does not use up the time that other calls have to end.
+            await stopping
+            assert closed == ["its handler"]
+        refused = {"service": "PartitionLeader", "method": "subscribe", "reason": "UNAVAILABLE"}
+        assert ("rpc_errors", refused) in reporter.counts
+
+    run(story())
+
+
+def test_what_a_subscription_had_ready_is_given_before_the_process_stops() -> None:
+    async def story() -> None:
+        async def subscribe(request: Any, call: Any) -> Any:
+            for start in range(3):
+                yield leader.FetchReply(partitions=[leader.FetchedPartition(start_offset=start)])
+            await asyncio.Event().wait()
+
+        async with serving("PartitionLeader", subscribe=subscribe) as (server, channel):
+            replies = calls.server_stream(
+                channel, "partition_leader", "subscribe", leader.SubscribeRequest()
+            )
+            given = [await anext(replies)]
+            stopping = asyncio.create_task(server.stop(60_000))
+            with pytest.raises(Unavailable, match="this process is stopping"):
+                while True:
+                    given.append(await anext(replies))
+            await stopping
+            starts = [reply.partitions[0].start_offset for reply in given]
+            assert starts == list(range(len(starts))), "none is left out"
+
+    run(story())
+
+
 # ----------------------------------------------------------------------------------------- peers
 
 

@@ -122,7 +122,10 @@ class PartitionLeaderServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Subscribe(self, request, context):
-        """Reads on and on; the transport's flow control is the back-pressure.
+        """Reads on and on; the transport's flow control is the back-pressure. A partition that cannot be read
+        any more is told so once, in its FetchedPartition. The stream ends when all have failed, with the
+        error of the last one, or with UNAVAILABLE when the process stops: never without a reason. Find the
+        leader and subscribe again where you stand.
 
         To: the leader of each partition.
         Repeated: changes nothing.

@@ -45,7 +45,10 @@ class PartitionLeaderStub:
         oncelogpb.v1.partition_leader_pb2.SubscribeRequest,
         oncelogpb.v1.partition_leader_pb2.FetchReply,
     ]
-    """Reads on and on; the transport's flow control is the back-pressure.
+    """Reads on and on; the transport's flow control is the back-pressure. A partition that cannot be read
+    any more is told so once, in its FetchedPartition. The stream ends when all have failed, with the
+    error of the last one, or with UNAVAILABLE when the process stops: never without a reason. Find the
+    leader and subscribe again where you stand.
 
     To: the leader of each partition.
     Repeated: changes nothing.
@@ -168,7 +171,10 @@ class PartitionLeaderAsyncStub:
         oncelogpb.v1.partition_leader_pb2.SubscribeRequest,
         oncelogpb.v1.partition_leader_pb2.FetchReply,
     ]
-    """Reads on and on; the transport's flow control is the back-pressure.
+    """Reads on and on; the transport's flow control is the back-pressure. A partition that cannot be read
+    any more is told so once, in its FetchedPartition. The stream ends when all have failed, with the
+    error of the last one, or with UNAVAILABLE when the process stops: never without a reason. Find the
+    leader and subscribe again where you stand.
 
     To: the leader of each partition.
     Repeated: changes nothing.
@@ -297,7 +303,10 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.partition_leader_pb2.SubscribeRequest,
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[oncelogpb.v1.partition_leader_pb2.FetchReply], collections.abc.AsyncIterator[oncelogpb.v1.partition_leader_pb2.FetchReply]]:
-        """Reads on and on; the transport's flow control is the back-pressure.
+        """Reads on and on; the transport's flow control is the back-pressure. A partition that cannot be read
+        any more is told so once, in its FetchedPartition. The stream ends when all have failed, with the
+        error of the last one, or with UNAVAILABLE when the process stops: never without a reason. Find the
+        leader and subscribe again where you stand.
 
         To: the leader of each partition.
         Repeated: changes nothing.

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Final, NoReturn
 from weakref import WeakValueDictionary
@@ -47,6 +47,8 @@ from oncelogpb.errors import OncelogError, Unavailable, Unsupported, to_status
 REPORT_EVERY_MS: Final = 1_000
 # What the paths of our services begin with.
 OURS: Final = "/oncelogpb.v1."
+# Of a handler that yields no more.
+_END: Final = object()
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
 
 
@@ -78,6 +80,8 @@ class RpcServer:
         self._unread_total = Total(self._limits.unread_bytes_max)
         self._stream_count = 0
         self._stopping = False
+        # Done when running server streams shall end.
+        self._stopped: asyncio.Future[None]
         self._reporting: asyncio.Task[None] | None = None
         self._health_is_ours = health is None
         self._health = health or Health()
@@ -88,6 +92,7 @@ class RpcServer:
     async def start(self) -> int:
         """The port. Raises OSError where the address cannot be bound."""
         bulk.keep_large_blocks()
+        self._stopped = asyncio.get_running_loop().create_future()
         server = self._server = grpc.aio.server(options=self._options())
         names = [service.full_name for service in self._handlers]
         for service, handler in self._handlers.items():
@@ -114,6 +119,8 @@ class RpcServer:
             await self._health.drain()
         for stream in tuple(self._streams):
             stream.drain()
+        if not self._stopped.done():
+            self._stopped.set_result(None)
         await self._server.stop(grace_ms / 1000)
         if self._reporting is not None:
             self._reporting.cancel()
@@ -252,7 +259,7 @@ class RpcServer:
                 raise method.unsupported()
             request = method.decode(data, self._limits)
             async with aclosing(method.call(request, call)) as replies:
-                async for reply in replies:
+                while (reply := await self._next(replies)) is not _END:
                     await context.write(method.encode(reply, self._limits))
                     call.holds(0)
         except OncelogError as error:
@@ -262,6 +269,20 @@ class RpcServer:
         finally:
             self._stream_count -= 1
         return None
+
+    async def _next(self, replies: AsyncIterator[Any]) -> Any:
+        """What the handler yields next, or _END. Raises Unavailable where this process stops first:
+        the transport would end the call with a code that says nothing."""
+        coming: asyncio.Future[Any] = asyncio.ensure_future(anext(replies, _END))
+        try:
+            await asyncio.wait({coming, self._stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if coming.done():
+                return coming.result()
+        finally:
+            # Its handler lets go of what it holds before anything else is said.
+            coming.cancel()
+            await asyncio.gather(coming, return_exceptions=True)
+        raise _stopping()
 
     def _refused_stream(self, method: Method) -> Callable[..., Any]:
         """A bidirectional RPC other than the call stream: replication, in a later version."""
@@ -310,14 +331,14 @@ class RpcServer:
 
     def _admit(self, size: int) -> None:
         if self._stopping:
-            raise Unavailable("this process is stopping; ask for the leader again")
+            raise _stopping()
         refusal = self._inflight.refusal(size)
         if refusal is not None:
             raise refusal
 
     def _admit_stream(self) -> None:
         if self._stopping:
-            raise Unavailable("this process is stopping; ask for the leader again")
+            raise _stopping()
         if self._stream_count >= self._limits.streams_max:
             raise throttled("streams_max", self._limits.streams_max)
 
@@ -361,6 +382,10 @@ class _Elsewhere(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
         # As a stream, so that it does for every form of call.
         return grpc.stream_stream_rpc_method_handler(refused)
+
+
+def _stopping() -> Unavailable:
+    return Unavailable("this process is stopping; ask for the leader again")
 
 
 async def _abort(context: Any, error: OncelogError) -> NoReturn:
