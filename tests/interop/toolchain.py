@@ -50,7 +50,7 @@ def npm_program(package: str, version: str, name: str) -> Path:
     program = folder / "node_modules" / ".bin" / name
     if not program.exists():
         require("npm")
-        work = _emptied(folder)
+        work = emptied(folder)
         # Its scripts are not run: what is wanted lies in the package.
         quietly = ["--ignore-scripts", "--no-save", "--no-audit", "--no-fund", "--fetch-retries=1"]
         fetch(["npm", "install", *quietly, f"--prefix={work}", f"{package}@{version}"], work)
@@ -64,7 +64,7 @@ def go_program(package: str, version: str) -> Path:
     folder = _tools() / f"{name}-{version}"
     if not (folder / name).exists():
         require("go")
-        work = _emptied(folder)
+        work = emptied(folder)
         fetch(["go", "install", f"{package}@{version}"], work, {"GOBIN": str(work), "GOFLAGS": ""})
         work.rename(folder)
     return folder / name
@@ -95,7 +95,7 @@ def _tools() -> Path:
     return cache() / "tools"
 
 
-def _emptied(folder: Path) -> Path:
+def emptied(folder: Path) -> Path:
     """Beside it, so that what was begun and not ended is never taken for it."""
     work = folder.with_name(f"{folder.name}.{os.getpid()}")
     shutil.rmtree(work, ignore_errors=True)

@@ -425,7 +425,7 @@ class InProcessCluster:
         )
         node = Node(
             make_roles([role], self._settings.loaded),
-            outside,
+            pointed(outside),
             limits_of(self._settings.node),
             cluster_handler(self._settings.loaded.values),
         )

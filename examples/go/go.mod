@@ -1,4 +1,4 @@
-module oncelog.example/interop
+module oncelog.example
 
 go 1.23
 
