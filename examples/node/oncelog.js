@@ -46,8 +46,9 @@ const RETRIABLE = new Set([
   "NOT_LEADER", "LOADING", "UNAVAILABLE", "THROTTLED", "DISK_FULL", "NOT_ENOUGH_REPLICAS",
   "PENDING_TRANSACTION", "CONCURRENT_TRANSACTION",
 ]);
-// Judged before anything else: after a lost answer they say nothing of what became of that call.
-const RIGHTS = new Set(["UNAUTHENTICATED", "PERMISSION_DENIED"]);
+// A no that follows a lost answer says nothing of what became of the lost one, but for these: a
+// transaction has one outcome for ever, and one owner. docs/clients.md knows more, call by call.
+const FACTS = new Set(["TRANSACTION_ENDED", "PRODUCER_MISMATCH"]);
 
 /** The ErrorInfo of a google.rpc.Status. One without ours promises nothing, whatever its code. */
 function reasonOf(status) {
@@ -158,9 +159,8 @@ class Log {
         const failure = failureOf(error);
         const isLost = failure.reason === "UNKNOWN_OUTCOME";
         if (isLost) lost = failure.message;
-        const isOver = Date.now() > end;
-        if (isOver || !(isLost || RETRIABLE.has(failure.reason))) {
-          if (lost && (isOver || RIGHTS.has(failure.reason))) {
+        if (Date.now() > end || !(isLost || RETRIABLE.has(failure.reason))) {
+          if (lost && !FACTS.has(failure.reason)) {
             throw new OncelogError("UNKNOWN_OUTCOME", `${lost}; then ${failure.message}`, failure.metadata);
           }
           throw failure;
@@ -182,8 +182,9 @@ class Log {
       const created = await this.call(anyLeader, "PartitionLeader", "createTopic", { name, partitions });
       return created.topic.topicId;
     } catch (error) {
-      if (error.reason !== "TOPIC_EXISTS") throw error;
+      if (!["TOPIC_EXISTS", "UNKNOWN_OUTCOME"].includes(error.reason)) throw error;
     }
+    // Somebody else's, or ours whose answer was lost: a creation has no request id to know it by.
     const found = await this.call(anyLeader, "PartitionLeader", "describeTopics", { names: [name] });
     return found.topics[0].topicId;
   }

@@ -53,8 +53,9 @@ var retriable = map[string]bool{
 	"NOT_ENOUGH_REPLICAS": true, "PENDING_TRANSACTION": true, "CONCURRENT_TRANSACTION": true,
 }
 
-// Judged before anything else: after a lost answer they say nothing of what became of that call.
-var rights = map[string]bool{"UNAUTHENTICATED": true, "PERMISSION_DENIED": true}
+// A no that follows a lost answer says nothing of what became of the lost one, but for these: a
+// transaction has one outcome for ever, and one owner. docs/clients.md knows more, call by call.
+var facts = map[string]bool{"TRANSACTION_ENDED": true, "PRODUCER_MISMATCH": true}
 
 // reasonOf reads the ErrorInfo of a status. One without ours promises nothing, whatever its code.
 func reasonOf(err error) *Error {
@@ -206,9 +207,8 @@ func call[Client, Request, Reply any](
 		if failure.Reason == "UNKNOWN_OUTCOME" {
 			lost = failure.Message
 		}
-		isOver := ctx.Err() != nil
-		if isOver || failure.Reason != "UNKNOWN_OUTCOME" && !retriable[failure.Reason] {
-			if lost != "" && (isOver || rights[failure.Reason]) {
+		if ctx.Err() != nil || failure.Reason != "UNKNOWN_OUTCOME" && !retriable[failure.Reason] {
+			if lost != "" && !facts[failure.Reason] {
 				failure = &Error{"UNKNOWN_OUTCOME", lost + "; then " + failure.Error(), failure.Metadata}
 			}
 			return reply, failure

@@ -30,9 +30,10 @@ func (l *Log) Topic(name string, partitions uint32) (Topic, error) {
 	if err == nil {
 		return created.Topic.TopicId, nil
 	}
-	if reasonOf(err).Reason != "TOPIC_EXISTS" {
+	if reason := reasonOf(err).Reason; reason != "TOPIC_EXISTS" && reason != "UNKNOWN_OUTCOME" {
 		return nil, err
 	}
+	// Somebody else's, or ours whose answer was lost: a creation has no request id to know it by.
 	describe := &pb.DescribeTopicsRequest{Names: []string{name}}
 	found, err := call(l, target{}, pb.NewPartitionLeaderClient, pb.PartitionLeaderClient.DescribeTopics, describe)
 	if err != nil {

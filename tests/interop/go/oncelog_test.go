@@ -158,11 +158,18 @@ func TestALostAnswerIsAskedForAgainUnderTheSameRequest(t *testing.T) {
 	}
 }
 
-func TestARefusalOfRightsAfterALostAnswerProvesNothing(t *testing.T) {
-	denied := reasonStatus(codes.PermissionDenied, "PERMISSION_DENIED", nil)
-	expectReason(t, serve(t, &services{answers: []error{denied}}).Begin().err, "PERMISSION_DENIED")
-	doubted := &services{answers: []error{transportFailed, denied}}
-	expectReason(t, serve(t, doubted).Begin().err, "UNKNOWN_OUTCOME")
+func TestANoAfterALostAnswerProvesNothingUnlessItIsAFact(t *testing.T) {
+	for reason, told := range map[string]string{
+		"PRODUCER_FENCED": "UNKNOWN_OUTCOME", "PERMISSION_DENIED": "UNKNOWN_OUTCOME",
+		"TRANSACTION_ENDED": "TRANSACTION_ENDED", "PRODUCER_MISMATCH": "PRODUCER_MISMATCH",
+	} {
+		no := reasonStatus(codes.PermissionDenied, reason, nil)
+		expectReason(t, serve(t, &services{answers: []error{no}}).Begin().err, reason)
+		expectReason(t, serve(t, &services{answers: []error{transportFailed, no}}).Begin().err, told)
+		// The doubt stays, whatever comes between.
+		later := &services{answers: []error{transportFailed, reasonStatus(codes.Unavailable, "LOADING", nil), no}}
+		expectReason(t, serve(t, later).Begin().err, told)
+	}
 }
 
 func TestAFinalRefusalIsNotRepeated(t *testing.T) {

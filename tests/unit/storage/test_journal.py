@@ -171,7 +171,7 @@ def test_a_read_before_the_log_start_says_where_it_begins() -> None:
     journal.log_start = 1
     with pytest.raises(OffsetOutOfRange) as caught:
         read(journal, 0, below=2)
-    assert caught.value.metadata == {"log_start": "1"}
+    assert caught.value.metadata == {"start": "1"}
 
 
 def test_i26_a_damaged_frame_is_never_read_and_is_named() -> None:

@@ -10,6 +10,7 @@ text, what a reason's comment names in backquotes, each key only where it is kno
   * TxIds and producer ids (`tx_id`, `held_by`, `producer_id`) as 16 hexadecimal digits, topic ids
     (`topic_id`) as 32;
   * a `generation` as epoch and counter, 7.3; other numbers in decimal.
+`Do:` is what the caller does about it. docs/clients.md has all of this in one table.
 """
 
 import builtins
@@ -34,110 +35,231 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_UNSPECIFIED: _Reason.ValueType  # 0
     REASON_INVALID_ARGUMENT: _Reason.ValueType  # 1
     """--- Nothing happened; the caller should change the request. ---
-    A field is absent, out of range or contradicts another; `field` says which. Of a setting's name:
-    `nearest` is the one that may have been meant; of a view: `stored` is the one that the group uses.
+
+    A field is absent, out of range or contradicts another; `field` says which. Of a setting's
+    name: `nearest` is the one that may have been meant; of a view: `stored` is the one that the
+    group uses.
+
+    Do: correct the request.
     """
     REASON_UNKNOWN_TOPIC: _Reason.ValueType  # 2
-    """No topic of that name (`topic`) or id (`topic_id`)."""
+    """No topic of that name (`topic`) or id (`topic_id`).
+
+    Do: look the id up again by name (the topic may have been deleted and created anew), or create
+    it.
+    """
     REASON_UNKNOWN_PARTITION: _Reason.ValueType  # 3
-    """The topic (`topic`) has fewer partitions (`partition`: the one that was asked for)."""
+    """The topic (`topic`) has fewer partitions (`partition`: the one that was asked for).
+
+    Do: ask DescribeTopics how many there are.
+    """
     REASON_TOPIC_EXISTS: _Reason.ValueType  # 4
-    """A topic of that name exists."""
+    """A topic of that name exists.
+
+    Do: use it, or choose another name.
+    """
     REASON_CORRUPT_BATCH: _Reason.ValueType  # 5
-    """A batch whose bytes do not match its CRC, counts or schema; `field` says which of them."""
+    """A batch whose bytes do not match its CRC, counts or schema; `field` says which of them.
+
+    Do: mend what makes the batch; one that was damaged on its way can be sent again.
+    """
     REASON_TOO_LARGE: _Reason.ValueType  # 6
-    """A message, batch or request above its named limit (`limit`, and `maximum`, its value)."""
+    """A message, batch or request above its named limit (`limit`, and `maximum`, its value).
+
+    Do: send or ask for less at once.
+    """
     REASON_LIMIT_EXCEEDED: _Reason.ValueType  # 7
-    """A named limit on things held open is reached (`limit`, and `value`, its value)."""
+    """A named limit on things held open is reached (`limit`, and `value`, its value).
+
+    Do: end or close what is held open; who operates the cluster may raise the limit.
+    """
     REASON_UNSUPPORTED: _Reason.ValueType  # 8
-    """Not here: a call (`method`) of a role that this process does not serve (Cluster.GetMetadata tells
-    which process does), or a call, field (`field`) or setting that this version does not have.
+    """Not here: a call (`method`) of a role that this process does not serve (Cluster.GetMetadata
+    tells which process does), or a call, field (`field`) or setting that this version does not
+    have.
+
+    Do: send it to a process that serves it; else do without.
     """
     REASON_OFFSET_OUT_OF_RANGE: _Reason.ValueType  # 9
-    """An offset below the log start or above the log end (`start`, `end`: what can be read)."""
+    """An offset below the log start or above the log end (`start`, `end`: what can be read).
+
+    Do: go on from `start` or `end`.
+    """
     REASON_NOT_FOUND: _Reason.ValueType  # 10
-    """No consumer group, producer or transaction of that name."""
+    """No consumer group, producer or transaction of that name.
+
+    Do: check the name.
+    """
     REASON_NOT_LEADER: _Reason.ValueType  # 20
     """--- Nothing happened; try again, perhaps elsewhere. ---
+
     This process does not lead the partition. `leader_host`, `leader_port`, `leader_node` and `epoch`
-    say who does, where this process knows; else ask Cluster.GetMetadata again.
+    say who does, where this process knows it. To markers of a coordinator that was superseded:
+    `journal_partition`, and `epoch` is that of its successor.
+
+    Do: send it there; where nobody is named, ask Cluster.GetMetadata, after a pause.
     """
     REASON_LOADING: _Reason.ValueType  # 21
-    """The leader is still loading; try again here."""
+    """The leader is still loading.
+
+    Do: the same again, after a pause.
+    """
     REASON_UNAVAILABLE: _Reason.ValueType  # 22
-    """The service is starting, stopping or cannot reach what it needs. Promises that nothing happened."""
+    """The service is starting, stopping or cannot reach what it needs. Promises that nothing
+    happened.
+
+    Do: ask Cluster.GetMetadata who leads, then the same again.
+    """
     REASON_THROTTLED: _Reason.ValueType  # 23
-    """Too much at once (`limit`, and `maximum`, its value); `retry_after_ms` says when to come back."""
+    """Too much at once (`limit`, and `maximum`, its value); `retry_after_ms` says when to come back.
+
+    Do: the same again, after that time.
+    """
     REASON_DISK_FULL: _Reason.ValueType  # 24
-    """The disk is below `disk_free_floor`; reads go on. `topic_id`, `partition`: whose, in a Transact."""
+    """The disk is below `disk_free_floor`; reads go on. `topic_id`, `partition`: whose, in a
+    Transact.
+
+    Do: the same again, after a pause; somebody has to free space.
+    """
     REASON_NOT_ENOUGH_REPLICAS: _Reason.ValueType  # 25
-    """Too few in-sync replicas."""
+    """Too few in-sync replicas.
+
+    Do: the same again, after a pause.
+    """
     REASON_PENDING_TRANSACTION: _Reason.ValueType  # 26
-    """An offset of the group (of `topic_id` and `partition`) is pending under the transaction `tx_id`."""
+    """An offset of the group (of `topic_id` and `partition`) is pending under the transaction
+    `tx_id`.
+
+    Do: the same again, after a pause: the transaction ends by itself.
+    """
     REASON_CONCURRENT_TRANSACTION: _Reason.ValueType  # 27
-    """The producer has an open (or undecided) transaction; `tx_id` says which."""
+    """The producer has an open (or undecided) transaction; `tx_id` says which.
+
+    Do: end that transaction, or the same again after a pause where it is not yours to end.
+    """
     REASON_PRODUCER_FENCED: _Reason.ValueType  # 40
     """--- Nothing happened; the producer or transaction is not what the caller thinks. ---
-    A later InitProducer replaced this generation or instance; `generation` is the newer one. Fatal for
-    this instance.
+
+    A later InitProducer replaced this generation or instance; `generation` is the newer one.
+
+    Do: stop.
     """
     REASON_UNKNOWN_PRODUCER: _Reason.ValueType  # 41
-    """A coordinator: no producer `producer_id`, or not of this generation; call InitProducer. A partition
-    leader: it has no state of this plain producer, and only sequence 0 (`expected`) is accepted.
+    """A coordinator: no producer `producer_id`, or not of this generation. A partition leader: it has
+    no state of this plain producer, and only sequence 0 (`expected`) is accepted.
+
+    Do: register with InitProducer; a plain producer draws a new producer id and begins at sequence
+    0.
     """
     REASON_OUT_OF_ORDER_SEQUENCE: _Reason.ValueType  # 42
-    """A gap in the sequence, or in the one-shot request numbers; `expected` says what was next."""
+    """A gap in the sequence, or in the one-shot request numbers; `expected` says what was next.
+
+    Do: send what is missing first.
+    """
     REASON_DUPLICATE_SEQUENCE: _Reason.ValueType  # 43
     """A sequence number that was used with another length, or is older than what is remembered;
     `expected` says what is next.
+
+    Do: mend the client: one number was given to two things.
     """
     REASON_TRANSACTION_ENDED: _Reason.ValueType  # 44
-    """The transaction (`tx_id`) has ended; `outcome` (committed, aborted) and `cause` say how,
-    where it is known; `held_by` is the transaction that held its offsets. Rewind and begin again.
+    """The transaction (`tx_id`) has ended; `outcome` (committed, aborted) and `cause` say how, where
+    it is known; `held_by` is the transaction that held its offsets.
+
+    Do: rewind and begin another transaction.
     """
     REASON_PRODUCER_MISMATCH: _Reason.ValueType  # 45
-    """The transaction (`tx_id`) belongs to another producer or generation."""
+    """The transaction (`tx_id`) belongs to another producer or generation.
+
+    Do: mend the client: it mixed two producers.
+    """
     REASON_UNKNOWN_TRANSACTION: _Reason.ValueType  # 46
-    """No such transaction (`tx_id`), or ended longer ago than outcomes are kept."""
+    """No such transaction (`tx_id`), or ended longer ago than outcomes are kept.
+
+    Do: check the id.
+    """
     REASON_DUPLICATE_COMMIT_SEQ: _Reason.ValueType  # 47
-    """Same generation and commit_seq, another manifest than that of `tx_id`."""
+    """Same generation and commit_seq, another manifest than that of `tx_id`.
+
+    Do: mend the client: two different commits have one number.
+    """
     REASON_MANIFEST_MISMATCH: _Reason.ValueType  # 48
-    """The commit of `tx_id` names another manifest than before, or names none of the partitions of
-    `__consumer_offsets` (`offsets_partitions`) that got offsets of it.
+    """The commit of `tx_id` names another manifest than before, names a part twice, or leaves out
+    partitions of `__consumer_offsets` that got offsets of it (`offsets_partitions`).
+
+    Do: mend the client; the transaction is as it was.
     """
     REASON_STALE_REQUEST_ID: _Reason.ValueType  # 49
-    """A request id (`highest`: the newest one known) or request number (`expected`: the next one) below
-    the ones that are remembered.
+    """A request id (`highest`: the newest one known) or request number (`expected`: the next one)
+    below the ones that are remembered.
+
+    Do: mend the client, or register again.
     """
     REASON_INVALID_TIMEOUT: _Reason.ValueType  # 50
-    """The transaction timeout is longer than allowed (`limit`)."""
+    """The transaction timeout is longer than allowed (`limit`).
+
+    Do: ask for another timeout.
+    """
     REASON_STALE_POSITION: _Reason.ValueType  # 60
     """--- Consumer groups. Nothing happened. ---
-    `from` is not the group's position in `topic_id` and `partition`; rewind to `committed` (a number,
-    or none), or go on from `pending_to`, to which a transaction in flight already moves it.
+
+    `from` is not the group's position in `topic_id` and `partition`. `committed` (a number, or
+    none) is, or `pending_to`, to which a transaction in flight already moves it.
+
+    Do: drop what was made of that input, and rewind.
     """
     REASON_ILLEGAL_GENERATION: _Reason.ValueType  # 61
-    """The member's generation is not the group's."""
+    """The member's generation is not the group's.
+
+    Do: join the group again.
+    """
     REASON_UNKNOWN_MEMBER: _Reason.ValueType  # 62
-    """The group does not know this member."""
+    """The group does not know this member.
+
+    Do: join the group again.
+    """
     REASON_FENCED_INSTANCE: _Reason.ValueType  # 63
-    """Another process took this static instance id."""
+    """Another process took this static instance id.
+
+    Do: stop.
+    """
     REASON_UNKNOWN_OUTCOME: _Reason.ValueType  # 80
     """--- Something may have happened. ---
-    The answer was lost: by a step-down, a deadline or the transport. Ask before you repeat; `tx_id` is
-    the transaction to ask about.
+
+    The answer was lost: by a step-down, a deadline or the transport. What can be asked of
+    GetTransaction is named: `tx_id`, or of a Transact `producer_id`, `generation` and
+    `request_number`.
+
+    Do: repeat what may be repeated, or ask; never treat it as a no.
     """
     REASON_CORRUPT_LOG: _Reason.ValueType  # 81
-    """The data on disk is damaged here (`file`, `position`); reads of this range fail until an operator
-    acts. `tx_id`: the transaction whose outcome cannot be read.
+    """The data on disk is damaged here (`file`, `position`); reads of this range fail until an
+    operator acts. `tx_id`: the transaction whose outcome cannot be read.
+
+    Do: tell who operates the cluster.
     """
     REASON_DAMAGED: _Reason.ValueType  # 82
-    """Committed (`tx_id`), but a part of the transaction did not match its manifest, in `partitions`."""
+    """Committed (`tx_id`), but a part of the transaction did not match its manifest, in `partitions`.
+
+    Do: tell who operates the cluster (`oncelog tx resolve`); do not write it again.
+    """
     REASON_INTERNAL: _Reason.ValueType  # 83
-    """A fault of the service itself. Please report it."""
+    """A fault of the service itself.
+
+    Do: report it, and treat it like UNKNOWN_OUTCOME.
+    """
     REASON_UNAUTHENTICATED: _Reason.ValueType  # 90
-    """--- Who may. Nothing happened. ---"""
+    """--- Who may. Nothing happened. ---
+
+    The caller shows no certificate that says who it is.
+
+    Do: show a certificate.
+    """
     REASON_PERMISSION_DENIED: _Reason.ValueType  # 91
+    """This identity may not do that.
+
+    Do: have the right granted.
+    """
 
 class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
     """Why a call, or a part of it, was refused."""
@@ -145,108 +267,229 @@ class Reason(_Reason, metaclass=_ReasonEnumTypeWrapper):
 REASON_UNSPECIFIED: Reason.ValueType  # 0
 REASON_INVALID_ARGUMENT: Reason.ValueType  # 1
 """--- Nothing happened; the caller should change the request. ---
-A field is absent, out of range or contradicts another; `field` says which. Of a setting's name:
-`nearest` is the one that may have been meant; of a view: `stored` is the one that the group uses.
+
+A field is absent, out of range or contradicts another; `field` says which. Of a setting's
+name: `nearest` is the one that may have been meant; of a view: `stored` is the one that the
+group uses.
+
+Do: correct the request.
 """
 REASON_UNKNOWN_TOPIC: Reason.ValueType  # 2
-"""No topic of that name (`topic`) or id (`topic_id`)."""
+"""No topic of that name (`topic`) or id (`topic_id`).
+
+Do: look the id up again by name (the topic may have been deleted and created anew), or create
+it.
+"""
 REASON_UNKNOWN_PARTITION: Reason.ValueType  # 3
-"""The topic (`topic`) has fewer partitions (`partition`: the one that was asked for)."""
+"""The topic (`topic`) has fewer partitions (`partition`: the one that was asked for).
+
+Do: ask DescribeTopics how many there are.
+"""
 REASON_TOPIC_EXISTS: Reason.ValueType  # 4
-"""A topic of that name exists."""
+"""A topic of that name exists.
+
+Do: use it, or choose another name.
+"""
 REASON_CORRUPT_BATCH: Reason.ValueType  # 5
-"""A batch whose bytes do not match its CRC, counts or schema; `field` says which of them."""
+"""A batch whose bytes do not match its CRC, counts or schema; `field` says which of them.
+
+Do: mend what makes the batch; one that was damaged on its way can be sent again.
+"""
 REASON_TOO_LARGE: Reason.ValueType  # 6
-"""A message, batch or request above its named limit (`limit`, and `maximum`, its value)."""
+"""A message, batch or request above its named limit (`limit`, and `maximum`, its value).
+
+Do: send or ask for less at once.
+"""
 REASON_LIMIT_EXCEEDED: Reason.ValueType  # 7
-"""A named limit on things held open is reached (`limit`, and `value`, its value)."""
+"""A named limit on things held open is reached (`limit`, and `value`, its value).
+
+Do: end or close what is held open; who operates the cluster may raise the limit.
+"""
 REASON_UNSUPPORTED: Reason.ValueType  # 8
-"""Not here: a call (`method`) of a role that this process does not serve (Cluster.GetMetadata tells
-which process does), or a call, field (`field`) or setting that this version does not have.
+"""Not here: a call (`method`) of a role that this process does not serve (Cluster.GetMetadata
+tells which process does), or a call, field (`field`) or setting that this version does not
+have.
+
+Do: send it to a process that serves it; else do without.
 """
 REASON_OFFSET_OUT_OF_RANGE: Reason.ValueType  # 9
-"""An offset below the log start or above the log end (`start`, `end`: what can be read)."""
+"""An offset below the log start or above the log end (`start`, `end`: what can be read).
+
+Do: go on from `start` or `end`.
+"""
 REASON_NOT_FOUND: Reason.ValueType  # 10
-"""No consumer group, producer or transaction of that name."""
+"""No consumer group, producer or transaction of that name.
+
+Do: check the name.
+"""
 REASON_NOT_LEADER: Reason.ValueType  # 20
 """--- Nothing happened; try again, perhaps elsewhere. ---
+
 This process does not lead the partition. `leader_host`, `leader_port`, `leader_node` and `epoch`
-say who does, where this process knows; else ask Cluster.GetMetadata again.
+say who does, where this process knows it. To markers of a coordinator that was superseded:
+`journal_partition`, and `epoch` is that of its successor.
+
+Do: send it there; where nobody is named, ask Cluster.GetMetadata, after a pause.
 """
 REASON_LOADING: Reason.ValueType  # 21
-"""The leader is still loading; try again here."""
+"""The leader is still loading.
+
+Do: the same again, after a pause.
+"""
 REASON_UNAVAILABLE: Reason.ValueType  # 22
-"""The service is starting, stopping or cannot reach what it needs. Promises that nothing happened."""
+"""The service is starting, stopping or cannot reach what it needs. Promises that nothing
+happened.
+
+Do: ask Cluster.GetMetadata who leads, then the same again.
+"""
 REASON_THROTTLED: Reason.ValueType  # 23
-"""Too much at once (`limit`, and `maximum`, its value); `retry_after_ms` says when to come back."""
+"""Too much at once (`limit`, and `maximum`, its value); `retry_after_ms` says when to come back.
+
+Do: the same again, after that time.
+"""
 REASON_DISK_FULL: Reason.ValueType  # 24
-"""The disk is below `disk_free_floor`; reads go on. `topic_id`, `partition`: whose, in a Transact."""
+"""The disk is below `disk_free_floor`; reads go on. `topic_id`, `partition`: whose, in a
+Transact.
+
+Do: the same again, after a pause; somebody has to free space.
+"""
 REASON_NOT_ENOUGH_REPLICAS: Reason.ValueType  # 25
-"""Too few in-sync replicas."""
+"""Too few in-sync replicas.
+
+Do: the same again, after a pause.
+"""
 REASON_PENDING_TRANSACTION: Reason.ValueType  # 26
-"""An offset of the group (of `topic_id` and `partition`) is pending under the transaction `tx_id`."""
+"""An offset of the group (of `topic_id` and `partition`) is pending under the transaction
+`tx_id`.
+
+Do: the same again, after a pause: the transaction ends by itself.
+"""
 REASON_CONCURRENT_TRANSACTION: Reason.ValueType  # 27
-"""The producer has an open (or undecided) transaction; `tx_id` says which."""
+"""The producer has an open (or undecided) transaction; `tx_id` says which.
+
+Do: end that transaction, or the same again after a pause where it is not yours to end.
+"""
 REASON_PRODUCER_FENCED: Reason.ValueType  # 40
 """--- Nothing happened; the producer or transaction is not what the caller thinks. ---
-A later InitProducer replaced this generation or instance; `generation` is the newer one. Fatal for
-this instance.
+
+A later InitProducer replaced this generation or instance; `generation` is the newer one.
+
+Do: stop.
 """
 REASON_UNKNOWN_PRODUCER: Reason.ValueType  # 41
-"""A coordinator: no producer `producer_id`, or not of this generation; call InitProducer. A partition
-leader: it has no state of this plain producer, and only sequence 0 (`expected`) is accepted.
+"""A coordinator: no producer `producer_id`, or not of this generation. A partition leader: it has
+no state of this plain producer, and only sequence 0 (`expected`) is accepted.
+
+Do: register with InitProducer; a plain producer draws a new producer id and begins at sequence
+0.
 """
 REASON_OUT_OF_ORDER_SEQUENCE: Reason.ValueType  # 42
-"""A gap in the sequence, or in the one-shot request numbers; `expected` says what was next."""
+"""A gap in the sequence, or in the one-shot request numbers; `expected` says what was next.
+
+Do: send what is missing first.
+"""
 REASON_DUPLICATE_SEQUENCE: Reason.ValueType  # 43
 """A sequence number that was used with another length, or is older than what is remembered;
 `expected` says what is next.
+
+Do: mend the client: one number was given to two things.
 """
 REASON_TRANSACTION_ENDED: Reason.ValueType  # 44
-"""The transaction (`tx_id`) has ended; `outcome` (committed, aborted) and `cause` say how,
-where it is known; `held_by` is the transaction that held its offsets. Rewind and begin again.
+"""The transaction (`tx_id`) has ended; `outcome` (committed, aborted) and `cause` say how, where
+it is known; `held_by` is the transaction that held its offsets.
+
+Do: rewind and begin another transaction.
 """
 REASON_PRODUCER_MISMATCH: Reason.ValueType  # 45
-"""The transaction (`tx_id`) belongs to another producer or generation."""
+"""The transaction (`tx_id`) belongs to another producer or generation.
+
+Do: mend the client: it mixed two producers.
+"""
 REASON_UNKNOWN_TRANSACTION: Reason.ValueType  # 46
-"""No such transaction (`tx_id`), or ended longer ago than outcomes are kept."""
+"""No such transaction (`tx_id`), or ended longer ago than outcomes are kept.
+
+Do: check the id.
+"""
 REASON_DUPLICATE_COMMIT_SEQ: Reason.ValueType  # 47
-"""Same generation and commit_seq, another manifest than that of `tx_id`."""
+"""Same generation and commit_seq, another manifest than that of `tx_id`.
+
+Do: mend the client: two different commits have one number.
+"""
 REASON_MANIFEST_MISMATCH: Reason.ValueType  # 48
-"""The commit of `tx_id` names another manifest than before, or names none of the partitions of
-`__consumer_offsets` (`offsets_partitions`) that got offsets of it.
+"""The commit of `tx_id` names another manifest than before, names a part twice, or leaves out
+partitions of `__consumer_offsets` that got offsets of it (`offsets_partitions`).
+
+Do: mend the client; the transaction is as it was.
 """
 REASON_STALE_REQUEST_ID: Reason.ValueType  # 49
-"""A request id (`highest`: the newest one known) or request number (`expected`: the next one) below
-the ones that are remembered.
+"""A request id (`highest`: the newest one known) or request number (`expected`: the next one)
+below the ones that are remembered.
+
+Do: mend the client, or register again.
 """
 REASON_INVALID_TIMEOUT: Reason.ValueType  # 50
-"""The transaction timeout is longer than allowed (`limit`)."""
+"""The transaction timeout is longer than allowed (`limit`).
+
+Do: ask for another timeout.
+"""
 REASON_STALE_POSITION: Reason.ValueType  # 60
 """--- Consumer groups. Nothing happened. ---
-`from` is not the group's position in `topic_id` and `partition`; rewind to `committed` (a number,
-or none), or go on from `pending_to`, to which a transaction in flight already moves it.
+
+`from` is not the group's position in `topic_id` and `partition`. `committed` (a number, or
+none) is, or `pending_to`, to which a transaction in flight already moves it.
+
+Do: drop what was made of that input, and rewind.
 """
 REASON_ILLEGAL_GENERATION: Reason.ValueType  # 61
-"""The member's generation is not the group's."""
+"""The member's generation is not the group's.
+
+Do: join the group again.
+"""
 REASON_UNKNOWN_MEMBER: Reason.ValueType  # 62
-"""The group does not know this member."""
+"""The group does not know this member.
+
+Do: join the group again.
+"""
 REASON_FENCED_INSTANCE: Reason.ValueType  # 63
-"""Another process took this static instance id."""
+"""Another process took this static instance id.
+
+Do: stop.
+"""
 REASON_UNKNOWN_OUTCOME: Reason.ValueType  # 80
 """--- Something may have happened. ---
-The answer was lost: by a step-down, a deadline or the transport. Ask before you repeat; `tx_id` is
-the transaction to ask about.
+
+The answer was lost: by a step-down, a deadline or the transport. What can be asked of
+GetTransaction is named: `tx_id`, or of a Transact `producer_id`, `generation` and
+`request_number`.
+
+Do: repeat what may be repeated, or ask; never treat it as a no.
 """
 REASON_CORRUPT_LOG: Reason.ValueType  # 81
-"""The data on disk is damaged here (`file`, `position`); reads of this range fail until an operator
-acts. `tx_id`: the transaction whose outcome cannot be read.
+"""The data on disk is damaged here (`file`, `position`); reads of this range fail until an
+operator acts. `tx_id`: the transaction whose outcome cannot be read.
+
+Do: tell who operates the cluster.
 """
 REASON_DAMAGED: Reason.ValueType  # 82
-"""Committed (`tx_id`), but a part of the transaction did not match its manifest, in `partitions`."""
+"""Committed (`tx_id`), but a part of the transaction did not match its manifest, in `partitions`.
+
+Do: tell who operates the cluster (`oncelog tx resolve`); do not write it again.
+"""
 REASON_INTERNAL: Reason.ValueType  # 83
-"""A fault of the service itself. Please report it."""
+"""A fault of the service itself.
+
+Do: report it, and treat it like UNKNOWN_OUTCOME.
+"""
 REASON_UNAUTHENTICATED: Reason.ValueType  # 90
-"""--- Who may. Nothing happened. ---"""
+"""--- Who may. Nothing happened. ---
+
+The caller shows no certificate that says who it is.
+
+Do: show a certificate.
+"""
 REASON_PERMISSION_DENIED: Reason.ValueType  # 91
+"""This identity may not do that.
+
+Do: have the right granted.
+"""
 global___Reason = Reason

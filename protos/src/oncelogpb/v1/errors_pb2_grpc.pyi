@@ -10,6 +10,7 @@ text, what a reason's comment names in backquotes, each key only where it is kno
   * TxIds and producer ids (`tx_id`, `held_by`, `producer_id`) as 16 hexadecimal digits, topic ids
     (`topic_id`) as 32;
   * a `generation` as epoch and counter, 7.3; other numbers in decimal.
+`Do:` is what the caller does about it. docs/clients.md has all of this in one table.
 """
 
 import abc

@@ -238,7 +238,7 @@ class Journal:
         if from_offset < self.log_start:
             raise OffsetOutOfRange(
                 f"the log begins at {self.log_start}, not at {from_offset}",
-                log_start=self.log_start,
+                start=self.log_start,
             )
         if from_offset >= self._tail.start:
             return self._tail.read(from_offset, max_bytes, below=below)
@@ -277,7 +277,8 @@ class Journal:
         if number < 0 or not self.log_start <= offset < self.log_end:
             raise OffsetOutOfRange(
                 f"journal offset {offset} is outside of [{self.log_start}, {self.log_end})",
-                log_start=self.log_start,
+                start=self.log_start,
+                end=self.log_end,
             )
         return self._segments[number]
 

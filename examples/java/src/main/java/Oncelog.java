@@ -57,8 +57,11 @@ public final class Oncelog implements AutoCloseable {
           "NOT_LEADER", "LOADING", "UNAVAILABLE", "THROTTLED", "DISK_FULL", "NOT_ENOUGH_REPLICAS",
           "PENDING_TRANSACTION", "CONCURRENT_TRANSACTION");
 
-  /** Judged before anything else: after a lost answer they say nothing of what became of that call. */
-  private static final Set<String> RIGHTS = Set.of("UNAUTHENTICATED", "PERMISSION_DENIED");
+  /**
+   * A no that follows a lost answer says nothing of what became of the lost one, but for these: a
+   * transaction has one outcome for ever, and one owner. docs/clients.md knows more, call by call.
+   */
+  private static final Set<String> FACTS = Set.of("TRANSACTION_ENDED", "PRODUCER_MISMATCH");
 
   /** Reads the ErrorInfo of a status. One without ours promises nothing, whatever its code. */
   private static Refused reasonOf(Status status) {
@@ -228,9 +231,8 @@ public final class Oncelog implements AutoCloseable {
       } catch (Refused failure) {
         var isLost = failure.reason.equals("UNKNOWN_OUTCOME");
         lost = isLost ? failure.getMessage() : lost;
-        var isOver = System.nanoTime() > end;
-        if (isOver || !(isLost || RETRIABLE.contains(failure.reason))) {
-          if (!lost.isEmpty() && (isOver || RIGHTS.contains(failure.reason))) {
+        if (System.nanoTime() > end || !(isLost || RETRIABLE.contains(failure.reason))) {
+          if (!lost.isEmpty() && !FACTS.contains(failure.reason)) {
             var both = lost + "; then " + failure.getMessage();
             throw new Refused("UNKNOWN_OUTCOME", both, failure.metadata);
           }
@@ -270,10 +272,11 @@ public final class Oncelog implements AutoCloseable {
           .getTopic()
           .getTopicId();
     } catch (Refused error) {
-      if (!error.reason.equals("TOPIC_EXISTS")) {
+      if (!Set.of("TOPIC_EXISTS", "UNKNOWN_OUTCOME").contains(error.reason)) {
         throw error;
       }
     }
+    // Somebody else's, or ours whose answer was lost: a creation has no request id to know it by.
     var describe = DescribeTopicsRequest.newBuilder().addNames(name).build();
     return call(ANY_LEADER, PartitionLeaderGrpc.getDescribeTopicsMethod(), describe)
         .getTopics(0)
