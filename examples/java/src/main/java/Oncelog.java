@@ -10,6 +10,7 @@ import io.grpc.MethodDescriptor;
 import io.grpc.StatusRuntimeException;
 import io.grpc.protobuf.StatusProto;
 import io.grpc.stub.ClientCalls;
+import java.security.SecureRandom;
 import java.time.Instant;
 import java.time.temporal.ChronoUnit;
 import java.util.ArrayList;
@@ -18,7 +19,6 @@ import java.util.LinkedHashSet;
 import java.util.List;
 import java.util.Map;
 import java.util.Set;
-import java.util.concurrent.ThreadLocalRandom;
 import java.util.concurrent.TimeUnit;
 import java.util.function.Function;
 import java.util.zip.CRC32C;
@@ -358,7 +358,7 @@ public final class Oncelog implements AutoCloseable {
   /** Registers a producer, and fences whoever held this name before. */
   public TransactionalProducer producer(String name) {
     var instance = new byte[16];
-    ThreadLocalRandom.current().nextBytes(instance);
+    new SecureRandom().nextBytes(instance);
     // The instance id is the same in each attempt: a repetition gets the same generation.
     var request =
         InitProducerRequest.newBuilder()
