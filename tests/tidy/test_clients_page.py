@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from google.protobuf import json_format
@@ -63,6 +64,23 @@ def test_the_hashes_that_are_shown_are_those_of_the_client() -> None:
         assert int(murmur2_hashes([encoded])[0]) == int(murmur)
         assert int(murmur) % 6 == int(by_murmur)
     assert f"`{records.checksum(b'123456789'):08x}`" in TEXT
+
+
+def test_what_is_a_fact_after_a_lost_answer_is_what_the_client_takes_for_one() -> None:
+    doubt: Any = pytest.importorskip("oncelogpb.doubt")
+    told = dict(
+        re.findall(r"^\| `(\w+)` \| ([A-Z_, ]+|all that are not retriable) \|$", PROSE, re.M)
+    )
+    final = {reason for reason, kind in BY_REASON.items() if not kind.rule.retriable}
+    facts = {
+        method.partition(".")[2]: set(known.reasons)
+        for method, known in doubt.FACTS.items()
+        if known.reasons and not method.startswith("participant.")
+    }
+    assert {rpcs.snake(rpc) for rpc in told} == set(facts)
+    for rpc, text in told.items():
+        named = set(text.split(", ")) if text.isupper() else final - set(doubt.RIGHTS)
+        assert named == facts[rpcs.snake(rpc)], rpc
 
 
 def test_all_links_lead_somewhere() -> None:

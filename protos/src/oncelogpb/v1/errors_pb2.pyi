@@ -157,8 +157,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     Do: send what is missing first.
     """
     REASON_DUPLICATE_SEQUENCE: _Reason.ValueType  # 43
-    """A sequence number that was used with another length, or is older than what is remembered;
-    `expected` says what is next.
+    """A sequence number that was used with another length, or is older than what is remembered
+    (`expected` says what is next); or a request number that was used with another content.
 
     Do: mend the client: one number was given to two things.
     """
@@ -196,7 +196,7 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     Do: mend the client, or register again.
     """
     REASON_INVALID_TIMEOUT: _Reason.ValueType  # 50
-    """The transaction timeout is longer than allowed (`limit`).
+    """The transaction timeout is longer, or shorter, than allowed (`limit`).
 
     Do: ask for another timeout.
     """
@@ -256,7 +256,7 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     Do: show a certificate.
     """
     REASON_PERMISSION_DENIED: _Reason.ValueType  # 91
-    """This identity may not do that.
+    """This identity (`identity`) may not do that (`verb`) to it (`kind`, `name`).
 
     Do: have the right granted.
     """
@@ -389,8 +389,8 @@ REASON_OUT_OF_ORDER_SEQUENCE: Reason.ValueType  # 42
 Do: send what is missing first.
 """
 REASON_DUPLICATE_SEQUENCE: Reason.ValueType  # 43
-"""A sequence number that was used with another length, or is older than what is remembered;
-`expected` says what is next.
+"""A sequence number that was used with another length, or is older than what is remembered
+(`expected` says what is next); or a request number that was used with another content.
 
 Do: mend the client: one number was given to two things.
 """
@@ -428,7 +428,7 @@ below the ones that are remembered.
 Do: mend the client, or register again.
 """
 REASON_INVALID_TIMEOUT: Reason.ValueType  # 50
-"""The transaction timeout is longer than allowed (`limit`).
+"""The transaction timeout is longer, or shorter, than allowed (`limit`).
 
 Do: ask for another timeout.
 """
@@ -488,7 +488,7 @@ The caller shows no certificate that says who it is.
 Do: show a certificate.
 """
 REASON_PERMISSION_DENIED: Reason.ValueType  # 91
-"""This identity may not do that.
+"""This identity (`identity`) may not do that (`verb`) to it (`kind`, `name`).
 
 Do: have the right granted.
 """
