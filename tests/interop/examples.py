@@ -4,7 +4,7 @@ holds nothing but the protos and the example.
     <cache>/oncelog/examples/<language>-<hash>/protos/...                without stubs of Python
                                                examples/<language>/...   where the commands are run
 
-Each is built once per version of its sources and of the protos, and the one before is removed.
+Each is built once per version of its sources and of the protos; old ones are removed in time.
 `protoc` is the compiler that comes with grpcio-tools.
 """
 
@@ -16,6 +16,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -35,6 +36,7 @@ ADDED: Final[Mapping[str, Mapping[str, Path]]] = {"go": {"oncelog": INTEROP / "g
 # What the README's commands do not make.
 THEN: Final[Mapping[str, str]] = {"go": "go test -c -o checks ./oncelog"}
 BUILD_TIMEOUT_S: Final = 600
+UNUSED_S: Final = 7 * 24 * 60 * 60
 _BLOCK: Final = re.compile(r"```console\n(.*?)```", re.DOTALL)
 
 
@@ -61,11 +63,17 @@ def built(language: str) -> Built:
         _copy(language, work)
         for command in (*build, *filter(None, (THEN.get(language),))):
             _make(command, work / "examples" / language, work / "bin")
-        for older in folder.parent.glob(f"{language}-*"):
-            if older != work:
-                shutil.rmtree(older)
+        _remove_unused(folder.parent)
         work.rename(folder)
+    os.utime(folder)
     return Built(folder / "examples" / language, run)
+
+
+def _remove_unused(folder: Path) -> None:
+    """Versions that nobody has run for a while, of any checkout."""
+    for version in folder.iterdir():
+        if time.time() - version.stat().st_mtime > UNUSED_S:
+            shutil.rmtree(version)
 
 
 def _commands(language: str) -> tuple[list[str], list[str]]:
