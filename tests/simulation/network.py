@@ -50,6 +50,7 @@ class SimCall:
     process: _Process
     identity: str = ""
     stream_id: int = 1
+    refused: Mapping[int, OncelogError] = field(default_factory=dict)
 
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         self.process.stream_end.append(callback)

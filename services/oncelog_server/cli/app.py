@@ -19,6 +19,8 @@ COMMANDS: Final = {
     "consume": ("oncelog_server.cli.consume", "consume"),
     "tx": ("oncelog_server.cli.transactions", "tx"),
     "offsets": ("oncelog_server.cli.offsets", "offsets"),
+    "acl": ("oncelog_server.cli.acl", "acl"),
+    "quota": ("oncelog_server.cli.quota", "quota"),
     "cluster": ("oncelog_server.cli.cluster", "cluster"),
     "check": ("oncelog_server.cli.check", "check"),
 }

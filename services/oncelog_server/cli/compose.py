@@ -14,9 +14,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from oncelog_server.cli.settings import ServeSettings
+from oncelog_server.cli.trust import Trust, files_of
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.role import CoordinatorRole
-from oncelog_server.core.ports import EtcdUnavailable, Reporter
+from oncelog_server.core.ports import AccessStore, EtcdUnavailable, Reporter
 from oncelog_server.core.role import Role
 from oncelog_server.core.roles import ROLES
 from oncelog_server.offset_manager.config import OffsetManagerConfig
@@ -24,6 +25,7 @@ from oncelog_server.offset_manager.role import OffsetManagerRole
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.role import PartitionLeaderRole
 from oncelog_server.runtime import open_files
+from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.clock import RealClock
 from oncelog_server.runtime.collector import calm_collector
 from oncelog_server.runtime.config import ConfigError, Settings, Value
@@ -38,12 +40,13 @@ from oncelog_server.runtime.node_config import MIB, PORTS, NodeConfig, split_add
 from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.observe.metrics import Metrics
 from oncelog_server.runtime.pointed import pointed
+from oncelog_server.runtime.rpc.access_service import AccessService
 from oncelog_server.runtime.rpc.cluster_service import ClusterService, ElectUncleanly
 from oncelog_server.runtime.rpc.health import Health, HealthServer
 from oncelog_server.runtime.rpc.limits import RpcLimits
 from oncelog_server.runtime.rpc.peers import GrpcPeers
 from oncelog_server.runtime.rpc.server import RpcServer
-from oncelog_server.runtime.rpc.tls import TlsFiles
+from oncelog_server.runtime.rpc.tls import Asked, TlsSource
 from oncelog_server.runtime.storage.disk import RealDisk
 from oncelogpb.errors import Unavailable
 
@@ -72,9 +75,10 @@ class GrpcListener:
         reporter: Reporter,
         *,
         advertise: str = "",
-        tls: TlsFiles | None = None,
+        tls: TlsSource | None = None,
         limits: RpcLimits | None = None,
         health: Health | None = None,
+        guard: Guard | None = None,
     ) -> None:
         self._listen = listen
         self._advertise = advertise
@@ -82,6 +86,7 @@ class GrpcListener:
         self._tls = tls
         self._limits = limits
         self._health = health
+        self._guard = guard
         self._server: RpcServer | None = None
 
     async def start(self, handlers: Mapping[str, object]) -> tuple[str, int]:
@@ -92,6 +97,7 @@ class GrpcListener:
             tls=self._tls,
             limits=self._limits,
             health=self._health,
+            guard=self._guard,
         )
         port = await self._server.start()
         if self._advertise:
@@ -135,18 +141,24 @@ async def serve(settings: ServeSettings) -> None:
     if arm_from_environment():
         log.line(f"failpoints are armed ({VARIABLE}): for tests only", level="warning")
     metrics = Metrics()
-    etcd = _etcd(config)
-    peers = GrpcPeers(_tls(config))
+    trust = Trust(settings, RealClock(), metrics.reporter("node", log))
+    etcd = _etcd(config, trust.etcd_tls)
+    peers = GrpcPeers(trust.certificates)
     health = Health()
-    probes = HealthServer(health, config.health_listen) if config.health_listen else None
+    probes = None
+    if config.health_listen:
+        probes = HealthServer(health, config.health_listen, trust.credentials(config.health_tls))
 
     def make_node() -> Node:
-        return _real_node(settings, log, metrics, etcd, peers, health)
+        return _real_node(settings, log, metrics, etcd, peers, health, trust)
 
     try:
-        _say_where(config, metrics, log)
+        trust.say(log, is_loopback=_is_loopback(_listen_address(config, ())))
+        _serve_metrics(config, metrics, log)
+        trust.renew(peers=peers, etcd=etcd, metrics=metrics)
+        trust.start()
         if probes is not None:
-            log.line("health checks", port=await probes.start())
+            log.line("health checks", port=await probes.start(), tls=config.health_tls)
         await _run(make_node, health, stopped, log)
     except EtcdRefused:
         raise
@@ -158,15 +170,18 @@ async def serve(settings: ServeSettings) -> None:
         metrics.close()
         if probes is not None:
             await probes.stop()
+        await trust.stop()
         log.line("stopped")
 
 
-def _say_where(config: NodeConfig, metrics: Metrics, log: Log) -> None:
-    if not config.tls and not _is_loopback(_listen_address(config, ())):
-        log.line("no TLS: everybody who reaches this address may do everything", level="warning")
-    if config.metrics_listen:
-        host, port = split_address(config.metrics_listen)
-        log.line("metrics", address=f"http://{host}:{metrics.serve(host, port)}/metrics")
+def _serve_metrics(config: NodeConfig, metrics: Metrics, log: Log) -> None:
+    if not config.metrics_listen:
+        return
+    host, port = split_address(config.metrics_listen)
+    files = None if config.metrics_tls == "off" else files_of(config)
+    port = metrics.serve(host, port, files, Asked(config.metrics_tls) if files else Asked.NOTHING)
+    scheme = "http" if files is None else "https"
+    log.line("metrics", address=f"{scheme}://{host}:{port}/metrics", tls=config.metrics_tls)
 
 
 async def _run(
@@ -233,6 +248,7 @@ def _real_node(
     etcd: EtcdClient,
     peers: GrpcPeers,
     health: Health,
+    trust: Trust,
 ) -> Node:
     config = settings.node
     reporter = metrics.reporter("node", log)
@@ -241,9 +257,10 @@ def _real_node(
         _listen_address(config, settings.roles),
         reporter,
         advertise=config.advertise,
-        tls=_tls(config),
+        tls=trust.certificates,
         limits=limits,
         health=health,
+        guard=trust.guard,
     )
     outside = Outside(
         disk=RealDisk(config.data_dir),
@@ -256,12 +273,13 @@ def _real_node(
         random_bytes=os.urandom,
         offload=offload,
         renewals=etcd.renewals,
+        guard=trust.guard,
     )
     return Node(
         make_roles(settings.roles, settings.loaded),
         pointed(outside),
         limits_of(config),
-        cluster_handler(settings.loaded.values),
+        cluster_handler(settings.loaded.values, trust.guard),
     )
 
 
@@ -298,11 +316,12 @@ def _connections_max(config: NodeConfig, log: Log) -> int:
     return connections_max
 
 
-def cluster_handler(values: Sequence[Value]) -> ClusterHandler:
-    """Makes the Cluster service of a process with these settings."""
+def cluster_handler(values: Sequence[Value], guard: Guard | None = None) -> ClusterHandler:
+    """Makes the Cluster service of a process with these settings, whose callers the guard asks."""
 
-    def make(view: ClusterView, elect_uncleanly: ElectUncleanly) -> object:
-        return ClusterService(view, lambda: values, elect_uncleanly)
+    def make(view: ClusterView, elect_uncleanly: ElectUncleanly, store: AccessStore) -> object:
+        access = AccessService(store, guard)
+        return ClusterService(view, lambda: values, elect_uncleanly, access)
 
     return make
 
@@ -317,23 +336,10 @@ def _is_loopback(address: str) -> bool:
     return host == "localhost" or host == "::1" or host.startswith("127.")
 
 
-def _tls(config: NodeConfig) -> TlsFiles | None:
-    if not config.tls:
-        return None
-    return TlsFiles(config.tls_ca, config.tls_certificate, config.tls_key)
-
-
-def _etcd(config: NodeConfig) -> EtcdClient:
+def _etcd(config: NodeConfig, tls: EtcdTls | None) -> EtcdClient:
     if not config.etcd_endpoints:
         raise ConfigError(
             "no etcd: give --etcd HOST:PORT (repeatable), or start all of it with `oncelog up`"
-        )
-    tls = None
-    if config.etcd_tls_ca:
-        tls = EtcdTls.from_files(
-            ca=config.etcd_tls_ca,
-            cert=config.etcd_tls_certificate or None,
-            key=config.etcd_tls_key or None,
         )
     try:
         return EtcdClient(config.etcd_endpoints, prefix=config.etcd_prefix, tls=tls)
@@ -345,7 +351,8 @@ def _etcd(config: NodeConfig) -> EtcdClient:
 
 
 class InProcessCluster:
-    """Three nodes, one per role, on the running loop. Loopback only, no TLS, free ports."""
+    """Three nodes, one per role, on the running loop. Loopback only, free ports; no TLS unless the
+    settings name its files, which are the same for all three."""
 
     def __init__(self, data_dir: Path, settings: ServeSettings, log: Log) -> None:
         self._data_dir = data_dir
@@ -354,6 +361,7 @@ class InProcessCluster:
         self._server = MemoryEtcdServer()
         self._nodes: dict[str, Node] = {}
         self._peers: dict[str, GrpcPeers] = {}
+        self._trusts: dict[str, Trust] = {}
         self._listeners: dict[str, GrpcListener] = {}
         self._ports = dict.fromkeys(ROLES, 0)
 
@@ -407,10 +415,19 @@ class InProcessCluster:
     async def _start(self, role: str) -> None:
         metrics = Metrics()
         reporter = metrics.reporter("node", self._log)
-        peers = self._peers[role] = GrpcPeers()
         config = self._settings.node
+        trust = self._trusts[role] = Trust(self._settings, RealClock(), reporter)
+        peers = self._peers[role] = GrpcPeers(trust.certificates)
+        trust.renew(peers=peers)
+        trust.start()
         limits = rpc_limits_of(config, connections_max=config.connections_max)
-        listener = GrpcListener(f"127.0.0.1:{self._ports[role]}", reporter, limits=limits)
+        listener = GrpcListener(
+            f"127.0.0.1:{self._ports[role]}",
+            reporter,
+            tls=trust.certificates,
+            limits=limits,
+            guard=trust.guard,
+        )
         self._listeners[role] = listener
         outside = Outside(
             disk=RealDisk(self._data_dir / role),
@@ -422,12 +439,13 @@ class InProcessCluster:
             role_reporter=lambda name: metrics.reporter(name, self._log),
             random_bytes=os.urandom,
             offload=offload,
+            guard=trust.guard,
         )
         node = Node(
             make_roles([role], self._settings.loaded),
             pointed(outside),
             limits_of(self._settings.node),
-            cluster_handler(self._settings.loaded.values),
+            cluster_handler(self._settings.loaded.values, trust.guard),
         )
         self._nodes[role] = node
         await node.start()
@@ -439,6 +457,9 @@ class InProcessCluster:
             await node.stop()
         if peers is not None:
             await peers.close()
+        trust = self._trusts.pop(role, None)
+        if trust is not None:
+            await trust.stop()
 
     async def _ready(self) -> None:
         """Every control partition has a leader that answers."""

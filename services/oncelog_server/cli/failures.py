@@ -49,7 +49,7 @@ ADVICE: Final[dict[str, str]] = {
     "UNKNOWN_OUTCOME": "It may have happened. Look before you repeat it.",
     "CORRUPT_LOG": "See docs/operating.md, `damaged files`; the other partitions go on.",
     "UNAUTHENTICATED": "Give a certificate: --tls-ca, --tls-cert and --tls-key.",
-    "PERMISSION_DENIED": "This identity may not do that; use another certificate.",
+    "PERMISSION_DENIED": "Show another certificate, or have an operator allow it to this identity.",
     "INTERNAL": "Please report it, with the service's log.",
 }
 

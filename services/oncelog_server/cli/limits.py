@@ -24,12 +24,14 @@ from oncelog_server.coordinator import deliveries, producers
 from oncelog_server.coordinator import service as coordinator_service
 from oncelog_server.coordinator import state as coordinator_state
 from oncelog_server.coordinator import wire as coordinator_wire
+from oncelog_server.core import access
 from oncelog_server.offset_manager import config as offsets_config
 from oncelog_server.offset_manager import wire as offsets_wire
 from oncelog_server.partition_leader import config as leader_config
 from oncelog_server.partition_leader import damage, exposures
+from oncelog_server.runtime.access import audit, quotas
 from oncelog_server.runtime.config import help_of
-from oncelog_server.runtime.etcd import topics
+from oncelog_server.runtime.etcd import access_store, topics
 from oncelog_server.runtime.rpc import cluster_service
 from oncelog_server.runtime.rpc import limits as rpc_limits
 from oncelogpb import calls, errors
@@ -114,6 +116,56 @@ _PROCESS: Final = Section(
             cluster_service.METADATA_NAMES_MAX,
             "Names and ids of one GetMetadata.",
             TooLarge,
+        ),
+        _limit(
+            "rules_max",
+            access_store.RULES_MAX,
+            "Rules of who may do what, of a cluster.",
+            LimitExceeded,
+        ),
+        _limit("quotas_max", access_store.QUOTAS_MAX, "Quotas of a cluster.", LimitExceeded),
+        _limit(
+            "access_changes_max",
+            access_store.CHANGES_PER_CALL_MAX,
+            "Rules or quotas that one call adds or removes.",
+            TooLarge,
+        ),
+        _limit(
+            "rule_name_bytes_max",
+            access.RULE_NAME_BYTES_MAX,
+            "Bytes of the name in a rule.",
+            InvalidArgument,
+        ),
+        _limit(
+            "identity_bytes_max",
+            access.IDENTITY_BYTES_MAX,
+            "Bytes of the identity in a rule or quota.",
+            InvalidArgument,
+        ),
+        Limit(
+            quotas.BYTES,
+            0,
+            "What an identity may send and be sent in a second, of each process; 0: no limit. Set "
+            "by `oncelog quota set`; Oncelog's own processes have none.",
+            Throttled,
+        ),
+        Limit(
+            quotas.CALLS,
+            0,
+            "Calls that an identity may make in a second, of each process; likewise.",
+            Throttled,
+        ),
+        _limit(
+            "audited_refusals_per_minute",
+            audit.REFUSALS_PER_MINUTE,
+            "Refusals of one identity that are written into the audit log; the others are counted.",
+            "is counted",
+        ),
+        _limit(
+            "audit_lines_waiting_max",
+            audit.LINES_WAITING_MAX,
+            "Lines of the audit log that its disk has not taken yet.",
+            "is lost, and counted",
         ),
         _limit(
             "error_message_bytes",

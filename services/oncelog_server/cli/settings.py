@@ -11,13 +11,15 @@ from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.core.roles import ROLES
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
-from oncelog_server.runtime.config import Settings, Source, load
+from oncelog_server.runtime.access.config import AuthorizationConfig, Mode
+from oncelog_server.runtime.config import ConfigError, Settings, Source, load
 from oncelog_server.runtime.node_config import NodeConfig
 
 # Sections of the configuration. One file may serve all processes: a process ignores the sections
 # of roles that it does not run, but knows them, so that a misspelt one is refused.
 SECTIONS: Final[Mapping[str, type[Any]]] = {
     "node": NodeConfig,
+    "authorization": AuthorizationConfig,
     "coordinator": CoordinatorConfig,
     "partition_leader": PartitionLeaderConfig,
     "offset_manager": OffsetManagerConfig,
@@ -52,6 +54,18 @@ class ServeSettings:
     @property
     def node(self) -> NodeConfig:
         return self.loaded.of(NodeConfig)
+
+    @property
+    def authorization(self) -> AuthorizationConfig:
+        return self.loaded.of(AuthorizationConfig)
+
+    @property
+    def mode(self) -> Mode:
+        """Whether rules hold in this process. Raises ConfigError."""
+        try:
+            return self.authorization.mode_of(tls=self.node.tls)
+        except ValueError as error:
+            raise ConfigError(str(error)) from None
 
     @property
     def role_settings(self) -> dict[str, dict[str, str]]:

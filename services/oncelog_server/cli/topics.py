@@ -10,6 +10,7 @@ import click
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_time
 from oncelog_server.cli.session import Session, connected
+from oncelogpb.errors import PermissionDenied
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import partition_leader_pb2 as pb
 
@@ -189,11 +190,16 @@ def parse_configs(pairs: Sequence[str]) -> dict[str, str]:
 def _journals(
     session: Session, topics: Iterable[pb.TopicDescription]
 ) -> dict[bytes, list[pb.JournalDescription]]:
-    """By topic id, of the partitions that have a leader: each process tells what it leads."""
+    """By topic id, of the partitions that have a leader: each process tells what it leads. Only
+    operators are told."""
     journals: dict[bytes, list[pb.JournalDescription]] = {topic.topic_id: [] for topic in topics}
-    reply: pb.DescribeJournalsReply = session.call(
-        "partition_leader.describe_journals", pb.DescribeJournalsRequest()
-    )
+    try:
+        reply: pb.DescribeJournalsReply = session.call(
+            "partition_leader.describe_journals", pb.DescribeJournalsRequest()
+        )
+    except PermissionDenied:
+        session.say("how the journals stand is told to operators only")
+        return journals
     for journal in reply.journals:
         journals.get(journal.partition.topic_id, []).append(journal)
     return journals

@@ -40,6 +40,8 @@ class InitProducer(msgspec.Struct, frozen=True):
     # "": unnamed.
     name: str
     instance_id: bytes
+    # Identity of who asks, by his certificate; "" without TLS.
+    owner: str = ""
 
 
 class BeginTransaction(msgspec.Struct, frozen=True):

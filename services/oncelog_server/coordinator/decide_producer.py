@@ -58,6 +58,7 @@ def _first(state: CoordinatorState, command: InitProducer) -> Decision[Record]:
         command.group,
         command.name,
         command.instance_id,
+        command.owner,
     )
     identity = Producer(
         producer_id, record.generation, command.group, command.name, command.instance_id
@@ -75,7 +76,12 @@ def _take_over(
     generation = next_generation(producer.generation, state.epoch)
     records.append(
         ProducerInitialized(
-            producer.producer_id, generation, command.group, command.name, command.instance_id
+            producer.producer_id,
+            generation,
+            command.group,
+            command.name,
+            command.instance_id,
+            command.owner,
         )
     )
     if producer.staged:

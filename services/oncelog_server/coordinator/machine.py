@@ -181,6 +181,7 @@ class CoordinatorMachine:
                 record.instance_id,
                 active_offset=at.offset,
                 active_ms=at.time_ms,
+                owner=record.owner,
             )
             self.state.producers.add(producer)
             return
@@ -188,6 +189,7 @@ class CoordinatorMachine:
         producer.take_over(
             record.generation,
             record.instance_id,
+            record.owner,
             at_ms=at.time_ms,
             keep_ms=config.replaced_instance_retention_ms,
             keep_max=config.replaced_instances_max,

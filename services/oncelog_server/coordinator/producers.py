@@ -113,6 +113,8 @@ class Producer(msgspec.Struct, array_like=True):
     # Of earlier generations, oldest first. No later one-shot is accepted while one is undecided, so
     # the undecided are always among the last 16.
     former_one_shots: list[FormerOneShot] = []
+    # Identity of who registered this instance; "": nobody had one.
+    owner: str = ""
 
     @property
     def identity(self) -> Identity:
@@ -154,7 +156,14 @@ class Producer(msgspec.Struct, array_like=True):
     # --------------------------------------------------------------------- called by `apply` only
 
     def take_over(
-        self, generation: Generation, instance_id: bytes, *, at_ms: int, keep_ms: int, keep_max: int
+        self,
+        generation: Generation,
+        instance_id: bytes,
+        owner: str,
+        *,
+        at_ms: int,
+        keep_ms: int,
+        keep_max: int,
     ) -> None:
         """INIT of a later instance. Of the earlier generation, answers to one-shots are kept."""
         assert generation > self.generation, "a generation is granted once (I17)"
@@ -166,6 +175,7 @@ class Producer(msgspec.Struct, array_like=True):
         del self.former_one_shots[:-REQUESTS_KEPT]
         self.generation = generation
         self.instance_id = instance_id
+        self.owner = owner
         self.begins = []
         self.one_shots = []
         self.next_request_number = 1

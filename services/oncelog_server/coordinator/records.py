@@ -30,6 +30,9 @@ class ProducerInitialized(msgspec.Struct, frozen=True, array_like=True, tag="ini
     # "" for an unnamed one.
     name: str
     instance_id: bytes
+    # Identity of who registered it, by his certificate; "" without TLS, and in journals that are
+    # older than this field.
+    owner: str = ""
 
 
 class Begun(msgspec.Struct, frozen=True, array_like=True, tag="begin"):

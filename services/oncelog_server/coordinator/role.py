@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
+from oncelog_server.coordinator import access
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.endings import Endings
 from oncelog_server.coordinator.machine import CoordinatorMachine
@@ -14,6 +15,7 @@ from oncelog_server.coordinator.service import CoordinatorService
 from oncelog_server.coordinator.waiting import Waiting
 from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId, TopicId
 from oncelog_server.core.machine import Codec
+from oncelog_server.core.needs import Tables
 from oncelog_server.core.ports import Outbox, Replica, Slots
 from oncelog_server.core.role import RoleEnv
 
@@ -50,6 +52,9 @@ class CoordinatorRole:
 
     def services(self, env: RoleEnv) -> Mapping[str, object]:
         return {"Coordinator": CoordinatorService(self._config, env, self._waiting, self._endings)}
+
+    def access(self, env: RoleEnv) -> Tables:
+        return {"Coordinator": access.entries(env, self._endings)}
 
     def _endings(self, replica: Replica, env: RoleEnv) -> Endings:
         return Endings(replica, self._outcomes[replica.partition], env)

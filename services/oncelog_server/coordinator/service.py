@@ -1,6 +1,6 @@
 """Handlers of the Coordinator service: authorize, decode, submit, encode.
 
-Who may call at all is decided before a handler runs (`runtime/rpc`); which producer may do what is
+Who may call at all is decided before a handler runs (`access`); which producer may do what is
 decided by the machine. InitProducer is led by the group's journal partition, everything after it by
 the one in the top 16 bits of the producer id or TxId.
 """
@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Final, NoReturn
 
 from oncelog_server.coordinator import describe, wire
+from oncelog_server.coordinator.access import without_refused
 from oncelog_server.coordinator.commands import (
     BeginAnswer,
     BeginResult,
@@ -91,7 +92,7 @@ class CoordinatorService:
     async def init_producer(
         self, request: pb.InitProducerRequest, call: Call
     ) -> pb.InitProducerReply:
-        command = wire.init_producer(request)
+        command = wire.init_producer(request, call.identity)
         if request.session and not call.stream_id:
             raise InvalidArgument("a session needs a stream to be held on", field="session")
         replica = self._env.replicas.lead(control_partition(TRANSACTION_CONTROL_ID, command.group))
@@ -131,6 +132,7 @@ class CoordinatorService:
     async def commit_transaction(
         self, request: pb.CommitTransactionRequest, call: Call
     ) -> pb.CommitTransactionReply:
+        without_refused(request.begin_next.parts, call)
         command = wire.commit_transaction(request, self._config)
         self._require_partitions(command.manifest.participants())
         if command.begin_next is not None:
@@ -165,6 +167,7 @@ class CoordinatorService:
     async def abort_transaction(
         self, request: pb.AbortTransactionRequest, call: Call
     ) -> pb.AbortTransactionReply:
+        without_refused(request.parts, call)
         command = wire.abort_transaction(request, self._config)
         self._require_partitions(command.parts)
         replica = self._lead(command.tx_id, "tx_id")

@@ -51,7 +51,8 @@ UUID_BYTES: Final = 16
 # ------------------------------------------------------------------------------------- requests
 
 
-def init_producer(request: pb.InitProducerRequest) -> InitProducer:
+def init_producer(request: pb.InitProducerRequest, owner: str) -> InitProducer:
+    """`owner`: identity of the caller."""
     _require_name(request.name, "name")
     _require_name(request.group, "group")
     group = request.group or request.name
@@ -59,7 +60,7 @@ def init_producer(request: pb.InitProducerRequest) -> InitProducer:
         _invalid("group", "an unnamed producer needs a transaction group; choose one at random")
     if len(request.instance_id) != UUID_BYTES:
         _invalid("instance_id", "instance_id must be a UUID of 16 bytes")
-    return InitProducer(group, request.name, request.instance_id)
+    return InitProducer(group, request.name, request.instance_id, owner)
 
 
 def begin_transaction(

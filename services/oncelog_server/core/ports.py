@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
+from oncelog_server.core.access import Pattern, Rule
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import BootId, PartitionId, TopicId
 from oncelog_server.core.machine import Instant
+from oncelog_server.core.quotas import Quota
+from oncelogpb.errors import OncelogError
 
 # ---------------------------------------------------------------------------------------- clock
 
@@ -305,6 +308,47 @@ class TopicStore(Protocol):
     async def delete(self, name: str) -> TopicId: ...
 
 
+class StoredRule(NamedTuple):
+    """A rule, and who added it when."""
+
+    rule: Rule
+    added_by: str
+    # Wall clock, milliseconds.
+    added_ms: int
+
+
+class StoredQuota(NamedTuple):
+    """A quota, and who set it when."""
+
+    quota: Quota
+    added_by: str
+    added_ms: int
+
+
+class AccessStore(Protocol):
+    """Rules and quotas, in etcd. Each change happens whole or not at all, means the same when it is
+    repeated, and returns when this process shows it. Raises TooLarge, LimitExceeded,
+    UnknownOutcome. `by` is the identity of who asks for it."""
+
+    def rules(self) -> Sequence[StoredRule]: ...
+
+    def quotas(self) -> Sequence[StoredQuota]: ...
+
+    async def add_rules(self, rules: Sequence[Rule], *, by: str) -> int:
+        """How many are new."""
+        ...
+
+    async def remove_rules(self, rules: Sequence[Rule]) -> int:
+        """How many there were."""
+        ...
+
+    async def set_quotas(self, quotas: Sequence[Quota], *, by: str) -> None: ...
+
+    async def remove_quotas(self, identities: Sequence[Pattern]) -> int:
+        """How many there were."""
+        ...
+
+
 class Peers(Protocol):
     """Calls to other processes, many in one message over one stream each."""
 
@@ -406,6 +450,11 @@ class Call(Protocol):
 
     # Identifies the caller's stream; 0 for a unary call.
     stream_id: int
+
+    # Items of the request that its caller has no right to, by their place, and what each is told.
+    # The handler answers for them, and touches none of them. Only where the role's table of needs
+    # has items (`core/needs`).
+    refused: Mapping[int, OncelogError]
 
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         """Called once when the caller's stream ends. Only where stream_id is not 0."""

@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.machine import Codec, Machine, Projection
+from oncelog_server.core.needs import Tables
 from oncelog_server.core.ports import (
     Clock,
     Directory,
@@ -71,4 +72,8 @@ class Role(Protocol):
 
     def services(self, env: RoleEnv) -> Mapping[str, object]:
         """Handler objects by the name of their gRPC service, e.g. {"Coordinator": ...}."""
+        ...
+
+    def access(self, env: RoleEnv) -> Tables:
+        """What each RPC of these services needs of its caller."""
         ...

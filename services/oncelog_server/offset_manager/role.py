@@ -6,14 +6,16 @@ from collections.abc import Callable, Mapping
 
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, PartitionId, TopicId
 from oncelog_server.core.machine import Codec
+from oncelog_server.core.needs import Tables
 from oncelog_server.core.ports import Outbox, Replica, Slots
 from oncelog_server.core.role import RoleEnv
-from oncelog_server.offset_manager import wire
+from oncelog_server.offset_manager import access, wire
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.machine import OffsetManagerMachine
 from oncelog_server.offset_manager.outbox import OffsetManagerOutbox
 from oncelog_server.offset_manager.records import CODEC, Record
 from oncelog_server.offset_manager.service import OffsetManagerService
+from oncelog_server.participant import access as participant_access
 from oncelog_server.participant.handler import ParticipantHandler
 
 
@@ -45,3 +47,6 @@ class OffsetManagerRole:
             "OffsetManager": OffsetManagerService(env),
             "Participant": ParticipantHandler(env, decode=wire.write_markers),
         }
+
+    def access(self, env: RoleEnv) -> Tables:
+        return {"OffsetManager": access.entries(env), "Participant": participant_access.ENTRIES}

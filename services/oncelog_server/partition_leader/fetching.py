@@ -31,15 +31,21 @@ SUBSCRIBE_BYTES_LEAST: Final = 64 * 1024
 class Cursor:
     """Where one partition of a request stands."""
 
-    __slots__ = ("advanced", "error", "found", "max_bytes", "offset", "partition", "wanted")
+    __slots__ = (
+        "advanced", "error", "found", "max_bytes", "may_read", "offset", "partition", "wanted",
+    )  # fmt: skip
 
-    def __init__(self, wanted: pb.FetchPartition, max_bytes: int) -> None:
+    def __init__(
+        self, wanted: pb.FetchPartition, max_bytes: int, refusal: OncelogError | None
+    ) -> None:
         self.wanted = wanted
         self.partition: PartitionId = partition_id(wanted.partition)
         self.offset = wanted.offset
         self.max_bytes = max_bytes
         self.found: Found | None = None
-        self.error: OncelogError | None = None
+        # Its caller has no right to it: it is told so, and nothing is read.
+        self.may_read = refusal is None
+        self.error = refusal
         # Done when there may be more to read.
         self.advanced: asyncio.Future[None] | None = None
 
@@ -76,7 +82,7 @@ class Fetching:
         self._subscriptions = 0
 
     async def fetch(self, request: pb.FetchRequest, call: Call) -> bulk.Encoded:
-        cursors = self._cursors(request.partitions)
+        cursors = self._cursors(request.partitions, call)
         budget = min(request.max_bytes or self._config.fetch_bytes, self._config.fetch_bytes_max)
         wait_ms = min(
             request.max_wait_ms,
@@ -113,7 +119,7 @@ class Fetching:
         """Ends when every partition has failed, with the error of the last one; each is told its
         own once, before. It never ends without an error: who looks at the end alone must not take
         it for the end of the data."""
-        following = self._cursors(request.partitions)
+        following = self._cursors(request.partitions, call)
         budget = min(
             request.max_bytes or self._config.subscribe_bytes, self._config.fetch_bytes_max
         )
@@ -144,7 +150,7 @@ class Fetching:
 
     # -------------------------------------------------------------------------------------- parts
 
-    def _cursors(self, partitions: Sequence[pb.FetchPartition]) -> list[Cursor]:
+    def _cursors(self, partitions: Sequence[pb.FetchPartition], call: Call) -> list[Cursor]:
         limit = self._config.fetch_partitions_max
         if not partitions:
             raise InvalidArgument("name at least one partition", field="partitions")
@@ -155,7 +161,10 @@ class Fetching:
                 maximum=limit,
             )
         default = self._config.fetch_partition_bytes
-        cursors = [Cursor(wanted, wanted.max_bytes or default) for wanted in partitions]
+        cursors = [
+            Cursor(wanted, wanted.max_bytes or default, call.refused.get(place))
+            for place, wanted in enumerate(partitions)
+        ]
         if len({cursor.partition for cursor in cursors}) != len(cursors):
             raise InvalidArgument("name each partition once", field="partitions")
         return cursors
@@ -179,6 +188,8 @@ class Fetching:
     async def _read(
         self, cursor: Cursor, request: pb.FetchRequest | pb.SubscribeRequest, budget: int
     ) -> None:
+        if not cursor.may_read:
+            return
         cursor.forget()
         try:
             replica = self._env.replicas.lead(cursor.partition)

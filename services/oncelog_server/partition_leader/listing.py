@@ -41,12 +41,20 @@ class Listing:
         most = self._config.items_per_call_max
         wire.require_few("queries", len(request.queries), "items_per_call_max", most)
         return pb.ListOffsetsReply(
-            offsets=[await self._answer(query, request.isolation) for query in request.queries]
+            offsets=[
+                await self._answer(query, request.isolation, call.refused.get(place))
+                for place, query in enumerate(request.queries)
+            ]
         )
 
     async def _answer(
-        self, query: pb.OffsetQuery, isolation: pb.Isolation.ValueType
+        self,
+        query: pb.OffsetQuery,
+        isolation: pb.Isolation.ValueType,
+        refusal: OncelogError | None,
     ) -> pb.ListedOffset:
+        if refusal is not None:
+            return pb.ListedOffset(partition=query.partition, error=to_status(refusal))
         try:
             replica = self._env.replicas.lead(partition_id(query.partition))
             # The ends are answers about now: only within the lease (design §5, "Leases lie").

@@ -64,7 +64,7 @@ class Producing:
         wire.require_few("batches", len(request.batches), "items_per_call_max", most)
         verdicts: list[Placed | OncelogError | None] = [None] * len(request.batches)
         async with self._lanes.turn(call.stream_id) as turn:
-            by_partition = await self._judge_all(request, produce, verdicts)
+            by_partition = await self._judge_all(request, produce, verdicts, call)
             await turn.come()
             submitted = [
                 entry
@@ -91,9 +91,13 @@ class Producing:
         request: pb.ProduceRequest,
         produce: pb.ProduceRequest | LiftedProduce,
         verdicts: list[Placed | OncelogError | None],
+        call: Call,
     ) -> dict[PartitionId, list[_Judged]]:
         by_partition: dict[PartitionId, list[_Judged]] = {}
         for place, batch in enumerate(request.batches):
+            if place in call.refused:
+                verdicts[place] = call.refused[place]
+                continue
             try:
                 partition = partition_id(batch.partition)
                 # Before the work of judging: a wrong leader is the most frequent refusal.

@@ -6,10 +6,13 @@ from collections.abc import Callable, Mapping
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.machine import Codec, Machine
+from oncelog_server.core.needs import Tables
 from oncelog_server.core.ports import Outbox, Replica, Slots
 from oncelog_server.core.role import RoleEnv
+from oncelog_server.participant import access as participant_access
 from oncelog_server.participant.commands import Question
 from oncelog_server.participant.handler import ParticipantHandler
+from oncelog_server.partition_leader import access
 from oncelog_server.partition_leader.commands import Command
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.machine import PartitionMachine
@@ -48,3 +51,6 @@ class PartitionLeaderRole:
             "PartitionLeader": PartitionLeaderService(env, self._config),
             "Participant": ParticipantHandler(env, told=tell_markers(env.reporter)),
         }
+
+    def access(self, env: RoleEnv) -> Tables:
+        return {"PartitionLeader": access.entries(env), "Participant": participant_access.ENTRIES}

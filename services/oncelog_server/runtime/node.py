@@ -15,10 +15,23 @@ from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from oncelog_server.core.ids import BootId, PartitionId
-from oncelog_server.core.ports import Clock, Disk, Etcd, EtcdUnavailable, Outbox, Peers, Reporter
+from oncelog_server.core.needs import Entry
+from oncelog_server.core.ports import (
+    AccessStore,
+    Clock,
+    Disk,
+    Etcd,
+    EtcdUnavailable,
+    Outbox,
+    Peers,
+    Reporter,
+)
 from oncelog_server.core.role import Role, RoleEnv
 from oncelog_server.core.roles import role_of
+from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.driver import Driver, Surroundings
+from oncelog_server.runtime.etcd.access_store import EtcdAccess
+from oncelog_server.runtime.etcd.access_view import ACCESS
 from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.election import Elections
 from oncelog_server.runtime.etcd.identity import ClusterSettings, Identity
@@ -39,6 +52,7 @@ from oncelog_server.runtime.replicas import (
     partition_of,
     put_aside,
 )
+from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanElection
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
 from oncelogpb.errors import InvalidArgument, Unavailable
@@ -81,6 +95,8 @@ class Outside:
     offload: Callable[[Callable[[], None]], Awaitable[None]]
     # None: the lease is renewed by a task (in-memory etcd).
     renewals: Callable[[], BlockingRenewals] | None = None
+    # Whom the listener asks who may make which call; fed from here. None: nobody is asked.
+    guard: Guard | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +111,7 @@ class NodeLimits:
 
 
 # Makes the Cluster service's handler.
-ClusterHandler = Callable[[ClusterView, ElectUncleanly], object]
+ClusterHandler = Callable[[ClusterView, ElectUncleanly, AccessStore], object]
 
 
 class Node:
@@ -154,6 +170,7 @@ class Node:
         self._commit = GroupCommit(outside.disk, on_commit=self._committed)
         self._free_space.watch(self._commit)
         self._assemble(self._view, self._commit)
+        self._instruct_guard(self._view)
         self.host, self.port = await outside.listener.start(self._handlers(self._view))
         self._listening = True
         await self._join(self._view, identity, record.lease_ms)
@@ -312,7 +329,10 @@ class Node:
         return role.outbox(driver, self._envs[role.name])
 
     def _handlers(self, view: ClusterView) -> dict[str, object]:
-        handlers: dict[str, object] = {"Cluster": self._cluster_handler(view, self.unclean_elect)}
+        access = EtcdAccess(self._outside.etcd, view, self._outside.clock)
+        handlers: dict[str, object] = {
+            "Cluster": self._cluster_handler(view, self.unclean_elect, access)
+        }
         participants: list[tuple[Role, Any]] = []
         for role in self._roles:
             for name, handler in role.services(self._envs[role.name]).items():
@@ -333,6 +353,37 @@ class Node:
                 ),
             )
         return handlers
+
+    def _instruct_guard(self, view: ClusterView) -> None:
+        """Before anybody can call: what each RPC needs, and the rules as etcd has them now."""
+        if self._outside.guard is None:
+            return
+        tables: dict[str, Mapping[str, Entry]] = {
+            "Cluster": cluster_access.entries(view),
+            "Replication": cluster_access.REPLICATION,
+        }
+        for role in self._roles:
+            tables.update(role.access(self._envs[role.name]))
+        guard = self._outside.guard
+        guard.serve(tables)
+        self._learn_access(view, guard)
+
+        def changed(changed: frozenset[str]) -> None:
+            if any(key.startswith(ACCESS) for key in changed):
+                self._learn_access(view, guard)
+
+        view.on_change(changed)
+
+    def _learn_access(self, view: ClusterView, guard: Guard) -> None:
+        access = view.access
+        guard.learn(
+            (stored.rule for stored in access.rules.values()),
+            (stored.quota for stored in access.quotas.values()),
+        )
+        for key, error in access.unreadable.items():
+            self._outside.reporter.event(
+                "access rule not understood", level="error", key=key, error=error
+            )
 
     # ------------------------------------------------------------------------- what elections ask
 

@@ -28,11 +28,15 @@ class NodeConfig:
     listen: str = ""
     # What others are told to connect to, host:port. Empty: what is listened on.
     advertise: str = ""
-    # A second port for health checks alone, host:port; port 0 takes a free one, empty: none. It is
-    # plain even with TLS, for probes that have no certificate, and tells nobody anything else.
+    # A second port for health checks alone, host:port; port 0 takes a free one, empty: none. It
+    # tells nobody anything else.
     health_listen: str = ""
+    # What that port asks for: off, nothing, for probes that have no certificate (Kubernetes'); tls,
+    # it is encrypted; mtls, callers show a certificate. With this process's certificate.
+    health_tls: Literal["off", "tls", "mtls"] = "off"
     # PEM files: who signs the other side, what this side shows, its key. All three or none; given,
-    # every connection needs a certificate (mTLS).
+    # every connection needs a certificate (mTLS), and who may do what is judged by it (see
+    # authorization.mode). They are read again when they change.
     tls_ca: str = ""
     tls_certificate: str = ""
     tls_key: str = ""
@@ -41,6 +45,7 @@ class NodeConfig:
     # Before every key of this cluster. Danger: two clusters under one prefix destroy each other.
     etcd_prefix: str = "/oncelog/"
     # PEM files for etcd. Empty: no TLS; certificate and key may be absent where etcd asks for none.
+    # They are read again when they change.
     etcd_tls_ca: str = ""
     etcd_tls_certificate: str = ""
     etcd_tls_key: str = ""
@@ -57,8 +62,12 @@ class NodeConfig:
     snapshot_every_bytes: int = 64 * MIB
     # How often timers are looked at, milliseconds.
     tick_ms: int = 100
-    # Prometheus endpoint, host:port; port 0 takes a free one, empty: none. It is never protected.
+    # Prometheus endpoint, host:port; port 0 takes a free one, empty: none. Danger: it names topics'
+    # ids and says how much is going on to whoever asks, unless metrics_tls is mtls.
     metrics_listen: str = ""
+    # What that endpoint asks for: off, nothing; tls, it is encrypted (https); mtls, scrapers show a
+    # certificate, any that node.tls_ca signed. With this process's certificate.
+    metrics_tls: Literal["off", "tls", "mtls"] = "off"
     # Bytes of requests whose handlers run; above, callers are THROTTLED. Markers and replication
     # are exempt.
     inflight_bytes_max: int = 256 * MIB
@@ -101,6 +110,12 @@ class NodeConfig:
         given = [bool(value) for value in (self.tls_ca, self.tls_certificate, self.tls_key)]
         if any(given) and not all(given):
             raise ValueError("node.tls_ca, node.tls_certificate, node.tls_key: all three or none")
+        for name in ("health_tls", "metrics_tls"):
+            if getattr(self, name) != "off" and not all(given):
+                raise ValueError(
+                    f"node.{name} is {getattr(self, name)}, and there is no certificate to show: "
+                    "give node.tls_ca, node.tls_certificate and node.tls_key"
+                )
         if bool(self.etcd_tls_certificate) != bool(self.etcd_tls_key):
             raise ValueError("node.etcd_tls_certificate and node.etcd_tls_key: both or none")
 

@@ -31,7 +31,8 @@ def test_every_reason_can_be_caught_by_its_class() -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Admin", "Consumer", "Log", "Producer", "Transaction", "TransactionalProducer"]
+    "name",
+    ["Access", "Admin", "Consumer", "Log", "Producer", "Transaction", "TransactionalProducer"],
 )
 def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
     inside = {
@@ -50,7 +51,7 @@ def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Admin", "Consumer", "Producer", "Transaction", "TransactionalProducer"]
+    "name", ["Access", "Admin", "Consumer", "Producer", "Transaction", "TransactionalProducer"]
 )
 def test_both_faces_take_the_same_arguments(name: str) -> None:
     twins = getattr(aio, name), getattr(oncelog, name)

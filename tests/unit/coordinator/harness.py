@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
 from oncelog_server.coordinator.config import CoordinatorConfig
@@ -198,6 +198,7 @@ class FakeCall:
     """The Call port."""
 
     identity = ""
+    refused: Mapping[int, OncelogError] = {}
 
     def __init__(self, *, timeout_ms: int = 60_000, stream_id: int = 0) -> None:
         self.timeout_ms = timeout_ms

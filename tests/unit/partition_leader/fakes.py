@@ -273,6 +273,7 @@ class FakeCall:
     timeout_ms: int = 30_000
     identity: str = ""
     stream_id: int = 0
+    refused: Mapping[int, OncelogError] = field(default_factory=dict)
 
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         pass

@@ -9,6 +9,7 @@ from typing import Any
 
 import grpc.aio
 
+from oncelog_server.runtime.rpc.certificates import read
 from oncelog_server.runtime.rpc.health import Health
 from oncelog_server.runtime.rpc.limits import RpcLimits
 from oncelog_server.runtime.rpc.server import RpcServer
@@ -62,7 +63,7 @@ async def serving(
         listen="127.0.0.1:0",
         reporter=reporter or Recorder(),
         limits=limits,
-        tls=tls,
+        tls=None if tls is None else read(tls),
         health=health,
     )
     port = await server.start()

@@ -17,6 +17,7 @@ from oncelog_server.core.ids import (
 )
 from oncelog_server.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
 from oncelog_server.runtime.config import Source, Value
+from oncelog_server.runtime.rpc.access_service import AccessService
 from oncelog_server.runtime.rpc.cluster_service import METADATA_NAMES_MAX, ClusterService
 from oncelog_server.runtime.rpc.handling import CallContext
 from oncelogpb.errors import InvalidArgument, TooLarge, UnknownPartition, UnknownTopic
@@ -60,7 +61,8 @@ class OneNode:
 
 def service(elect: Any = None) -> ClusterService:
     values = [Value("node.tick_ms", "100", Source.DEFAULT, "How often.")]
-    return ClusterService(OneNode(), lambda: values, elect)
+    nobody: Any = None
+    return ClusterService(OneNode(), lambda: values, elect, AccessService(nobody, None))
 
 
 def ask(coroutine: Any) -> Any:

@@ -10,6 +10,7 @@ from google.rpc import status_pb2
 
 from oncelog_server.core.ids import BootId
 from oncelog_server.core.ports import Address
+from oncelog_server.runtime.rpc.certificates import read
 from oncelog_server.runtime.rpc.peers import GrpcPeers
 from oncelog_server.runtime.rpc.tls import TlsFiles, identity_of
 from oncelogpb import calls
@@ -136,11 +137,11 @@ def test_with_tls_the_identity_is_the_certificates_and_strangers_stay_out(tmp_pa
         tls = ours.issue("server")
         async with serving("Cluster", tls=tls, get_metadata=who_are_you) as (server, plain):
             to = address(server.port)
-            friend = GrpcPeers(ours.issue("alice"))
+            friend = GrpcPeers(read(ours.issue("alice")))
             reply = await friend.call(to, "cluster.get_metadata", request, timeout_ms=9_000)
             assert reply.cluster_id == b"alice"
             # Signed by another authority; and without any certificate.
-            stranger = GrpcPeers(theirs.issue("mallory"))
+            stranger = GrpcPeers(read(theirs.issue("mallory")))
             for attempt in (
                 stranger.call(to, "cluster.get_metadata", request, timeout_ms=9_000),
                 calls.unary(plain, "cluster", "get_metadata", request, 9_000),
@@ -149,7 +150,7 @@ def test_with_tls_the_identity_is_the_certificates_and_strangers_stay_out(tmp_pa
             await friend.close()
             await stranger.close()
         async with serving("Participant", tls=tls, write_markers=mark) as (server, _):
-            friend = GrpcPeers(ours.issue("bob"))
+            friend = GrpcPeers(read(ours.issue("bob")))
             reply = await friend.call(
                 address(server.port),
                 "participant.write_markers",
@@ -164,7 +165,7 @@ def test_with_tls_the_identity_is_the_certificates_and_strangers_stay_out(tmp_pa
 
 def test_a_tls_file_that_is_not_there_is_named(tmp_path: Any) -> None:
     with pytest.raises(OSError, match=r"cannot read the TLS file.*absent\.pem"):
-        GrpcPeers(TlsFiles(*[str(tmp_path / "absent.pem")] * 3))
+        read(TlsFiles(*[str(tmp_path / "absent.pem")] * 3))
 
 
 def test_the_identity_is_the_most_exact_name_of_a_certificate() -> None:

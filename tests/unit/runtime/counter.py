@@ -19,6 +19,7 @@ from oncelog_server.core.machine import (
     Tick,
     refuse,
 )
+from oncelog_server.core.needs import Tables
 from oncelog_server.core.ports import Replica, Slots
 from oncelog_server.core.role import RoleEnv
 from oncelogpb.errors import InvalidArgument
@@ -131,6 +132,9 @@ class CounterRole:
         """Nothing to tell."""
 
     def services(self, env: RoleEnv) -> Mapping[str, object]:
+        return {}
+
+    def access(self, env: RoleEnv) -> Tables:
         return {}
 
 

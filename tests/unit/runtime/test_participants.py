@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID
 from oncelog_server.core.ports import Call
 from oncelog_server.runtime.participants import ParticipantSwitch
+from oncelogpb.errors import OncelogError
 from oncelogpb.v1 import participant_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
@@ -54,6 +56,7 @@ class _Call:
     timeout_ms = 1_000
     identity = ""
     stream_id = 0
+    refused: Mapping[int, OncelogError] = {}
 
     def on_stream_end(self, callback: object) -> None:
         raise AssertionError("a unary call has no stream")

@@ -19,6 +19,8 @@ Not promised: consumers of one group do not share partitions yet; each reads wha
 from __future__ import annotations
 
 from oncelog import aio, errors
+from oncelog._plain_access import Access
+from oncelog.access import AccessRule, AccessVerdict, Pattern, Quota
 from oncelog.aio.admin import (
     GroupInfo,
     GroupOffset,
@@ -43,6 +45,9 @@ from oncelog.plain import (
 )
 
 __all__ = [
+    "Access",
+    "AccessRule",
+    "AccessVerdict",
     "Admin",
     "Batch",
     "CommitSeq",
@@ -57,8 +62,10 @@ __all__ = [
     "NodeInfo",
     "OncelogError",
     "PartitionInfo",
+    "Pattern",
     "Producer",
     "ProducerOptions",
+    "Quota",
     "Record",
     "Tls",
     "TopicInfo",

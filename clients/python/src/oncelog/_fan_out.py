@@ -161,6 +161,9 @@ class FanOut:
         return self._protocol.directory.leader(partitions[index]) is not None
 
     def _why_nobody(self, partition: PartitionKey) -> errors.OncelogError:
+        refusal = self._protocol.directory.refusal(partition.topic_id)
+        if refusal is not None:
+            return refusal
         topic = self._protocol.directory.topic_by_id(partition.topic_id)
         if topic is None:
             return errors.UnknownTopic(f"no topic of id {partition.topic_id.hex()}")

@@ -80,6 +80,7 @@ class Whereabouts:
         while topic is None:
             await self.refresh(topics=[name])
             topic = self.directory.topic(name)
+            self._require_right(name)
             if topic is None:
                 if self.now_ms() >= give_up:
                     raise errors.UnknownTopic(
@@ -121,6 +122,7 @@ class Whereabouts:
         if found is not None:
             return found
         if isinstance(key, PartitionKey):
+            self._require_right(key.topic_id)
             topic = self.directory.topic_by_id(key.topic_id)
             if topic is None:
                 raise errors.UnknownTopic(f"no topic of id {key.topic_id.hex()}")
@@ -169,6 +171,12 @@ class Whereabouts:
         if action in (Action.REDIRECT, Action.ASK):
             self.directory.forget(key)
         return False
+
+    def _require_right(self, topic: str | bytes) -> None:
+        """Raises PermissionDenied."""
+        refusal = self.directory.refusal(topic)
+        if refusal is not None:
+            raise refusal
 
     def doubt_processes(self, error: errors.OncelogError) -> None:
         """After an error of a call that any process of a role may take: it may run elsewhere now,

@@ -21,6 +21,7 @@ import pyarrow as pa
 from oncelog import aio
 from oncelog._core.batching import HeadersLike
 from oncelog._loop import LoopThread
+from oncelog._plain_access import Access
 from oncelog.aio.admin import GroupInfo, GroupOffset, NodeInfo, TopicInfo, TransactionInfo
 from oncelog.aio.consumer import IDLE_S, GroupMetadata
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
@@ -362,6 +363,12 @@ class Admin:
     def __init__(self, loop: LoopThread, twin: aio.Admin) -> None:
         self._loop = loop
         self._twin = twin
+        self._access = Access(loop, twin.access)
+
+    @property
+    def access(self) -> Access:
+        """Who may do what, and how much of it."""
+        return self._access
 
     def create_topic(
         self,

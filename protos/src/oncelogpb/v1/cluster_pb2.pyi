@@ -7,12 +7,115 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import google.rpc.status_pb2
 import oncelogpb.v1.partition_leader_pb2
 import oncelogpb.v1.types_pb2
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _AccessVerb:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _AccessVerbEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_AccessVerb.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ACCESS_VERB_UNSPECIFIED: _AccessVerb.ValueType  # 0
+    ACCESS_VERB_CREATE: _AccessVerb.ValueType  # 1
+    ACCESS_VERB_READ: _AccessVerb.ValueType  # 2
+    ACCESS_VERB_WRITE: _AccessVerb.ValueType  # 3
+    ACCESS_VERB_DESCRIBE: _AccessVerb.ValueType  # 4
+    ACCESS_VERB_ALTER: _AccessVerb.ValueType  # 5
+    ACCESS_VERB_DELETE: _AccessVerb.ValueType  # 6
+    ACCESS_VERB_FENCE: _AccessVerb.ValueType  # 7
+    """Taking a producer's name over from another identity."""
+    ACCESS_VERB_ABORT: _AccessVerb.ValueType  # 8
+    ACCESS_VERB_SERVE: _AccessVerb.ValueType  # 9
+    """What only Oncelog's own processes do, and only operators: configuration names them, rules cannot."""
+    ACCESS_VERB_OPERATE: _AccessVerb.ValueType  # 10
+
+class AccessVerb(_AccessVerb, metaclass=_AccessVerbEnumTypeWrapper):
+    """What can be done."""
+
+ACCESS_VERB_UNSPECIFIED: AccessVerb.ValueType  # 0
+ACCESS_VERB_CREATE: AccessVerb.ValueType  # 1
+ACCESS_VERB_READ: AccessVerb.ValueType  # 2
+ACCESS_VERB_WRITE: AccessVerb.ValueType  # 3
+ACCESS_VERB_DESCRIBE: AccessVerb.ValueType  # 4
+ACCESS_VERB_ALTER: AccessVerb.ValueType  # 5
+ACCESS_VERB_DELETE: AccessVerb.ValueType  # 6
+ACCESS_VERB_FENCE: AccessVerb.ValueType  # 7
+"""Taking a producer's name over from another identity."""
+ACCESS_VERB_ABORT: AccessVerb.ValueType  # 8
+ACCESS_VERB_SERVE: AccessVerb.ValueType  # 9
+"""What only Oncelog's own processes do, and only operators: configuration names them, rules cannot."""
+ACCESS_VERB_OPERATE: AccessVerb.ValueType  # 10
+global___AccessVerb = AccessVerb
+
+class _AccessKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _AccessKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_AccessKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ACCESS_KIND_UNSPECIFIED: _AccessKind.ValueType  # 0
+    ACCESS_KIND_TOPIC: _AccessKind.ValueType  # 1
+    """create, read, write, describe, alter, delete. All but create imply describe."""
+    ACCESS_KIND_GROUP: _AccessKind.ValueType  # 2
+    """A consumer group: read (commit and fetch offsets), describe, delete."""
+    ACCESS_KIND_PRODUCER: _AccessKind.ValueType  # 3
+    """A producer's name: write, fence."""
+    ACCESS_KIND_TRANSACTION: _AccessKind.ValueType  # 4
+    """Transactions of others, by their producer's name: describe, abort. Who may write as the producer
+    may both; so may everybody with his own.
+    """
+    ACCESS_KIND_CLUSTER: _AccessKind.ValueType  # 5
+    """With SERVE and OPERATE; the name is the call's."""
+
+class AccessKind(_AccessKind, metaclass=_AccessKindEnumTypeWrapper):
+    """To what it can be done."""
+
+ACCESS_KIND_UNSPECIFIED: AccessKind.ValueType  # 0
+ACCESS_KIND_TOPIC: AccessKind.ValueType  # 1
+"""create, read, write, describe, alter, delete. All but create imply describe."""
+ACCESS_KIND_GROUP: AccessKind.ValueType  # 2
+"""A consumer group: read (commit and fetch offsets), describe, delete."""
+ACCESS_KIND_PRODUCER: AccessKind.ValueType  # 3
+"""A producer's name: write, fence."""
+ACCESS_KIND_TRANSACTION: AccessKind.ValueType  # 4
+"""Transactions of others, by their producer's name: describe, abort. Who may write as the producer
+may both; so may everybody with his own.
+"""
+ACCESS_KIND_CLUSTER: AccessKind.ValueType  # 5
+"""With SERVE and OPERATE; the name is the call's."""
+global___AccessKind = AccessKind
+
+class _AccessEffect:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _AccessEffectEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_AccessEffect.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    ACCESS_EFFECT_UNSPECIFIED: _AccessEffect.ValueType  # 0
+    ACCESS_EFFECT_ALLOW: _AccessEffect.ValueType  # 1
+    ACCESS_EFFECT_DENY: _AccessEffect.ValueType  # 2
+    """Stands before every allow."""
+
+class AccessEffect(_AccessEffect, metaclass=_AccessEffectEnumTypeWrapper): ...
+
+ACCESS_EFFECT_UNSPECIFIED: AccessEffect.ValueType  # 0
+ACCESS_EFFECT_ALLOW: AccessEffect.ValueType  # 1
+ACCESS_EFFECT_DENY: AccessEffect.ValueType  # 2
+"""Stands before every allow."""
+global___AccessEffect = AccessEffect
 
 @typing.final
 class GetMetadataRequest(google.protobuf.message.Message):
@@ -25,7 +128,9 @@ class GetMetadataRequest(google.protobuf.message.Message):
     JOURNAL_PARTITIONS_FIELD_NUMBER: builtins.int
     @property
     def topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Topics to describe; an unknown one is absent from the reply."""
+        """Topics to describe; an unknown one is absent from the reply, one that the caller may not describe
+        is in `refused_topics`.
+        """
 
     @property
     def topic_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.bytes]: ...
@@ -126,6 +231,7 @@ class GetMetadataReply(google.protobuf.message.Message):
     JOURNAL_PARTITIONS_FIELD_NUMBER: builtins.int
     ETCD_REVISION_FIELD_NUMBER: builtins.int
     ETCD_REACHABLE_FIELD_NUMBER: builtins.int
+    REFUSED_TOPICS_FIELD_NUMBER: builtins.int
     cluster_id: builtins.bytes
     etcd_revision: builtins.int
     """The replying process's view of etcd: its newest revision, and whether it reaches etcd now."""
@@ -142,6 +248,10 @@ class GetMetadataReply(google.protobuf.message.Message):
     def consumer_groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Route]: ...
     @property
     def journal_partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Route]: ...
+    @property
+    def refused_topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___RefusedTopic]:
+        """Topics that were asked for and that the caller may not describe, whether they exist or not."""
+
     def __init__(
         self,
         *,
@@ -153,10 +263,37 @@ class GetMetadataReply(google.protobuf.message.Message):
         journal_partitions: collections.abc.Iterable[global___Route] | None = ...,
         etcd_revision: builtins.int = ...,
         etcd_reachable: builtins.bool = ...,
+        refused_topics: collections.abc.Iterable[global___RefusedTopic] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "consumer_groups", b"consumer_groups", "etcd_reachable", b"etcd_reachable", "etcd_revision", b"etcd_revision", "journal_partitions", b"journal_partitions", "nodes", b"nodes", "topics", b"topics", "transaction_groups", b"transaction_groups"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "consumer_groups", b"consumer_groups", "etcd_reachable", b"etcd_reachable", "etcd_revision", b"etcd_revision", "journal_partitions", b"journal_partitions", "nodes", b"nodes", "refused_topics", b"refused_topics", "topics", b"topics", "transaction_groups", b"transaction_groups"]) -> None: ...
 
 global___GetMetadataReply = GetMetadataReply
+
+@typing.final
+class RefusedTopic(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """As it was asked for: by name, or by id."""
+    topic_id: builtins.bytes
+    @property
+    def error(self) -> google.rpc.status_pb2.Status:
+        """PERMISSION_DENIED."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        topic_id: builtins.bytes = ...,
+        error: google.rpc.status_pb2.Status | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "name", b"name", "topic_id", b"topic_id"]) -> None: ...
+
+global___RefusedTopic = RefusedTopic
 
 @typing.final
 class UncleanElectRequest(google.protobuf.message.Message):
@@ -256,3 +393,352 @@ class GetConfigReply(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["values", b"values"]) -> None: ...
 
 global___GetConfigReply = GetConfigReply
+
+@typing.final
+class AccessPattern(google.protobuf.message.Message):
+    """A name, or every name that begins so."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    PREFIXED_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    """Empty only with `prefixed`: everything."""
+    prefixed: builtins.bool
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+        prefixed: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["prefixed", b"prefixed", "text", b"text"]) -> None: ...
+
+global___AccessPattern = AccessPattern
+
+@typing.final
+class AccessRule(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EFFECT_FIELD_NUMBER: builtins.int
+    IDENTITY_FIELD_NUMBER: builtins.int
+    VERB_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    ADDED_BY_FIELD_NUMBER: builtins.int
+    ADDED_MS_FIELD_NUMBER: builtins.int
+    effect: global___AccessEffect.ValueType
+    verb: global___AccessVerb.ValueType
+    kind: global___AccessKind.ValueType
+    added_by: builtins.str
+    """Who added it and when; ignored where a rule is added, removed or told of a decision."""
+    added_ms: builtins.int
+    @property
+    def identity(self) -> global___AccessPattern:
+        """Whom it is about: what the certificate says, at most 1,024 bytes."""
+
+    @property
+    def name(self) -> global___AccessPattern:
+        """At most 255 bytes."""
+
+    def __init__(
+        self,
+        *,
+        effect: global___AccessEffect.ValueType = ...,
+        identity: global___AccessPattern | None = ...,
+        verb: global___AccessVerb.ValueType = ...,
+        kind: global___AccessKind.ValueType = ...,
+        name: global___AccessPattern | None = ...,
+        added_by: builtins.str = ...,
+        added_ms: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["identity", b"identity", "name", b"name"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["added_by", b"added_by", "added_ms", b"added_ms", "effect", b"effect", "identity", b"identity", "kind", b"kind", "name", b"name", "verb", b"verb"]) -> None: ...
+
+global___AccessRule = AccessRule
+
+@typing.final
+class ListRulesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: builtins.int
+    identity: builtins.str
+    """Only rules that are about this identity; all where empty."""
+    def __init__(
+        self,
+        *,
+        identity: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["identity", b"identity"]) -> None: ...
+
+global___ListRulesRequest = ListRulesRequest
+
+@typing.final
+class ListRulesReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RULES_FIELD_NUMBER: builtins.int
+    @property
+    def rules(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AccessRule]:
+        """In order."""
+
+    def __init__(
+        self,
+        *,
+        rules: collections.abc.Iterable[global___AccessRule] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rules", b"rules"]) -> None: ...
+
+global___ListRulesReply = ListRulesReply
+
+@typing.final
+class AddRulesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RULES_FIELD_NUMBER: builtins.int
+    @property
+    def rules(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AccessRule]:
+        """At most 100."""
+
+    def __init__(
+        self,
+        *,
+        rules: collections.abc.Iterable[global___AccessRule] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rules", b"rules"]) -> None: ...
+
+global___AddRulesRequest = AddRulesRequest
+
+@typing.final
+class AddRulesReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ADDED_FIELD_NUMBER: builtins.int
+    added: builtins.int
+    """How many were not there before."""
+    def __init__(
+        self,
+        *,
+        added: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["added", b"added"]) -> None: ...
+
+global___AddRulesReply = AddRulesReply
+
+@typing.final
+class RemoveRulesRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RULES_FIELD_NUMBER: builtins.int
+    @property
+    def rules(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AccessRule]:
+        """At most 100, each exactly as it is listed."""
+
+    def __init__(
+        self,
+        *,
+        rules: collections.abc.Iterable[global___AccessRule] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["rules", b"rules"]) -> None: ...
+
+global___RemoveRulesRequest = RemoveRulesRequest
+
+@typing.final
+class RemoveRulesReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REMOVED_FIELD_NUMBER: builtins.int
+    removed: builtins.int
+    """How many were there."""
+    def __init__(
+        self,
+        *,
+        removed: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["removed", b"removed"]) -> None: ...
+
+global___RemoveRulesReply = RemoveRulesReply
+
+@typing.final
+class TestAccessRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: builtins.int
+    VERB_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    identity: builtins.str
+    verb: global___AccessVerb.ValueType
+    kind: global___AccessKind.ValueType
+    name: builtins.str
+    def __init__(
+        self,
+        *,
+        identity: builtins.str = ...,
+        verb: global___AccessVerb.ValueType = ...,
+        kind: global___AccessKind.ValueType = ...,
+        name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["identity", b"identity", "kind", b"kind", "name", b"name", "verb", b"verb"]) -> None: ...
+
+global___TestAccessRequest = TestAccessRequest
+
+@typing.final
+class TestAccessReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ALLOWED_FIELD_NUMBER: builtins.int
+    BECAUSE_FIELD_NUMBER: builtins.int
+    RULE_FIELD_NUMBER: builtins.int
+    WOULD_ALLOW_FIELD_NUMBER: builtins.int
+    MODE_FIELD_NUMBER: builtins.int
+    allowed: builtins.bool
+    because: builtins.str
+    """Why, in words."""
+    mode: builtins.str
+    """authorization.mode of the answering process: off and warn refuse nothing, whatever stands above."""
+    @property
+    def rule(self) -> global___AccessRule:
+        """The rule that decided it; absent where none did."""
+
+    @property
+    def would_allow(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AccessRule]:
+        """Not allowed: each of these, added, would allow it; after a rule that denies it is removed."""
+
+    def __init__(
+        self,
+        *,
+        allowed: builtins.bool = ...,
+        because: builtins.str = ...,
+        rule: global___AccessRule | None = ...,
+        would_allow: collections.abc.Iterable[global___AccessRule] | None = ...,
+        mode: builtins.str = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["rule", b"rule"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["allowed", b"allowed", "because", b"because", "mode", b"mode", "rule", b"rule", "would_allow", b"would_allow"]) -> None: ...
+
+global___TestAccessReply = TestAccessReply
+
+@typing.final
+class Quota(google.protobuf.message.Message):
+    """What an identity may do in a second, of each process that it calls. The closest quota holds, alone:
+    that of the identity itself, else that with the longest prefix. 0: no limit.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IDENTITY_FIELD_NUMBER: builtins.int
+    BYTES_PER_SECOND_FIELD_NUMBER: builtins.int
+    CALLS_PER_SECOND_FIELD_NUMBER: builtins.int
+    ADDED_BY_FIELD_NUMBER: builtins.int
+    ADDED_MS_FIELD_NUMBER: builtins.int
+    bytes_per_second: builtins.int
+    """Requests and replies together."""
+    calls_per_second: builtins.int
+    added_by: builtins.str
+    """Who set it and when; ignored where a quota is set."""
+    added_ms: builtins.int
+    @property
+    def identity(self) -> global___AccessPattern: ...
+    def __init__(
+        self,
+        *,
+        identity: global___AccessPattern | None = ...,
+        bytes_per_second: builtins.int = ...,
+        calls_per_second: builtins.int = ...,
+        added_by: builtins.str = ...,
+        added_ms: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["identity", b"identity"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["added_by", b"added_by", "added_ms", b"added_ms", "bytes_per_second", b"bytes_per_second", "calls_per_second", b"calls_per_second", "identity", b"identity"]) -> None: ...
+
+global___Quota = Quota
+
+@typing.final
+class ListQuotasRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___ListQuotasRequest = ListQuotasRequest
+
+@typing.final
+class ListQuotasReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUOTAS_FIELD_NUMBER: builtins.int
+    @property
+    def quotas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Quota]:
+        """By identity."""
+
+    def __init__(
+        self,
+        *,
+        quotas: collections.abc.Iterable[global___Quota] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["quotas", b"quotas"]) -> None: ...
+
+global___ListQuotasReply = ListQuotasReply
+
+@typing.final
+class SetQuotasRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    QUOTAS_FIELD_NUMBER: builtins.int
+    @property
+    def quotas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Quota]:
+        """At most 100, each identity once."""
+
+    def __init__(
+        self,
+        *,
+        quotas: collections.abc.Iterable[global___Quota] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["quotas", b"quotas"]) -> None: ...
+
+global___SetQuotasRequest = SetQuotasRequest
+
+@typing.final
+class SetQuotasReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___SetQuotasReply = SetQuotasReply
+
+@typing.final
+class RemoveQuotasRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IDENTITIES_FIELD_NUMBER: builtins.int
+    @property
+    def identities(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___AccessPattern]:
+        """At most 100."""
+
+    def __init__(
+        self,
+        *,
+        identities: collections.abc.Iterable[global___AccessPattern] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["identities", b"identities"]) -> None: ...
+
+global___RemoveQuotasRequest = RemoveQuotasRequest
+
+@typing.final
+class RemoveQuotasReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    REMOVED_FIELD_NUMBER: builtins.int
+    removed: builtins.int
+    """How many were there."""
+    def __init__(
+        self,
+        *,
+        removed: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["removed", b"removed"]) -> None: ...
+
+global___RemoveQuotasReply = RemoveQuotasReply

@@ -50,6 +50,41 @@ class ClusterStub(object):
                 request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.GetConfigRequest.SerializeToString,
                 response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.GetConfigReply.FromString,
                 _registered_method=True)
+        self.ListRules = channel.unary_unary(
+                '/oncelogpb.v1.Cluster/ListRules',
+                request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.ListRulesRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.ListRulesReply.FromString,
+                _registered_method=True)
+        self.AddRules = channel.unary_unary(
+                '/oncelogpb.v1.Cluster/AddRules',
+                request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.AddRulesRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.AddRulesReply.FromString,
+                _registered_method=True)
+        self.RemoveRules = channel.unary_unary(
+                '/oncelogpb.v1.Cluster/RemoveRules',
+                request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.RemoveRulesRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.RemoveRulesReply.FromString,
+                _registered_method=True)
+        self.TestAccess = channel.unary_unary(
+                '/oncelogpb.v1.Cluster/TestAccess',
+                request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.TestAccessRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.TestAccessReply.FromString,
+                _registered_method=True)
+        self.ListQuotas = channel.unary_unary(
+                '/oncelogpb.v1.Cluster/ListQuotas',
+                request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.ListQuotasRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.ListQuotasReply.FromString,
+                _registered_method=True)
+        self.SetQuotas = channel.unary_unary(
+                '/oncelogpb.v1.Cluster/SetQuotas',
+                request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.SetQuotasRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.SetQuotasReply.FromString,
+                _registered_method=True)
+        self.RemoveQuotas = channel.unary_unary(
+                '/oncelogpb.v1.Cluster/RemoveQuotas',
+                request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.RemoveQuotasRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.RemoveQuotasReply.FromString,
+                _registered_method=True)
 
 
 class ClusterServicer(object):
@@ -77,10 +112,80 @@ class ClusterServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def GetConfig(self, request, context):
-        """Settings of the answering process: each value and where it came from.
+        """Settings of the answering process: each value and where it came from. For operators.
 
         To: the process whose settings are wanted.
         Repeated: changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListRules(self, request, context):
+        """The rules of who may do what, the same for all processes. For operators, as all that follow.
+
+        To: any process.
+        Repeated: changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AddRules(self, request, context):
+        """Adds rules, all or none; every process obeys them within seconds. Adding one again changes nothing.
+
+        To: any process.
+        Repeated: adds nothing that is there.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveRules(self, request, context):
+        """Removes rules, all or none; what is not there is no error.
+
+        To: any process.
+        Repeated: removes nothing that is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def TestAccess(self, request, context):
+        """Whether an identity may do something, and why.
+
+        To: any process.
+        Repeated: changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListQuotas(self, request, context):
+        """How much identities may do in a second, of each process that they call.
+
+        To: any process.
+        Repeated: changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def SetQuotas(self, request, context):
+        """Sets quotas, all or none, in place of those that the same identities had.
+
+        To: any process.
+        Repeated: sets the same again.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveQuotas(self, request, context):
+        """Lifts quotas; what is not there is no error.
+
+        To: any process.
+        Repeated: lifts nothing that is gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,6 +208,41 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.GetConfig,
                     request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.GetConfigRequest.FromString,
                     response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.GetConfigReply.SerializeToString,
+            ),
+            'ListRules': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRules,
+                    request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.ListRulesRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.ListRulesReply.SerializeToString,
+            ),
+            'AddRules': grpc.unary_unary_rpc_method_handler(
+                    servicer.AddRules,
+                    request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.AddRulesRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.AddRulesReply.SerializeToString,
+            ),
+            'RemoveRules': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveRules,
+                    request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.RemoveRulesRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.RemoveRulesReply.SerializeToString,
+            ),
+            'TestAccess': grpc.unary_unary_rpc_method_handler(
+                    servicer.TestAccess,
+                    request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.TestAccessRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.TestAccessReply.SerializeToString,
+            ),
+            'ListQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListQuotas,
+                    request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.ListQuotasRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.ListQuotasReply.SerializeToString,
+            ),
+            'SetQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetQuotas,
+                    request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.SetQuotasRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.SetQuotasReply.SerializeToString,
+            ),
+            'RemoveQuotas': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveQuotas,
+                    request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.RemoveQuotasRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.RemoveQuotasReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -187,6 +327,195 @@ class Cluster(object):
             '/oncelogpb.v1.Cluster/GetConfig',
             oncelogpb_dot_v1_dot_cluster__pb2.GetConfigRequest.SerializeToString,
             oncelogpb_dot_v1_dot_cluster__pb2.GetConfigReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Cluster/ListRules',
+            oncelogpb_dot_v1_dot_cluster__pb2.ListRulesRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_cluster__pb2.ListRulesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AddRules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Cluster/AddRules',
+            oncelogpb_dot_v1_dot_cluster__pb2.AddRulesRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_cluster__pb2.AddRulesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveRules(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Cluster/RemoveRules',
+            oncelogpb_dot_v1_dot_cluster__pb2.RemoveRulesRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_cluster__pb2.RemoveRulesReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TestAccess(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Cluster/TestAccess',
+            oncelogpb_dot_v1_dot_cluster__pb2.TestAccessRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_cluster__pb2.TestAccessReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Cluster/ListQuotas',
+            oncelogpb_dot_v1_dot_cluster__pb2.ListQuotasRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_cluster__pb2.ListQuotasReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Cluster/SetQuotas',
+            oncelogpb_dot_v1_dot_cluster__pb2.SetQuotasRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_cluster__pb2.SetQuotasReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveQuotas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Cluster/RemoveQuotas',
+            oncelogpb_dot_v1_dot_cluster__pb2.RemoveQuotasRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_cluster__pb2.RemoveQuotasReply.FromString,
             options,
             channel_credentials,
             insecure,

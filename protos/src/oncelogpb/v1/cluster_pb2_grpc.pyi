@@ -45,10 +45,80 @@ class ClusterStub:
         oncelogpb.v1.cluster_pb2.GetConfigRequest,
         oncelogpb.v1.cluster_pb2.GetConfigReply,
     ]
-    """Settings of the answering process: each value and where it came from.
+    """Settings of the answering process: each value and where it came from. For operators.
 
     To: the process whose settings are wanted.
     Repeated: changes nothing.
+    """
+
+    ListRules: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.ListRulesRequest,
+        oncelogpb.v1.cluster_pb2.ListRulesReply,
+    ]
+    """The rules of who may do what, the same for all processes. For operators, as all that follow.
+
+    To: any process.
+    Repeated: changes nothing.
+    """
+
+    AddRules: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.AddRulesRequest,
+        oncelogpb.v1.cluster_pb2.AddRulesReply,
+    ]
+    """Adds rules, all or none; every process obeys them within seconds. Adding one again changes nothing.
+
+    To: any process.
+    Repeated: adds nothing that is there.
+    """
+
+    RemoveRules: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.RemoveRulesRequest,
+        oncelogpb.v1.cluster_pb2.RemoveRulesReply,
+    ]
+    """Removes rules, all or none; what is not there is no error.
+
+    To: any process.
+    Repeated: removes nothing that is gone.
+    """
+
+    TestAccess: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.TestAccessRequest,
+        oncelogpb.v1.cluster_pb2.TestAccessReply,
+    ]
+    """Whether an identity may do something, and why.
+
+    To: any process.
+    Repeated: changes nothing.
+    """
+
+    ListQuotas: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.ListQuotasRequest,
+        oncelogpb.v1.cluster_pb2.ListQuotasReply,
+    ]
+    """How much identities may do in a second, of each process that they call.
+
+    To: any process.
+    Repeated: changes nothing.
+    """
+
+    SetQuotas: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.SetQuotasRequest,
+        oncelogpb.v1.cluster_pb2.SetQuotasReply,
+    ]
+    """Sets quotas, all or none, in place of those that the same identities had.
+
+    To: any process.
+    Repeated: sets the same again.
+    """
+
+    RemoveQuotas: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.RemoveQuotasRequest,
+        oncelogpb.v1.cluster_pb2.RemoveQuotasReply,
+    ]
+    """Lifts quotas; what is not there is no error.
+
+    To: any process.
+    Repeated: lifts nothing that is gone.
     """
 
 class ClusterAsyncStub:
@@ -78,10 +148,80 @@ class ClusterAsyncStub:
         oncelogpb.v1.cluster_pb2.GetConfigRequest,
         oncelogpb.v1.cluster_pb2.GetConfigReply,
     ]
-    """Settings of the answering process: each value and where it came from.
+    """Settings of the answering process: each value and where it came from. For operators.
 
     To: the process whose settings are wanted.
     Repeated: changes nothing.
+    """
+
+    ListRules: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.ListRulesRequest,
+        oncelogpb.v1.cluster_pb2.ListRulesReply,
+    ]
+    """The rules of who may do what, the same for all processes. For operators, as all that follow.
+
+    To: any process.
+    Repeated: changes nothing.
+    """
+
+    AddRules: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.AddRulesRequest,
+        oncelogpb.v1.cluster_pb2.AddRulesReply,
+    ]
+    """Adds rules, all or none; every process obeys them within seconds. Adding one again changes nothing.
+
+    To: any process.
+    Repeated: adds nothing that is there.
+    """
+
+    RemoveRules: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.RemoveRulesRequest,
+        oncelogpb.v1.cluster_pb2.RemoveRulesReply,
+    ]
+    """Removes rules, all or none; what is not there is no error.
+
+    To: any process.
+    Repeated: removes nothing that is gone.
+    """
+
+    TestAccess: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.TestAccessRequest,
+        oncelogpb.v1.cluster_pb2.TestAccessReply,
+    ]
+    """Whether an identity may do something, and why.
+
+    To: any process.
+    Repeated: changes nothing.
+    """
+
+    ListQuotas: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.ListQuotasRequest,
+        oncelogpb.v1.cluster_pb2.ListQuotasReply,
+    ]
+    """How much identities may do in a second, of each process that they call.
+
+    To: any process.
+    Repeated: changes nothing.
+    """
+
+    SetQuotas: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.SetQuotasRequest,
+        oncelogpb.v1.cluster_pb2.SetQuotasReply,
+    ]
+    """Sets quotas, all or none, in place of those that the same identities had.
+
+    To: any process.
+    Repeated: sets the same again.
+    """
+
+    RemoveQuotas: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.RemoveQuotasRequest,
+        oncelogpb.v1.cluster_pb2.RemoveQuotasReply,
+    ]
+    """Lifts quotas; what is not there is no error.
+
+    To: any process.
+    Repeated: lifts nothing that is gone.
     """
 
 class ClusterServicer(metaclass=abc.ABCMeta):
@@ -117,10 +257,94 @@ class ClusterServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.cluster_pb2.GetConfigRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.cluster_pb2.GetConfigReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.GetConfigReply]]:
-        """Settings of the answering process: each value and where it came from.
+        """Settings of the answering process: each value and where it came from. For operators.
 
         To: the process whose settings are wanted.
         Repeated: changes nothing.
+        """
+
+    @abc.abstractmethod
+    def ListRules(
+        self,
+        request: oncelogpb.v1.cluster_pb2.ListRulesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.cluster_pb2.ListRulesReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.ListRulesReply]]:
+        """The rules of who may do what, the same for all processes. For operators, as all that follow.
+
+        To: any process.
+        Repeated: changes nothing.
+        """
+
+    @abc.abstractmethod
+    def AddRules(
+        self,
+        request: oncelogpb.v1.cluster_pb2.AddRulesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.cluster_pb2.AddRulesReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.AddRulesReply]]:
+        """Adds rules, all or none; every process obeys them within seconds. Adding one again changes nothing.
+
+        To: any process.
+        Repeated: adds nothing that is there.
+        """
+
+    @abc.abstractmethod
+    def RemoveRules(
+        self,
+        request: oncelogpb.v1.cluster_pb2.RemoveRulesRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.cluster_pb2.RemoveRulesReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.RemoveRulesReply]]:
+        """Removes rules, all or none; what is not there is no error.
+
+        To: any process.
+        Repeated: removes nothing that is gone.
+        """
+
+    @abc.abstractmethod
+    def TestAccess(
+        self,
+        request: oncelogpb.v1.cluster_pb2.TestAccessRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.cluster_pb2.TestAccessReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.TestAccessReply]]:
+        """Whether an identity may do something, and why.
+
+        To: any process.
+        Repeated: changes nothing.
+        """
+
+    @abc.abstractmethod
+    def ListQuotas(
+        self,
+        request: oncelogpb.v1.cluster_pb2.ListQuotasRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.cluster_pb2.ListQuotasReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.ListQuotasReply]]:
+        """How much identities may do in a second, of each process that they call.
+
+        To: any process.
+        Repeated: changes nothing.
+        """
+
+    @abc.abstractmethod
+    def SetQuotas(
+        self,
+        request: oncelogpb.v1.cluster_pb2.SetQuotasRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.cluster_pb2.SetQuotasReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.SetQuotasReply]]:
+        """Sets quotas, all or none, in place of those that the same identities had.
+
+        To: any process.
+        Repeated: sets the same again.
+        """
+
+    @abc.abstractmethod
+    def RemoveQuotas(
+        self,
+        request: oncelogpb.v1.cluster_pb2.RemoveQuotasRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.cluster_pb2.RemoveQuotasReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.RemoveQuotasReply]]:
+        """Lifts quotas; what is not there is no error.
+
+        To: any process.
+        Repeated: lifts nothing that is gone.
         """
 
 def add_ClusterServicer_to_server(servicer: ClusterServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

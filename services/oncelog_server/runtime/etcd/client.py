@@ -89,6 +89,8 @@ class EtcdClient:
         self._current = 0
         self._cluster_id: int | None = None
         self._closed = False
+        # Connections of before `renew_tls`, being closed.
+        self._leaving: set[asyncio.Task[None]] = set()
 
     # ---------------------------------------------------------------------------------- the port
 
@@ -189,6 +191,9 @@ class EtcdClient:
 
     async def close(self) -> None:
         self._closed = True
+        for leaving in self._leaving:
+            leaving.cancel()
+        await asyncio.gather(*self._leaving, return_exceptions=True)
         for connection in self._connections:
             await connection.close()
 
@@ -201,7 +206,27 @@ class EtcdClient:
 
     def renewals(self) -> Renewals:
         """Keep-alives over a blocking channel of their own, for the lease thread."""
-        return Renewals(self._endpoints, self._tls)
+        return Renewals(self._endpoints, lambda: self._tls)
+
+    def renew_tls(self, tls: EtcdTls) -> None:
+        """Calls from now on go over new connections. Those under way have time to end where they
+        began; a watch, which does not end, is then made anew at the revision that it came to."""
+        assert self._tls is not None, "with TLS or without, never both"
+        old, self._connections = (
+            self._connections,
+            [Connection(endpoint, tls) for endpoint in self._endpoints],
+        )
+        self._tls = tls
+        leaving = asyncio.get_running_loop().create_task(self._close_later(old))
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    async def _close_later(self, connections: Sequence[Connection]) -> None:
+        try:
+            await asyncio.sleep(self._call_timeout_ms / 1000)
+        finally:
+            for connection in connections:
+                await connection.close()
 
     # ------------------------------------------------------------------------------ how it calls
 

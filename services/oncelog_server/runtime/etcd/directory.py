@@ -34,6 +34,7 @@ from oncelog_server.core.ports import (
     WatchEvent,
 )
 from oncelog_server.runtime.etcd import keys
+from oncelog_server.runtime.etcd.access_view import ACCESS, AccessView
 from oncelog_server.runtime.etcd.keys import PartitionState
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelogpb.errors import Unavailable
@@ -107,6 +108,8 @@ class ClusterView:
         self._names: dict[TopicId, str] = {}
         self._partitions: dict[PartitionId, Entry] = {}
         self._creating: dict[str, TopicId] = {}
+        # Who may do what.
+        self.access: Final = AccessView()
         self._listeners: list[Listener] = []
         self._waiters: set[asyncio.Event] = set()
         self._tasks: list[asyncio.Task[None]] = []
@@ -340,6 +343,8 @@ class ClusterView:
             self._creating.pop(key, None)
             if value is not None:
                 self._creating[key] = keys.decode_creating(value)
+        elif key.startswith(ACCESS):
+            self.access.set(key, value)
 
     def _set_partition(self, partition: PartitionId, value: bytes | None, revision: int) -> None:
         if value is None:

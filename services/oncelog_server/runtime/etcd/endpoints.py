@@ -7,7 +7,7 @@ does.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -105,14 +105,25 @@ class Renewals:
     """Blocking keep-alives. Made, used and closed by the lease thread; `close` may come from any
     thread, and ends a call that is under way."""
 
-    def __init__(self, endpoints: Sequence[str], tls: EtcdTls | None) -> None:
-        make = grpc.insecure_channel if tls is None else _secure(tls)
-        self._channels = [make(endpoint, options=CHANNEL_OPTIONS) for endpoint in endpoints]
+    def __init__(self, endpoints: Sequence[str], tls: Callable[[], EtcdTls | None]) -> None:
+        """`tls` is asked before each call: where it gives another, the channels are made anew."""
+        self._endpoints = endpoints
+        self._tls_of = tls
+        self._tls = tls()
+        self._channels = self._connect()
         self._current = 0
+
+    def _connect(self) -> list[grpc.Channel]:
+        make: Any = grpc.insecure_channel if self._tls is None else _secure(self._tls)
+        return [make(endpoint, options=CHANNEL_OPTIONS) for endpoint in self._endpoints]
 
     def keep_alive(self, lease: int, timeout_ms: int) -> int:
         """The remaining TTL in ms, 0 where the lease is gone. Raises EtcdUnavailable; the next
         call goes to the next endpoint."""
+        if self._tls_of() is not self._tls:
+            self._tls = self._tls_of()
+            self.close()
+            self._channels = self._connect()
         stub: Any = stubs.LeaseStub(self._channels[self._current])
         request = rpc.LeaseKeepAliveRequest(ID=lease)
         try:

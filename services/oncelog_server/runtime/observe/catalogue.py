@@ -126,13 +126,21 @@ OFFSET_MANAGER: Final = (
 
 # Of the process, whatever roles it runs.
 NODE: Final = (
-    _counter("rpc_calls", "Calls whose handler was started.", "service", "method"),
+    _counter(
+        "rpc_calls", "Calls that came in, but for those refused for load.", "service", "method"
+    ),
     _gauge("inflight_bytes", "Bytes of requests whose handlers run (inflight_bytes_max)."),
     _gauge("calls", "Calls under way, on streams too (calls_max)."),
     _gauge("streams", "Streams that are open (streams_max)."),
     _gauge("unread_bytes", "Fetched records that callers have not read yet (unread_bytes_max)."),
     _gauge("open_files", "Open files, connections included (connections_max, ulimit -n)."),
     _counter("rpc_errors", "Calls answered with an error.", "service", "method", "reason"),
+    _counter("refusals", "Calls, or items of calls, that no rule allows their caller."),
+    _counter("would_be_refusals", "The same with authorization.mode=warn: they went through."),
+    _counter("quota_refusals", "Calls refused because their caller's quota is used up.", "limit"),
+    _counter("audit_suppressed", "Refusals that were not written into the audit log: too many."),
+    _counter("audit_lost", "Lines of the audit log that its disk was too slow for. Alarm on it."),
+    _gauge("certificate_seconds_left", "Until the certificate in use ends. Alarm on it.", "of"),
     _gauge("topics", "Topics of the cluster, without its own (topics_max)."),
     _gauge("partitions", "Partitions of these (partitions_max)."),
     _gauge("etcd_reachable", "1 while etcd answers this process."),
@@ -163,7 +171,8 @@ def as_markdown() -> str:
         "Made from `oncelog_server/runtime/observe/catalogue.py`; do not edit. Every process",
         "serves them under `/metrics` of `--metrics-listen`. Durations are histograms in seconds.",
         "Of a partition that a process leads no more it shows `leading` only, of a deleted one",
-        "nothing.",
+        "nothing. Beside these there are `process_*`, `python_gc_*` and `python_info` of",
+        "prometheus_client.",
         "",
         "## Of every role",
         "",

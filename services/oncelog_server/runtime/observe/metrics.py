@@ -6,23 +6,29 @@ declare is a programmer's error (UndeclaredMetric): what is not in the docs is n
 
 from __future__ import annotations
 
+import ssl
 import threading
 from collections.abc import Callable
-from socketserver import ThreadingMixIn
 from typing import Any, Final
-from wsgiref.simple_server import WSGIRequestHandler, WSGIServer, make_server
 
 from prometheus_client import (
     CollectorRegistry,
     Counter,
     Gauge,
+    GCCollector,
     Histogram,
+    PlatformCollector,
+    ProcessCollector,
     disable_created_metrics,
-    make_wsgi_app,
+    start_http_server,
 )
 
 from oncelog_server.runtime.observe.catalogue import Kind, Metric, metrics_of
 from oncelog_server.runtime.observe.logs import Log
+from oncelog_server.runtime.rpc.tls import Asked, TlsFiles
+
+# How long a scraper may be silent in the middle of its request, or of its handshake.
+SCRAPER_SECONDS_MAX: Final = 30
 
 # Seconds; from a sync on a fast disk to a call's longest deadline.
 BUCKETS_S: Final = (
@@ -42,9 +48,16 @@ class Metrics:
         # A second series per counter and histogram, with its birth time: not in the catalogue.
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
+        # process_*, python_gc_* and python_info: what prometheus_client knows of every process.
+        for collector in (ProcessCollector, PlatformCollector, GCCollector):
+            collector(registry=self.registry)
         self._reporters: dict[str, PrometheusReporter] = {}
-        self._endpoint: WSGIServer | None = None
+        self._endpoint: Any = None
         self._thread: threading.Thread | None = None
+        self._files: TlsFiles | None = None
+        self._asked = Asked.NOTHING
+        # What a connection that begins now is shown.
+        self._context: ssl.SSLContext | None = None
 
     def reporter(self, role: str, log: Log) -> PrometheusReporter:
         """The Reporter of one role, the same one each time."""
@@ -52,15 +65,53 @@ class Metrics:
             self._reporters[role] = PrometheusReporter(self.registry, role, log)
         return self._reporters[role]
 
-    def serve(self, host: str, port: int) -> int:
-        """Serves /metrics from a thread of its own; the port. Raises OSError."""
-        app = make_wsgi_app(self.registry)
-        self._endpoint = make_server(host, port, app, _Endpoint, handler_class=_Quiet)
-        self._thread = threading.Thread(
-            target=self._endpoint.serve_forever, name="oncelog-metrics", daemon=True
+    def serve(
+        self, host: str, port: int, files: TlsFiles | None = None, asked: Asked = Asked.NOTHING
+    ) -> int:
+        """Serves /metrics from a thread of its own; the port. Without `files` it is plain. Raises
+        OSError."""
+        is_mutual = asked is Asked.CERTIFICATE
+        self._endpoint, self._thread = start_http_server(
+            port,
+            host,
+            self.registry,
+            certfile=None if files is None else files.certificate,
+            keyfile=None if files is None else files.key,
+            client_cafile=files.ca if files is not None and is_mutual else None,
+            client_auth_required=is_mutual,
         )
-        self._thread.start()
+        quiet = self._endpoint.RequestHandlerClass
+        self._endpoint.RequestHandlerClass = type(
+            "Scrape", (quiet,), {"timeout": SCRAPER_SECONDS_MAX}
+        )
+        if files is not None:
+            self._files, self._asked = files, asked
+            self._shake_hands()
         return int(self._endpoint.server_port)
+
+    def _shake_hands(self) -> None:
+        """In the thread of the request, so that one who connects and says nothing holds up nobody;
+        and with the files as they are by then."""
+        self.renew()
+        listening: Any = self._endpoint.socket
+        listening.do_handshake_on_connect = False
+
+        def shown(connection: ssl.SSLSocket, name: str | None, context: ssl.SSLContext) -> None:
+            assert self._context is not None
+            connection.context = self._context
+
+        listening.context.sni_callback = shown
+
+    def renew(self) -> None:
+        """New connections are shown what the files hold now. Raises OSError."""
+        if self._files is None:
+            return
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self._files.certificate, self._files.key)
+        if self._asked is Asked.CERTIFICATE:
+            context.verify_mode = ssl.CERT_REQUIRED
+            context.load_verify_locations(cafile=self._files.ca)
+        self._context = context
 
     def close(self) -> None:
         """Ends the endpoint."""
@@ -133,16 +184,3 @@ def _collector(metric: Metric, role: str, registry: CollectorRegistry) -> Any:
     if metric.kind is Kind.GAUGE:
         return Gauge(name, metric.help, metric.labels, registry=registry)
     return Histogram(name, metric.help, metric.labels, registry=registry, buckets=BUCKETS_S)
-
-
-class _Endpoint(ThreadingMixIn, WSGIServer):
-    """A slow scraper holds up no other."""
-
-    daemon_threads = True
-
-
-class _Quiet(WSGIRequestHandler):
-    """A scrape is no event."""
-
-    def log_message(self, format: str, *args: object) -> None:
-        return

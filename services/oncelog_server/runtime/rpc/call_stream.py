@@ -12,12 +12,13 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from oncelog_server.runtime.access.quotas import Meter
 from oncelog_server.runtime.rpc.fields import require_few
 from oncelog_server.runtime.rpc.handling import CallContext, Method, StreamEnd
 from oncelog_server.runtime.rpc.limits import (
@@ -55,6 +56,8 @@ class CallStream:
         limits: RpcLimits,
         inflight: Inflight | None,
         unread: Unread,
+        peer: str = "",
+        meter_of: Callable[[str], Meter | None] = lambda identity: None,
     ) -> None:
         """`inflight` is None where the service is exempt."""
         self._context = context
@@ -66,6 +69,8 @@ class CallStream:
         self._limits = limits
         self._inflight = inflight
         self._unread = unread
+        self._peer = peer
+        self._meter_of = meter_of
         self._counts_fields = next(iter(methods.values())).service not in EXEMPT_FROM_FIELDS
         self._carries_batches = calls_class is PartitionLeaderCalls
         self._end = StreamEnd()
@@ -190,7 +195,11 @@ class CallStream:
             return InvalidArgument(f"call number {number} is in use", field="number")
         if len(self._running) >= self._limits.stream_calls_max:
             return throttled("stream_calls_max", self._limits.stream_calls_max)
-        return None if self._inflight is None else self._inflight.refusal(size)
+        refusal = None if self._inflight is None else self._inflight.refusal(size)
+        if refusal is not None:
+            return refusal
+        meter = self._meter_of(self._identity)
+        return None if meter is None else meter.refusal(size)
 
     async def _serve(self, method: Method, number: int, request: Any, timeout_ms: int) -> None:
         context = CallContext(
@@ -199,6 +208,7 @@ class CallStream:
             self._stream_id,
             self._end,
             self._unread,
+            peer=self._peer,
         )
         try:
             await self._until_read()
@@ -228,6 +238,9 @@ class CallStream:
             if framed[1] > self._limits.message_bytes_max:
                 refusal = message_too_large("a reply", framed[1], self._limits.message_bytes_max)
                 framed = bulk.frame_error(number, to_status(refusal))
+        meter = self._meter_of(self._identity)
+        if meter is not None:
+            meter.charge(framed[1])
         self._ready.append((*framed, call))
         self._ready_bytes += framed[1]
         self._answer_ready.set()

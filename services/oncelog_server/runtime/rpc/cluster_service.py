@@ -22,7 +22,14 @@ from oncelog_server.core.ids import (
 )
 from oncelog_server.core.ports import Address, Call, Directory, NodeInfo, TopicInfo
 from oncelog_server.runtime.config import Value
-from oncelogpb.errors import InvalidArgument, TooLarge, UnknownPartition, UnknownTopic
+from oncelog_server.runtime.rpc.access_service import AccessService
+from oncelogpb.errors import (
+    InvalidArgument,
+    TooLarge,
+    UnknownPartition,
+    UnknownTopic,
+    to_status,
+)
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 from oncelogpb.v1 import types_pb2 as types_pb
@@ -51,10 +58,18 @@ class ClusterService:
         directory: Directory,
         config: Callable[[], Iterable[Value]],
         elect_uncleanly: ElectUncleanly,
+        access: AccessService,
     ) -> None:
         self._directory = directory
         self._config = config
         self._elect_uncleanly = elect_uncleanly
+        self.list_rules = access.list_rules
+        self.add_rules = access.add_rules
+        self.remove_rules = access.remove_rules
+        self.test_access = access.test_access
+        self.list_quotas = access.list_quotas
+        self.set_quotas = access.set_quotas
+        self.remove_quotas = access.remove_quotas
 
     async def get_metadata(self, request: pb.GetMetadataRequest, call: Call) -> pb.GetMetadataReply:
         _require_bounded(request)
@@ -62,7 +77,7 @@ class ClusterService:
         return pb.GetMetadataReply(
             cluster_id=self._directory.cluster_id,
             nodes=[_node(node) for node in self._directory.nodes()],
-            topics=[self._describe(topic) for topic in self._wanted_topics(request)],
+            topics=[self._describe(topic) for topic in self._wanted_topics(request, call)],
             transaction_groups=[
                 self._route(control_partition(TRANSACTION_CONTROL_ID, group), group)
                 for group in request.transaction_groups
@@ -77,6 +92,7 @@ class ClusterService:
             ],
             etcd_revision=revision,
             etcd_reachable=reachable,
+            refused_topics=list(_refused(request, call)),
         )
 
     async def unclean_elect(
@@ -103,14 +119,16 @@ class ClusterService:
 
     # ----------------------------------------------------------------------------------- lookups
 
-    def _wanted_topics(self, request: pb.GetMetadataRequest) -> Iterable[TopicInfo]:
+    def _wanted_topics(self, request: pb.GetMetadataRequest, call: Call) -> Iterable[TopicInfo]:
         """An unknown one is absent."""
-        for name in dict.fromkeys(request.topics):
-            topic = self._directory.topic(name)
-            if topic is not None:
-                yield topic
-        for topic_id in dict.fromkeys(request.topic_ids):
-            topic = self._directory.topic_by_id(TopicId(topic_id))
+        places = [(name, b"") for name in request.topics]
+        places += [("", topic_id) for topic_id in request.topic_ids]
+        may = (asked for place, asked in enumerate(places) if place not in call.refused)
+        for name, topic_id in dict.fromkeys(may):
+            if name:
+                topic = self._directory.topic(name)
+            else:
+                topic = self._directory.topic_by_id(TopicId(topic_id))
             if topic is not None:
                 yield topic
 
@@ -159,6 +177,17 @@ class ClusterService:
         if number >= count:
             raise UnknownPartition(f"{name} has partitions 0 to {count - 1}", topic=name)
         return PartitionId(topic_id, number)
+
+
+def _refused(request: pb.GetMetadataRequest, call: Call) -> Iterable[pb.RefusedTopic]:
+    """As they were asked for: names first, then ids (`cluster_access`)."""
+    names = len(request.topics)
+    for place, error in call.refused.items():
+        if place < names:
+            yield pb.RefusedTopic(name=request.topics[place], error=to_status(error))
+        else:
+            topic_id = request.topic_ids[place - names]
+            yield pb.RefusedTopic(topic_id=topic_id, error=to_status(error))
 
 
 def _require_bounded(request: pb.GetMetadataRequest) -> None:

@@ -13,13 +13,15 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from types import MappingProxyType
 from typing import Any, Final
 
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 
 from oncelog_server.core.ports import Reporter
+from oncelog_server.runtime.access.guard import Gate, Guard
 from oncelog_server.runtime.rpc.fields import require_few
 from oncelog_server.runtime.rpc.limits import (
     EXEMPT_FROM_FIELDS,
@@ -39,6 +41,7 @@ TRACEBACK_CHARACTERS_MAX: Final = 8_000
 ROOM_MARGIN_MS: Final = 50
 # Room where nothing is counted.
 UNCOUNTED_BYTES: Final = 1 << 62
+_NOTHING_REFUSED: Final[Mapping[int, OncelogError]] = MappingProxyType({})
 
 
 class StreamEnd:
@@ -67,7 +70,17 @@ class StreamEnd:
 class CallContext:
     """What a handler knows of its caller (oncelog_server.core.ports.Call)."""
 
-    __slots__ = ("_end", "_held", "_unread", "identity", "stream_id", "timeout_ms")
+    __slots__ = (
+        "_end",
+        "_held",
+        "_unread",
+        "identity",
+        "judged_at",
+        "peer",
+        "refused",
+        "stream_id",
+        "timeout_ms",
+    )
 
     def __init__(
         self,
@@ -76,11 +89,18 @@ class CallContext:
         stream_id: int = 0,
         end: StreamEnd | None = None,
         unread: Unread | None = None,
+        *,
+        peer: str = "",
     ) -> None:
-        """`unread` is its connection's; None where nothing is counted."""
+        """`unread` is its connection's; None where nothing is counted. `peer` is the address that
+        the call came from."""
         self.timeout_ms = timeout_ms
         self.identity = identity
         self.stream_id = stream_id
+        self.peer = peer
+        self.refused: Mapping[int, OncelogError] = _NOTHING_REFUSED
+        # The revision of the rules that it was judged by.
+        self.judged_at = 0
         self._end = end
         self._unread = unread
         # Of what `_unread` counts.
@@ -119,15 +139,24 @@ class CallContext:
 class Method:
     """One RPC of one handler object."""
 
-    __slots__ = ("_reporter", "call", "descriptor", "name", "parse", "service")
+    __slots__ = ("_reporter", "call", "descriptor", "gate", "name", "parse", "service")
 
-    def __init__(self, descriptor: MethodDescriptor, handler: object, reporter: Reporter) -> None:
+    def __init__(
+        self,
+        descriptor: MethodDescriptor,
+        handler: object,
+        reporter: Reporter,
+        guard: Guard | None = None,
+    ) -> None:
+        """Without a guard nobody asks who calls."""
         self.descriptor = descriptor
         self.service: str = descriptor.containing_service.name
         self.name = rpcs.snake(descriptor.name)
         self.parse: Callable[[bytes], Any] = rpcs.message_class(descriptor.input_type).FromString
         # Absent where this version does not build it.
         self.call: Callable[..., Any] | None = getattr(handler, self.name, None)
+        # None: whoever reaches this process may make the call.
+        self.gate: Gate | None = None if guard is None else guard.gate(self.service, self.name)
         self._reporter = reporter
 
     async def answer(self, request: Any, context: CallContext) -> Message | Encoded | OncelogError:
@@ -135,7 +164,11 @@ class Method:
         if self.call is None:
             return self.count(self.unsupported())
         self._reporter.count("rpc_calls", service=self.service, method=self.name)
-        return await self.within(self.call(request, context), context.timeout_ms)
+        if self.gate is None:
+            work = self.call(request, context)
+        else:
+            work = self.gate.through(self.call, request, context)
+        return await self.within(work, context.timeout_ms)
 
     async def within(
         self, work: Awaitable[Any], timeout_ms: int

@@ -13,8 +13,8 @@ Invariants:
     probe with a deadline counts as a failure; no thread may answer for it. What the loop must do at
     every tick cannot die alone: a task of the node that fails ends the process.
 
-The port of its own is plain also where all else is mTLS: Kubernetes' gRPC probes show no
-certificate. It serves nothing but this.
+The port of its own is plain, unless told otherwise, also where all else is mTLS: Kubernetes' gRPC
+probes show no certificate, nor do they look at one. It serves nothing but this.
 """
 
 from __future__ import annotations
@@ -73,9 +73,13 @@ class Health:
 class HealthServer:
     """The port of its own. Starts before everything else and stops after it."""
 
-    def __init__(self, health: Health, listen: str) -> None:
+    def __init__(
+        self, health: Health, listen: str, credentials: grpc.ServerCredentials | None = None
+    ) -> None:
+        """Without credentials it is plain."""
         self._health = health
         self._listen = listen
+        self._credentials = credentials
         self._server: Any = None
         self.port = 0
 
@@ -90,7 +94,7 @@ class HealthServer:
             ],
         )
         self._health.serve_on(server)
-        self.port = bind(server, self._listen, None)
+        self.port = bind(server, self._listen, self._credentials)
         await server.start()
         return self.port
 

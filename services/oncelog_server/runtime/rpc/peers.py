@@ -11,7 +11,7 @@ from typing import Any, Final
 import grpc.aio
 
 from oncelog_server.core.ports import Address
-from oncelog_server.runtime.rpc.tls import TlsFiles, client_credentials
+from oncelog_server.runtime.rpc.tls import TlsSource, client_credentials
 from oncelogpb import calls, rpcs
 from oncelogpb.errors import InvalidArgument, Unavailable
 
@@ -22,13 +22,15 @@ IDLE_MS: Final = 60_000
 class _Peer:
     """One address."""
 
-    __slots__ = ("busy", "channel", "idle", "streams")
+    __slots__ = ("busy", "channel", "idle", "is_retired", "streams")
 
     def __init__(self, channel: Any) -> None:
         self.channel = channel
         self.streams: dict[str, calls.CallStream] = {}
         # Calls under way. Invariant: a peer is closed only while this is 0.
         self.busy = 0
+        # Nobody begins another call: it is closed when the last one ends.
+        self.is_retired = False
         self.idle: asyncio.TimerHandle | None = None
 
     def stream(self, service: str) -> calls.CallStream:
@@ -46,10 +48,12 @@ class _Peer:
 class GrpcPeers:
     """See the module. Belongs to one event loop."""
 
-    def __init__(self, tls: TlsFiles | None = None, *, idle_ms: int = IDLE_MS) -> None:
-        self._credentials = client_credentials(tls) if tls is not None else None
+    def __init__(self, tls: TlsSource | None = None, *, idle_ms: int = IDLE_MS) -> None:
+        self._tls = tls
         self._idle_ms = idle_ms
         self._peers: dict[tuple[str, int], _Peer] = {}
+        # Connections of before `renew` with calls under way.
+        self._retired: set[_Peer] = set()
         self._closing: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -66,11 +70,25 @@ class GrpcPeers:
                 return await peer.stream(service).call(name, request, timeout_ms)
             return await calls.unary(peer.channel, service, name, request, timeout_ms)
 
+    def renew(self) -> None:
+        """Calls from now on go over new connections, which show what the source of certificates
+        has now. Calls under way end where they began."""
+        peers, self._peers = self._peers, {}
+        for peer in peers.values():
+            if peer.idle is not None:
+                peer.idle.cancel()
+            if peer.busy:
+                peer.is_retired = True
+                self._retired.add(peer)
+            else:
+                self._close(peer)
+
     async def close(self) -> None:
         """Hangs up on everybody; calls under way end with their errors."""
         self._closed = True
-        peers = list(self._peers.values())
+        peers = [*self._peers.values(), *self._retired]
         self._peers.clear()
+        self._retired.clear()
         for peer in peers:
             if peer.idle is not None:
                 peer.idle.cancel()
@@ -89,20 +107,26 @@ class GrpcPeers:
             yield peer
         finally:
             peer.busy -= 1
-            if not peer.busy and not self._closed:
+            if not peer.busy and peer.is_retired and not self._closed:
+                self._retired.discard(peer)
+                self._close(peer)
+            elif not peer.busy and not self._closed:
                 loop = asyncio.get_running_loop()
                 peer.idle = loop.call_later(self._idle_ms / 1000, self._hang_up, address)
 
     def _connect(self, address: tuple[str, int]) -> grpc.aio.Channel:
         host, port = address
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        if self._credentials is None:
+        if self._tls is None:
             return grpc.aio.insecure_channel(target, options=calls.CHANNEL_OPTIONS)
-        return grpc.aio.secure_channel(target, self._credentials, options=calls.CHANNEL_OPTIONS)
+        credentials = client_credentials(self._tls.pems)
+        return grpc.aio.secure_channel(target, credentials, options=calls.CHANNEL_OPTIONS)
 
     def _hang_up(self, address: tuple[str, int]) -> None:
-        peer = self._peers.pop(address)
-        assert peer.busy == 0, "an idle timer runs only while nobody calls"
+        self._close(self._peers.pop(address))
+
+    def _close(self, peer: _Peer) -> None:
+        assert peer.busy == 0, "nobody is hung up on in the middle of a call"
         task = asyncio.get_running_loop().create_task(peer.close())
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)

@@ -7,7 +7,10 @@ oncelogpb.errors. An RPC whose method it lacks is answered UNSUPPORTED.
 
 Beside them: grpc.health.v1 with a status per service, and server reflection, so that grpcurl works.
 
-Left out: what the calls mean; who may make them (handlers look at `call.identity`).
+Who may make a call is asked here, of the guard that the listener is given (`runtime/access`),
+before its handler runs, whichever way it came; so is how much its caller may do in a second.
+
+Left out: what the calls mean.
 """
 
 from __future__ import annotations
@@ -26,8 +29,9 @@ from grpc_health.v1 import health_pb2
 
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime import open_files
+from oncelog_server.runtime.access.guard import Guard
+from oncelog_server.runtime.access.quotas import Meter
 from oncelog_server.runtime.rpc import reflection
-from oncelog_server.runtime.rpc import tls as tls_files
 from oncelog_server.runtime.rpc.call_stream import CallStream
 from oncelog_server.runtime.rpc.handling import CallContext, Method, StreamEnd
 from oncelog_server.runtime.rpc.health import Health, bind
@@ -38,6 +42,7 @@ from oncelog_server.runtime.rpc.limits import (
     RpcLimits,
     throttled,
 )
+from oncelog_server.runtime.rpc.tls import TlsSource, identity_of, server_credentials
 from oncelog_server.runtime.rpc.unread import Total, Unread
 from oncelogpb import bulk, rpcs
 from oncelogpb.calls import STATUS_KEY
@@ -45,6 +50,8 @@ from oncelogpb.errors import OncelogError, Unavailable, Unsupported, to_status
 
 # How often the gauges of `held` are set.
 REPORT_EVERY_MS: Final = 1_000
+# How long a stream of replies that used its quota up sleeps before it looks again.
+SLOW_STEP_MS: Final = 1_000
 # What the paths of our services begin with.
 OURS: Final = "/oncelogpb.v1."
 # Of a handler that yields no more.
@@ -61,15 +68,17 @@ class RpcServer:
         *,
         listen: str,
         reporter: Reporter,
-        tls: tls_files.TlsFiles | None = None,
+        tls: TlsSource | None = None,
         limits: RpcLimits | None = None,
         health: Health | None = None,
+        guard: Guard | None = None,
     ) -> None:
         """`handlers` by service name ("Coordinator"); `listen` as host:port, port 0 for a free
         one. Without `tls` the listener is plain. Without `health` it is ready while it
-        listens; with it, its owner says when."""
+        listens; with it, its owner says when. Without a guard everybody may do everything."""
         self._listen = listen
         self._tls = tls
+        self._guard = guard
         self._reporter = reporter
         self._limits = limits or RpcLimits()
         self._inflight = Inflight(self._limits)
@@ -104,7 +113,7 @@ class RpcServer:
         self._health.serve_on(server)
         health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
         reflection.serve_on(server, (*names, health_name))
-        credentials = None if self._tls is None else tls_files.server_credentials(self._tls)
+        credentials = None if self._tls is None else server_credentials(self._tls)
         self.port = bind(server, self._listen, credentials)
         await server.start()
         self._reporting = asyncio.create_task(self._report())
@@ -165,7 +174,7 @@ class RpcServer:
 
     def _serving(self, service: ServiceDescriptor, handler: object) -> Any:
         methods = {
-            name: Method(descriptor, handler, self._reporter)
+            name: Method(descriptor, handler, self._reporter, self._guard)
             for name, descriptor in rpcs.methods(service).items()
         }
         table: dict[str, Any] = {}
@@ -200,14 +209,16 @@ class RpcServer:
     async def _outcome(self, method: Method, data: bytes, context: Any) -> bytes | OncelogError:
         """The reply as bytes, or the error."""
         size = 0 if method.service in EXEMPT_FROM_INFLIGHT else len(data)
+        call = self._unary_context(context)
+        meter = self._meter(call.identity)
         try:
             self._admit(size)
+            _take(meter, len(data))
             request = method.decode(data, self._limits)
         except OncelogError as error:
             return method.count(error)
         self._inflight.add(size)
         try:
-            call = self._unary_context(context)
             # Runs when the answer has gone out, or never will.
             context.add_done_callback(lambda _: call.holds(0))
             answer = await method.answer(request, call)
@@ -216,22 +227,26 @@ class RpcServer:
         if isinstance(answer, OncelogError):
             return answer
         try:
-            return method.encode(answer, self._limits)
+            reply = method.encode(answer, self._limits)
         except OncelogError as error:
             return method.count(error)
         except Exception as error:
             # A reply that is no message.
             return method.fault(error)
+        if meter is not None:
+            meter.charge(len(reply))
+        return reply
 
     def _server_stream(self, method: Method) -> Callable[..., Any]:
         async def server_stream(data: bytes, context: Any) -> None:
             end = StreamEnd()
             call = CallContext(
                 self._limits.timeout_ms_max,
-                tls_files.identity_of(context.auth_context()),
+                identity_of(context.auth_context()),
                 next(self._stream_ids),
                 end,
                 self._unread_of(context),
+                peer=context.peer(),
             )
             try:
                 error = await self._pump(method, data, call, context)
@@ -248,9 +263,12 @@ class RpcServer:
         self, method: Method, data: bytes, call: CallContext, context: Any
     ) -> OncelogError | None:
         """Writes what the handler yields; the transport's flow control holds it back, and the
-        handler is not asked for more before it is written."""
+        handler is not asked for more before it is written. Nothing is written that the caller has
+        no right to any more."""
+        meter = self._meter(call.identity)
         try:
             self._admit_stream()
+            _take(meter, len(data))
         except OncelogError as error:
             return method.count(error)
         self._stream_count += 1
@@ -258,10 +276,16 @@ class RpcServer:
             if method.call is None:
                 raise method.unsupported()
             request = method.decode(data, self._limits)
+            if method.gate is not None:
+                await method.gate.admit(request, call)
             async with aclosing(method.call(request, call)) as replies:
                 while (reply := await self._next(replies)) is not _END:
-                    await context.write(method.encode(reply, self._limits))
+                    if method.gate is not None:
+                        method.gate.require_still(request, call)
+                    encoded = method.encode(reply, self._limits)
+                    await context.write(encoded)
                     call.holds(0)
+                    await self._slow_down(call.identity, len(encoded))
         except OncelogError as error:
             return method.count(error)
         except Exception as error:
@@ -288,7 +312,13 @@ class RpcServer:
         """A bidirectional RPC other than the call stream: replication, in a later version."""
 
         async def refused(_: object, context: Any) -> None:
-            await _abort(context, method.count(method.unsupported()))
+            error: OncelogError = method.unsupported()
+            if method.gate is not None:
+                try:
+                    await method.gate.admit(None, self._unary_context(context))
+                except OncelogError as refusal:
+                    error = refusal
+            await _abort(context, method.count(error))
 
         return refused
 
@@ -308,11 +338,13 @@ class RpcServer:
                 calls_class=calls_class,
                 methods=methods,
                 fields=rpcs.stream_fields(service),
-                identity=tls_files.identity_of(context.auth_context()),
+                identity=identity_of(context.auth_context()),
                 stream_id=next(self._stream_ids),
                 limits=self._limits,
                 inflight=None if exempt else self._inflight,
                 unread=self._unread_of(context),
+                peer=context.peer(),
+                meter_of=self._meter,
             )
             self._streams.add(stream)
             self._stream_count += 1
@@ -347,9 +379,24 @@ class RpcServer:
         asked_ms = 0 if remaining_s is None else max(1, int(min(remaining_s, 1e9) * 1000))
         return CallContext(
             self._limits.timeout_ms(asked_ms),
-            tls_files.identity_of(context.auth_context()),
+            identity_of(context.auth_context()),
             unread=self._unread_of(context),
+            peer=context.peer(),
         )
+
+    def _meter(self, identity: str) -> Meter | None:
+        return None if self._guard is None else self._guard.meter(identity)
+
+    async def _slow_down(self, identity: str, size: int) -> None:
+        """Charges a reply of a stream, and waits until its caller may have more. In steps: quotas
+        may change meanwhile, and a stream that ends must end soon."""
+        meter = self._meter(identity)
+        if meter is None:
+            return
+        meter.charge(size)
+        while meter is not None and (wait_ms := meter.wait_ms()):
+            await asyncio.sleep(min(wait_ms, SLOW_STEP_MS) / 1000)
+            meter = self._meter(identity)
 
     def _unread_of(self, context: Any) -> Unread:
         peer = context.peer()
@@ -386,6 +433,13 @@ class _Elsewhere(grpc.GenericRpcHandler):  # type: ignore[type-arg]
 
 def _stopping() -> Unavailable:
     return Unavailable("this process is stopping; ask for the leader again")
+
+
+def _take(meter: Meter | None, size: int) -> None:
+    """Raises Throttled."""
+    refusal = None if meter is None else meter.refusal(size)
+    if refusal is not None:
+        raise refusal
 
 
 async def _abort(context: Any, error: OncelogError) -> NoReturn:

@@ -1,4 +1,4 @@
-"""TLS from files, and who a peer is.
+"""TLS, and who a peer is.
 
 Where TLS is configured both sides show a certificate (mTLS); there is no half-way. A peer's
 identity is what its certificate says and nothing else: the SPIFFE id, else the common name, else
@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Final
+from enum import StrEnum
+from typing import Any, Final, Protocol, cast
 
 import grpc
 
@@ -35,21 +35,68 @@ class TlsFiles:
     key: str
 
 
-def server_credentials(files: TlsFiles) -> grpc.ServerCredentials:
-    """Raises OSError naming the file that cannot be read."""
-    return grpc.ssl_server_credentials(
-        [(_read(files.key), _read(files.certificate))],
-        root_certificates=_read(files.ca),
-        require_client_auth=True,
+@dataclass(frozen=True, slots=True)
+class TlsPems:
+    """What stands in them. Its own source: one that never changes."""
+
+    ca: bytes
+    certificate: bytes
+    key: bytes
+
+    @property
+    def pems(self) -> TlsPems:
+        return self
+
+
+class TlsSource(Protocol):
+    """Where a connection that is made now finds what it shows and whom it trusts."""
+
+    @property
+    def pems(self) -> TlsPems: ...
+
+
+class Asked(StrEnum):
+    """What a listener asks of who connects."""
+
+    # A certificate that our authority signed.
+    CERTIFICATE = "mtls"
+    # Nothing: it is encrypted, and tells who we are.
+    NOTHING = "tls"
+
+
+def server_credentials(
+    source: TlsSource, asked: Asked = Asked.CERTIFICATE
+) -> grpc.ServerCredentials:
+    """For a listener: the source is asked at every new connection, from threads of gRPC, so what
+    it has then is what that connection is shown."""
+    given = source.pems
+
+    def changed() -> grpc.ServerCertificateConfiguration | None:
+        nonlocal given
+        now = source.pems
+        if now is given:
+            return None
+        given = now
+        return _configuration(now)
+
+    return grpc.dynamic_ssl_server_credentials(
+        _configuration(given),
+        # The stubs do not know that None means "as it was".
+        cast(Any, changed),
+        require_client_authentication=asked is Asked.CERTIFICATE,
     )
 
 
-def client_credentials(files: TlsFiles) -> grpc.ChannelCredentials:
-    """Raises OSError naming the file that cannot be read."""
+def _configuration(pems: TlsPems) -> grpc.ServerCertificateConfiguration:
+    return grpc.ssl_server_certificate_configuration(
+        [(pems.key, pems.certificate)], root_certificates=pems.ca
+    )
+
+
+def client_credentials(pems: TlsPems) -> grpc.ChannelCredentials:
+    """For one channel, as long as it lives."""
     return grpc.ssl_channel_credentials(
-        root_certificates=_read(files.ca),
-        private_key=_read(files.key),
-        certificate_chain=_read(files.certificate),
+        root_certificates=pems.ca, private_key=pems.key, certificate_chain=pems.certificate
     )
 
 
@@ -57,12 +104,6 @@ def identity_of(auth_context: Mapping[str, Iterable[bytes]] | None) -> str:
     """The peer's identity; "" without TLS."""
     for name in IDENTITY_PROPERTIES if auth_context else ():
         for value in (auth_context or {}).get(name, ()):
-            return value.decode("utf-8", "replace")
+            if value:
+                return value.decode("utf-8", "replace")
     return ""
-
-
-def _read(path: str) -> bytes:
-    try:
-        return Path(path).read_bytes()
-    except OSError as error:
-        raise OSError(error.errno, f"cannot read the TLS file: {error.strerror}", path) from None

@@ -79,6 +79,13 @@ METHODS: Final[dict[str, Method]] = {
     "cluster.get_metadata": Method(Kind.ANYONE, idempotent=True),
     "cluster.get_config": Method(Kind.ANYONE, idempotent=True),
     "cluster.unclean_elect": Method(Kind.NODE, idempotent=False),
+    "cluster.list_rules": Method(Kind.ANYONE, idempotent=True),
+    "cluster.add_rules": Method(Kind.ANYONE, idempotent=True),
+    "cluster.remove_rules": Method(Kind.ANYONE, idempotent=True),
+    "cluster.test_access": Method(Kind.ANYONE, idempotent=True),
+    "cluster.list_quotas": Method(Kind.ANYONE, idempotent=True),
+    "cluster.set_quotas": Method(Kind.ANYONE, idempotent=True),
+    "cluster.remove_quotas": Method(Kind.ANYONE, idempotent=True),
     "coordinator.init_producer": Method(Kind.TRANSACTION_GROUP, idempotent=True, streamed=True),
     "coordinator.begin_transaction": Method(Kind.JOURNAL, idempotent=True, streamed=True),
     "coordinator.commit_transaction": Method(Kind.JOURNAL, idempotent=True, streamed=True),
@@ -200,6 +207,8 @@ class Directory:
         self._names: dict[bytes, str] = {}
         self._leaders: dict[PartitionKey, Endpoint] = {}
         self._routes: dict[Key, Endpoint] = {}
+        # Topics that we may not describe, by name or id as they were asked for: google.rpc.Status.
+        self._refused: dict[str | bytes, Any] = {}
 
     def learn(
         self, request: cluster_pb2.GetMetadataRequest, reply: cluster_pb2.GetMetadataReply
@@ -215,8 +224,12 @@ class Directory:
         self.nodes = list(reply.nodes)
         for name in request.topics:
             self.forget_topic(name)
+            self._refused.pop(name, None)
         for topic_id in request.topic_ids:
             self.forget_topic_id(topic_id)
+            self._refused.pop(topic_id, None)
+        for refused in reply.refused_topics:
+            self._refused[refused.name or refused.topic_id] = refused.error
         for topic in reply.topics:
             self._learn_topic(topic)
         self._learn_routes(Kind.TRANSACTION_GROUP, reply.transaction_groups)
@@ -229,6 +242,11 @@ class Directory:
     def topic_by_id(self, topic_id: bytes) -> partition_leader_pb2.TopicDescription | None:
         name = self._names.get(topic_id)
         return None if name is None else self._topics.get(name)
+
+    def refusal(self, topic: str | bytes) -> errors.OncelogError | None:
+        """Why a topic, by name or id, is not described: we have no right to it."""
+        refused = self._refused.get(topic)
+        return None if refused is None else errors.from_status(refused)
 
     def known_topics(self) -> list[str]:
         return sorted(self._topics)

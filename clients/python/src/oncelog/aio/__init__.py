@@ -10,6 +10,7 @@ async with oncelog.aio.connect("localhost:7400") as log:
 
 from __future__ import annotations
 
+from oncelog.aio.access import Access
 from oncelog.aio.admin import (
     Admin,
     GroupInfo,
@@ -27,6 +28,7 @@ from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.aio.transactions import Transaction
 
 __all__ = [
+    "Access",
     "Admin",
     "CommitSeq",
     "Consumer",

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from oncelog._core.routing import Endpoint, PartitionKey
+from oncelog.aio.access import Access
 from oncelog.batch import TopicPartition
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
@@ -120,6 +121,8 @@ class Admin:
 
     def __init__(self, protocol: AsyncProtocol) -> None:
         self._protocol = protocol
+        # Who may do what, and how much of it.
+        self.access = Access(protocol)
 
     # ------------------------------------------------------------------------------------- topics
 

@@ -1,0 +1,84 @@
+"""What the RPCs of OffsetManager need of their caller (`core/needs`).
+
+    commit_offsets, commit_transaction_offsets   read of the group, and of each topic
+    fetch_offsets                                read of the group, describe of each topic
+    heartbeat                                    read of the group, and of each topic
+    list_groups                                  shows the groups that may be described
+    delete_group                                 delete of the group
+
+A coordinator brings the offsets of a one-shot, whose caller's rights it has judged. Whose producer
+stands behind offsets under a TxId is not known here: what its coordinator decides is what counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from oncelog_server.core.access import Kind, Need, Verb
+from oncelog_server.core.needs import Entry, Sees, TopicNames, always, keep
+from oncelog_server.core.ports import Call
+from oncelog_server.core.role import RoleEnv
+from oncelogpb.v1 import offset_manager_pb2 as pb
+
+
+def entries(env: RoleEnv) -> Mapping[str, Entry]:
+    """By RPC."""
+    groups = _Groups(TopicNames(env.directory))
+    return {
+        "commit_offsets": Entry(groups.of_commit),
+        "commit_transaction_offsets": Entry(groups.of_commit, services_may=True),
+        "fetch_offsets": Entry(groups.of_fetch, shown=groups.show_offsets),
+        "heartbeat": Entry(groups.of_heartbeat),
+        "list_groups": Entry(shown=_show_groups),
+        "delete_group": Entry(
+            lambda request, call: (_group(Verb.DELETE, request.group),), audited=always
+        ),
+    }
+
+
+def offsets_needs(topics: TopicNames, offsets: pb.GroupOffsets) -> Iterable[Need]:
+    """To commit these. Raises UnheardTopics."""
+    yield _group(Verb.READ, offsets.group)
+    yield from topics.needs(Verb.READ, (offset.partition.topic_id for offset in offsets.offsets))
+
+
+class _Groups:
+    def __init__(self, topics: TopicNames) -> None:
+        self._topics = topics
+
+    def of_commit(
+        self, request: pb.CommitOffsetsRequest | pb.CommitTransactionOffsetsRequest, call: Call
+    ) -> Iterable[Need]:
+        return offsets_needs(self._topics, request.offsets)
+
+    def of_fetch(self, request: pb.FetchOffsetsRequest, call: Call) -> Iterable[Need]:
+        yield _group(Verb.READ, request.group)
+        yield from self._topics.needs(
+            Verb.DESCRIBE, (partition.topic_id for partition in request.partitions)
+        )
+
+    def of_heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> Iterable[Need]:
+        yield _group(Verb.READ, request.group)
+        for name in request.subscribed_topics:
+            yield Need(Verb.READ, Kind.TOPIC, name)
+        yield from self._topics.needs(
+            Verb.READ, (partition.topic_id for partition in request.owned)
+        )
+
+    def show_offsets(self, reply: pb.FetchOffsetsReply, sees: Sees) -> None:
+        """Those of all topics, where none was named. Of a topic that is gone a number is left, and
+        nobody to ask."""
+
+        def is_seen(offset: pb.CommittedOffset) -> bool:
+            need = self._topics.need(Verb.DESCRIBE, offset.partition.topic_id)
+            return need is None or sees(need)
+
+        keep(reply.offsets, is_seen)
+
+
+def _show_groups(reply: pb.ListGroupsReply, sees: Sees) -> None:
+    keep(reply.groups, lambda listed: sees(_group(Verb.DESCRIBE, listed.group)))
+
+
+def _group(verb: Verb, name: str) -> Need:
+    return Need(verb, Kind.GROUP, name)

@@ -1,0 +1,42 @@
+"""What the RPCs of Cluster need of their caller (`core/needs`), and those of Replication: whoever
+has an identity is told who leads what, and of topics those that he may describe; the rest is for
+operators."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from oncelog_server.core.access import Kind, Need, Verb
+from oncelog_server.core.needs import Entry, ItemNeed, TopicNames, operating, serving
+from oncelog_server.core.ports import Call, Directory
+from oncelogpb.v1 import cluster_pb2 as pb
+
+OPERATED: Final = (
+    "unclean_elect",
+    "get_config",
+    "list_rules",
+    "add_rules",
+    "remove_rules",
+    "test_access",
+    "list_quotas",
+    "set_quotas",
+    "remove_quotas",
+)
+# Followers are processes of ours.
+REPLICATION: Final[Mapping[str, Entry]] = {"follow": serving("follow")}
+
+
+def entries(directory: Directory) -> Mapping[str, Entry]:
+    """Of Cluster, by RPC."""
+    topics = TopicNames(directory)
+
+    def described(request: pb.GetMetadataRequest, call: Call) -> Sequence[ItemNeed]:
+        """Names first, then ids; one that is unknown here is absent from the reply."""
+        names = [Need(Verb.DESCRIBE, Kind.TOPIC, name) for name in request.topics]
+        return [*names, *(topics.need(Verb.DESCRIBE, id_) for id_ in request.topic_ids)]
+
+    return {
+        "get_metadata": Entry(items=described),
+        **{method: operating(method) for method in OPERATED},
+    }
