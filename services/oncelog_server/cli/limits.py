@@ -152,7 +152,7 @@ _PROCESS: Final = Section(
         Limit(
             quotas.CALLS,
             0,
-            "Calls that an identity may make in a second, of each process; likewise.",
+            "Calls that an identity may make in a second, of each process; 0: no limit. Likewise.",
             Throttled,
         ),
         _limit(
