@@ -52,6 +52,9 @@ class SimCall:
     stream_id: int = 1
     refused: Mapping[int, OncelogError] = field(default_factory=dict)
 
+    def not_yours(self, owner: str, what: str) -> OncelogError | None:
+        return None
+
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         self.process.stream_end.append(callback)
 

@@ -16,6 +16,7 @@ from oncelog_server.core.ports import Call
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.core.wire import partition_id
 from oncelog_server.partition_leader import wire
+from oncelog_server.partition_leader.claims import Claim, Claims, Source
 from oncelog_server.partition_leader.commands import Placed, Produce
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.lanes import Lanes
@@ -41,6 +42,9 @@ class _Judged(NamedTuple):
 class _Submitted(NamedTuple):
     # In which it was decided: a later one knows nothing of it.
     epoch: int
+    # In this leadership.
+    machine: Any
+    claim: Claim | None
     judged: Sequence[_Judged]
     # The reply is a tuple of Placed | OncelogError, one per batch.
     reply: Awaitable[Any]
@@ -53,6 +57,7 @@ class Producing:
         self._env = env
         self._config = config
         self._lanes = Lanes()
+        self._claims = Claims()
         self._limits: dict[int, records.BatchLimits] = {}
 
     async def produce(
@@ -63,13 +68,14 @@ class Producing:
         most = self._config.items_per_call_max
         wire.require_few("batches", len(request.batches), "items_per_call_max", most)
         verdicts: list[Placed | OncelogError | None] = [None] * len(request.batches)
+        source = Source(request.tx_id, request.producer.producer_id, request.writer)
         async with self._lanes.turn(call.stream_id) as turn:
             by_partition = await self._judge_all(request, produce, verdicts, call)
             await turn.come()
             submitted = [
                 entry
                 for partition, judged in by_partition.items()
-                if (entry := self._submit(partition, judged, verdicts)) is not None
+                if (entry := self._submit(partition, judged, verdicts, source, call)) is not None
             ]
         epochs = [0] * len(request.batches)
         for entry in submitted:
@@ -150,16 +156,21 @@ class Producing:
         partition: PartitionId,
         judged: Sequence[_Judged],
         verdicts: list[Placed | OncelogError | None],
+        source: Source,
+        call: Call,
     ) -> _Submitted | None:
         try:
             replica = self._env.replicas.lead(partition)
             replica.require_room()
+            # In the turn in which the batches are decided: nobody comes between.
+            claim = self._claims.hold(replica.machine, source, call)
+            machine = replica.machine
             reply = replica.submit(Produce(tuple(item.frame for item in judged)))
         except OncelogError as refusal:
             for item in judged:
                 verdicts[item.place] = refusal
             return None
-        return _Submitted(replica.epoch, judged, reply)
+        return _Submitted(replica.epoch, machine, claim, judged, reply)
 
     async def _settle(
         self, entry: _Submitted, verdicts: list[Placed | OncelogError | None]
@@ -176,6 +187,8 @@ class Producing:
                     self._env.reporter.count("duplicate_batches")
                 else:
                     appended.append(item.frame)
+        placed = sum(isinstance(verdicts[item.place], Placed) for item in entry.judged)
+        self._claims.settle(entry.machine, entry.claim, placed=placed)
         if appended:
             self._count_in(appended)
 

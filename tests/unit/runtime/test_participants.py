@@ -58,6 +58,9 @@ class _Call:
     stream_id = 0
     refused: Mapping[int, OncelogError] = {}
 
+    def not_yours(self, owner: str, what: str) -> OncelogError | None:
+        return None
+
     def on_stream_end(self, callback: object) -> None:
         raise AssertionError("a unary call has no stream")
 

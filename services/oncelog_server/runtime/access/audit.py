@@ -71,7 +71,8 @@ class FileSink:
         self._log = LogSink(reporter)
         self._loop = asyncio.get_running_loop()
         self._lines: queue.SimpleQueue[Fields | None] = queue.SimpleQueue()
-        self._file = _open(self._path)
+        # None after it was moved away, until it is opened anew.
+        self._file: int | None = _open(self._path)
         self._thread = threading.Thread(target=self._run, name="oncelog-audit", daemon=True)
         self._thread.start()
 
@@ -94,15 +95,21 @@ class FileSink:
                 self._append(json.dumps(fields, default=str) + "\n")
             except OSError as error:
                 self._hand_back(fields, error)
-        os.close(self._file)
+        self._close_file()
 
     def _append(self, line: str) -> None:
-        if _moved(self._file, self._path):
-            os.close(self._file)
+        if self._file is not None and _moved(self._file, self._path):
+            self._close_file()
+        if self._file is None:
             self._file = _open(self._path)
         data = line.encode()
         while data:
             data = data[os.write(self._file, data) :]
+
+    def _close_file(self) -> None:
+        file, self._file = self._file, None
+        if file is not None:
+            os.close(file)
 
     def _hand_back(self, fields: Fields, error: OSError) -> None:
         def tell() -> None:

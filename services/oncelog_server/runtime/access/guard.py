@@ -193,6 +193,18 @@ class Gate:
             if place not in before:
                 raise error
 
+    def not_yours(self, call: Any, what: str) -> NotAllowed | None:
+        """The caller would go on with what another identity began. None: in mode WARN he may."""
+        error = PermissionDenied(
+            f"{call.identity} may not write as {what}: another identity began it",
+            identity=call.identity,
+            verb=Verb.WRITE,
+            kind=Kind.PRODUCER,
+            name=what,
+        )
+        self._write_down(call, error)
+        return error if self._guard.mode is Mode.ON else None
+
     # --------------------------------------------------------------------------------- judgement
 
     def _judge(self, request: Any, call: Any) -> None:
@@ -204,7 +216,7 @@ class Gate:
             self._refuse(call, Unauthenticated(f"who are you? expected: {EXPECTED}"))
             return
         rights = guard.rights
-        call.judged_at = guard.revision
+        call.came_through(self, guard.revision)
         if entry.services_may and rights.may(identity, _SERVICE):
             return
         try:

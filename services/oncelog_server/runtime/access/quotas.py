@@ -25,14 +25,12 @@ CALLS: Final = "quota_calls_per_second"
 
 
 class Bucket:
-    """What may still be taken now; below 0 it is owed."""
+    """What may still be taken now; below 0 it is owed. Who is let in finds at least one in it."""
 
-    __slots__ = ("_at_ms", "_least", "_left", "_per_second")
+    __slots__ = ("_at_ms", "_left", "_per_second")
 
-    def __init__(self, per_second: int, now_ms: int, *, least: float) -> None:
-        """`least`: so much must be in it for the next one to be let in."""
+    def __init__(self, per_second: int, now_ms: int) -> None:
         self._per_second = per_second
-        self._least = least
         self._left = float(per_second)
         self._at_ms = now_ms
 
@@ -41,9 +39,9 @@ class Bucket:
         earned = (now_ms - self._at_ms) * self._per_second / 1000
         self._left = min(float(self._per_second), self._left + earned)
         self._at_ms = now_ms
-        if self._left >= self._least:
+        if self._left >= 1.0:
             return 0
-        return max(1, math.ceil((self._least - self._left) * 1000 / self._per_second))
+        return max(1, math.ceil((1.0 - self._left) * 1000 / self._per_second))
 
     def take(self, amount: float) -> None:
         self._left -= amount
@@ -60,9 +58,8 @@ class Meter:
         self._quota = quota
         self._clock = clock
         self._reporter = reporter
-        # Anything at all lets a message through; a call is one call.
-        self._bytes = _bucket(quota.bytes_per_second, now_ms, least=math.ulp(1.0))
-        self._calls = _bucket(quota.calls_per_second, now_ms, least=1.0)
+        self._bytes = _bucket(quota.bytes_per_second, now_ms)
+        self._calls = _bucket(quota.calls_per_second, now_ms)
 
     def refusal(self, size: int) -> Throttled | None:
         """Why a call of that size is not let in now. None: it is, and is counted."""
@@ -98,8 +95,8 @@ class Meter:
         return self._bytes.wait_ms(self._clock.now().monotonic_ms)
 
 
-def _bucket(per_second: int, now_ms: int, *, least: float) -> Bucket | None:
-    return Bucket(per_second, now_ms, least=least) if per_second else None
+def _bucket(per_second: int, now_ms: int) -> Bucket | None:
+    return Bucket(per_second, now_ms) if per_second else None
 
 
 class Quotas:

@@ -72,6 +72,7 @@ class CallContext:
 
     __slots__ = (
         "_end",
+        "_gate",
         "_held",
         "_unread",
         "identity",
@@ -99,8 +100,9 @@ class CallContext:
         self.stream_id = stream_id
         self.peer = peer
         self.refused: Mapping[int, OncelogError] = _NOTHING_REFUSED
-        # The revision of the rules that it was judged by.
+        # The revision of the rules that it was judged by, and the door that it came through.
         self.judged_at = 0
+        self._gate: Gate | None = None
         self._end = end
         self._unread = unread
         # Of what `_unread` counts.
@@ -109,6 +111,15 @@ class CallContext:
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         assert self._end is not None, "a unary call has no stream"
         self._end.tell(callback)
+
+    def came_through(self, gate: Gate, revision: int) -> None:
+        """It was judged there, by the rules of that revision."""
+        self._gate, self.judged_at = gate, revision
+
+    def not_yours(self, owner: str, what: str) -> OncelogError | None:
+        if self._gate is None or owner == self.identity:
+            return None
+        return self._gate.not_yours(self, what)
 
     @property
     def is_holding(self) -> bool:
