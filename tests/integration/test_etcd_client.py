@@ -178,6 +178,7 @@ def test_a_watch_goes_on_over_a_kill_of_etcd_and_misses_nothing(own: EmbeddedEtc
             await client.txn([], [Put("a", b"%d" % number)])
         await client.txn([], [Delete("a")])
         await until(lambda: len(seen) == 6)
+        assert not watching.done()
         watching.cancel()
         assert [event.value for event in seen] == [b"1", b"2", b"3", b"4", b"5", None]
         assert [event.mod_revision for event in seen] == list(range(base + 1, base + 7))
@@ -266,6 +267,7 @@ def test_compaction_under_a_watch(own: EmbeddedEtcd, monkeypatch: pytest.MonkeyP
         await client.txn([], [Put("a", b"after")])
         await until(lambda: seen or watching.done())
         assert [event.value for event in seen] == [b"after"]
+        assert not watching.done() or watching.exception() is None
         watching.cancel()
 
     run(story, own.endpoint)
@@ -280,6 +282,7 @@ def test_of_several_endpoints_one_may_be_dead(shared: EmbeddedEtcd) -> None:
         seen: list[WatchEvent] = []
         watching = asyncio.create_task(follow(client, result.revision, seen))
         await until(lambda: seen)
+        assert not watching.done() or watching.exception() is None
         watching.cancel()
         lease = await client.grant_lease(10_000)
         assert await client.keep_alive(lease) > 0
@@ -334,6 +337,57 @@ def test_tls_with_client_certificates(binary: Path, tmp_path: Path) -> None:
         run(is_refused, endpoint, tls=authority.tls(None))
         run(is_refused, endpoint, tls=stranger.tls("oncelog"))
         run(is_refused, endpoint.removeprefix("https://"))
+
+
+def test_certificates_are_renewed_under_a_watch_and_a_lease(binary: Path, tmp_path: Path) -> None:
+    """That the new ones are used is shown by a pair that etcd does not take."""
+    authority, stranger = Authority.make(), Authority.make()
+
+    async def story(client: EtcdClient) -> None:
+        async def put(value: bytes) -> None:
+            while True:
+                try:
+                    await client.txn([], [Put("a", value)])
+                    return
+                except EtcdUnavailable:
+                    await asyncio.sleep(0.1)
+
+        await put(b"0")
+        _, revision = await client.get("a")
+        seen: list[bytes | None] = []
+
+        async def follow() -> None:
+            async for batch in client.watch("", revision):
+                seen.extend(event.value for event in batch)
+
+        watching = asyncio.create_task(follow())
+        lease = await client.grant_lease(60_000)
+        renewals = client.renewals()
+        assert await asyncio.to_thread(renewals.keep_alive, lease, 5_000) > 0
+        client.renew_tls(authority.tls("renewed"))
+        await put(b"1")
+        assert await asyncio.to_thread(renewals.keep_alive, lease, 5_000) > 0
+        await until(lambda: seen == [b"0", b"1"])
+        client.renew_tls(stranger.tls("stranger"))
+        with pytest.raises(EtcdUnavailable):
+            await client.get("a")
+        with pytest.raises(EtcdUnavailable):
+            await asyncio.to_thread(renewals.keep_alive, lease, 1_000)
+        client.renew_tls(authority.tls("again"))
+        # Past the time at which the first connections are closed.
+        await asyncio.sleep(
+            (client_module.CALL_TIMEOUT_MS + client_module.WATCH_SILENCE_MS) / 1000 + 1
+        )
+        await put(b"2")
+        await until(lambda: seen[-1] == b"2" or watching.done())
+        assert seen == [b"0", b"1", b"2"], "nothing is missed, nothing comes twice"
+        assert await asyncio.to_thread(renewals.keep_alive, lease, 5_000) > 0
+        renewals.close()
+        assert not watching.done() or watching.exception() is None
+        watching.cancel()
+
+    with etcd_with_tls(binary, tmp_path, authority) as endpoint:
+        run(story, endpoint, tls=authority.tls("oncelog"))
 
 
 @pytest.mark.parametrize(

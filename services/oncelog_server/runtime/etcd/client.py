@@ -209,8 +209,9 @@ class EtcdClient:
         return Renewals(self._endpoints, lambda: self._tls)
 
     def renew_tls(self, tls: EtcdTls) -> None:
-        """Calls from now on go over new connections. Those under way have time to end where they
-        began; a watch, which does not end, is then made anew at the revision that it came to."""
+        """Calls from now on go over new connections. Those under way end where they began; a watch,
+        which does not end, is made anew at the revision that it came to. Then the old connections
+        are closed: earlier, gRPC would cancel whoever waits for an answer over them."""
         assert self._tls is not None, "with TLS or without, never both"
         old, self._connections = (
             self._connections,
@@ -223,7 +224,7 @@ class EtcdClient:
 
     async def _close_later(self, connections: Sequence[Connection]) -> None:
         try:
-            await asyncio.sleep(self._call_timeout_ms / 1000)
+            await asyncio.sleep((self._call_timeout_ms + WATCH_SILENCE_MS) / 1000)
         finally:
             for connection in connections:
                 await connection.close()
@@ -320,7 +321,8 @@ class EtcdClient:
     async def _watch_once(self, prefix: str, revision: int) -> AsyncGenerator[Any, None]:
         """One stream's replies. Raises EtcdUnavailable at its end, EtcdCompacted."""
         index = await self._connected(time.monotonic() + self._call_timeout_ms / 1000)
-        call = self._connections[index].watches.Watch(metadata=REQUIRE_LEADER)
+        connection = self._connections[index]
+        call = connection.watches.Watch(metadata=REQUIRE_LEADER)
         key = self._full(prefix)
         create = rpc.WatchCreateRequest(
             key=key, range_end=_prefix_end(key), start_revision=revision, progress_notify=True
@@ -340,6 +342,9 @@ class EtcdClient:
                 if reply.canceled:
                     raise EtcdUnavailable(f"etcd cancelled the watch: {reply.cancel_reason}")
                 yield reply
+                if connection is not self._connections[index]:
+                    # Progress is told often enough that it never waits long for this.
+                    raise EtcdUnavailable("there are newer certificates")
         except grpc.aio.AioRpcError as error:
             raise self._translate(error, self._endpoints[index]) from error
         except (TimeoutError, asyncio.InvalidStateError, grpc.aio.UsageError) as error:

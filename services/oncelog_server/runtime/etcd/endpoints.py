@@ -83,17 +83,18 @@ class Connection:
 
     async def ready(self, timeout_ms: float) -> bool:
         """Connected, or connected within the timeout."""
-        state = self._channel.get_state(try_to_connect=True)
-        if state is grpc.ChannelConnectivity.READY:
-            return True
         try:
+            state = self._channel.get_state(try_to_connect=True)
+            if state is grpc.ChannelConnectivity.READY:
+                return True
             async with asyncio.timeout(timeout_ms / 1000):
                 while state is not grpc.ChannelConnectivity.READY:
                     await self._channel.wait_for_state_change(state)
                     state = self._channel.get_state(try_to_connect=True)
                     if state is grpc.ChannelConnectivity.TRANSIENT_FAILURE:
                         return False
-        except TimeoutError:
+        except (TimeoutError, grpc.aio.UsageError):
+            # Too late, or it was closed meanwhile.
             return False
         return True
 
