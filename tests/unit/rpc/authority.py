@@ -19,11 +19,12 @@ from oncelog_server.runtime.rpc.tls import TlsFiles
 class Authority:
     """Signs certificates into files."""
 
-    def __init__(self, directory: Path) -> None:
+    def __init__(self, directory: Path, name: str = "test authority") -> None:
+        """Of two of one name, who trusts both would try one of them only."""
         self.directory = directory
         directory.mkdir(exist_ok=True)
         self.key = ec.generate_private_key(ec.SECP256R1())
-        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
+        self.name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         authority = x509.BasicConstraints(ca=True, path_length=None)
         self.certificate = self._sign(self.name, self.key.public_key(), (authority, True))
         self._write("ca.pem", self.certificate.public_bytes(serialization.Encoding.PEM))
