@@ -61,25 +61,25 @@ def list_(session: Session) -> None:
     "--bytes",
     "bytes_per_second",
     type=click.IntRange(1),
-    default=0,
     help="Of requests and replies together, a second. Default: no limit.",
 )
 @click.option(
     "--calls",
     "calls_per_second",
     type=click.IntRange(1),
-    default=0,
     help="Calls a second. Default: no limit.",
 )
 @connected
-def set_(session: Session, identity: str, bytes_per_second: int, calls_per_second: int) -> None:
+def set_(
+    session: Session, identity: str, bytes_per_second: int | None, calls_per_second: int | None
+) -> None:
     """Set an identity's quota, in place of the one that it had."""
-    if not bytes_per_second and not calls_per_second:
+    if bytes_per_second is None and calls_per_second is None:
         raise click.UsageError("Limit --bytes, --calls or both; `oncelog quota remove` lifts it.")
     wanted = pb.Quota(
         identity=access.pattern_message(access.pattern(identity)),
-        bytes_per_second=bytes_per_second,
-        calls_per_second=calls_per_second,
+        bytes_per_second=bytes_per_second or 0,
+        calls_per_second=calls_per_second or 0,
     )
     session.call("cluster.set_quotas", pb.SetQuotasRequest(quotas=[wanted]))
     if session.as_json:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ast
 import io
+import socket
+import ssl
 import urllib.request
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,8 @@ from oncelog_server.runtime.observe import catalogue
 from oncelog_server.runtime.observe.catalogue import Kind
 from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.observe.metrics import Metrics, UndeclaredMetric
+from oncelog_server.runtime.rpc.tls import Asked, TlsFiles
+from tests.unit.rpc.authority import Authority
 
 ROOT = Path(__file__).parents[3]
 SERVICES = ROOT / "services" / "oncelog_server"
@@ -107,6 +111,89 @@ def test_the_endpoint_serves_all_roles_of_the_process() -> None:
         metrics.close()
     assert "oncelog_coordinator_elections_won_total 1.0" in text
     assert "oncelog_partition_leader_elections_won_total 1.0" in text
+
+
+def scrape(port: int, context: ssl.SSLContext | None) -> str:
+    scheme = "http" if context is None else "https"
+    with urllib.request.urlopen(f"{scheme}://localhost:{port}/metrics", context=context) as reply:
+        return str(reply.read().decode())
+
+
+def scraper(files: TlsFiles, *, certificate: bool) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=files.ca)
+    if certificate:
+        context.load_cert_chain(files.certificate, files.key)
+    return context
+
+
+def test_what_the_library_knows_of_the_process_is_exposed() -> None:
+    metrics = Metrics()
+    port = metrics.serve("localhost", 0)
+    try:
+        text = scrape(port, None)
+    finally:
+        metrics.close()
+    for name in ("process_resident_memory_bytes", "process_open_fds", "python_gc_collections"):
+        assert name in text
+
+
+@pytest.mark.parametrize("asked", Asked)
+def test_the_endpoint_may_be_behind_tls_and_ask_for_certificates(
+    tmp_path: Path, asked: Asked
+) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs")
+    files, alice = ours.issue("server"), ours.issue("alice")
+    metrics = Metrics()
+    port = metrics.serve("localhost", 0, files, asked)
+    try:
+        with pytest.raises(OSError):
+            scrape(port, None)
+        assert "process_start_time" in scrape(port, scraper(alice, certificate=True))
+        if asked is Asked.NOTHING:
+            assert "process_start_time" in scrape(port, scraper(alice, certificate=False))
+            return
+        with pytest.raises(OSError):
+            scrape(port, scraper(alice, certificate=False))
+        stranger = scraper(alice, certificate=False)
+        mallory = theirs.issue("mallory")
+        stranger.load_cert_chain(mallory.certificate, mallory.key)
+        with pytest.raises(OSError):
+            scrape(port, stranger)
+    finally:
+        metrics.close()
+
+
+def test_the_endpoint_shows_a_new_certificate_and_trusts_a_new_authority(tmp_path: Path) -> None:
+    ours, theirs = Authority(tmp_path / "ours"), Authority(tmp_path / "theirs", "theirs")
+    files = ours.issue("server")
+    metrics = Metrics()
+    port = metrics.serve("localhost", 0, files, Asked.CERTIFICATE)
+    try:
+        new = theirs.issue("server")
+        for name in ("ca", "certificate", "key"):
+            Path(getattr(files, name)).write_bytes(Path(getattr(new, name)).read_bytes())
+        metrics.renew()
+        assert "process_start_time" in scrape(port, scraper(theirs.issue("bob"), certificate=True))
+        with pytest.raises(OSError):
+            old = scraper(theirs.issue("bob"), certificate=False)
+            pair = ours.issue("alice")
+            old.load_cert_chain(pair.certificate, pair.key)
+            scrape(port, old)
+    finally:
+        metrics.close()
+
+
+def test_a_scraper_that_says_nothing_holds_up_no_other(tmp_path: Path) -> None:
+    ours = Authority(tmp_path / "ours")
+    metrics = Metrics()
+    port = metrics.serve("localhost", 0, ours.issue("server"), Asked.CERTIFICATE)
+    silent = [socket.create_connection(("localhost", port)) for _ in range(3)]
+    try:
+        assert "process_start_time" in scrape(port, scraper(ours.issue("a"), certificate=True))
+    finally:
+        for one in silent:
+            one.close()
+        metrics.close()
 
 
 def reports_in(file: Path) -> Any:

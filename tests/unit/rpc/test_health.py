@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
+import grpc
 import grpc.aio
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from oncelog_server.runtime.rpc.certificates import read
 from oncelog_server.runtime.rpc.health import NOT_SERVING, SERVING, Health, HealthServer
+from oncelog_server.runtime.rpc.tls import Asked, client_credentials, server_credentials
 from tests.unit.rpc.authority import Authority
 from tests.unit.rpc.harness import outcome_of, run, serving
 
@@ -102,6 +105,35 @@ def test_with_tls_only_the_port_of_its_own_answers_without_a_certificate(tmp_pat
             await health.ready()
             assert await status(probe, COORDINATOR) == SERVING
             assert await status(stranger, COORDINATOR) is grpc.StatusCode.UNAVAILABLE
+
+    run(story())
+
+
+@pytest.mark.parametrize("asked", Asked)
+def test_the_port_of_its_own_may_be_behind_tls_too(tmp_path: Any, asked: Asked) -> None:
+    async def story() -> None:
+        authority = Authority(tmp_path / "ours")
+        credentials = server_credentials(read(authority.issue("server")), asked)
+        server = HealthServer(Health(), "127.0.0.1:0", credentials)
+        port = await server.start()
+        alice = read(authority.issue("alice"))
+        shown: dict[str, Any] = {
+            "plain": grpc.aio.insecure_channel(f"127.0.0.1:{port}"),
+            "none": grpc.aio.secure_channel(
+                f"127.0.0.1:{port}", grpc.ssl_channel_credentials(alice.ca)
+            ),
+            "alice": grpc.aio.secure_channel(f"127.0.0.1:{port}", client_credentials(alice)),
+        }
+        answers = {name: await status(channel, "") for name, channel in shown.items()}
+        unavailable = grpc.StatusCode.UNAVAILABLE
+        assert answers == {
+            "plain": unavailable,
+            "none": SERVING if asked is Asked.NOTHING else unavailable,
+            "alice": SERVING,
+        }
+        for channel in shown.values():
+            await channel.close()
+        await server.stop()
 
     run(story())
 
