@@ -226,17 +226,31 @@ class Rights:
         self._services = tuple(services)
         self._operators = tuple(operators)
         self._holdings: dict[str, _Holdings] = {}
-        self._allowed: dict[tuple[str, Need], bool] = {}
+        # By identity, and how many there are in all.
+        self._allowed: dict[str, dict[Need, bool]] = {}
+        self._rulings = 0
 
     def may(self, identity: str, need: Need) -> bool:
         """The ruling, in short."""
-        key = (identity, need)
-        known = self._allowed.get(key)
-        if known is None:
-            known = self.ruling(identity, need).allowed
-            if len(self._allowed) >= RULINGS_KEPT:
+        known = self.known(identity)
+        allowed = known.get(need)
+        if allowed is None:
+            allowed = self.ruling(identity, need).allowed
+            if self._rulings >= RULINGS_KEPT:
                 self._allowed.clear()
-            self._allowed[key] = known
+                self._rulings = 0
+                known = self.known(identity)
+            self._rulings += 1
+            known[need] = allowed
+        return allowed
+
+    def known(self, identity: str) -> dict[Need, bool]:
+        """What `may` was asked of this identity, for who asks of many things at once. Only to be
+        read."""
+        known = self._allowed.get(identity)
+        if known is None:
+            self._rulings += 1
+            known = self._allowed[identity] = {}
         return known
 
     def is_service(self, identity: str) -> bool:

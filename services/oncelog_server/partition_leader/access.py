@@ -58,7 +58,8 @@ class _Places:
         self, produce: pb.ProduceRequest | LiftedProduce, call: Call
     ) -> Sequence[ItemNeed]:
         request = produce.request if isinstance(produce, LiftedProduce) else produce
-        return [self._need(Verb.WRITE, batch.partition) for batch in request.batches]
+        need = self._need
+        return [need(Verb.WRITE, batch.partition) for batch in request.batches]
 
     def of_reads(
         self, request: pb.FetchRequest | pb.SubscribeRequest, call: Call

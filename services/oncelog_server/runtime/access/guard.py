@@ -136,12 +136,30 @@ class Gate:
         self, handle: Callable[[Any, Any], Awaitable[Any]], request: Any, call: Any
     ) -> Any:
         """What the handler replies, as far as its caller may see it. Raises OncelogError."""
-        audited = self._entry.audited
-        if audited is None or not audited(request):
-            return await self._through(handle, request, call)
+        entry = self._entry
+        if entry.audited is not None and entry.audited(request):
+            return await self._written_down(handle, request, call)
+        # Not by `admit`: most calls pass here, and are judged at once.
+        try:
+            self._judge(request, call)
+        except UnheardTopics:
+            await self.admit(request, call)
+        reply = await handle(request, call)
+        if entry.gives_data:
+            self.require_still(request, call)
+        if entry.shown is not None and self._guard.mode is Mode.ON:
+            rights, identity = self._guard.rights, call.identity
+            entry.shown(reply, lambda need: rights.may(identity, need))
+        return reply
+
+    async def _written_down(
+        self, handle: Callable[[Any, Any], Awaitable[Any]], request: Any, call: Any
+    ) -> Any:
+        """An admin call: it changes something, and its reply hides nothing."""
         outcome: str | None = "INTERNAL"
         try:
-            reply = await self._through(handle, request, call)
+            await self.admit(request, call)
+            reply = await handle(request, call)
             outcome = "ok"
             return reply
         except asyncio.CancelledError:
@@ -157,18 +175,6 @@ class Gate:
         finally:
             if outcome is not None:
                 self._guard.audit.called(self._called(request, call, outcome))
-
-    async def _through(
-        self, handle: Callable[[Any, Any], Awaitable[Any]], request: Any, call: Any
-    ) -> Any:
-        await self.admit(request, call)
-        reply = await handle(request, call)
-        if self._entry.gives_data:
-            self.require_still(request, call)
-        if self._entry.shown is not None and self._guard.mode is Mode.ON:
-            rights, identity = self._guard.rights, call.identity
-            self._entry.shown(reply, lambda need: rights.may(identity, need))
-        return reply
 
     async def admit(self, request: Any, call: Any) -> None:
         """Returns where the call may be made, in the turn of the loop in which that was judged,
@@ -237,8 +243,10 @@ class Gate:
         refused: dict[int, OncelogError] = {}
         told: dict[Need, OncelogError] = {}
         identity = call.identity
+        known = rights.known(identity)
         for place, need in enumerate(needs):
-            if need is None:
+            # By far most are known, and allowed.
+            if need is None or known.get(need) is True:
                 continue
             if isinstance(need, OncelogError):
                 refused[place] = need
