@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Final
 
 from tests.planted.bugs import (
+    access,
     checker,
     client,
     client_loop,
@@ -54,6 +55,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *wire.BUGS,
     *checker.BUGS,
     *spark.BUGS,
+    *access.BUGS,
 )
 BY_NAME: Final[Mapping[str, Bug]] = {bug.name: bug for bug in BUGS}
 assert len(BY_NAME) == len(BUGS), "a name is given once"

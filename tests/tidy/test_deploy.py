@@ -18,6 +18,7 @@ import yaml
 from oncelog_server.cli.serve import serve
 from oncelog_server.cli.settings import ServeSettings
 from oncelog_server.core.roles import ROLES
+from oncelog_server.runtime.access.config import Mode
 from oncelog_server.runtime.node_config import split_address
 from oncelogpb import rpcs
 from tests.integration import test_probes as probes
@@ -254,6 +255,9 @@ def test_production_is_mtls_everywhere() -> None:
         assert node.tls
         assert node.etcd_tls_ca
         assert node.etcd_tls_certificate
+        assert node.etcd_tls_ca != node.tls_ca, "users' certificates must not open etcd"
+        assert settings("production", name).mode is Mode.ON
+        assert settings("production", name).authorization.operators, "else nobody can add a rule"
     etcd = environment("production", "etcd")
     assert etcd["ETCD_CLIENT_CERT_AUTH"] == etcd["ETCD_PEER_CLIENT_CERT_AUTH"] == "true"
     plain = {key for key, value in etcd.items() if "http://" in value}

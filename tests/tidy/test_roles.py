@@ -20,8 +20,8 @@ from oncelogpb import rpcs
 ROOT = Path(__file__).parents[2]
 SERVICES = ROOT / "services" / "oncelog_server"
 FILES = (
-    "README.md", "__main__.py", "commands.py", "config.py", "machine.py", "outbox.py", "records.py",
-    "role.py", "service.py", "wire.py",
+    "README.md", "access.py", "__main__.py", "commands.py", "config.py", "machine.py", "outbox.py",
+    "records.py", "role.py", "service.py", "wire.py",
 )  # fmt: skip
 # Contracts of .importlinter that name every role.
 CONTRACTS = {

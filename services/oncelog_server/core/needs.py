@@ -2,8 +2,8 @@
 (`<role>/access`), and topics by name, for calls name them by id. PURE.
 
 A table has one entry per RPC, by its name in snake case. An RPC without one is refused, and a test
-names it (tests/access/test_tables.py). What an entry asks for is judged in the turn of the loop in
-which the handler begins, so nothing can change between the two.
+names it (tests/tidy/test_access_tables.py). What an entry asks for is judged in the turn of the
+loop in which the handler begins, so nothing can change between the two.
 
 A request of the wrong shape needs nothing: its handler refuses it.
 """

@@ -236,18 +236,24 @@ KNOWN, GONE, COMING = (letter * 16 for letter in (b"k", b"g", b"c"))
         ([KNOWN], PermissionDenied),
         ([GONE], pb.ListTopicsReply),
         ([GONE, KNOWN], PermissionDenied),
-        ([COMING], Unavailable),
         ([b"short"], pb.ListTopicsReply),
     ],
 )
 def test_a_topic_is_judged_by_name_and_one_that_is_gone_not_at_all(
     ids: list[bytes], outcome: type
 ) -> None:
-    """One that this process has not heard of yet must not slip through by that."""
     etcd: Any = Etcd({KNOWN: "t"}, {GONE})
     topics = TopicNames(etcd)
     bench = Bench(Entry(lambda request, call: topics.needs(Verb.WRITE, ids)))
     assert isinstance(bench.calls("alice")[0], outcome)
+
+
+def test_a_topic_that_is_not_heard_of_yet_does_not_slip_through() -> None:
+    etcd: Any = Etcd({}, {GONE})
+    topics = TopicNames(etcd)
+    bench = Bench(Entry(lambda request, call: topics.needs(Verb.WRITE, [GONE, COMING])))
+    outcomes = bench.calls("alice", "root")
+    assert all(isinstance(outcome, Unavailable) for outcome in outcomes), outcomes
 
 
 def test_that_a_topic_is_gone_is_asked_once() -> None:

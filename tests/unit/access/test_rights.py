@@ -119,6 +119,12 @@ def test_a_ruling_names_the_rule_that_made_it() -> None:
     assert held.ruling("alice", need("write topic:t")).rule is None
 
 
+def test_no_rule_locks_an_operator_out() -> None:
+    """Who could take it away again?"""
+    held = rights("deny * delete topic:*", "deny root delete topic:t")
+    assert held.ruling("root", need("delete topic:t")).because == "an operator"
+
+
 def test_of_rules_that_decide_alike_always_the_same_one_is_named() -> None:
     lines = ["alice read topic:t*", "a* read topic:t*", "alice write topic:t*"]
     told = {

@@ -177,7 +177,8 @@ def test_a_pair_that_has_ended_is_not_taken(authority: Authority) -> None:
         one = Watched(authority.issue("first"))
         one.watched.start()
         one.put(authority.issue("old", valid_from=-9, valid_days=2))
-        await one.until(lambda: one.said("certificate refused"))
+        await one.until(lambda: one.taken or one.said("certificate refused"))
+        assert one.taken == []
         assert "put a new one in its place" in str(one.said("certificate refused")[0]["error"])
         one.put(authority.issue("young", valid_from=2, valid_days=2))
         await one.until(lambda: len(one.said("certificate refused")) > 1)

@@ -251,7 +251,7 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     REASON_UNAUTHENTICATED: _Reason.ValueType  # 90
     """--- Who may. Nothing happened. ---
 
-    The caller shows no certificate that says who it is.
+    The caller shows no certificate that says who it is: the message says what was expected.
 
     Do: show a certificate.
     """
@@ -483,7 +483,7 @@ Do: report it, and treat it like UNKNOWN_OUTCOME.
 REASON_UNAUTHENTICATED: Reason.ValueType  # 90
 """--- Who may. Nothing happened. ---
 
-The caller shows no certificate that says who it is.
+The caller shows no certificate that says who it is: the message says what was expected.
 
 Do: show a certificate.
 """
