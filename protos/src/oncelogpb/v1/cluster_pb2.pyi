@@ -109,7 +109,8 @@ class _AccessEffectEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._E
     ACCESS_EFFECT_DENY: _AccessEffect.ValueType  # 2
     """Stands before every allow."""
 
-class AccessEffect(_AccessEffect, metaclass=_AccessEffectEnumTypeWrapper): ...
+class AccessEffect(_AccessEffect, metaclass=_AccessEffectEnumTypeWrapper):
+    """What a rule does."""
 
 ACCESS_EFFECT_UNSPECIFIED: AccessEffect.ValueType  # 0
 ACCESS_EFFECT_ALLOW: AccessEffect.ValueType  # 1
