@@ -18,6 +18,7 @@ from google.protobuf.descriptor import Descriptor
 from google.protobuf.message import Message
 from google.rpc import status_pb2
 
+from oncelog_server.core.access import IMPLIED_BY, VERBS_OF
 from oncelogpb import calls, errors, rpcs
 from tests.access.cases import CASES, FREE, NAMING, OPERATORS, SERVICES, UNSERVED, Case
 from tests.access.stage import Stage, set_up
@@ -34,6 +35,18 @@ from tests.access.world import (
 
 # A rule that says nothing about anything in the cases.
 IRRELEVANT: Final = "read topic:irrelevant"
+EVERY_RIGHT: Final = [(str(verb), str(kind)) for kind, verbs in VERBS_OF.items() for verb in verbs]
+IMPLIED_BY_WORD: Final = {
+    (str(verb), str(kind)): [(str(v), str(k)) for k, v in ways]
+    for (kind, verb), ways in IMPLIED_BY.items()
+}
+
+
+def other(verb: str, kind: str) -> str:
+    """Who has every right but this one, and those that imply it."""
+    return f"all-but-{verb}-{kind}"
+
+
 SERVED: Final = [rpc for rpc in every_rpc() if rpc not in UNSERVED]
 
 
@@ -112,6 +125,7 @@ def test_who_has_all_that_a_call_needs_is_let_in_and_who_lacks_one_thing_is_not(
                 if case.needs not in (SERVICES, OPERATORS):
                     for lacking in range(len(case.needs)):
                         await walk.lacking_one(number, case, lacking)
+                        await walk.with_everything_else(case, case.needs[lacking])
                     await walk.with_all(number, case)
                 await walk.privileged(case)
             assert "INTERNAL" not in walk.reasons
@@ -138,7 +152,25 @@ class Walk:
             for lacking, _ in enumerate(case.needs):
                 kept = [need for place, need in enumerate(case.needs) if place != lacking]
                 lines += [f"c{number}-{lacking} {need}" for need in kept]
+        for verb, kind in EVERY_RIGHT:
+            ways = {(verb, kind), *IMPLIED_BY_WORD.get((verb, kind), ())}
+            lines += [
+                f"{other(verb, kind)} {v} {k}:*" for v, k in EVERY_RIGHT if (v, k) not in ways
+            ]
         await self.world.add([rule for line in lines for rule in rule_of(line)])
+
+    async def with_everything_else(self, case: Case, need: str) -> None:
+        """No other right stands in for it, on whatever: only what implies it would."""
+        verb, place = need.split()
+        kind = place.partition(":")[0]
+        refused = await self._refused(self.world.caller(other(verb, kind)), case)
+        ways = {(verb, kind), *IMPLIED_BY_WORD.get((verb, kind), ())}
+        lacking = {
+            one for one in case.needs if (one.split()[0], one.split()[1].partition(":")[0]) in ways
+        }
+        assert need in lacking
+        assert refused, (case.name, need)
+        assert refused <= lacking, (case.name, need, refused)
 
     async def unprivileged(self, case: Case) -> None:
         """Whoever has no right to it is told so, and of something that it needs."""

@@ -52,7 +52,7 @@ class SimCall:
     stream_id: int = 1
     refused: Mapping[int, OncelogError] = field(default_factory=dict)
 
-    def not_yours(self, owner: str, what: str) -> OncelogError | None:
+    def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
 
     def on_stream_end(self, callback: Callable[[], None]) -> None:

@@ -32,7 +32,7 @@ from oncelog_server.partition_leader import damage, exposures
 from oncelog_server.runtime.access import audit, quotas
 from oncelog_server.runtime.config import help_of
 from oncelog_server.runtime.etcd import access_store, topics
-from oncelog_server.runtime.rpc import cluster_service
+from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc import limits as rpc_limits
 from oncelogpb import calls, errors
 from oncelogpb.errors import (
@@ -113,7 +113,7 @@ _PROCESS: Final = Section(
         ),
         _limit(
             "metadata_names_max",
-            cluster_service.METADATA_NAMES_MAX,
+            cluster_access.METADATA_NAMES_MAX,
             "Names and ids of one GetMetadata.",
             TooLarge,
         ),

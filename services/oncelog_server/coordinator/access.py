@@ -20,8 +20,9 @@ are left out, for what the call decides must not depend on them.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
+from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.endings import Endings
 from oncelog_server.coordinator.producers import Producer
 from oncelog_server.coordinator.state import CoordinatorState
@@ -42,6 +43,7 @@ from oncelog_server.core.needs import (
     TopicNames,
     UnheardTopics,
     keep,
+    require_few,
     serving,
 )
 from oncelog_server.core.ports import Call, Replica
@@ -51,10 +53,17 @@ from oncelogpb.ids import show_id
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
+# What the offset manager takes at once; it is the one that will say so.
+OFFSETS_PER_CALL_MAX: Final = 10_000
 
-def entries(env: RoleEnv, endings: Callable[[Replica, RoleEnv], Endings]) -> Mapping[str, Entry]:
+
+def entries(
+    env: RoleEnv,
+    config: CoordinatorConfig,
+    endings: Callable[[Replica, RoleEnv], Endings],
+) -> Mapping[str, Entry]:
     """By RPC."""
-    needs = _Needs(env, endings)
+    needs = _Needs(env, config, endings)
     return {
         "init_producer": Entry(needs.of_init),
         "begin_transaction": Entry(needs.of_begin),
@@ -72,8 +81,14 @@ def entries(env: RoleEnv, endings: Callable[[Replica, RoleEnv], Endings]) -> Map
 
 
 class _Needs:
-    def __init__(self, env: RoleEnv, endings: Callable[[Replica, RoleEnv], Endings]) -> None:
+    def __init__(
+        self,
+        env: RoleEnv,
+        config: CoordinatorConfig,
+        endings: Callable[[Replica, RoleEnv], Endings],
+    ) -> None:
         self._env = env
+        self._config = config
         self._endings_of = endings
         self._topics = TopicNames(env.directory)
 
@@ -113,11 +128,14 @@ class _Needs:
     # -------------------------------------------------------------------------------- transactions
 
     def of_begin(self, request: pb.BeginTransactionRequest, call: Call) -> Iterable[Need]:
+        require_few("parts_max", len(request.parts), self._config.parts_max)
         producer_id = request.producer.producer_id
         yield from self._as_producer(producer_id, producer_id)
         yield from self._topics.needs(Verb.WRITE, (part.topic_id for part in request.parts))
 
     def of_commit(self, request: pb.CommitTransactionRequest, call: Call) -> Iterable[Need]:
+        most = self._config.manifest_parts_max
+        require_few("manifest_parts_max", len(request.manifest.topics), most)
         yield from self._as_producer(request.producer.producer_id, request.tx_id)
         yield from self._topics.needs(
             Verb.WRITE, (topic.topic_id for topic in request.manifest.topics)
@@ -127,6 +145,9 @@ class _Needs:
         return self._hints(request.begin_next.parts)
 
     def of_transact(self, request: pb.TransactRequest, call: Call) -> Iterable[Need]:
+        most = self._config.one_shot_partitions_max
+        require_few("one_shot_partitions_max", len(request.batches), most)
+        require_few("offsets_per_call_max", len(request.offsets.offsets), OFFSETS_PER_CALL_MAX)
         producer_id = request.producer.producer_id
         yield from self._as_producer(producer_id, producer_id)
         yield from self._topics.needs(
@@ -172,7 +193,8 @@ class _Needs:
 
     # --------------------------------------------------------------------------------------- parts
 
-    def _hints(self, parts: Iterable[types_pb2.Partition]) -> Sequence[ItemNeed]:
+    def _hints(self, parts: Sequence[types_pb2.Partition]) -> Sequence[ItemNeed]:
+        require_few("parts_max", len(parts), self._config.parts_max)
         return [self._hint(part.topic_id) for part in parts]
 
     def _hint(self, topic_id: bytes) -> ItemNeed:

@@ -54,7 +54,7 @@ class CoordinatorRole:
         return {"Coordinator": CoordinatorService(self._config, env, self._waiting, self._endings)}
 
     def access(self, env: RoleEnv) -> Tables:
-        return {"Coordinator": access.entries(env, self._endings)}
+        return {"Coordinator": access.entries(env, self._config, self._endings)}
 
     def _endings(self, replica: Replica, env: RoleEnv) -> Endings:
         return Endings(replica, self._outcomes[replica.partition], env)

@@ -5,7 +5,8 @@ A table has one entry per RPC, by its name in snake case. An RPC without one is 
 names it (tests/tidy/test_access_tables.py). What an entry asks for is judged in the turn of the
 loop in which the handler begins, so nothing can change between the two.
 
-A request of the wrong shape needs nothing: its handler refuses it.
+A request of the wrong shape needs nothing: its handler refuses it. One that names more than its
+handler takes is refused here by the same limit (`require_few`), for judging takes time, too.
 """
 
 from __future__ import annotations
@@ -18,10 +19,12 @@ from oncelog_server.core.access import Kind, Need, Verb
 from oncelog_server.core.ids import CONTROL_TOPIC_IDS, TopicId
 from oncelog_server.core.ports import Call, Directory
 from oncelog_server.core.wire import TOPIC_ID_BYTES
-from oncelogpb.errors import OncelogError, Unavailable
+from oncelogpb.errors import OncelogError, TooLarge, Unavailable, UnknownTopic
 
 # Topics of which it is remembered that they are gone, and names that are kept at hand.
 TOPICS_KEPT: Final = 10_000
+# Topics of one call that etcd is asked about.
+UNHEARD_MAX: Final = 1_000
 
 # Of an item: what it needs, why it is refused whoever asks, or nothing.
 ItemNeed = Need | OncelogError | None
@@ -108,7 +111,7 @@ class TopicNames:
     def needs(self, verb: Verb, topic_ids: Iterable[bytes]) -> list[Need]:
         """Of each topic once. Control topics need nothing here: who may write to them is asked
         where that is done. Nor does a topic that is gone: nothing can be done to it any more.
-        Raises UnheardTopics."""
+        Raises UnheardTopics; UnknownTopic where there are so many that nobody ever knew them."""
         found: list[Need] = []
         unheard: list[TopicId] = []
         for topic_id in dict.fromkeys(topic_ids):
@@ -119,6 +122,11 @@ class TopicNames:
                 found.append(need)
             elif topic_id not in self._gone:
                 unheard.append(TopicId(topic_id))
+        if len(unheard) > UNHEARD_MAX:
+            raise UnknownTopic(
+                f"{len(unheard)} topics that are not known here, one with id {unheard[0].hex()}",
+                topic_id=unheard[0].hex(),
+            )
         if unheard:
             raise UnheardTopics(self, unheard)
         return found
@@ -138,6 +146,16 @@ class TopicNames:
 
 
 _CONTROL_IDS: Final = frozenset(CONTROL_TOPIC_IDS.values())
+
+
+def require_few(limit: str, count: int, maximum: int) -> None:
+    """Raises TooLarge."""
+    if count > maximum:
+        raise TooLarge(
+            f"{count} are above {limit} = {maximum}; send fewer at once",
+            limit=limit,
+            maximum=maximum,
+        )
 
 
 def keep(field: Any, sees: Callable[[Any], bool]) -> None:

@@ -451,9 +451,9 @@ class Call(Protocol):
     # Identifies the caller's stream; 0 for a unary call.
     stream_id: int
 
-    def not_yours(self, owner: str, what: str) -> OncelogError | None:
-        """Why the caller may not go on with what another identity began. None: he is that identity,
-        or nobody asks who calls."""
+    def not_yours(self, owner: str, producer: str) -> OncelogError | None:
+        """Why the caller may not write under the id of a producer that another identity uses. None:
+        he is that identity, or nobody asks who calls."""
         ...
 
     # Items of the request that its caller has no right to, by their place, and what each is told.

@@ -15,9 +15,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from oncelog_server.core.access import Kind, Need, Verb
-from oncelog_server.core.needs import Entry, Sees, TopicNames, always, keep
+from oncelog_server.core.needs import Entry, Sees, TopicNames, always, keep, require_few
 from oncelog_server.core.ports import Call
 from oncelog_server.core.role import RoleEnv
+from oncelog_server.offset_manager.wire import OFFSETS_PER_CALL_MAX
 from oncelogpb.v1 import offset_manager_pb2 as pb
 
 
@@ -37,7 +38,8 @@ def entries(env: RoleEnv) -> Mapping[str, Entry]:
 
 
 def offsets_needs(topics: TopicNames, offsets: pb.GroupOffsets) -> Iterable[Need]:
-    """To commit these. Raises UnheardTopics."""
+    """To commit these. Raises UnheardTopics, TooLarge."""
+    _require_few(len(offsets.offsets))
     yield _group(Verb.READ, offsets.group)
     yield from topics.needs(Verb.READ, (offset.partition.topic_id for offset in offsets.offsets))
 
@@ -52,12 +54,14 @@ class _Groups:
         return offsets_needs(self._topics, request.offsets)
 
     def of_fetch(self, request: pb.FetchOffsetsRequest, call: Call) -> Iterable[Need]:
+        _require_few(len(request.partitions))
         yield _group(Verb.READ, request.group)
         yield from self._topics.needs(
             Verb.DESCRIBE, (partition.topic_id for partition in request.partitions)
         )
 
     def of_heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> Iterable[Need]:
+        _require_few(len(request.subscribed_topics) + len(request.owned))
         yield _group(Verb.READ, request.group)
         for name in request.subscribed_topics:
             yield Need(Verb.READ, Kind.TOPIC, name)
@@ -78,6 +82,10 @@ class _Groups:
 
 def _show_groups(reply: pb.ListGroupsReply, sees: Sees) -> None:
     keep(reply.groups, lambda listed: sees(_group(Verb.DESCRIBE, listed.group)))
+
+
+def _require_few(count: int) -> None:
+    require_few("offsets_per_call_max", count, OFFSETS_PER_CALL_MAX)
 
 
 def _group(verb: Verb, name: str) -> Need:

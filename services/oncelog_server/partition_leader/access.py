@@ -17,19 +17,28 @@ from typing import Any
 
 from oncelog_server.core.access import Kind, Need, Verb
 from oncelog_server.core.ids import TopicId
-from oncelog_server.core.needs import Entry, ItemNeed, TopicNames, always, keep, operating
+from oncelog_server.core.needs import (
+    Entry,
+    ItemNeed,
+    TopicNames,
+    always,
+    keep,
+    operating,
+    require_few,
+)
 from oncelog_server.core.ports import Call
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.core.wire import TOPIC_ID_BYTES, partition_id
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelogpb.errors import NotLeader, OncelogError
 from oncelogpb.in_place import LiftedProduce
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
 
-def entries(env: RoleEnv) -> Mapping[str, Entry]:
+def entries(env: RoleEnv, config: PartitionLeaderConfig) -> Mapping[str, Entry]:
     """By RPC."""
-    places = _Places(env)
+    places = _Places(env, config)
     return {
         "produce": Entry(items=places.of_batches),
         "fetch": Entry(items=places.of_reads, gives_data=True),
@@ -50,32 +59,41 @@ def entries(env: RoleEnv) -> Mapping[str, Entry]:
 class _Places:
     """Partitions as topics by name."""
 
-    def __init__(self, env: RoleEnv) -> None:
+    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
+        self._config = config
         self._topics = TopicNames(env.directory)
 
     def of_batches(
         self, produce: pb.ProduceRequest | LiftedProduce, call: Call
     ) -> Sequence[ItemNeed]:
         request = produce.request if isinstance(produce, LiftedProduce) else produce
+        self._require_few(len(request.batches))
         need = self._need
         return [need(Verb.WRITE, batch.partition) for batch in request.batches]
 
     def of_reads(
         self, request: pb.FetchRequest | pb.SubscribeRequest, call: Call
     ) -> Sequence[ItemNeed]:
+        most = self._config.fetch_partitions_max
+        require_few("fetch_partitions_max", len(request.partitions), most)
         return [self._need(Verb.READ, wanted.partition) for wanted in request.partitions]
 
     def of_queries(self, request: pb.ListOffsetsRequest, call: Call) -> Sequence[ItemNeed]:
+        self._require_few(len(request.queries))
         return [self._need(Verb.DESCRIBE, query.partition) for query in request.queries]
 
     def described(self, request: pb.DescribeTopicsRequest, call: Call) -> Iterable[Need]:
+        self._require_few(len(request.names) + len(request.topic_ids))
         yield from map(_describe, request.names)
         for topic_id in request.topic_ids:
             # Of one that is unknown here, nothing can be told.
             need = self._topics.need(Verb.DESCRIBE, topic_id)
             if need is not None:
                 yield need
+
+    def _require_few(self, count: int) -> None:
+        require_few("items_per_call_max", count, self._config.items_per_call_max)
 
     def _need(self, verb: Verb, partition: types_pb2.Partition) -> ItemNeed:
         topic_id = partition.topic_id

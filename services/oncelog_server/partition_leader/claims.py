@@ -75,7 +75,7 @@ class Claims:
                 _prune(held, machine)
             claim = held.claims[source] = Claim(source, call.identity)
         elif claim.identity != call.identity:
-            refusal = call.not_yours(claim.identity, f"producer {show_id(source.producer_id)}")
+            refusal = call.not_yours(claim.identity, show_id(source.producer_id))
             if refusal is not None:
                 raise refusal
             return None

@@ -53,4 +53,7 @@ class PartitionLeaderRole:
         }
 
     def access(self, env: RoleEnv) -> Tables:
-        return {"PartitionLeader": access.entries(env), "Participant": participant_access.ENTRIES}
+        return {
+            "PartitionLeader": access.entries(env, self._config),
+            "Participant": participant_access.ENTRIES,
+        }

@@ -205,7 +205,7 @@ class FakeCall:
         self.stream_id = stream_id
         self.ends: list[Callable[[], None]] = []
 
-    def not_yours(self, owner: str, what: str) -> OncelogError | None:
+    def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
 
     def on_stream_end(self, callback: Callable[[], None]) -> None:

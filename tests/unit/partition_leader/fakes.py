@@ -275,7 +275,7 @@ class FakeCall:
     stream_id: int = 0
     refused: Mapping[int, OncelogError] = field(default_factory=dict)
 
-    def not_yours(self, owner: str, what: str) -> OncelogError | None:
+    def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
 
     def on_stream_end(self, callback: Callable[[], None]) -> None:

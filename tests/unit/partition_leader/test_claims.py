@@ -27,8 +27,8 @@ class Caller(FakeCall):
 
     refused: Mapping[int, OncelogError] = field(default_factory=dict)
 
-    def not_yours(self, owner: str, what: str) -> OncelogError | None:
-        return None if owner == self.identity else PermissionDenied(f"{what} is {owner}'s")
+    def not_yours(self, owner: str, producer: str) -> OncelogError | None:
+        return None if owner == self.identity else PermissionDenied(f"{producer} is {owner}'s")
 
 
 ALICE, MALLORY = Caller(identity="alice"), Caller(identity="mallory")

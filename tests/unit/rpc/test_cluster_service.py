@@ -18,7 +18,8 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
 from oncelog_server.runtime.config import Source, Value
 from oncelog_server.runtime.rpc.access_service import AccessService
-from oncelog_server.runtime.rpc.cluster_service import METADATA_NAMES_MAX, ClusterService
+from oncelog_server.runtime.rpc.cluster_access import METADATA_NAMES_MAX
+from oncelog_server.runtime.rpc.cluster_service import ClusterService
 from oncelog_server.runtime.rpc.handling import CallContext
 from oncelogpb.errors import InvalidArgument, TooLarge, UnknownPartition, UnknownTopic
 from oncelogpb.v1 import cluster_pb2 as pb

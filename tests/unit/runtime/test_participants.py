@@ -58,7 +58,7 @@ class _Call:
     stream_id = 0
     refused: Mapping[int, OncelogError] = {}
 
-    def not_yours(self, owner: str, what: str) -> OncelogError | None:
+    def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
 
     def on_stream_end(self, callback: object) -> None:

@@ -199,14 +199,15 @@ class Gate:
             if place not in before:
                 raise error
 
-    def not_yours(self, call: Any, what: str) -> NotAllowed | None:
-        """The caller would go on with what another identity began. None: in mode WARN he may."""
+    def not_yours(self, call: Any, producer: str) -> NotAllowed | None:
+        """The caller would write under a producer's id that another identity uses. None: in mode
+        WARN he may."""
         error = PermissionDenied(
-            f"{call.identity} may not write as {what}: another identity began it",
+            f"{call.identity} may not write as producer {producer}: another identity does",
             identity=call.identity,
             verb=Verb.WRITE,
             kind=Kind.PRODUCER,
-            name=what,
+            name=producer,
         )
         self._write_down(call, error)
         return error if self._guard.mode is Mode.ON else None

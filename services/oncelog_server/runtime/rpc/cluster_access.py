@@ -8,10 +8,19 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from oncelog_server.core.access import Kind, Need, Verb
-from oncelog_server.core.needs import Entry, ItemNeed, TopicNames, operating, serving
+from oncelog_server.core.needs import (
+    Entry,
+    ItemNeed,
+    TopicNames,
+    operating,
+    require_few,
+    serving,
+)
 from oncelog_server.core.ports import Call, Directory
 from oncelogpb.v1 import cluster_pb2 as pb
 
+# Names and ids of one GetMetadata.
+METADATA_NAMES_MAX: Final = 10_000
 OPERATED: Final = (
     "unclean_elect",
     "get_config",
@@ -33,6 +42,8 @@ def entries(directory: Directory) -> Mapping[str, Entry]:
 
     def described(request: pb.GetMetadataRequest, call: Call) -> Sequence[ItemNeed]:
         """Names first, then ids; one that is unknown here is absent from the reply."""
+        asked = len(request.topics) + len(request.topic_ids)
+        require_few("metadata_names_max", asked, METADATA_NAMES_MAX)
         names = [Need(Verb.DESCRIBE, Kind.TOPIC, name) for name in request.topics]
         return [*names, *(topics.need(Verb.DESCRIBE, id_) for id_ in request.topic_ids)]
 

@@ -8,7 +8,7 @@ NOT_LEADER where it goes, and asks again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
@@ -23,6 +23,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.ports import Address, Call, Directory, NodeInfo, TopicInfo
 from oncelog_server.runtime.config import Value
 from oncelog_server.runtime.rpc.access_service import AccessService
+from oncelog_server.runtime.rpc.cluster_access import METADATA_NAMES_MAX
 from oncelogpb.errors import (
     InvalidArgument,
     TooLarge,
@@ -33,9 +34,6 @@ from oncelogpb.errors import (
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 from oncelogpb.v1 import types_pb2 as types_pb
-
-# Names and ids of one GetMetadata.
-METADATA_NAMES_MAX: Final = 10_000
 
 
 class UncleanElection(NamedTuple):

@@ -116,10 +116,10 @@ class CallContext:
         """It was judged there, by the rules of that revision."""
         self._gate, self.judged_at = gate, revision
 
-    def not_yours(self, owner: str, what: str) -> OncelogError | None:
+    def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         if self._gate is None or owner == self.identity:
             return None
-        return self._gate.not_yours(self, what)
+        return self._gate.not_yours(self, producer)
 
     @property
     def is_holding(self) -> bool:
