@@ -111,7 +111,7 @@ BUGS: Final = (
     ),
     Bug(
         "claimed-by-a-batch-that-was-refused",
-        "ADR 28: what was never taken claims nothing",
+        "§16, ADR 28: what was never taken claims nothing",
         (
             Edit(
                 "oncelog_server.partition_leader.claims:Claims.settle",
@@ -127,7 +127,7 @@ BUGS: Final = (
     ),
     Bug(
         "topic-that-is-not-heard-of-needs-nothing",
-        "ADR 27: what cannot be judged is not let in",
+        "§16, ADR 27: what cannot be judged is not let in",
         (
             Edit(
                 "oncelog_server.core.needs:TopicNames.needs",
@@ -144,7 +144,7 @@ BUGS: Final = (
     ),
     Bug(
         "data-flows-on-after-the-right-to-it",
-        "ADR 27: data that is long in coming is judged again",
+        "§16, ADR 27: data that is long in coming is judged again",
         (
             Edit(
                 "oncelog_server.runtime.access.guard:Gate.require_still",
