@@ -55,6 +55,16 @@ check: install drift ## Formatting, lint, types, import contracts, style, deploy
 test: check ## All tests: make check, then pytest with real etcd, processes and Spark
 	$(BIN)/pytest
 
+.PHONY: wheels
+wheels: install ## Build the four wheels and source distributions into dist/
+	rm -rf dist
+	$(BIN)/python -m tests.wheels.building dist
+	@ls dist
+
+.PHONY: version
+version: install ## Change the version wherever it stands: make version TO=0.2.0
+	$(BIN)/python -m tests.tidy.version $(TO)
+
 .PHONY: faults
 faults: install ## The whole kill matrix: every failpoint, role and fault, simulated and on real processes; 100,000 producers (about an hour)
 	ONCELOG_FAULTS=all:3 $(BIN)/pytest tests/faults tests/fuzz/test_abuse_processes.py

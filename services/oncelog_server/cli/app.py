@@ -7,6 +7,7 @@ from typing import Final
 
 import click
 
+from oncelog_server import __version__
 from oncelog_server.cli import interrupts
 from oncelog_server.cli.examples import examples
 
@@ -54,6 +55,6 @@ class LazyGroup(click.Group):
     + "\n\n\b\nExit codes: 0 done, 1 refused, 2 wrong usage, 3 nobody answers; 4 `serve`: "
     "not this data's etcd.",
 )
-@click.version_option(package_name="oncelog-server", prog_name="oncelog")
+@click.version_option(__version__, prog_name="oncelog")
 def oncelog() -> None:
     """Oncelog, a transactional log."""

@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from oncelog_server import __version__
 from oncelog_server.core.ids import BootId, PartitionId
 from oncelog_server.core.needs import Entry
 from oncelog_server.core.ports import (
@@ -57,7 +58,7 @@ from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanEl
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
 from oncelogpb.errors import InvalidArgument, Unavailable
 
-VERSION: Final = "0.1.0"
+VERSION: Final = __version__
 NODE_FILE: Final = "node_id"
 # How often free space is looked at and synced ends are noted.
 HOUSEKEEPING_MS: Final = 1_000

@@ -14,3 +14,5 @@
 
 Nothing is imported here, so that looking up the format costs nothing.
 """
+
+__version__ = "0.1.0"
