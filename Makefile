@@ -61,6 +61,10 @@ wheels: install ## Build the four wheels and source distributions into dist/
 	$(BIN)/python -m tests.wheels.building dist
 	@ls dist
 
+.PHONY: floors
+floors: install ## The quick rooms with the oldest dependencies that the wheels allow (a few minutes)
+	$(BIN)/python -m tests.wheels.floors
+
 .PHONY: version
 version: install ## Change the version wherever it stands: make version TO=0.2.0
 	$(BIN)/python -m tests.tidy.version $(TO)
