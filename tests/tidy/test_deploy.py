@@ -9,11 +9,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from oncelog_server.cli.serve import serve
 from oncelog_server.cli.settings import ServeSettings
@@ -300,12 +298,3 @@ def test_the_image_holds_what_it_copies_and_runs_as_the_pods_user() -> None:
     for overlay, name in PROCESSES:
         context = pods(overlay)[name]["securityContext"]
         assert (str(context["runAsUser"]), str(context["runAsGroup"])) == user
-
-
-def test_the_image_has_the_version_of_the_project() -> None:
-    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert version
-    for overlay in OVERLAYS:
-        path = DEPLOY / "k8s" / "overlays" / overlay / "kustomization.yaml"
-        spec: Any = yaml.safe_load(path.read_text())
-        assert [image["newTag"] for image in spec["images"]] == [version.group(1)]
