@@ -92,7 +92,7 @@ def write_task(
     options: SinkOptions, key: TransactionKey, iterator: Iterator[pa.RecordBatch]
 ) -> TaskWritten:
     """One task attempt. Where the batch was committed by an earlier run, it writes nothing."""
-    protocol = connection(options.bootstrap)
+    protocol = connection(options.cluster)
     entered = transaction.enter(protocol, key)
     if entered.standing is Standing.COMMITTED_BY_US:
         raise transaction.SecondWrite(
@@ -120,13 +120,13 @@ def commit_job(options: SinkOptions, messages: list[WriterCommitMessage | None])
     if one_transaction(messages) is None:
         return
     transaction.commit(
-        connection(options.bootstrap), _written(messages), options.input_groups, options.wait
+        connection(options.cluster), _written(messages), options.input_groups, options.wait
     )
 
 
 def abort_job(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
     """Ends the transaction of a failed job; does nothing for one that is committed."""
-    transaction.abort(connection(options.bootstrap), _written(messages))
+    transaction.abort(connection(options.cluster), _written(messages))
 
 
 def _written(messages: list[WriterCommitMessage | None]) -> list[TaskWritten]:

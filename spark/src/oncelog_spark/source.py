@@ -81,7 +81,7 @@ class OncelogBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        subscription = Subscription.resolve(connection(options.bootstrap), options)
+        subscription = Subscription.resolve(connection(options.cluster), options)
         start = _start(subscription, options)
         if options.end_time_ms is not None:
             end = subscription.by_time(options.end_time_ms)
@@ -180,7 +180,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     # ------------------------------------------------------------------------- inside
 
     def _subscription(self) -> Subscription:
-        return Subscription.resolve(connection(self._options.bootstrap), self._options)
+        return Subscription.resolve(connection(self._options.cluster), self._options)
 
     def _require_committed(
         self, subscription: Subscription, group: str, begin: Positions, until: Positions
@@ -293,7 +293,7 @@ def _register(options: SourceOptions, positions: bytes) -> None:
     key = transaction.streaming_key(options.transactional_sink or None, options.sink_name)
     if key is None:
         raise RuntimeError("`transactionalSink` works in micro-batches of streaming queries only")
-    protocol = connection(options.bootstrap)
+    protocol = connection(options.cluster)
     entered = transaction.enter(protocol, key)
     # A batch that is committed is read again where Spark replays it, or where a second action of
     # the same foreachBatch reads it: its positions are committed as well.
@@ -307,7 +307,7 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     (topic, number), start, end = task.range
     chunks = read_range(
-        connection(options.bootstrap),
+        connection(options.cluster),
         pb.Partition(topic_id=task.topic_id, number=number),
         start,
         end,
