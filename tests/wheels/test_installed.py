@@ -5,22 +5,17 @@ from __future__ import annotations
 
 import json
 import re
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 import oncelog
 from tests.wheels.building import ROOT
-from tests.wheels.environments import SECONDS_MAX, Environment
+from tests.wheels.environments import Environment
 
 pytestmark = pytest.mark.integration
-
-STOP_SECONDS_MAX = 30
 
 ENRICHER = """
 import sys
@@ -107,35 +102,6 @@ def test_the_client_alone_speaks_with_a_cluster(client: Environment, up: str) ->
 
 
 # ---------------------------------------------------------------------------------- with the server
-
-
-@pytest.fixture(scope="module")
-def up(testing: Environment) -> Iterator[str]:
-    """`oncelog up` in the user's folder; the addresses that it announces."""
-    running = testing.home / ".oncelog" / "running.json"
-    with (testing.home / "up.log").open("wb") as log:
-        process = subprocess.Popen(
-            [str(testing.folder / "bin" / "oncelog"), "up", "--free-ports"],
-            cwd=testing.home,
-            env=testing.environ(),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-        )
-    try:
-        give_up = time.monotonic() + SECONDS_MAX
-        while not running.exists():
-            said = (testing.home / "up.log").read_text()
-            assert process.poll() is None, said
-            assert time.monotonic() < give_up, said
-            time.sleep(0.1)
-        yield str(json.loads(running.read_text())["bootstrap"])
-    finally:
-        process.send_signal(signal.SIGINT)
-        try:
-            process.wait(STOP_SECONDS_MAX)
-        finally:
-            process.kill()
 
 
 def test_the_server_comes_with_the_client(testing: Environment) -> None:
