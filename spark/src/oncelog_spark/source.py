@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -63,13 +63,37 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class BatchStep:
+    """The positions that a whole batch moves a group by; empty where there is nothing to register.
+    Serialized, for it travels in each task's partition."""
+
+    # A GroupOffsets.
+    positions: bytes = b""
+    # The Partition of `__consumer_offsets` that takes part.
+    participant: bytes = b""
+
+    @classmethod
+    def of(
+        cls, subscription: Subscription, group: str, start: Positions, end: Positions
+    ) -> BatchStep:
+        offsets = step_offsets(subscription, group, start, end)
+        [participant] = transaction.offset_partitions(subscription.protocol, [group])
+        return cls(
+            offsets.SerializeToString(deterministic=True),
+            participant.SerializeToString(deterministic=True),
+        )
+
+
+NO_STEP: Final = BatchStep()
+
+
+@dataclass(frozen=True, slots=True)
 class RangePartition(InputPartition):
-    """One task's range; `positions` (a serialized GroupOffsets) is the whole batch's step, empty
-    where there is nothing to register."""
+    """One task's range, and the step of the whole batch."""
 
     topic_id: bytes
     range: OffsetRange
-    positions: bytes = b""
+    step: BatchStep = NO_STEP
 
 
 class OncelogBatchReader(DataSourceReader):
@@ -89,7 +113,7 @@ class OncelogBatchReader(DataSourceReader):
             end = subscription.place(options.end, "endingOffsets")
         start = _within(subscription, options, start)
         end = _within(subscription, options, end)
-        return _plan(subscription, start, end, options.min_partitions, positions=b"")
+        return _plan(subscription, start, end, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes InputPartition(None) of an empty plan.
@@ -145,13 +169,12 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         subscription = self._subscription()
         begin = self._checked(subscription, from_json(start)).positions
         until = self._checked(subscription, from_json(end)).positions
-        positions = b""
+        step = NO_STEP
         if options.transactional_sink is not None and options.group is not None:
             self._require_committed(subscription, options.group, begin, until)
-            step = step_offsets(subscription, options.group, begin, until)
-            positions = step.SerializeToString(deterministic=True)
+            step = BatchStep.of(subscription, options.group, begin, until)
         readable = _within(subscription, options, begin)
-        return _plan(subscription, readable, until, options.min_partitions, positions=positions)
+        return _plan(subscription, readable, until, options.min_partitions, step)
 
     def commit(self, end: dict[str, Any]) -> None:
         options = self._options
@@ -173,8 +196,8 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
             return
-        if partition.positions:
-            _register(self._options, partition.positions)
+        if partition.step.positions:
+            _register(self._options, partition.step)
         yield from _read(self._options, self._schema, partition)
 
     # ------------------------------------------------------------------------- inside
@@ -274,31 +297,30 @@ def _plan(
     start: Positions,
     end: Positions,
     min_partitions: int | None,
-    *,
-    positions: bytes,
+    step: BatchStep = NO_STEP,
 ) -> list[InputPartition]:
     """One task per range; a batch with positions to register has one task at least."""
     planned = ranges(start, end, min_partitions=min_partitions)
-    if not planned and positions:
+    if not planned and step.positions:
         nowhere = min(end)
         planned = [OffsetRange(nowhere, end[nowhere], end[nowhere])]
     return [
-        RangePartition(subscription.topic_ids[part.partition.topic], part, positions)
-        for part in planned
+        RangePartition(subscription.topic_ids[part.partition.topic], part, step) for part in planned
     ]
 
 
-def _register(options: SourceOptions, positions: bytes) -> None:
-    """Makes the batch's positions part of its transaction, before the first row."""
+def _register(options: SourceOptions, step: BatchStep) -> None:
+    """Makes the batch's positions part of its transaction, before the first row. They are announced
+    where the transaction opens, so that a sink that forgets their group cannot commit without."""
     key = transaction.streaming_key(options.transactional_sink or None, options.sink_name)
     if key is None:
         raise RuntimeError("`transactionalSink` works in micro-batches of streaming queries only")
     protocol = connection(options.cluster)
-    entered = transaction.enter(protocol, key)
+    entered = transaction.enter(protocol, key, [pb.Partition.FromString(step.participant)])
     # A batch that is committed is read again where Spark replays it, or where a second action of
     # the same foreachBatch reads it: its positions are committed as well.
     if entered.standing is Standing.OPEN:
-        offsets = offset_manager_pb2.GroupOffsets.FromString(positions)
+        offsets = offset_manager_pb2.GroupOffsets.FromString(step.positions)
         transaction.register_positions(protocol, entered, offsets)
 
 

@@ -70,7 +70,7 @@ BUGS: Final = (
     Bug(
         "empty-batch-registers-nothing",
         "§11, I21: a batch's positions commit with it, records or not",
-        (Edit("oncelog_spark.source:_plan", "if not planned and positions:", "if False:"),),
+        (Edit("oncelog_spark.source:_plan", "if not planned and step.positions:", "if False:"),),
         {
             unit(
                 "spark/test_source",
@@ -84,9 +84,9 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.source:OncelogStreamReader.partitions",
-                "step = step_offsets(subscription, options.group, begin, until)",
+                "step = BatchStep.of(subscription, options.group, begin, until)",
                 "readable = _within(subscription, options, begin)\n"
-                "            step = step_offsets(subscription, options.group, readable, until)",
+                "            step = BatchStep.of(subscription, options.group, readable, until)",
             ),
         ),
         {
@@ -129,8 +129,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.transaction:enter",
-                "instance_id=key.instance_id)",
-                "instance_id=key.instance_id, session=True)",
+                "instance_id=key.instance_id",
+                "instance_id=key.instance_id, session=True",
             ),
         ),
         {
@@ -196,6 +196,73 @@ BUGS: Final = (
             unit(
                 "spark/test_producing", "test_i34_a_task_whose_last_batch_is_not_durable_fails"
             ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "positions-not-announced",
+        "I21: a sink that forgets the group of its source must not commit without the positions",
+        (
+            Edit(
+                "oncelog_spark.source:_register",
+                "transaction.enter(protocol, key, [pb.Partition.FromString(step.participant)])",
+                "transaction.enter(protocol, key)",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source",
+                "test_i34_a_task_registers_the_batchs_step_before_it_gives_a_row",
+            ): "assert [] == [",
+        },
+    ),
+    Bug(
+        "sink-begins-before-its-source",
+        "I21: whoever begins first announces, so the source must",
+        (
+            Edit(
+                "oncelog_spark.sink:write_task",
+                "first = next(iterator, None)\n    entered = transaction.enter(protocol, key)",
+                "entered = transaction.enter(protocol, key)\n    first = next(iterator, None)",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_sink", "test_i21_a_task_lets_its_source_begin_first"
+            ): "'begin_transaction'",
+        },
+    ),
+    Bug(
+        "failed-job-fences-its-query",
+        "I16: a failed write inside of foreachBatch must not take the query's producer over",
+        (
+            Edit(
+                "oncelog_spark.failed_jobs:abort_untold",
+                "if key.producer_name and key.scope_is_run:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_failed_jobs",
+                "test_i16_a_producer_that_may_be_a_querys_is_not_registered_again",
+            ): "== []",
+        },
+    ),
+    Bug(
+        "an-earlier-batch-is-taken-for-a-mismatch",
+        "I34: what another batch left pending is no reason to end it",
+        (
+            Edit(
+                "oncelog_spark.agreement:_refuse",
+                "(found.commit_seq.scope, found.commit_seq.number) == (key.scope, key.number)",
+                "found.commit_seq.scope == key.scope",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_agreement",
+                "test_what_is_not_of_this_batch_is_nobodys_mistake_here[the batch before]",
+            ): "assert not True",
         },
     ),
 )

@@ -4,6 +4,7 @@ refuses (I34)."""
 from __future__ import annotations
 
 import pickle
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -39,8 +40,6 @@ Begun = coordinator_pb2.BeginTransactionReply
 @pytest.fixture
 def leaders(monkeypatch: pytest.MonkeyPatch) -> Leaders:
     made = Leaders([], [])
-    made._commit_transaction = coordinator_pb2.CommitTransactionReply()  # type: ignore[attr-defined]
-    made._abort_transaction = coordinator_pb2.AbortTransactionReply()  # type: ignore[attr-defined]
     monkeypatch.setattr(sink, "connection", lambda _: made.protocol)
     return made
 
@@ -63,6 +62,17 @@ def test_i34_a_task_reports_its_own_writer_and_what_it_wrote(leaders: Leaders) -
         (PartCount(TOPIC_ID, 1, 6),),
     )
     assert (first.key, first.tx_id, first.producer_id, first.generation) == (KEY, 77, 5, 2)
+
+
+def test_i21_a_task_lets_its_source_begin_first(leaders: Leaders) -> None:
+    """Who begins the transaction announces the positions that belong to it."""
+
+    def source() -> Iterator[pa.RecordBatch]:
+        assert [name for name, _ in leaders.asked] == []
+        yield pa.record_batch({"value": [b"v"]})
+        assert "begin_transaction" in [name for name, _ in leaders.asked]
+
+    write_task(OPTIONS, KEY, source())
 
 
 def test_i34_a_task_of_a_replayed_batch_writes_none_of_its_rows(leaders: Leaders) -> None:
@@ -103,11 +113,11 @@ def test_an_abort_ends_what_some_tasks_opened_and_names_where_they_wrote(
     leaders: Leaders,
 ) -> None:
     replayed = replace(written(7, 0, 1), tx_id=0, parts=())
-    abort_job(OPTIONS, [None, replayed, written(8, 1, 4)])
+    abort_job(OPTIONS, [None, replayed, written(8, 1, 4)], None)
     (request,) = leaders.of("abort_transaction")
     assert request.tx_id == 77
     assert list(request.parts) == [pb.Partition(topic_id=TOPIC_ID, number=1)]
-    abort_job(OPTIONS, [None, replayed])
+    abort_job(OPTIONS, [None, replayed], None)
     assert len(leaders.of("abort_transaction")) == 1
 
 
