@@ -83,7 +83,7 @@ class MachineHost:
 
     @property
     def ready(self) -> bool:
-        """The HW covers the EPOCH_START of this epoch (design §5, "Ready")."""
+        """Ready: the HW covers the EPOCH_START of this epoch."""
         starts = (s.at.offset for s in reversed(self.frames) if s.frame.kind is Kind.EPOCH_START)
         return self.high_watermark > next(starts)
 

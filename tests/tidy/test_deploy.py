@@ -1,5 +1,6 @@
 """deploy/: the manifests are what Kubernetes accepts and what the processes understand, and keep
-the rules of design §16. What the probes mean is tests/integration/test_probes.py."""
+the rules of every process: nothing is root, nobody waits for another, production is mTLS. What the
+probes mean is tests/integration/test_probes.py."""
 
 from __future__ import annotations
 
@@ -117,7 +118,7 @@ def test_each_set_has_one_disruption_budget_that_lets_nodes_drain(overlay: str) 
         assert budgets[name]["spec"]["maxUnavailable"] == 1
 
 
-# ----------------------------------------------------------------------------- rules of design §16
+# --------------------------------------------------------------------------- rules of every process
 
 
 @pytest.mark.parametrize(("overlay", "name"), EVERY_SET)

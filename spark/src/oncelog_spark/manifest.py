@@ -2,7 +2,7 @@
 
 The manifest names exactly the writers in the messages that Spark handed over, so that the batches
 of failed and speculative attempts are never exposed, plus the partitions of `__consumer_offsets`
-that hold the input positions (design §11, I34).
+that hold the input positions (I34).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Writers: one transaction per micro-batch, or per batch job, over all tasks (design §11).
+"""Writers: one transaction per micro-batch, or per batch job, over all tasks.
 
 What Spark gives decides the shape. A task knows query, run and batch, and opens or joins the
 batch's transaction; each attempt writes under a random writer number. The driver's `commit` gets

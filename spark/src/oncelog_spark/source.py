@@ -6,7 +6,7 @@ per micro-batch, in `partitions`, and travel in each task's partition.
 
 With `transactionalSink`, every reading task enters the batch's transaction exactly as the sink's
 tasks do and registers the whole batch's positions, before it gives a row: so the rows and the
-positions they came from commit together (design §11). Without it, `commit` tells the group where
+positions they came from commit together. Without it, `commit` tells the group where
 the query stands, for lag only.
 """
 

@@ -1,4 +1,4 @@
-"""One transaction over all tasks of a micro-batch, or of a batch job (design §11).
+"""One transaction over all tasks of a micro-batch, or of a batch job.
 
     tasks    enter: InitProducer(name, instance = run id), BeginTransaction(request id = batch id)
     readers  register_positions: the whole batch's input positions under the same TxId
