@@ -51,7 +51,7 @@ class Bug:
     """A bug that could be made, and the tests that must not let it through."""
 
     name: str
-    # The line of why.md or design.md, or the invariant, that it breaks.
+    # What it breaks: the promise by its number, if it is one, and the rule in words.
     breaks: str
     edits: Sequence[Edit]
     # Node id of a test that must fail -> what its failure shows: this reason, and no other.

@@ -51,7 +51,7 @@ def test_the_table_names_what_each_bug_breaks() -> None:
         assert bug.edits, f"{bug.name} changes nothing"
         assert bug.caught_by, f"{bug.name} names no test"
         assert all(bug.caught_by.values()), f"{bug.name}: say what its failure shows"
-        assert re.search(r"why\.md|§\d|\bI\d", bug.breaks), f"{bug.name}: cite what it breaks"
+        assert " " in bug.breaks, f"{bug.name}: say in words what it breaks"
 
 
 # ------------------------------------------------------------- the patch layer cannot rot silently
@@ -94,7 +94,7 @@ def test_a_module_that_cannot_be_planted_is_said(module: str) -> None:
     import oncelog_server.core.frame  # noqa: F401
 
     with pytest.raises(TargetGone):
-        plant(Bug("late", "§5", [Edit(f"{module}:Frame", "x", "y")], {"test": "x"}))
+        plant(Bug("late", "a rule", [Edit(f"{module}:Frame", "x", "y")], {"test": "x"}))
 
 
 def test_a_run_with_a_bug_that_is_gone_fails_before_any_test(runner: Runner) -> None:

@@ -9,7 +9,7 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "retry-takes-a-new-sequence",
-        "§6, I6: a batch keeps its sequence: a retry under another one is appended again",
+        "I6: a batch keeps its sequence: a retry under another one is appended again",
         (
             Edit(
                 "oncelog._core.sequencing:Lane._retire",
@@ -33,7 +33,7 @@ BUGS: Final = (
     ),
     Bug(
         "restarted-lane-keeps-its-producer-id",
-        "§6: a sequence that starts at 0 again is a repeat under the old producer id",
+        "a sequence that starts at 0 again is a repeat under the old producer id",
         (
             Edit(
                 "oncelog.aio.sender:Sender._restart",
@@ -67,7 +67,7 @@ BUGS: Final = (
     ),
     Bug(
         "doubt-ends-with-the-next-refusal",
-        "§9: a refusal promises that nothing happened, of this sending only",
+        "a refusal promises that nothing happened, of this sending only",
         (
             Edit(
                 "oncelog._core.sequencing:Lane.fail",
@@ -84,7 +84,7 @@ BUGS: Final = (
     ),
     Bug(
         "split-call-forgets-its-doubt",
-        "§9, I6: NOT_LEADER after a lost answer promises nothing",
+        "I6: NOT_LEADER after a lost answer promises nothing",
         (
             Edit(
                 "oncelog._fan_out:FanOut.call_partitions",
@@ -101,7 +101,7 @@ BUGS: Final = (
     ),
     Bug(
         "refused-at-once-asked-at-once",
-        "§4, I31: every loop has a limit: the stream empties only while the loop runs",
+        "I31: every loop has a limit: the stream empties only while the loop runs",
         (
             Edit(
                 "oncelog.aio.sender:Sender._gather",
@@ -118,7 +118,7 @@ BUGS: Final = (
     ),
     Bug(
         "plain-commit-repeated-blindly",
-        "§8, I21: a plain commit is not idempotent: a lost answer is looked up",
+        "I21: a plain commit is not idempotent: a lost answer is looked up",
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.commit",
@@ -137,7 +137,7 @@ BUGS: Final = (
     ),
     Bug(
         "own-late-commit-called-stale",
-        "§8, I21: a repeat of what took effect late is no lost race",
+        "I21: a repeat of what took effect late is no lost race",
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.commit",
@@ -219,7 +219,7 @@ BUGS: Final = (
     ),
     Bug(
         "chain-on-anothers-transaction",
-        "why.md: `from` may chain only on a transaction of the same producer",
+        "`from` may chain only on a transaction of the same producer",
         (
             Edit(
                 "oncelog._core.positions:Positions._offset",
@@ -236,7 +236,7 @@ BUGS: Final = (
     ),
     Bug(
         "sent-offsets-never-remembered",
-        "§8, I21: each commit starts where the last one ended",
+        "I21: each commit starts where the last one ended",
         (
             Edit(
                 "oncelog._core.positions:Positions.sent",
@@ -253,7 +253,7 @@ BUGS: Final = (
     ),
     Bug(
         "unknown-start-is-not-checked",
-        "§8: offsets carry `from`, checked by the group",
+        "offsets carry `from`, checked by the group",
         (
             Edit(
                 "oncelog.aio.consumed:Consumed.add",
@@ -270,7 +270,7 @@ BUGS: Final = (
     ),
     Bug(
         "second-group-dropped-from-a-one-shot",
-        "§7: a one-shot carries the offsets of one group",
+        "a one-shot carries the offsets of one group",
         (
             Edit(
                 "oncelog.aio.transactions:Transaction._is_one_shot",
@@ -287,7 +287,7 @@ BUGS: Final = (
     ),
     Bug(
         "offset-partition-not-in-the-manifest",
-        "why.md: offset partitions are in the manifest",
+        "offset partitions are in the manifest",
         (
             Edit(
                 "oncelog.aio.consumed:Consumed.make_pending",
@@ -304,7 +304,7 @@ BUGS: Final = (
     ),
     Bug(
         "client-one-shot-beside-an-open-transaction",
-        "why.md: one-shot is refused while a transaction is open",
+        "one-shot is refused while a transaction is open",
         (
             Edit(
                 "oncelog.aio.transactions:Transaction._is_one_shot",
@@ -321,7 +321,7 @@ BUGS: Final = (
     ),
     Bug(
         "begun-next-under-anothers-timeout",
-        "§7, I30: a transaction ends by the timeout it was begun with",
+        "I30: a transaction ends by the timeout it was begun with",
         (
             Edit(
                 "oncelog._core.transaction:ProducerCore.take_adopted",
@@ -389,7 +389,7 @@ BUGS: Final = (
     ),
     Bug(
         "session-begins-its-numbers-again",
-        "§7: request ids of a generation grow; an earlier one finds its old transaction",
+        "request ids of a generation grow; an earlier one finds its old transaction",
         (
             Edit(
                 "oncelog.aio.transactional_producer:TransactionalProducer._take_over",
@@ -423,7 +423,7 @@ BUGS: Final = (
     ),
     Bug(
         "linger-disarmed-behind-a-record",
-        "§10: a record goes after its linger, whoever seals meanwhile",
+        "a record goes after its linger, whoever seals meanwhile",
         (
             Edit(
                 "oncelog.aio.recorder:Recorder._lingered",
@@ -444,7 +444,7 @@ BUGS: Final = (
     ),
     Bug(
         "gone-topic-believed-for-ever",
-        "§5: a topic made again is another topic",
+        "a topic made again is another topic",
         (
             Edit(
                 "oncelog._whereabouts:Whereabouts.learn_failure",

@@ -42,7 +42,7 @@ BUGS: Final = (
     ),
     Bug(
         "allocation-outlives-a-cut",
-        "§14: what follows a cut is allocated anew",
+        "what follows a cut is allocated anew",
         (
             Edit(
                 "oncelog_server.runtime.storage.disk:RealDisk.truncate_and_sync",

@@ -9,7 +9,7 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "projected-at-the-high-watermark",
-        "§4: the HW is exclusive: projections see only what is below it",
+        "the HW is exclusive: projections see only what is below it",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._project",
@@ -55,7 +55,7 @@ BUGS: Final = (
     ),
     Bug(
         "long-polls-outlive-the-leadership",
-        "§4: stepping down ends whatever waits, I29",
+        "stepping down ends whatever waits, I29",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._drop_leadership",
@@ -72,7 +72,7 @@ BUGS: Final = (
     ),
     Bug(
         "two-leaderships-at-once",
-        "§4: a later leadership begins when nothing of the last one runs",
+        "a later leadership begins when nothing of the last one runs",
         (Edit("oncelog_server.runtime.driver:Driver.lead", "await self.closed()", "pass"),),
         {
             unit(
@@ -83,7 +83,7 @@ BUGS: Final = (
     ),
     Bug(
         "no-snapshots-after-a-failover",
-        "§4: doubt about slots ends with the machine that wrote them",
+        "doubt about slots ends with the machine that wrote them",
         (
             Edit(
                 "oncelog_server.runtime.snapshotting:Snapshots.begin",
@@ -99,7 +99,7 @@ BUGS: Final = (
     ),
     Bug(
         "replayed-bytes-not-counted",
-        "§5: who is killed again and again takes a snapshot, or each start takes longer",
+        "who is killed again and again takes a snapshot, or each start takes longer",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._replay",
@@ -116,7 +116,7 @@ BUGS: Final = (
     ),
     Bug(
         "high-watermark-forgotten",
-        "§5: a leader inherits what is durable: the HW never goes back",
+        "a leader inherits what is durable: the HW never goes back",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver.lead",
@@ -144,7 +144,7 @@ BUGS: Final = (
     ),
     Bug(
         "ticked-past-the-lease",
-        "§5, I18: nothing is appended past the own deadline",
+        "I18: nothing is appended past the own deadline",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver.tick",
@@ -160,7 +160,7 @@ BUGS: Final = (
     ),
     Bug(
         "machine-outlives-its-epoch",
-        "§4: who steps down drops the machine and reloads",
+        "who steps down drops the machine and reloads",
         (Edit("oncelog_server.runtime.driver:Driver.closed", "self.machine = None", "pass"),),
         {
             unit(
@@ -205,7 +205,7 @@ BUGS: Final = (
     ),
     Bug(
         "snapshot-outlives-its-leadership",
-        "§4: the journal may be cut once the leadership is closed",
+        "the journal may be cut once the leadership is closed",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._close",
@@ -222,7 +222,7 @@ BUGS: Final = (
     ),
     Bug(
         "failed-write-of-the-last-epoch-ignored",
-        "§4, I29: what is appended behind bytes in doubt is never written, so its epoch ends too",
+        "I29: what is appended behind bytes in doubt is never written, so its epoch ends too",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._hand_to_disk",
@@ -239,7 +239,7 @@ BUGS: Final = (
     ),
     Bug(
         "failed-between-election-and-leading",
-        "§4, I29: a disk that fails then is resigned, it does not end the process",
+        "I29: a disk that fails then is resigned, it does not end the process",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver.lead",
@@ -256,7 +256,7 @@ BUGS: Final = (
     ),
     Bug(
         "no-skip-after-an-unclean-election",
-        "§5, I19: control journals then skip 2^32 offsets, so no TxId repeats",
+        "I19: control journals then skip 2^32 offsets, so no TxId repeats",
         (
             Edit(
                 "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
@@ -273,7 +273,7 @@ BUGS: Final = (
     ),
     Bug(
         "skipped-at-each-election",
-        "§5: who has passed the unclean epoch has skipped",
+        "who has passed the unclean epoch has skipped",
         (
             Edit(
                 "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
@@ -290,7 +290,7 @@ BUGS: Final = (
     ),
     Bug(
         "unreadable-journal-kept",
-        "§5, I29: who was granted an epoch and cannot lead it resigns",
+        "I29: who was granted an epoch and cannot lead it resigns",
         (
             Edit(
                 "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
@@ -323,7 +323,7 @@ BUGS: Final = (
     ),
     Bug(
         "topic-change-not-written-down",
-        "§5: what `cluster recover` knows of a topic is its newest state",
+        "what `cluster recover` knows of a topic is its newest state",
         (
             Edit(
                 "oncelog_server.runtime.replica_record:ReplicaRecord.says_as_much_as",
@@ -339,7 +339,7 @@ BUGS: Final = (
     ),
     Bug(
         "put-aside-over-another",
-        "§5: nothing is deleted because etcd does not know it",
+        "nothing is deleted because etcd does not know it",
         (
             Edit(
                 "oncelog_server.runtime.replicas:put_aside",
@@ -351,7 +351,7 @@ BUGS: Final = (
     ),
     Bug(
         "incarnations-drawn-past-the-port",
-        "§3, §15: chance is a port, and one seed reproduces everything",
+        "chance is a port, and one seed reproduces everything",
         (
             Edit(
                 "oncelog_server.runtime.replicas:RoleReplicas._open",
@@ -367,7 +367,7 @@ BUGS: Final = (
     ),
     Bug(
         "gauges-outlive-the-leadership",
-        "§16: what is shown of a partition is of who leads it",
+        "what is shown of a partition is of who leads it",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._forget_gauges",

@@ -27,7 +27,7 @@ BUGS: Final = (
     ),
     Bug(
         "pending-ignored",
-        "I22, why.md: a stable fetch is PENDING while anything is pending, else one item is "
+        "I22: a stable fetch is PENDING while anything is pending, else one item is "
         "processed twice",
         (
             Edit(
@@ -66,7 +66,7 @@ BUGS: Final = (
     ),
     Bug(
         "from-not-checked-when-pending",
-        "why.md: two jobs read from 0; both prepare and expose: item 0 twice",
+        "two jobs read from 0; both prepare and expose: item 0 twice",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group._require_from",
@@ -85,7 +85,7 @@ BUGS: Final = (
     ),
     Bug(
         "pending-offset-locks-nothing",
-        "§8: PENDING_TRANSACTION while another holds it",
+        "PENDING_TRANSACTION while another holds it",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group.needs_pending",
@@ -106,7 +106,7 @@ BUGS: Final = (
     ),
     Bug(
         "plain-commit-passes-the-lock",
-        "§8: PENDING_TRANSACTION while a transaction holds it, plain commits too",
+        "PENDING_TRANSACTION while a transaction holds it, plain commits too",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group.needs_plain",
@@ -122,7 +122,7 @@ BUGS: Final = (
     ),
     Bug(
         "chained-on-another-producer",
-        "why.md: `from` may chain only on a transaction known to be at PREPARE_COMMIT, one's own",
+        "`from` may chain only on a transaction known to be at PREPARE_COMMIT, one's own",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group._require_chain",
@@ -136,7 +136,7 @@ BUGS: Final = (
     ),
     Bug(
         "chained-on-whatever-is-pending",
-        "why.md: the committed offset jumps over the input of an aborted one",
+        "the committed offset jumps over the input of an aborted one",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group._require_chain",
@@ -183,7 +183,7 @@ BUGS: Final = (
     ),
     Bug(
         "offset-marker-applied-twice",
-        "§6: a marker at or below the last PREPARE offset is a repeat",
+        "a marker at or below the last PREPARE offset is a repeat",
         (
             Edit(
                 "oncelog_server.offset_manager.machine:OffsetManagerMachine._is_new",
@@ -197,7 +197,7 @@ BUGS: Final = (
     ),
     Bug(
         "aborted-marker-moves-the-order-of-offsets",
-        "why.md: only COMMITTED markers move and obey the last PREPARE offset",
+        "only COMMITTED markers move and obey the last PREPARE offset",
         (
             Edit(
                 "oncelog_server.offset_manager.state:State.mark",
@@ -213,7 +213,7 @@ BUGS: Final = (
     ),
     Bug(
         "refused-offset-marker-swallowed",
-        "why.md: a batch of markers stops at its first refusal",
+        "a batch of markers stops at its first refusal",
         (
             Edit(
                 "oncelog_server.offset_manager.machine:OffsetManagerMachine._write_markers",
@@ -229,7 +229,7 @@ BUGS: Final = (
     ),
     Bug(
         "pending-offset-expires",
-        "§8: offsets of an empty group expire after 7 days, never a pending one",
+        "offsets of an empty group expire after 7 days, never a pending one",
         (
             Edit(
                 "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
@@ -245,7 +245,7 @@ BUGS: Final = (
     ),
     Bug(
         "last-commit-not-recorded",
-        "§8: a commit marker records, per group and producer, the last committed TxId "
+        "a commit marker records, per group and producer, the last committed TxId "
         '("G-LAST-COMMIT")',
         (
             Edit(
@@ -262,7 +262,7 @@ BUGS: Final = (
     ),
     Bug(
         "marker-is-no-sign-of-life",
-        "§8, I24: a group is as young as the marker that moved its offsets",
+        "I24: a group is as young as the marker that moved its offsets",
         (
             Edit(
                 "oncelog_server.offset_manager.state:State._end",
@@ -278,7 +278,7 @@ BUGS: Final = (
     ),
     Bug(
         "last-commits-of-the-forgotten-kept",
-        "§8: what a producer last committed goes with it",
+        "what a producer last committed goes with it",
         (
             Edit(
                 "oncelog_server.offset_manager.state:State.forget_producers",
@@ -294,7 +294,7 @@ BUGS: Final = (
     ),
     Bug(
         "first-in-line-released",
-        "I22, §8: of a chain each transaction ends for itself",
+        "I22: of a chain each transaction ends for itself",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group.release",
@@ -310,7 +310,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-partition-too-many",
-        "§13: offsets_per_group_max is the most that a group holds",
+        "offsets_per_group_max is the most that a group holds",
         (
             Edit(
                 "oncelog_server.offset_manager.machine:OffsetManagerMachine._require_room",

@@ -10,7 +10,7 @@ BUGS: Final = (
     # -------------------------------------------------------------------------------------- markers
     Bug(
         "marker-applied-twice",
-        "§6, I6: a marker at or below the last PREPARE offset is a repeat, OK and does nothing",
+        "I6: a marker at or below the last PREPARE offset is a repeat, OK and does nothing",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide",
@@ -24,7 +24,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-shot-payload-appended-again",
-        "why.md: one-shot payload and marker are one frame, else a retry appends the payload again",
+        "one-shot payload and marker are one frame, else a retry appends the payload again",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide",
@@ -43,8 +43,7 @@ BUGS: Final = (
     ),
     Bug(
         "aborted-marker-moves-the-prepare-offset",
-        "why.md: T1's COMMITTED @2 is delayed, T2's ABORTED @4 first, then @2 is a repeat: T1 "
-        "loses a part",
+        "T1's COMMITTED @2 is delayed, T2's ABORTED @4 first, then @2 is a repeat: T1 loses a part",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_marker",
@@ -61,7 +60,7 @@ BUGS: Final = (
     ),
     Bug(
         "aborted-marker-obeys-the-prepare-offset",
-        "§6: ABORTED markers neither move nor obey that offset",
+        "ABORTED markers neither move nor obey that offset",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide",
@@ -77,7 +76,7 @@ BUGS: Final = (
     ),
     Bug(
         "refused-marker-swallowed-by-the-watermark",
-        'why.md: 100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
+        '100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide",
@@ -91,7 +90,7 @@ BUGS: Final = (
     ),
     Bug(
         "payload-marker-skipped-on-a-full-disk",
-        "§4, I28: a payload-carrying marker waits on a full disk, and those behind it",
+        "I28: a payload-carrying marker waits on a full disk, and those behind it",
         (
             Edit(
                 "oncelog_server.participant.handler:_with_room",
@@ -110,7 +109,7 @@ BUGS: Final = (
     ),
     Bug(
         "ended-by-the-highest-txid",
-        'why.md: "ended" for a marker is decided by (TxId, partition), else a COMMITTED marker is '
+        '"ended" for a marker is decided by (TxId, partition), else a COMMITTED marker is '
         "dropped after a later local abort",
         (
             Edit(
@@ -127,7 +126,7 @@ BUGS: Final = (
     ),
     Bug(
         "marker-fenced-by-generation",
-        "why.md: markers are never fenced by generation, else InitProducer waits for ever",
+        "markers are never fenced by generation, else InitProducer waits for ever",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide",
@@ -146,8 +145,7 @@ BUGS: Final = (
     ),
     Bug(
         "manifest-count-not-checked",
-        "why.md: the manifest's counts are checked at the marker, else a part of a transaction "
-        "is exposed",
+        "the manifest's counts are checked at the marker, else a part of a transaction is exposed",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:_holds",
@@ -166,7 +164,7 @@ BUGS: Final = (
     ),
     Bug(
         "missing-part-is-no-damage",
-        "why.md: a COMMITTED part of which nothing stands here is said, not hidden",
+        "a COMMITTED part of which nothing stands here is said, not hidden",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:_holds",
@@ -182,8 +180,7 @@ BUGS: Final = (
     ),
     Bug(
         "damage-holds-up-the-order",
-        "why.md: a mismatch is DAMAGED, and order moves on, else one wrong manifest blocks "
-        "everybody",
+        "a mismatch is DAMAGED, and order moves on, else one wrong manifest blocks everybody",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_marker",
@@ -197,8 +194,7 @@ BUGS: Final = (
     ),
     Bug(
         "losers-of-the-manifest-exposed",
-        "why.md: winners are named by the driver, else a zombie attempt's records are in the "
-        "output",
+        "winners are named by the driver, else a zombie attempt's records are in the output",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._expose",
@@ -247,7 +243,7 @@ BUGS: Final = (
     ),
     Bug(
         "highest-ended-not-kept-durably",
-        "why.md: the highest ended TxId is kept durably, in the snapshot too (I20)",
+        "the highest ended TxId is kept durably, in the snapshot too (I20)",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine.snapshot",
@@ -266,7 +262,7 @@ BUGS: Final = (
     ),
     Bug(
         "txid-shared-by-producers",
-        "§6: a batch whose (producer, generation) differs from the TxId's first one is refused",
+        "a batch whose (producer, generation) differs from the TxId's first one is refused",
         (
             Edit(
                 "oncelog_server.partition_leader.pending:OpenTransaction.refusal",
@@ -298,7 +294,7 @@ BUGS: Final = (
     ),
     Bug(
         "sequences-run-on-over-transactions",
-        'why.md: a late batch 0 of aborted T1 arrives; T2\'s batch 0 is "its repeat"',
+        'a late batch 0 of aborted T1 arrives; T2\'s batch 0 is "its repeat"',
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._expectation",
@@ -326,7 +322,7 @@ BUGS: Final = (
     ),
     Bug(
         "plain-producer-starts-anywhere",
-        "why.md: without state only sequence 0, else a retry after expiry is appended twice",
+        "without state only sequence 0, else a retry after expiry is appended twice",
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:judge",
@@ -342,7 +338,7 @@ BUGS: Final = (
     ),
     Bug(
         "gap-accepted",
-        "§6: a gap is OUT_OF_ORDER_SEQUENCE (I9: a transaction's records stand in send order)",
+        "a gap is OUT_OF_ORDER_SEQUENCE (I9: a transaction's records stand in send order)",
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:judge",
@@ -356,7 +352,7 @@ BUGS: Final = (
     ),
     Bug(
         "disk-full-after-decide",
-        "§4, I28: below the floor data is refused (DISK_FULL) before decide",
+        "I28: below the floor data is refused (DISK_FULL) before decide",
         (
             Edit(
                 "oncelog_server.partition_leader.producing:Producing._judge_all",
@@ -380,7 +376,7 @@ BUGS: Final = (
     ),
     Bug(
         "batches-of-a-stream-overtake",
-        "§9, I9: what is judged in a thread is not overtaken by the next batch of its stream",
+        "I9: what is judged in a thread is not overtaken by the next batch of its stream",
         (
             Edit(
                 "oncelog_server.partition_leader.lanes:Turn.come",
@@ -397,7 +393,7 @@ BUGS: Final = (
     ),
     Bug(
         "later-taken-for-never",
-        "§6: only the last four verdicts journal an ABORT here; LATER and silence never do",
+        "only the last four verdicts journal an ABORT here; LATER and silence never do",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._hear_verdicts",
@@ -411,7 +407,7 @@ BUGS: Final = (
     ),
     Bug(
         "second-marker-of-a-call-applied",
-        "§6: what one marker of a call has ended, the next one of it finds ended",
+        "what one marker of a call has ended, the next one of it finds ended",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide", "ended.add(marker.tx_id)", "pass"
@@ -457,7 +453,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-shot-shows-no-coordinator-epoch",
-        "§6, I19: every marker shows its coordinator's epoch, and an older one is refused after it",
+        "I19: every marker shows its coordinator's epoch, and an older one is refused after it",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_one_shot",
@@ -473,7 +469,7 @@ BUGS: Final = (
     ),
     Bug(
         "limit-counts-one-request-only",
-        "§6: batches_per_part_max counts what stands already",
+        "batches_per_part_max counts what stands already",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._expectation",
@@ -485,7 +481,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-writer-too-many",
-        "§16: limits are exact: writers_per_transaction_max",
+        "limits are exact: writers_per_transaction_max",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._producer_refusal",
@@ -501,7 +497,7 @@ BUGS: Final = (
     ),
     Bug(
         "living-plain-producer-forgotten",
-        "§6: plain state expires 7 days after the last frame, not after the first",
+        "plain state expires 7 days after the last frame, not after the first",
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:PlainSequences.remember",
@@ -517,7 +513,7 @@ BUGS: Final = (
     ),
     Bug(
         "forgotten-at-seven-days-sharp",
-        "§13: plain producer state expires when it is older than 7 days",
+        "plain producer state expires when it is older than 7 days",
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:PlainSequences.forget_before",
@@ -549,7 +545,7 @@ BUGS: Final = (
     ),
     Bug(
         "subscribers-are-not-counted",
-        "§9: whoever reads nothing costs no more than a limit",
+        "whoever reads nothing costs no more than a limit",
         (
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching.subscribe",

@@ -55,7 +55,7 @@ BUGS: Final = (
     ),
     Bug(
         "available-now-runs-on",
-        "§11: Trigger.AvailableNow ends where it was prepared",
+        "Trigger.AvailableNow ends where it was prepared",
         (
             Edit(
                 "oncelog_spark.source:OncelogStreamReader._latest",
@@ -69,7 +69,7 @@ BUGS: Final = (
     ),
     Bug(
         "empty-batch-registers-nothing",
-        "§11, I21: a batch's positions commit with it, records or not",
+        "I21: a batch's positions commit with it, records or not",
         (Edit("oncelog_spark.source:_plan", "if not planned and step.positions:", "if False:"),),
         {
             unit(
@@ -80,7 +80,7 @@ BUGS: Final = (
     ),
     Bug(
         "step-from-where-the-log-begins",
-        "§8, I34: `from` is where the last batch ended, whatever was deleted",
+        "I34: `from` is where the last batch ended, whatever was deleted",
         (
             Edit(
                 "oncelog_spark.source:OncelogStreamReader.partitions",
@@ -98,7 +98,7 @@ BUGS: Final = (
     ),
     Bug(
         "replayed-batch-registers-again",
-        "§11: told ALREADY_COMMITTED it registers nothing and reads on",
+        "told ALREADY_COMMITTED it registers nothing and reads on",
         (
             Edit(
                 "oncelog_spark.source:_register",
@@ -115,7 +115,7 @@ BUGS: Final = (
     ),
     Bug(
         "scope-is-the-run",
-        "§11, I34: commit_seq's scope is the query, so that a new run finds what was committed",
+        "I34: commit_seq's scope is the query, so that a new run finds what was committed",
         (Edit("oncelog_spark.transaction:streaming_key", "scope=query_id", "scope=run_id"),),
         {
             unit(
@@ -125,7 +125,7 @@ BUGS: Final = (
     ),
     Bug(
         "tasks-open-a-session",
-        "why.md: Spark tasks open no session",
+        "Spark tasks open no session",
         (
             Edit(
                 "oncelog_spark.transaction:enter",
@@ -157,7 +157,7 @@ BUGS: Final = (
     ),
     Bug(
         "sequence-counts-batches",
-        "§6: a sequence counts records per partition of its writer",
+        "a sequence counts records per partition of its writer",
         (Edit("oncelog_spark.producing:TaskProducer._batches", "+= piece.num_rows", "+= 1"),),
         {
             unit(

@@ -10,7 +10,7 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "creation-lies-about-anothers-topic",
-        "I29, §5: what is said of a creation is what stands",
+        "I29: what is said of a creation is what stands",
         (
             Edit(
                 "oncelog_server.runtime.etcd.topics:EtcdTopics._publish",
@@ -27,7 +27,7 @@ BUGS: Final = (
     ),
     Bug(
         "partitions-without-the-name",
-        "§5: each step of a creation compares that the name is still taken",
+        "each step of a creation compares that the name is still taken",
         (
             Edit(
                 "oncelog_server.runtime.etcd.topics:EtcdTopics._write_partitions",
@@ -43,7 +43,7 @@ BUGS: Final = (
     ),
     Bug(
         "deletion-takes-the-next-topic",
-        "I29, §5: a deletion is of a topic id, not of a name",
+        "I29: a deletion is of a topic id, not of a name",
         (
             Edit(
                 "oncelog_server.runtime.etcd.topics:EtcdTopics.delete",
@@ -59,7 +59,7 @@ BUGS: Final = (
     ),
     Bug(
         "version-of-a-topic-stays",
-        "§5: of two memories of a topic the later version counts",
+        "of two memories of a topic the later version counts",
         (
             Edit(
                 "oncelog_server.runtime.etcd.topics:EtcdTopics.alter",
@@ -75,7 +75,7 @@ BUGS: Final = (
     ),
     Bug(
         "list-of-an-earlier-revision-taken",
-        "I25, §5: a view never goes back",
+        "I25: a view never goes back",
         (
             Edit(
                 "oncelog_server.runtime.etcd.directory:ClusterView._list_until_answered",
@@ -91,7 +91,7 @@ BUGS: Final = (
     ),
     Bug(
         "list-of-another-past-taken",
-        "I25, §5: a view never goes back",
+        "I25: a view never goes back",
         (
             Edit(
                 "oncelog_server.runtime.etcd.directory:ClusterView._list_until_answered",
