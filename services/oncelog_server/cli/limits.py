@@ -34,6 +34,7 @@ from oncelog_server.runtime.config import help_of
 from oncelog_server.runtime.etcd import access_store, topics
 from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc import limits as rpc_limits
+from oncelog_server.runtime.storage import slots
 from oncelogpb import calls, errors
 from oncelogpb.errors import (
     InvalidArgument,
@@ -242,6 +243,13 @@ _COORDINATOR: Final = Section(
             deliveries.EXPOSURES_KEPT,
             "Commits of which it is remembered where they became readable.",
             FORGETS,
+        ),
+        _limit(
+            "(slots_held_max)",
+            slots.SLOTS_HELD_MAX,
+            "Outcomes that memory holds for a journal because the disk does not take them.",
+            "the partition is offline until it does",
+            "oncelog_coordinator_snapshot_failing",
         ),
         _limit(
             "(damaged_kept)",

@@ -112,10 +112,12 @@ class Disk(Protocol):
 
 
 class Slots(Protocol):
-    """Fixed-size slots addressed by journal offset, in files beside the journal. Synced before each
-    snapshot; what is lost is written again by replay."""
+    """Fixed-size slots addressed by journal offset, in files beside the journal. They go to the
+    disk before each snapshot; what is lost is written again by replay."""
 
-    def write(self, offset: int, slot: bytes) -> None: ...
+    def write(self, offset: int, slot: bytes) -> None:
+        """Can be read from now on. Never fails for the disk."""
+        ...
 
     def read(self, offset: int) -> bytes | None:
         """None where nothing was written."""

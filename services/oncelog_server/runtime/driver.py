@@ -21,7 +21,6 @@ Left out: followers. `replication/` will feed the HW from their acknowledgements
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -29,14 +28,15 @@ from errno import EIO
 from typing import Any, Final
 
 from oncelog_server.core import failpoints
-from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import Frame, Kind, StoredFrame
 from oncelog_server.core.ids import Incarnation, PartitionId
 from oncelog_server.core.machine import EpochStart, Tick
 from oncelog_server.core.ports import Clock, Outbox, Reporter
 from oncelog_server.core.role import Role
+from oncelog_server.runtime.projecting import Projecting
 from oncelog_server.runtime.replication.high_watermark import HighWatermark
 from oncelog_server.runtime.replies import Replies
-from oncelog_server.runtime.snapshotting import Snapshots
+from oncelog_server.runtime.snapshotting import Snapshots, too_many_slots
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal
@@ -102,8 +102,7 @@ class Driver:
         self._epoch = 0
         self._hw = HighWatermark(own=Incarnation(journal.incarnation), counted=(), epoch_start=0)
         self._replies = Replies(partition, around.lease_valid)
-        self._projection: Any = None
-        self._unprojected: deque[tuple[Any, At]] = deque()
+        self._projecting = Projecting()
         self._advanced: asyncio.Future[None] | None = None
         self._snapshots = Snapshots(
             partition,
@@ -169,11 +168,12 @@ class Driver:
         self._snapshots.begin()
         machine = self._role.machine(self.partition)
         projection = self._role.projection(self.partition, self.journal.slots)
+        self._projecting.begin(projection, self.journal.synced_end)
         failpoints.reach("driver.replay.before")
-        if not await self._replay(machine, projection, epoch):
+        if not await self._replay(machine, epoch):
             return
         failpoints.reach("driver.replay.after")
-        self.machine, self._projection = machine, projection
+        self.machine = machine
         start = self.journal.log_end
         self._hw = HighWatermark(
             own=Incarnation(self.journal.incarnation),
@@ -192,7 +192,7 @@ class Driver:
         self._hand_to_disk(0)
         failpoints.reach("driver.epoch_start.after")
 
-    async def _replay(self, machine: Any, projection: Any, epoch: int) -> bool:
+    async def _replay(self, machine: Any, epoch: int) -> bool:
         """Brings a fresh machine to the log end. False where the replica stepped down meanwhile."""
         position = self.journal.log_start
         saved = self.journal.load_snapshot()
@@ -203,10 +203,10 @@ class Driver:
             record = self._decode(stored)
             machine.apply(record, stored.at)
             self._snapshots.appended(len(stored.frame.payload))
-            if projection is not None and not isinstance(record, EpochStart):
-                projection.project(record, stored.at)
+            self._projecting.saw(record, stored.at)
             if frames % REPLAY_SLICE == 0:
                 await asyncio.sleep(0)
+                await self._snapshots.make_room_for_slots()
                 if self.standing is not Standing.LOADING or self._epoch != epoch:
                     return False
         return True
@@ -228,8 +228,7 @@ class Driver:
         self._around.reporter.gauge("leading", 0, partition=str(self.partition))
         outbox, self._outbox = self._outbox, None
         self._replies.lose(why)
-        self._projection = None
-        self._unprojected.clear()
+        self._projecting.drop()
         self._snapshots.drop()
         self._notify_advanced()
         self._closing = asyncio.get_running_loop().create_task(self._close(outbox))
@@ -302,8 +301,7 @@ class Driver:
             at = journal.append(frame, epoch=self._epoch, time_ms=wall_ms)
             machine.apply(record, at)
             self._snapshots.appended(len(frame.payload))
-            if self._projection is not None:
-                self._unprojected.append((record, at))
+            self._projecting.saw(record, at)
         self._hand_to_disk(appended_bytes)
         failpoints.reach("driver.append.after")
         if self._snapshots.is_due:
@@ -329,7 +327,7 @@ class Driver:
             return
         failpoints.reach("driver.release.before")
         self._measure_append()
-        self._project()
+        self._projecting.advance(self._hw.value)
         if self.standing is Standing.LOADING:
             self._become_ready()
         self._replies.release(self._hw.value)
@@ -339,6 +337,9 @@ class Driver:
             self._wake_is_due = True
             self._wake_after(TURNS_TO_ANSWER)
         self._snapshots.save(self._hw.value)
+        if self._snapshots.holds_too_much:
+            self.journal.mark_failed()
+            self._write_failed(too_many_slots())
 
     def _become_ready(self) -> None:
         self.standing = Standing.READY
@@ -361,11 +362,8 @@ class Driver:
             self._around.reporter.gauge("high_watermark", hw, partition=name)
             lag = self.journal.log_end - hw
             self._around.reporter.gauge("high_watermark_lag", lag, partition=name)
-
-    def _project(self) -> None:
-        while self._unprojected and self._unprojected[0][1].offset < self._hw.value:
-            record, at = self._unprojected.popleft()
-            self._projection.project(record, at)
+            # A quiet partition, too, writes the snapshot that failed.
+            self._snapshots.save(hw)
 
     def advanced(self) -> Awaitable[None]:
         """See the Replica port. One future serves all who wait, so each gets it shielded."""

@@ -83,7 +83,7 @@ BUGS: Final = (
     ),
     Bug(
         "no-snapshots-after-a-failover",
-        "doubt about slots ends with the machine that wrote them",
+        "§4: a snapshot that failed is not the last one",
         (
             Edit(
                 "oncelog_server.runtime.snapshotting:Snapshots.begin",

@@ -297,42 +297,6 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "outcome-slots-not-synced",
-        "I4: a snapshot leaves outcomes behind only when they are durable",
-        (
-            Edit(
-                "oncelog_server.runtime.storage.journal:Journal.save_snapshot",
-                "slots.sync()",
-                "pass",
-            ),
-        ),
-        {
-            unit(
-                "storage/test_snapshots",
-                "test_slots_are_synced_before_the_snapshot_that_leaves_them_behind",
-            ): "assert None == b'kept'",
-        },
-    ),
-    Bug(
-        "outcome-of-another-slot",
-        "I4, I26: a slot in the place of another is noticed",
-        (
-            Edit(
-                "oncelog_server.runtime.storage.slots:SlotFiles.read",
-                "if encode_slot(offset, slot) != stored or len(slot) != self.slot_bytes:",
-                "if len(slot) != self.slot_bytes:",
-            ),
-        ),
-        {
-            unit(
-                "storage/test_snapshots", "test_i26_a_slot_in_the_place_of_another_is_noticed"
-            ): "DID NOT RAISE CorruptLog",
-            unit(
-                "storage/test_snapshots", "test_i26_a_damaged_slot_is_named"
-            ): "DID NOT RAISE CorruptLog",
-        },
-    ),
-    Bug(
         "lock-not-taken",
         "flock on the data directory",
         (
@@ -558,22 +522,6 @@ BUGS: Final = (
                 "storage/test_snapshots",
                 "test_i26_a_snapshot_under_the_name_of_another_is_not_loaded",
             ): "frames 2 to 4 would be missing from the state"
-        },
-    ),
-    Bug(
-        "slots-forgotten-by-a-failed-sync",
-        "I4: what was to be synced stays so until it is",
-        (
-            Edit(
-                "oncelog_server.runtime.storage.slots:SlotFiles.sync",
-                "self._unsynced |= syncing",
-                "pass",
-            ),
-        ),
-        {
-            unit(
-                "storage/test_snapshots", "test_slots_whose_sync_failed_are_synced_again"
-            ): "DID NOT RAISE"
         },
     ),
 )

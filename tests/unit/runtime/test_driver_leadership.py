@@ -84,6 +84,43 @@ def test_i4_what_was_lost_is_never_projected() -> None:
     story(tell)
 
 
+def test_i4_what_is_on_its_way_to_the_disk_is_not_projected_by_the_next_leadership_either() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        await bench.driver.submit(Add(1))
+        bench.disk._delay_ms = SLOW_MS
+        bench.disk.fail_next()
+        doubtful = bench.driver.submit(Add(10))
+        await asyncio.sleep(0.1)
+        bench.driver.step_down("deposed")
+        with pytest.raises(UnknownOutcome):
+            await doubtful
+        await bench.driver.lead(2)
+        assert (2, 10) not in bench.role.projected, "it was not durable, and never will be"
+        await asyncio.sleep(10)
+        await bench.driver.recover_from_failure()
+        await bench.lead(3)
+        await bench.driver.submit(Add(2))
+        assert {number for _, number in bench.role.projected} == {1, 2}
+
+    story(tell)
+
+
+def test_i4_what_becomes_durable_while_the_next_leadership_loads_is_projected_by_it() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        await bench.driver.submit(Add(1))
+        bench.disk._delay_ms = SLOW_MS
+        bench.driver.submit(Add(10))
+        await asyncio.sleep(0.1)
+        bench.driver.step_down("deposed")
+        await bench.lead(2)
+        assert bench.role.projected[-1] == (2, 10)
+        assert await bench.driver.submit(Add(0)) == 11
+
+    story(tell)
+
+
 def test_i35_a_snapshot_of_what_was_lost_is_never_written() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead(1)
@@ -176,7 +213,7 @@ def test_a_later_leadership_takes_snapshots_again() -> None:
         await bench.driver.submit(Add(1))
         bench.disk.fail_next()
         await bench.driver.checkpoint()
-        assert bench.driver.journal.load_snapshot() is None, "its slots are in doubt"
+        assert bench.driver.journal.load_snapshot() is None, "its slots are not on the disk"
         bench.driver.step_down("deposed")
         await bench.lead(2)
         await bench.driver.checkpoint()

@@ -62,6 +62,8 @@ COMMON: Final = (
     _gauge("high_watermark_lag", "Journal offsets appended and not durable yet.", "partition"),
     _duration("append", "From an append to its records being durable."),
     _counter("snapshots", "Snapshots of machines written."),
+    _counter("snapshot_failures", "Snapshots, and slots of outcomes, that the disk did not take."),
+    _gauge("snapshot_failing", "1 while the last try of these failed. Alarm on it.", "partition"),
 )
 
 COORDINATOR: Final = (

@@ -28,7 +28,7 @@ from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, Kind, StoredFra
 from oncelog_server.core.machine import Snapshot
 from oncelog_server.core.ports import Disk, File, Write
 from oncelog_server.runtime.storage.cutting import cut_segments, place_in
-from oncelog_server.runtime.storage.damage import JournalDamaged, SlotsInDoubt, UnknownFrame
+from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.epochs import EPOCH_ENTRY_BYTES, EPOCHS_FILE, EpochEntry
 from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
@@ -41,7 +41,7 @@ from oncelog_server.runtime.storage.snapshots import Snapshots
 from oncelog_server.runtime.storage.tail import MemoryTail
 from oncelogpb.errors import OffsetOutOfRange
 
-__all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "SlotsInDoubt", "UnknownFrame"]
+__all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "UnknownFrame"]
 
 # Files of segments behind the active one that stay open after a read.
 SEALED_SEGMENTS_OPEN_MAX: Final = 8
@@ -387,15 +387,22 @@ class Journal:
 
     def save_snapshot(self, offset: int, snapshot: Snapshot) -> None:
         """Makes the state at `offset` durable, and the slots before it. Blocking; may run in a
-        thread beside appends. Only what is synced may be in it. Raises SlotsInDoubt: take no more
-        of this machine; OSError: it may be tried again as it is."""
+        thread beside appends. Only what is synced may be in it. Raises OSError: it may be tried
+        again as it is."""
         assert offset <= self.synced_end, "a snapshot never runs ahead of the log"
-        try:
-            for slots in list(self._slots.values()):
-                slots.sync()
-        except OSError as error:
-            raise SlotsInDoubt(error.errno, error.strerror or str(error)) from error
+        self.flush_slots()
         self._snapshots.save(offset, snapshot)
+
+    def flush_slots(self) -> None:
+        """Makes all that was written into slots durable. Blocking; may run in a thread beside
+        appends, one at a time. Raises OSError: what was written stays readable, and is held."""
+        for slots in list(self._slots.values()):
+            slots.flush()
+
+    @property
+    def slots_held(self) -> int:
+        """Slots that memory has and the disk perhaps not."""
+        return sum(slots.held for slots in self._slots.values())
 
     def load_snapshot(self) -> tuple[int, bytes, dict[str, bytes]] | None:
         """The newest one that is intact: its offset, the state, and the rows of each table."""
