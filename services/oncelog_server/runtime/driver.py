@@ -2,10 +2,14 @@
 
 States:
 
-    STANDBY ──lead(epoch)──► LOADING ──HW passes EPOCH_START──► READY
-       ▲                        │                                 │
-       └────── step_down ◄──────┴─────────────────────────────────┘
-       └────── a failed write: FAILED, resigned; `recover_from_failure` makes it STANDBY again
+    STANDBY ──reach──► LOADING ──HW passes EPOCH_START──► READY
+       ▲                  │                                 │
+       └─── step_down ◄───┴─────────────────────────────────┘
+       └─── a failed write: FAILED, resigned; `recover_from_failure` makes it STANDBY again
+
+What it aims at is said by `grant` and `step_down`, which take effect in the turn in which they are
+called; `reach` goes there, when nothing of an earlier leadership runs any more, and asks after each
+wait whether that is still the aim. So a grant and the loss of it cannot overtake each other.
 
 Invariants:
   * decide and apply run in one loop turn, with no await between them;
@@ -60,6 +64,15 @@ class Standing(Enum):
     FAILED = "failed"
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Grant:
+    """An epoch that etcd gave to this process. No two are the same, whatever they say."""
+
+    epoch: int
+    # A hole of so many journal offsets before EPOCH_START (after an unclean election).
+    skip: int
+
+
 @dataclass(frozen=True, slots=True)
 class Surroundings:
     """What a driver needs of its node."""
@@ -99,6 +112,8 @@ class Driver:
         self._make_outbox = make_outbox
         self._outbox: Outbox | None = None
         self._wake_is_due = False
+        # None: it leads nothing, and shall not.
+        self._aim: Grant | None = None
         self._epoch = 0
         self._hw = HighWatermark(own=Incarnation(journal.incarnation), counted=(), epoch_start=0)
         self._replies = Replies(partition, around.lease_valid)
@@ -152,17 +167,35 @@ class Driver:
 
     # -------------------------------------------------------------------------------- leadership
 
-    async def lead(self, epoch: int, *, skip: int = 0) -> None:
-        """Leads `epoch`: loads the machine, writes EPOCH_START. Ready when the HW covers it.
+    def grant(self, epoch: int, *, skip: int = 0) -> None:
+        """etcd gave `epoch` to this process: nothing earlier is led from this very turn. Then call
+        `reach`. `skip` leaves a hole of journal offsets before EPOCH_START."""
+        self.step_down("a later epoch was granted")
+        self._aim = Grant(epoch, skip)
 
-        `skip` leaves a hole of journal offsets before EPOCH_START (after an unclean election).
+    async def lead(self, epoch: int, *, skip: int = 0) -> None:
+        """Both, where nothing can come between."""
+        self.grant(epoch, skip=skip)
+        await self.reach()
+
+    async def reach(self) -> None:
+        """Leads the epoch that was granted last: loads the machine, writes EPOCH_START. Ready when
+        the HW covers it. Returns early where it was stepped down, or another epoch was granted.
+
         Raises JournalDamaged, OSError: then it must be resigned.
         """
+        aim = self._aim
         await self.closed()
+        if aim is None or self._aim is not aim or self.standing is Standing.LOADING:
+            return
         if self.standing is Standing.FAILED:
             raise OSError(EIO, "a write failed since this replica stood in the election")
-        assert self.standing is Standing.STANDBY, f"lead() of a replica that is {self.standing}"
-        assert epoch > self.journal.last_epoch, "an epoch is never continued"
+        assert self.standing is Standing.STANDBY, f"reach() of a replica that is {self.standing}"
+        assert aim.epoch > self.journal.last_epoch, "an epoch is never continued"
+        await self._load(aim)
+
+    async def _load(self, aim: Grant) -> None:
+        epoch, skip = aim.epoch, aim.skip
         self.standing = Standing.LOADING
         self._epoch = epoch
         self._snapshots.begin()
@@ -170,7 +203,7 @@ class Driver:
         projection = self._role.projection(self.partition, self.journal.slots)
         self._projecting.begin(projection, self.journal.synced_end)
         failpoints.reach("driver.replay.before")
-        if not await self._replay(machine, epoch):
+        if not await self._replay(machine, aim):
             return
         failpoints.reach("driver.replay.after")
         self.machine = machine
@@ -192,7 +225,7 @@ class Driver:
         self._hand_to_disk(0)
         failpoints.reach("driver.epoch_start.after")
 
-    async def _replay(self, machine: Any, epoch: int) -> bool:
+    async def _replay(self, machine: Any, aim: Grant) -> bool:
         """Brings a fresh machine to the log end. False where the replica stepped down meanwhile."""
         position = self.journal.log_start
         saved = self.journal.load_snapshot()
@@ -207,8 +240,10 @@ class Driver:
             if frames % REPLAY_SLICE == 0:
                 await asyncio.sleep(0)
                 await self._snapshots.make_room_for_slots()
-                if self.standing is not Standing.LOADING or self._epoch != epoch:
+                if self._aim is not aim:
                     return False
+                if self._snapshots.holds_too_much:
+                    raise too_many_slots()
         return True
 
     def _decode(self, stored: StoredFrame) -> Any:
@@ -219,6 +254,7 @@ class Driver:
     def step_down(self, why: str) -> None:
         """Leads no more, from this very turn: fails everything parked, ends the outbox, drops the
         machine. `closed` waits for what still runs."""
+        self._aim = None
         if self.standing in (Standing.LOADING, Standing.READY):
             self.standing = Standing.STANDBY
             self._drop_leadership(why)
@@ -226,6 +262,7 @@ class Driver:
     def _drop_leadership(self, why: str) -> None:
         self._around.reporter.count("step_downs", reason=why)
         self._around.reporter.gauge("leading", 0, partition=str(self.partition))
+        self._aim = None
         outbox, self._outbox = self._outbox, None
         self._replies.lose(why)
         self._projecting.drop()
@@ -238,6 +275,7 @@ class Driver:
             await outbox.stop()
         self._forget_gauges()
         await self._snapshots.ended()
+        self.machine = None
 
     def _forget_gauges(self) -> None:
         """What they said last is true no more: alarms on them would never end."""
@@ -246,11 +284,11 @@ class Driver:
         reporter.gauge("leading", 0, partition=name)
 
     async def closed(self) -> None:
-        """Returns when nothing of the last leadership runs any more."""
+        """Returns when nothing of the last leadership runs any more. Who gives up waiting leaves it
+        to end by itself."""
         if self._closing is not None:
-            await self._closing
-            self._closing = None
-            self.machine = None
+            await asyncio.wait([self._closing])
+            self._closing.result()
 
     # ------------------------------------------------------------------------------ the main verb
 

@@ -9,8 +9,8 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Final
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, Final
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.ports import Directory, Disk, Outbox
@@ -147,15 +147,21 @@ class RoleReplicas:
         self._drivers[partition] = driver
         return driver
 
-    async def lead_epoch(self, partition: PartitionId, epoch: int, *, unclean_epoch: int) -> None:
-        """etcd granted `epoch` to this process. `unclean_epoch` is that of the last unclean
-        election: a control journal that has not passed it yet skips offsets."""
+    def lead_epoch(
+        self, partition: PartitionId, epoch: int, *, unclean_epoch: int
+    ) -> Coroutine[Any, Any, None]:
+        """etcd granted `epoch` to this process: nothing earlier is led from this very turn. Run
+        what this gives, to lead it. `unclean_epoch` is that of the last unclean election: a control
+        journal that has not passed it yet skips offsets."""
         driver = self._drivers[partition]
-        driver.step_down("a later epoch was granted")
         behind = driver.journal.last_epoch < unclean_epoch
         is_control = self._role.control_topic is not None
+        driver.grant(epoch, skip=UNCLEAN_SKIP if is_control and behind else 0)
+        return self._reach(partition, driver)
+
+    async def _reach(self, partition: PartitionId, driver: Driver) -> None:
         try:
-            await driver.lead(epoch, skip=UNCLEAN_SKIP if is_control and behind else 0)
+            await driver.reach()
         except (JournalDamaged, OSError) as error:
             # Rot that opening did not see, for it looks at the tail only. The others go on.
             self._around.reporter.event(

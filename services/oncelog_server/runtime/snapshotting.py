@@ -103,14 +103,12 @@ class Snapshots:
 
     async def make_room_for_slots(self) -> None:
         """During a replay, which writes many. A disk that does not take them is borne with as long
-        as memory holds them. Raises OSError above that."""
+        as memory holds them: see `holds_too_much`."""
         worth_it = self._journal.slots_held >= SLOTS_WORTH_A_FLUSH
         may_try = self.holds_too_much or self._now_ms() >= self._save_after_ms
         if worth_it and may_try and self._saving is None:
             self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
             await self.ended()
-        if self.holds_too_much:
-            raise too_many_slots()
 
     @property
     def holds_too_much(self) -> bool:

@@ -12,9 +12,9 @@ BUGS: Final = (
         "the HW is exclusive: projections see only what is below it",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._project",
-                "self._unprojected[0][1].offset < self._hw.value",
-                "self._unprojected[0][1].offset <= self._hw.value",
+                "oncelog_server.runtime.projecting:Projecting.advance",
+                "self._waiting[0][1].offset < high_watermark",
+                "self._waiting[0][1].offset <= high_watermark",
             ),
         ),
         {
@@ -30,7 +30,12 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._drop_leadership",
-                "self._unprojected.clear()",
+                "self._projecting.drop()",
+                "pass",
+            ),
+            Edit(
+                "oncelog_server.runtime.projecting:Projecting.begin",
+                "self._waiting.clear()",
                 "pass",
             ),
         ),
@@ -71,9 +76,26 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "inherited-record-projected-before-it-is-durable",
+        "I4: an outcome is told when its record is durable, whichever leadership wrote it",
+        (
+            Edit(
+                "oncelog_server.runtime.driver:Driver._load",
+                "self._projecting.begin(projection, self.journal.synced_end)",
+                "self._projecting.begin(projection, self.journal.log_end)",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i4_what_is_on_its_way_to_the_disk_is_not_projected_by_the_next_leadership_either",
+            ): "it was not durable, and never will be"
+        },
+    ),
+    Bug(
         "two-leaderships-at-once",
-        "a later leadership begins when nothing of the last one runs",
-        (Edit("oncelog_server.runtime.driver:Driver.lead", "await self.closed()", "pass"),),
+        "§4: a later leadership begins when nothing of the last one runs",
+        (Edit("oncelog_server.runtime.driver:Driver.reach", "await self.closed()", "pass"),),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -119,7 +141,7 @@ BUGS: Final = (
         "a leader inherits what is durable: the HW never goes back",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.lead",
+                "oncelog_server.runtime.driver:Driver._load",
                 "inherited=self.journal.synced_end",
                 "inherited=0",
             ),
@@ -159,9 +181,43 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "grant-that-outlives-its-loss",
+        "I18: who is deposed before it began to lead does not lead",
+        (
+            Edit(
+                "oncelog_server.runtime.driver:Driver.reach",
+                "if aim is None or self._aim is not aim or self.standing is Standing.LOADING:",
+                "if aim is None or self.standing is Standing.LOADING:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i18_who_is_deposed_before_it_began_to_lead_does_not_lead",
+            ): "it was told to step down"
+        },
+    ),
+    Bug(
+        "grant-heard-when-its-task-begins",
+        "I18: a grant and the loss of it are obeyed in the order in which etcd said them",
+        (
+            Edit(
+                "oncelog_server.runtime.replicas:RoleReplicas._reach",
+                "await driver.reach()",
+                "driver.grant(driver.journal.last_epoch + 1)\n            await driver.reach()",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas",
+                "test_i18_a_grant_and_the_loss_of_it_are_obeyed_in_the_order_in_which_etcd_said_them",
+            ): "DID NOT RAISE NotLeader"
+        },
+    ),
+    Bug(
         "machine-outlives-its-epoch",
-        "who steps down drops the machine and reloads",
-        (Edit("oncelog_server.runtime.driver:Driver.closed", "self.machine = None", "pass"),),
+        "§4: who steps down drops the machine and reloads",
+        (Edit("oncelog_server.runtime.driver:Driver._close", "self.machine = None", "pass"),),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -242,7 +298,7 @@ BUGS: Final = (
         "I29: a disk that fails then is resigned, it does not end the process",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.lead",
+                "oncelog_server.runtime.driver:Driver.reach",
                 "if self.standing is Standing.FAILED:",
                 "if False:",
             ),
@@ -251,7 +307,7 @@ BUGS: Final = (
             unit(
                 "runtime/test_driver_leadership",
                 "test_i29_a_write_that_fails_between_election_and_leading_is_an_error_of_the_disk",
-            ): "lead() of a replica that is Standing.FAILED",
+            ): "reach() of a replica that is Standing.FAILED",
         },
     ),
     Bug(
@@ -293,7 +349,7 @@ BUGS: Final = (
         "I29: who was granted an epoch and cannot lead it resigns",
         (
             Edit(
-                "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
+                "oncelog_server.runtime.replicas:RoleReplicas._reach",
                 "self._around.failed(partition, error)",
                 "pass",
             ),

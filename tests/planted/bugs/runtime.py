@@ -109,8 +109,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.snapshotting:Snapshots.save",
-                "if offset > high_watermark or ",
-                "if ",
+                "if self._captured is not None and self._captured[0] <= high_watermark:",
+                "if self._captured is not None:",
             ),
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.save_snapshot",
@@ -129,9 +129,9 @@ BUGS: Final = (
         "index and data files hold only what is below the HW",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._append_all",
-                "self._unprojected.append((record, at))",
-                "self._projection.project(record, at)",
+                "oncelog_server.runtime.projecting:Projecting.saw",
+                "if at.offset < self._high_watermark and not self._waiting:",
+                "if True:",
             ),
         ),
         {
@@ -178,8 +178,8 @@ BUGS: Final = (
         "I18: a restarted process never continues an epoch",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.lead",
-                'assert epoch > self.journal.last_epoch, "an epoch is never continued"',
+                "oncelog_server.runtime.driver:Driver.reach",
+                'assert aim.epoch > self.journal.last_epoch, "an epoch is never continued"',
                 "pass",
             ),
         ),

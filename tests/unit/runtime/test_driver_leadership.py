@@ -155,11 +155,6 @@ def test_who_waits_for_the_next_advance_hears_of_the_step_down() -> None:
 
 
 def test_a_later_leadership_begins_when_nothing_of_the_last_one_runs() -> None:
-    class Slow(Quiet):
-        async def stop(self) -> None:
-            await asyncio.sleep(1)
-            self.stopped = True
-
     async def tell(bench: Bench) -> None:
         slow = Slow()
         bench.driver._make_outbox = lambda of: slow
@@ -171,6 +166,80 @@ def test_a_later_leadership_begins_when_nothing_of_the_last_one_runs() -> None:
         await leading
         assert slow.stopped
         assert bench.driver.machine.epoch == 2
+
+    story(tell)
+
+
+class Slow(Quiet):
+    """Takes a second to stop."""
+
+    async def stop(self) -> None:
+        await asyncio.sleep(1)
+        self.stopped = True
+
+
+def test_i18_who_is_deposed_before_it_began_to_lead_does_not_lead() -> None:
+    async def tell(bench: Bench) -> None:
+        bench.driver._make_outbox = lambda of: Slow()
+        await bench.lead(1)
+        bench.driver.step_down("a later epoch was granted")
+        leading = asyncio.ensure_future(bench.driver.lead(2))
+        await asyncio.sleep(0.5)
+        bench.driver.step_down("deposed")
+        await leading
+        await asyncio.sleep(5)
+        assert bench.driver.standing is Standing.STANDBY, "it was told to step down"
+        assert bench.driver.journal.last_epoch == 1
+
+    story(tell)
+
+
+def test_i18_of_two_epochs_that_wait_for_the_end_of_a_third_the_later_is_led() -> None:
+    async def tell(bench: Bench) -> None:
+        bench.driver._make_outbox = lambda of: Slow()
+        await bench.lead(1)
+        bench.driver.step_down("a later epoch was granted")
+        earlier = asyncio.ensure_future(bench.driver.lead(2))
+        await asyncio.sleep(0.2)
+        bench.driver.step_down("deposed")
+        later = asyncio.ensure_future(bench.driver.lead(3))
+        await asyncio.sleep(5)
+        await asyncio.gather(earlier, later)
+        assert bench.driver.standing is Standing.READY
+        assert bench.driver.epoch == bench.driver.machine.epoch == 3
+        assert bench.driver.journal.end_of_epoch(2)[0] == 1, "nobody led 2"
+
+    story(tell)
+
+
+def test_who_waits_for_the_end_of_a_leadership_takes_nothing_from_the_next() -> None:
+    async def tell(bench: Bench) -> None:
+        bench.driver._make_outbox = lambda of: Slow()
+        await bench.lead(1)
+        bench.driver.step_down("a later epoch was granted")
+        leading = asyncio.ensure_future(bench.driver.lead(2))
+        await asyncio.sleep(0)
+        await bench.driver.closed()
+        await leading
+        await asyncio.sleep(5)
+        assert bench.driver.machine is not None
+        assert await bench.driver.submit(Add(1)) == 1
+
+    story(tell)
+
+
+def test_who_gives_up_waiting_for_the_end_of_a_leadership_does_not_stop_it_from_ending() -> None:
+    async def tell(bench: Bench) -> None:
+        slow = Slow()
+        bench.driver._make_outbox = lambda of: slow
+        await bench.lead(1)
+        bench.driver.step_down("a later epoch was granted")
+        leading = asyncio.ensure_future(bench.driver.lead(2))
+        await asyncio.sleep(0.5)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        await bench.driver.closed()
+        assert slow.stopped
 
     story(tell)
 

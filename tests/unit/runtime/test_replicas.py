@@ -85,6 +85,22 @@ def test_i19_a_control_journal_skips_offsets_once_after_an_unclean_election() ->
     story(tell)
 
 
+def test_i18_a_grant_and_the_loss_of_it_are_obeyed_in_the_order_in_which_etcd_said_them() -> None:
+    """Both come in one turn of the loop, before anything that they start has run."""
+
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        leading = shelf.replicas.lead_epoch(PARTITION, 2, unclean_epoch=0)
+        shelf.replicas.deposed(PARTITION)
+        await leading
+        await asyncio.sleep(1)
+        with pytest.raises(NotLeader):
+            shelf.replicas.lead(PARTITION)
+        assert shelf.replicas._drivers[PARTITION].journal.last_epoch == 1
+
+    story(tell)
+
+
 def test_topics_of_users_never_skip() -> None:
     async def tell(shelf: Shelf) -> None:
         shelf.role.control_topic = None
