@@ -37,6 +37,7 @@ from oncelog_server.core.ids import Incarnation, PartitionId
 from oncelog_server.core.machine import EpochStart, Tick
 from oncelog_server.core.ports import Clock, Outbox, Reporter
 from oncelog_server.core.role import Role
+from oncelog_server.runtime import vital
 from oncelog_server.runtime.projecting import Projecting
 from oncelog_server.runtime.replication.high_watermark import HighWatermark
 from oncelog_server.runtime.replies import Replies
@@ -44,6 +45,7 @@ from oncelog_server.runtime.snapshotting import Snapshots, too_many_slots
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import DiskFull, Loading, NotLeader
 
 # Frames that are replayed before the loop gets a turn.
@@ -90,6 +92,8 @@ class Surroundings:
     snapshot_every_bytes: int
     # A replica could not write, or is damaged: resign it.
     failed: Callable[[PartitionId, Exception], None]
+    # What happened must end the process: a bug that leaves a state which nobody knows.
+    fatal: Fatal
 
 
 class Driver:
@@ -268,7 +272,7 @@ class Driver:
         self._projecting.drop()
         self._snapshots.drop()
         self._notify_advanced()
-        self._closing = asyncio.get_running_loop().create_task(self._close(outbox))
+        self._closing = vital.spawn(self._close(outbox), self._around.fatal)
 
     async def _close(self, outbox: Outbox | None) -> None:
         if outbox is not None:
@@ -329,9 +333,23 @@ class Driver:
             self._outbox.wake()
 
     def _append_all(self, records: Sequence[Any]) -> None:
+        failpoints.reach("driver.append.before")
+        start = self.journal.log_end
+        try:
+            appended_bytes = self._apply_all(records)
+        except Exception as error:
+            if self.journal.log_end != start:
+                self._break(error)
+            raise
+        self._hand_to_disk(appended_bytes)
+        failpoints.reach("driver.append.after")
+        if self._snapshots.is_due:
+            self._capture_snapshot()
+
+    def _apply_all(self, records: Sequence[Any]) -> int:
+        """How many bytes of frames they are."""
         wall_ms = self._around.clock.now().wall_ms
         codec, journal, machine = self._role.codec, self.journal, self.machine
-        failpoints.reach("driver.append.before")
         appended_bytes = 0
         for record in records:
             frame = codec.encode(record)
@@ -340,10 +358,22 @@ class Driver:
             machine.apply(record, at)
             self._snapshots.appended(len(frame.payload))
             self._projecting.saw(record, at)
-        self._hand_to_disk(appended_bytes)
-        failpoints.reach("driver.append.after")
-        if self._snapshots.is_due:
-            self._capture_snapshot()
+        return appended_bytes
+
+    def _break(self, error: Exception) -> None:
+        """A decision was carried out in part. What the machine is now nobody knows, so none of it
+        may reach the disk, and the process ends (STYLE, rule 17)."""
+        self.journal.mark_failed()
+        self.standing = Standing.FAILED
+        self._around.reporter.event(
+            "a record could not be applied, the process ends",
+            level="error",
+            partition=str(self.partition),
+            epoch=self._epoch,
+            error=repr(error),
+        )
+        self._drop_leadership("a record could not be applied")
+        self._around.fatal(error)
 
     def _hand_to_disk(self, appended_bytes: int) -> None:
         epoch = self._epoch

@@ -30,6 +30,7 @@ from oncelog_server.core.ports import (
 from oncelog_server.core.role import Role, RoleEnv
 from oncelog_server.core.roles import role_of
 from oncelog_server.runtime.access.guard import Guard
+from oncelog_server.runtime import vital
 from oncelog_server.runtime.driver import Driver, Surroundings
 from oncelog_server.runtime.etcd.access_store import EtcdAccess
 from oncelog_server.runtime.etcd.access_view import ACCESS
@@ -165,10 +166,10 @@ class Node:
         )
         record = await identity.join(ClusterSettings(lease_ms=self._limits.lease_ms))
         self._view = ClusterView(
-            outside.etcd, cluster_id=record.cluster_id, guard=identity, on_refused=self._fail
+            outside.etcd, cluster_id=record.cluster_id, guard=identity, on_fatal=self._fail
         )
         await self._view.start()
-        self._commit = GroupCommit(outside.disk, on_commit=self._committed)
+        self._commit = GroupCommit(outside.disk, on_commit=self._committed, on_fatal=self._fail)
         self._free_space.watch(self._commit)
         self._assemble(self._view, self._commit)
         self._instruct_guard(self._view)
@@ -198,6 +199,7 @@ class Node:
             reporter=outside.reporter,
             renewals=outside.renewals,
             now_ms=self._steady_ms(),
+            on_fatal=self._fail,
         )
         await self._membership.start(previous_boot_id=identity.previous_boot_id)
         await identity.remember_boot(self.boot_id)
@@ -214,7 +216,7 @@ class Node:
             self._membership,
             host=self,
             reporter=outside.reporter,
-            on_refused=self._fail,
+            on_fatal=self._fail,
         )
         await self._elections.start()
         view.on_change(self._view_changed)
@@ -304,6 +306,7 @@ class Node:
                 offload=outside.offload,
                 snapshot_every_bytes=self._limits.snapshot_every_bytes,
                 failed=self._replica_failed,
+                fatal=self._fail,
             )
             replicas = RoleReplicas(
                 role,
@@ -491,15 +494,10 @@ class Node:
         return lambda: self._outside.clock.now().monotonic_ms
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
         """A task that fails for a local reason ends the process; it is never a reply."""
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+        task = vital.spawn(work, self._fail)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def _load_node_id(disk: Disk, random_bytes: Callable[[int], bytes]) -> str:

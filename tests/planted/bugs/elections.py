@@ -29,7 +29,7 @@ BUGS: Final = (
         "I18: a thread of its own renews, by the same rule",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._renew_in_a_thread",
+                "oncelog_server.runtime.etcd.lease:Membership._renew",
                 "self._deadline(sent_ms)",
                 "self._deadline(self._now_ms())",
             ),
@@ -80,7 +80,7 @@ BUGS: Final = (
         "a lease that etcd ended is lost at once, not at its deadline",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._renew_in_a_thread",
+                "oncelog_server.runtime.etcd.lease:Membership._renew",
                 "loop.call_soon_threadsafe(self._lose, held)",
                 "pass",
             ),

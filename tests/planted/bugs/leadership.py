@@ -215,6 +215,29 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "half-a-process",
+        "I29: what a process must do all its life ends it where it fails",
+        (Edit("oncelog_server.runtime.vital:watch", "fatal(error)", "pass"),),
+        {
+            unit("etcd/test_vital", test): "== [Bug]"
+            for test in (
+                "test_a_round_of_elections_that_fails_ends_the_process",
+                "test_a_change_of_the_view_that_nobody_can_take_ends_the_process",
+            )
+        },
+    ),
+    Bug(
+        "half-applied-decision-kept",
+        "I35: an apply that fails ends the process, and nothing of it is on the disk",
+        (Edit("oncelog_server.runtime.driver:Driver._append_all", "self._break(error)", "pass"),),
+        {
+            unit(
+                "runtime/test_driver",
+                "test_i35_an_apply_that_fails_ends_the_process_and_leaves_nothing_of_itself",
+            ): "== [ZeroDivisionError]"
+        },
+    ),
+    Bug(
         "machine-outlives-its-epoch",
         "§4: who steps down drops the machine and reloads",
         (Edit("oncelog_server.runtime.driver:Driver._close", "self.machine = None", "pass"),),

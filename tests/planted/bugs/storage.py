@@ -496,7 +496,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.commit:GroupCommit._commit",
-                'failure = OSError(EIO, f"commit failed: {error!r}")',
+                'failure = _as_failure(error, "commit failed")',
                 "failure = None",
             ),
         ),
@@ -505,6 +505,23 @@ BUGS: Final = (
                 "storage/test_commit",
                 "test_i25_a_commit_that_fails_for_any_reason_has_not_happened",
             ): "the bytes are in doubt"
+        },
+    ),
+    Bug(
+        "one-journal-stops-the-node",
+        "§4: a journal that fails, in whatever way, stops no other",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.commit:GroupCommit._commit_all",
+                "except Exception as not_taken:",
+                "except OSError as not_taken:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_commit",
+                "test_a_journal_that_fails_in_a_way_of_its_own_stops_no_other",
+            ): "the others go on"
         },
     ),
     Bug(

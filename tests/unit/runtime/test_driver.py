@@ -277,6 +277,38 @@ def test_i35_a_restart_from_a_snapshot_gives_the_live_state() -> None:
     story(tell)
 
 
+def test_i35_an_apply_that_fails_ends_the_process_and_leaves_nothing_of_itself() -> None:
+    """It was an INTERNAL for its caller, and the machine, half changed, went on."""
+
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        await bench.driver.submit(Add(1))
+        machine = bench.driver.machine
+        apply = machine.apply
+
+        def broken(record: object, at: object) -> None:
+            machine.total += 1_000
+            raise ZeroDivisionError("a bug")
+
+        machine.apply = broken
+        before = bench.driver.submit(Add(0))
+        with pytest.raises(ZeroDivisionError):
+            bench.driver.submit(Add(10))
+        machine.apply = apply
+        assert [type(error) for error in bench.fatal] == [ZeroDivisionError]
+        assert await before == 1
+        with pytest.raises(NotLeader):
+            bench.driver.submit(Add(0))
+        # A clean stop follows.
+        await bench.driver.checkpoint()
+        await bench.driver.closed()
+        after = bench.lose_power()
+        await after.lead(2)
+        assert after.driver.machine.total == 1, "what could not be applied is not in the log"
+
+    story(tell)
+
+
 def test_projections_see_durable_records_in_order() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead()

@@ -244,6 +244,21 @@ def test_who_gives_up_waiting_for_the_end_of_a_leadership_does_not_stop_it_from_
     story(tell)
 
 
+def test_a_leadership_that_cannot_end_ends_the_process() -> None:
+    class Broken(Quiet):
+        async def stop(self) -> None:
+            raise ZeroDivisionError("a bug")
+
+    async def tell(bench: Bench) -> None:
+        bench.driver._make_outbox = lambda of: Broken()
+        await bench.lead(1)
+        bench.driver.step_down("deposed")
+        await asyncio.sleep(1)
+        assert [type(error) for error in bench.fatal] == [ZeroDivisionError]
+
+    story(tell)
+
+
 def test_a_snapshot_that_is_being_written_is_waited_for() -> None:
     async def tell(bench: Bench) -> None:
         written: list[bool] = []

@@ -33,10 +33,12 @@ from oncelog_server.core.ports import (
     TopicInfo,
     WatchEvent,
 )
+from oncelog_server.runtime import vital
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.access_view import ACCESS, AccessView
 from oncelog_server.runtime.etcd.keys import PartitionState
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import Unavailable
 
 PROBE_MS: Final = 1_000
@@ -94,13 +96,13 @@ class ClusterView:
         *,
         cluster_id: bytes,
         guard: Guard | None = None,
-        on_refused: Callable[[EtcdRefused], None] | None = None,
+        on_fatal: Fatal = vital.complain,
     ) -> None:
         self.cluster_id = cluster_id
         self.revision = 0
         self._etcd = etcd
         self._guard = guard
-        self._on_refused = on_refused
+        self._on_fatal = on_fatal
         self._reachable = False
         self._values: dict[str, tuple[bytes, int]] = {}
         self._nodes: dict[str, NodeInfo] = {}
@@ -232,8 +234,9 @@ class ClusterView:
                 await self._list_until_answered()
         except TimeoutError as error:
             raise EtcdUnavailable(f"etcd gave no answer in {timeout_ms} ms") from error
-        spawn = asyncio.get_running_loop().create_task
-        self._tasks = [spawn(self._follow()), spawn(self._probe())]
+        self._tasks = [
+            vital.spawn(work, self._on_fatal) for work in (self._follow(), self._probe())
+        ]
 
     async def stop(self) -> None:
         for task in self._tasks:
@@ -269,8 +272,8 @@ class ClusterView:
             await asyncio.sleep(PROBE_MS / 1000)
 
     def _refuse_or_wait(self, error: EtcdUnavailable) -> None:
-        if isinstance(error, EtcdRefused) and self._on_refused is not None:
-            self._on_refused(error)
+        if isinstance(error, EtcdRefused):
+            self._on_fatal(error)
 
     async def _list_until_answered(self) -> None:
         while True:
