@@ -39,6 +39,7 @@ from oncelog_server.core.ports import Clock, Outbox, Reporter
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.projecting import Projecting
+from oncelog_server.runtime.readers import Readers
 from oncelog_server.runtime.replication.high_watermark import HighWatermark
 from oncelog_server.runtime.replies import Replies
 from oncelog_server.runtime.snapshotting import Snapshots, too_many_slots
@@ -122,6 +123,7 @@ class Driver:
         self._hw = HighWatermark(own=Incarnation(journal.incarnation), counted=(), epoch_start=0)
         self._replies = Replies(partition, around.lease_valid)
         self._projecting = Projecting()
+        self._readers = Readers(partition)
         self._advanced: asyncio.Future[None] | None = None
         self._snapshots = Snapshots(
             partition,
@@ -482,9 +484,22 @@ class Driver:
         await self._around.offload(self.journal.abandon_unsynced)
         self.standing = Standing.STANDBY
 
+    async def put_away(self) -> None:
+        """Its partition is deleted: answers nobody any more, and closes the journal when all who
+        use its files are done."""
+        self.step_down("topic deleted")
+        await self.closed()
+        await self._around.commit.leave(self.journal)
+        await self._readers.leave()
+        self.journal.close()
+
+    # -------------------------------------------------------------------------------------- reads
+
     async def read(self, from_offset: int, max_bytes: int, *, below: int) -> list[StoredFrame]:
-        return await self.journal.read(from_offset, max_bytes, below=min(below, self._hw.value))
+        with self._readers:
+            return await self.journal.read(from_offset, max_bytes, below=min(below, self._hw.value))
 
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
         assert not offsets or max(offsets) < self._hw.value, "nothing above the HW is served (I27)"
-        return await self.journal.read_frames(offsets)
+        with self._readers:
+            return await self.journal.read_frames(offsets)

@@ -3,12 +3,14 @@
 Invariants:
   * a journal is opened once per process, before its partition is a candidate in an election;
   * a replica that could not be opened (damage) or written is no candidate, and is named in the log;
-  * nothing is deleted: a replica that etcd no longer knows moves to `orphans/`.
+  * nothing is deleted: a replica that etcd no longer knows moves to `orphans/`, and is not opened
+    again; one that is being opened is moved when it is.
 """
 
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
@@ -65,7 +67,9 @@ class RoleReplicas:
         self._drivers: dict[PartitionId, Driver] = {}
         # What `replica.json` of each says.
         self._records: dict[PartitionId, ReplicaRecord] = {}
-        # One writer of those files at a time.
+        # A replica is either being opened or being put aside.
+        self._doors: defaultdict[PartitionId, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # One writer of `replica.json` at a time.
         self._remembering = asyncio.Lock()
 
     # ------------------------------------------------------------------------- what services use
@@ -118,13 +122,16 @@ class RoleReplicas:
 
     async def prepare(self, partition: PartitionId) -> Prepared:
         """Opens the replica: its incarnation may stand in an election. Raises JournalDamaged,
-        OSError."""
-        driver = self._drivers.get(partition)
-        if driver is None:
-            driver = await self._open(partition)
-        if driver.standing is Standing.FAILED:
-            await driver.recover_from_failure()
-        return Prepared(driver.journal.incarnation, driver.journal.last_epoch)
+        OSError; UnknownPartition where it was deleted meanwhile."""
+        async with self._doors[partition]:
+            if self._directory.partition(partition) is None:
+                raise UnknownPartition(f"partition {partition} was deleted")
+            driver = self._drivers.get(partition)
+            if driver is None:
+                driver = await self._open(partition)
+            if driver.standing is Standing.FAILED:
+                await driver.recover_from_failure()
+            return Prepared(driver.journal.incarnation, driver.journal.last_epoch)
 
     async def _open(self, partition: PartitionId) -> Driver:
         opened: list[Journal] = []
@@ -215,17 +222,30 @@ class RoleReplicas:
         if driver is not None:
             driver.step_down("deposed")
 
-    async def deleted(self, partition: PartitionId) -> None:
-        """etcd no longer knows it: put it aside."""
-        driver = self._drivers.pop(partition, None)
-        self._records.pop(partition, None)
-        if driver is not None:
-            driver.step_down("topic deleted")
-            await driver.closed()
-            await self._around.commit.leave(driver.journal)
-            driver.journal.close()
-        self._around.reporter.forget("partition", str(partition))
-        put_aside(self._disk, directory_of(partition))
+    def deleted(self, partition: PartitionId) -> Coroutine[Any, Any, None]:
+        """etcd no longer knows it: it is led no more from this very turn. Run what this gives, to
+        put it aside."""
+        self.deposed(partition)
+        return self._put_aside(partition)
+
+    async def _put_aside(self, partition: PartitionId) -> None:
+        async with self._doors[partition]:
+            driver = self._drivers.pop(partition, None)
+            self._records.pop(partition, None)
+            if driver is not None:
+                await driver.put_away()
+            self._around.reporter.forget("partition", str(partition))
+            try:
+                await self._around.offload(lambda: put_aside(self._disk, directory_of(partition)))
+            except OSError as error:
+                # The next start does it.
+                self._around.reporter.event(
+                    "replica not put aside",
+                    level="warning",
+                    partition=str(partition),
+                    error=str(error),
+                )
+        self._doors.pop(partition, None)
 
     def synced_end(self, partition: PartitionId) -> int:
         """What an unclean election keeps."""

@@ -462,12 +462,29 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "closed-under-a-reader",
+        "I31: a partition is put aside when its readers are done, and later ones hear why",
+        (
+            Edit(
+                "oncelog_server.runtime.driver:Driver.put_away",
+                "await self._readers.leave()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas",
+                "test_i31_who_reads_while_the_partition_is_deleted_gets_an_error_with_a_name",
+            ): "no other error",
+        },
+    ),
+    Bug(
         "moved-under-a-commit",
         "I25: a deletion fails no commit of others",
         (
             Edit(
-                "oncelog_server.runtime.replicas:RoleReplicas.deleted",
-                "await self._around.commit.leave(driver.journal)",
+                "oncelog_server.runtime.driver:Driver.put_away",
+                "await self._around.commit.leave(self.journal)",
                 "pass",
             ),
         ),
