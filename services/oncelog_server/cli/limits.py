@@ -31,7 +31,7 @@ from oncelog_server.partition_leader import config as leader_config
 from oncelog_server.partition_leader import damage, exposures
 from oncelog_server.runtime.access import audit, quotas
 from oncelog_server.runtime.config import help_of
-from oncelog_server.runtime.etcd import access_store, topics
+from oncelog_server.runtime.etcd import access_store, deletions, topics
 from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc import limits as rpc_limits
 from oncelog_server.runtime.storage import slots
@@ -167,6 +167,12 @@ _PROCESS: Final = Section(
             audit.LINES_WAITING_MAX,
             "Lines of the audit log that its disk has not taken yet.",
             "is lost, and counted",
+        ),
+        _limit(
+            "deletions_remembered",
+            deletions.DELETIONS_REMEMBERED,
+            "Deleted topics that etcd need not be asked about again.",
+            FORGETS,
         ),
         _limit(
             "error_message_bytes",

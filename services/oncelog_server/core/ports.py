@@ -6,7 +6,7 @@ Roles import nothing of `runtime/`: they are given these.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from oncelog_server.core.access import Pattern, Rule
@@ -289,6 +289,11 @@ class Directory(Protocol):
     async def is_gone(self, topic_id: TopicId) -> bool:
         """True only if etcd says, by a linearizable read, that the topic was deleted. Raises
         Unavailable where etcd does not answer."""
+        ...
+
+    async def gone(self, topic_ids: Collection[TopicId], *, timeout_ms: int) -> Collection[TopicId]:
+        """Those of them of which etcd says in time what `is_gone` asks. Of others nothing is known:
+        they are not in it."""
         ...
 
     def etcd_status(self) -> tuple[int, bool]:

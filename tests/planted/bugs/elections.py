@@ -272,4 +272,21 @@ BUGS: Final = (
             ): "assert 2 == 3"
         },
     ),
+    Bug(
+        "gone-by-an-older-read",
+        "I1: a read that was sent before the question says nothing of what was made meanwhile",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.deletions:Deletions._read_all",
+                "asked, self._asked = self._asked, {}\n                await self._answer(asked)",
+                "await self._answer(self._asked)\n                self._asked = {}",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_directory",
+                "test_i1_nobody_is_told_gone_by_a_read_that_was_sent_before_he_asked",
+            ): "assert not True",
+        },
+    ),
 )

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     BootId,
     PartitionId,
+    TopicId,
 )
 from oncelog_server.core.machine import Instant
 from oncelog_server.core.ports import Address, PartitionInfo
@@ -83,6 +84,9 @@ class FakeDirectory:
 
     def partition(self, partition: PartitionId) -> PartitionInfo | None:
         return PartitionInfo(partition, ["n"], ["ab"], self.leader_of(partition), 9)
+
+    async def gone(self, topic_ids: Collection[TopicId], *, timeout_ms: int) -> set[TopicId]:
+        return set()
 
 
 class FakeClock:

@@ -7,7 +7,7 @@ stays while `hold` is set, and moves by `sync`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,7 +166,7 @@ class FakeDirectory:
     cluster_id: bytes = b"c" * 16
     by_name: dict[str, TopicInfo] = field(default_factory=lambda: {TOPIC.name: TOPIC})
     coordinators: dict[int, Address] = field(default_factory=dict)
-    gone: set[bytes] = field(default_factory=set)
+    gone_ids: set[bytes] = field(default_factory=set)
     etcd_reachable: bool = True
 
     def leader_of(self, partition: PartitionId) -> Address | None:
@@ -192,7 +192,10 @@ class FakeDirectory:
     async def is_gone(self, topic_id: TopicId) -> bool:
         if not self.etcd_reachable:
             raise Unavailable("etcd does not answer")
-        return topic_id in self.gone
+        return topic_id in self.gone_ids
+
+    async def gone(self, topic_ids: Collection[TopicId], *, timeout_ms: int) -> set[TopicId]:
+        return set(topic_ids) & self.gone_ids if self.etcd_reachable else set()
 
     def etcd_status(self) -> tuple[int, bool]:
         return 1, True

@@ -56,6 +56,9 @@ class OneNode:
     async def is_gone(self, topic_id: Any) -> Any:
         return False
 
+    async def gone(self, topic_ids: Any, *, timeout_ms: int) -> Any:
+        return set()
+
     def etcd_status(self) -> Any:
         return 42, True
 

@@ -13,7 +13,7 @@ Invariant: the revision of the picture never goes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from oncelog_server.core.ids import (
@@ -36,10 +36,10 @@ from oncelog_server.core.ports import (
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.access_view import ACCESS, AccessView
+from oncelog_server.runtime.etcd.deletions import Deletions
 from oncelog_server.runtime.etcd.keys import PartitionState
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.vital import Fatal
-from oncelogpb.errors import Unavailable
 
 PROBE_MS: Final = 1_000
 RETRY_MS: Final = 200
@@ -108,6 +108,7 @@ class ClusterView:
         self._nodes: dict[str, NodeInfo] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._names: dict[TopicId, str] = {}
+        self._deletions = Deletions(etcd, self._names.get, on_fatal)
         self._partitions: dict[PartitionId, Entry] = {}
         self._creating: dict[str, TopicId] = {}
         # Who may do what.
@@ -152,15 +153,20 @@ class ClusterView:
         known = self.topic_by_id(topic_id)
         if known is not None and known.name in CONTROL_TOPICS:
             return False
-        try:
-            if known is not None:
-                found, _ = await self._etcd.get(keys.topic_key(known.name))
-                standing = [] if found is None else [found]
-            else:
-                standing, _ = await self._etcd.range(keys.TOPICS)
-        except EtcdUnavailable as error:
-            raise Unavailable(f"cannot ask etcd whether a topic was deleted: {error}") from error
-        return all(_topic(kv.key, kv.value).topic_id != topic_id for kv in standing)
+        return await self._deletions.is_gone(topic_id)
+
+    async def gone(self, topic_ids: Collection[TopicId], *, timeout_ms: int) -> set[TopicId]:
+        """See the port."""
+        if not topic_ids:
+            return set()
+        asking = {
+            asyncio.ensure_future(self.is_gone(topic_id)): topic_id
+            for topic_id in sorted(topic_ids)
+        }
+        done, late = await asyncio.wait(asking, timeout=timeout_ms / 1000)
+        for one in late:
+            one.cancel()
+        return {asking[one] for one in done if one.exception() is None and one.result()}
 
     def etcd_status(self) -> tuple[int, bool]:
         return self.revision, self._reachable
@@ -239,6 +245,7 @@ class ClusterView:
         ]
 
     async def stop(self) -> None:
+        await self._deletions.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
