@@ -368,6 +368,10 @@ class PartitionMachine:
 
     # ------------------------------------------------------------------------- check and snapshots
 
+    @property
+    def is_at_rest(self) -> bool:
+        return not (self.pending.open or self._questions.held)
+
     def check(self) -> None:
         self.committed.check(self.next_offset)
         self.pending.check(self.next_offset)

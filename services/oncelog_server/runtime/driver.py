@@ -53,6 +53,9 @@ from oncelogpb.errors import DiskFull, Loading, NotLeader
 REPLAY_SLICE: Final = 2_000
 # A control journal skips so many offsets after an unclean election, so that no TxId repeats (§5).
 UNCLEAN_SKIP: Final = 1 << 32
+# A replica rests when it had nothing to do for so many ticks: long enough for its outbox to look
+# once more, and for its synced end to be noted.
+REST_AFTER_TICKS: Final = 20
 # Turns of the loop from a reply that is released to its message in the transport: the handler, the
 # stream's writer. What is owed goes out behind it, for only the answer is waited for.
 TURNS_TO_ANSWER: Final = 2
@@ -136,6 +139,8 @@ class Driver:
         self._closing: asyncio.Task[None] | None = None
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
+        # Ticks in a row at which there was nothing to do.
+        self._quiet_ticks = 0
 
     # ------------------------------------------------------------------------------ what it shows
 
@@ -309,16 +314,33 @@ class Driver:
         return self._replies.park(decision, end=self.journal.log_end, high_watermark=self._hw.value)
 
     def signal(self, signal: object) -> None:
-        if self.machine is not None:
-            self.machine.seen(signal, self._around.clock.now())
+        machine = self.machine
+        if machine is not None:
+            machine.seen(signal, self._around.clock.now())
+            if not machine.is_at_rest:
+                self._quiet_ticks = 0
+
+    @property
+    def is_at_rest(self) -> bool:
+        """It leads, and there is nothing to do for it or to show of it that is not shown."""
+        return self._quiet_ticks > REST_AFTER_TICKS
+
+    def _is_quiet(self) -> bool:
+        return bool(
+            self.machine.is_at_rest
+            and self._hw.value == self.journal.log_end
+            and self.journal.is_noted
+            and not self._snapshots.are_waiting
+        )
 
     def tick(self) -> None:
-        """Timers are a command. Called every `tick_ms`."""
+        """Timers are a command. Called every `tick_ms`, at rest seldom."""
         if self.standing is not Standing.READY or not self._around.lease_valid():
             return
         decision = self.machine.decide(Tick(), self._around.clock.now())
         if decision.records:
             self._append_all(decision.records)
+        self._quiet_ticks = self._quiet_ticks + 1 if self._is_quiet() else 0
         if self._outbox is not None:
             self._outbox.wake()
 
@@ -336,6 +358,7 @@ class Driver:
 
     def _append_all(self, records: Sequence[Any]) -> None:
         failpoints.reach("driver.append.before")
+        self._quiet_ticks = 0
         start = self.journal.log_end
         try:
             appended_bytes = self._apply_all(records)
@@ -413,6 +436,7 @@ class Driver:
 
     def _become_ready(self) -> None:
         self.standing = Standing.READY
+        self._quiet_ticks = 0
         self._outbox = self._make_outbox(self)
         reporter, name = self._around.reporter, str(self.partition)
         reporter.event("leading", partition=name, epoch=self._epoch, high_watermark=self._hw.value)
@@ -451,10 +475,11 @@ class Driver:
     def _capture_snapshot(self) -> None:
         self._snapshots.capture(self.machine)
 
-    async def checkpoint(self) -> None:
-        """At a clean stop: a snapshot of all that is durable, so the next start replays little."""
+    async def checkpoint(self, *, worth_bytes: int = 0) -> None:
+        """At a clean stop: a snapshot of all that is durable, so the next start replays little.
+        None where that is less than `worth_bytes`."""
         machine = self.machine if self.standing is Standing.READY else None
-        await self._snapshots.checkpoint(machine, self._hw.value)
+        await self._snapshots.checkpoint(machine, self._hw.value, worth_bytes=worth_bytes)
 
     # ----------------------------------------------------------------------------------- failures
 

@@ -239,7 +239,7 @@ class Node:
         if self._commit is not None:
             await self._commit.stop()
         for replicas in self._replicas.values():
-            replicas.close()
+            await replicas.close()
         if self._membership is not None:
             await self._membership.stop()
         if self._view is not None:
@@ -472,10 +472,13 @@ class Node:
         self._free_space.wrote(stats.written_bytes)
 
     def _view_changed(self, changed: frozenset[str]) -> None:
-        topics_changed = any(key.startswith(TOPICS) for key in changed)
+        assert self._view is not None
+        names = [key.removeprefix(TOPICS) for key in changed if key.startswith(TOPICS)]
+        topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
         for replicas in self._replicas.values():
             replicas.wake()
-            if topics_changed:
+            if topics:
+                replicas.topics_changed({topic.topic_id for topic in topics})
                 self._spawn(replicas.remember())
 
     def _lease(self) -> int:

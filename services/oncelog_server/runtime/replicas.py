@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Final
 
 from oncelog_server.core.ids import PartitionId, TopicId
@@ -28,6 +28,13 @@ from oncelog_server.runtime.replica_record import (
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
+
+# A replica at rest is ticked once in so many ticks: for what expires in minutes or days.
+RESTING_TICKS: Final = 100
+# Replicas that are saved, or closed, at once.
+STOPS_AT_ONCE: Final = 8
+# A snapshot at a stop must save the next start so much, for it costs several syncs itself.
+CHECKPOINT_WORTH_BYTES: Final = 16 << 10
 
 PARTITIONS_DIRECTORY: Final = "partitions"
 ORPHANS_DIRECTORY: Final = "orphans"
@@ -69,7 +76,10 @@ class RoleReplicas:
         self._records: dict[PartitionId, ReplicaRecord] = {}
         # A replica is either being opened or being put aside.
         self._doors: defaultdict[PartitionId, asyncio.Lock] = defaultdict(asyncio.Lock)
-        # One writer of `replica.json` at a time.
+        self._ticks = 0
+        # Partitions whose `replica.json` may say too little.
+        self._unwritten: set[PartitionId] = set()
+        # One writer of those files at a time.
         self._remembering = asyncio.Lock()
 
     # ------------------------------------------------------------------------- what services use
@@ -180,17 +190,27 @@ class RoleReplicas:
             driver.step_down("its journal cannot be replayed")
             self._around.failed(partition, error)
             return
-        async with self._remembering:
-            await self._remember(partition, driver)
+        self._unwritten.add(partition)
+        await self.remember()
+
+    def topics_changed(self, topic_ids: Collection[TopicId]) -> None:
+        """What the directories of their replicas say may be out of date. Then call `remember`."""
+        self._unwritten |= {
+            partition for partition in self._drivers if partition.topic_id in topic_ids
+        }
 
     async def remember(self) -> None:
-        """Writes down, for `oncelog cluster recover`, what changed about the replicas led here."""
+        """Writes down, for `oncelog cluster recover`, what changed about the replicas led here, and
+        what could not be written before."""
         async with self._remembering:
-            for partition, driver in sorted(self._drivers.items()):
-                await self._remember(partition, driver)
+            for partition in sorted(self._unwritten):
+                self._unwritten.discard(partition)
+                if (driver := self._drivers.get(partition)) is not None:
+                    await self._remember(partition, driver)
 
     async def _remember(self, partition: PartitionId, driver: Driver) -> None:
         if driver.standing not in (Standing.LOADING, Standing.READY):
+            # The next election writes it.
             return
         record = make_record(
             partition,
@@ -207,6 +227,7 @@ class RoleReplicas:
             )
         except OSError as error:
             # The older record is true as well. It is tried again each second.
+            self._unwritten.add(partition)
             self._around.reporter.event(
                 "replica record not written",
                 level="warning",
@@ -254,23 +275,28 @@ class RoleReplicas:
     # --------------------------------------------------------------------------------- the ticker
 
     def tick(self) -> None:
-        for driver in self.led():
-            driver.tick()
+        self._ticks += 1
+        for number, driver in enumerate(list(self._drivers.values())):
+            # Those at rest in turn, so that no tick has all of them.
+            if not driver.is_at_rest or (self._ticks + number) % RESTING_TICKS == 0:
+                driver.tick()
 
     def wake(self) -> None:
-        for driver in self.led():
-            driver.wake()
+        """Something changed in etcd. Who rests waits for nobody."""
+        for driver in list(self._drivers.values()):
+            if not driver.is_at_rest:
+                driver.wake()
 
     def note_synced_ends(self) -> None:
         """About every second: what others may count on (design: "Unfit replicas")."""
-        for _, driver in sorted(self._drivers.items()):
-            driver.journal.note_synced_end()
-            driver.report()
+        for driver in list(self._drivers.values()):
+            if not driver.is_at_rest:
+                driver.journal.note_synced_end()
+                driver.report()
 
     async def checkpoint(self) -> None:
         """At a clean stop: snapshots, so that the next start replays little."""
-        for _, driver in sorted(self._drivers.items()):
-            await driver.checkpoint()
+        await self._each(lambda driver: driver.checkpoint(worth_bytes=CHECKPOINT_WORTH_BYTES))
 
     async def step_down(self) -> None:
         """Leads nothing more. Afterwards nothing is appended."""
@@ -279,11 +305,20 @@ class RoleReplicas:
         for _, driver in sorted(self._drivers.items()):
             await driver.closed()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Closes every journal. Nothing may be on its way to the disk."""
-        for _, driver in sorted(self._drivers.items()):
-            driver.journal.close()
+        await self._each(lambda driver: self._around.offload(driver.journal.close))
         self._drivers.clear()
+
+    async def _each(self, work: Callable[[Driver], Awaitable[None]]) -> None:
+        """Of all replicas, some at a time."""
+        places = asyncio.Semaphore(STOPS_AT_ONCE)
+
+        async def one(driver: Driver) -> None:
+            async with places:
+                await work(driver)
+
+        await asyncio.gather(*(one(driver) for _, driver in sorted(self._drivers.items())))
 
 
 def put_aside(disk: Disk, path: str) -> None:

@@ -115,7 +115,13 @@ class Snapshots:
         """The disk has not taken slots for so long that memory must take no more of them."""
         return self._journal.slots_held > SLOTS_HELD_MAX
 
-    async def checkpoint(self, machine: Any, high_watermark: int) -> None:
+    @property
+    def are_waiting(self) -> bool:
+        """Something is to be written, or is being written."""
+        held = self._journal.slots_held >= SLOTS_WORTH_A_FLUSH
+        return self._captured is not None or self._saving is not None or held
+
+    async def checkpoint(self, machine: Any, high_watermark: int, *, worth_bytes: int) -> None:
         """At a clean stop: all that is durable, so the next start replays little. `machine` is None
         where this replica does not answer."""
         await self.ended()
@@ -123,6 +129,8 @@ class Snapshots:
             (offset, snapshot), self._captured = self._captured, None
             await self._write(offset, snapshot)
         if machine is None or not self._wanted or self._captured is not None:
+            return
+        if self._bytes_since < worth_bytes:
             return
         if high_watermark == self._journal.log_end:
             await self._write(high_watermark, machine.snapshot())

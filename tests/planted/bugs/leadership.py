@@ -495,4 +495,19 @@ BUGS: Final = (
             ): "it was moved under a commit"
         },
     ),
+    Bug(
+        "at-rest-for-ever",
+        "I30, §4: who has work again is ticked again, or its transactions outlive their time",
+        (
+            Edit(
+                "oncelog_server.runtime.driver:Driver._append_all", "self._quiet_ticks = 0", "pass"
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_resting",
+                "test_who_is_at_rest_is_ticked_seldom_and_again_when_there_is_work",
+            ): "REST_AFTER_TICKS // 2"
+        },
+    ),
 )

@@ -146,6 +146,7 @@ def test_what_changed_about_a_topic_is_written_down() -> None:
     async def tell(shelf: Shelf) -> None:
         await shelf.granted(1)
         shelf.directory.info = shelf.directory.info._replace(configs={"a": "b"}, version=1)
+        shelf.replicas.topics_changed({PARTITION.topic_id})
         await shelf.replicas.remember()
         record = load_record(shelf.disk, directory_of(PARTITION))
         assert record is not None

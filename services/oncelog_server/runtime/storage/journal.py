@@ -199,13 +199,19 @@ class Journal:
         self._in_flight = {}
         self._failed = True
 
+    @property
+    def is_noted(self) -> bool:
+        """What is synced is noted; or this journal notes nothing any more."""
+        bounds = Bounds(self.log_start, self.synced_end)
+        return self._failed or self._closed or self._synced_end_file.noted == bounds
+
     def note_synced_end(self) -> None:
         """About every second: notes for recovery what is synced. Note and index go to the page
         cache now, so they outlive the process; the note outlives a loss of power after the next
         commit. Where nothing is appended, GroupCommit.wrote makes one."""
-        bounds = Bounds(self.log_start, self.synced_end)
-        if self._failed or self._closed or self._synced_end_file.noted == bounds:
+        if self.is_noted:
             return
+        bounds = Bounds(self.log_start, self.synced_end)
         file, position, chunks = self._pending_note = self._synced_end_file.note(bounds)
         # A disk that fails here fails the commit too, and that is where it counts.
         with contextlib.suppress(OSError):
