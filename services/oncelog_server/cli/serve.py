@@ -7,7 +7,7 @@ import os
 import click
 
 from oncelog_server.cli.examples import examples
-from oncelog_server.cli.failures import CommandFailed, Refused, RefusedEtcd
+from oncelog_server.core.ports import EtcdUnavailable
 from oncelog_server.runtime.config import ConfigError
 from oncelog_server.runtime.node_config import PORTS
 from oncelogpb.errors import OncelogError
@@ -67,7 +67,6 @@ def serve(
     from oncelog_server.cli import compose
     from oncelog_server.cli.settings import ServeSettings
     from oncelog_server.runtime import event_loop
-    from oncelog_server.runtime.etcd.refusal import EtcdRefused
 
     try:
         settings = ServeSettings.make(
@@ -82,12 +81,20 @@ def serve(
         event_loop.run(compose.serve(settings))
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    except EtcdRefused as error:
-        raise RefusedEtcd(str(error)) from error
-    except OncelogError as error:
-        raise Refused(error) from error
-    except OSError as error:
-        raise CommandFailed(f"cannot serve: {error}") from error
+    except (EtcdUnavailable, OncelogError, OSError) as error:
+        raise _failed(error) from error
+
+
+def _failed(error: Exception) -> click.ClickException:
+    # Imported here: what prints failures takes a tenth of a start.
+    from oncelog_server.cli.failures import CommandFailed, Refused, RefusedEtcd
+    from oncelog_server.runtime.etcd.refusal import EtcdRefused
+
+    if isinstance(error, EtcdRefused):
+        return RefusedEtcd(str(error))
+    if isinstance(error, OncelogError):
+        return Refused(error)
+    return CommandFailed(f"cannot serve: {error}")
 
 
 # Flags that are settings by another name.
