@@ -300,6 +300,25 @@ def test_a_journal_that_fails_in_a_way_of_its_own_stops_no_other() -> None:
     play(story())
 
 
+def test_a_commit_that_is_cancelled_leaves_nothing_to_be_taken_for_written() -> None:
+    """A process that ends cancels it; what else of it runs on must not stumble over that."""
+
+    async def story() -> None:
+        scene = Scene(FakeDisk(delay_ms=(10, 10)), count=2)
+        scene.write(0, "a")
+        await asyncio.sleep(0.005)
+        assert scene.commit._running is not None
+        scene.commit._running.cancel()
+        await scene.commit.flush()
+        scene.write(1, "a")
+        await scene.commit.flush()
+        assert scene.told == [(1, 2)]
+        assert scene.journals[0].take_writes()[0] == []
+        assert scene.journals[0].synced_end == 0
+
+    play(story())
+
+
 def test_a_commit_that_breaks_for_all_ends_the_process() -> None:
     async def story() -> None:
         scene = Scene(FakeDisk())

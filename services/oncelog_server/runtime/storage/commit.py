@@ -138,6 +138,11 @@ class GroupCommit:
         self._under_way = ({id(item.journal) for item, _ in taken}, written)
         try:
             error = await self._commit(writes, len(taken))
+        except BaseException:
+            # Cancelled: the process ends, and nobody knows what the disk has.
+            for item, _ in taken:
+                item.journal.mark_failed()
+            raise
         finally:
             self._under_way = None
             written.set_result(None)
