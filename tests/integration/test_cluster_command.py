@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -47,6 +48,10 @@ class Up(Shell):
                 super().__init__(self.said[-1]["bootstrap"])
                 return
         raise AssertionError(f"it did not come up: {self.said} {self._process.communicate()[1]}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def interrupt(self) -> list[dict[str, Any]]:
         """Ctrl-C: what it says until it ends, which it must do well."""
@@ -223,6 +228,40 @@ def test_scripts_tell_nobody_there_from_a_wrong_word() -> None:
     assert json.loads(done.stderr.splitlines()[-1])["error"]["reason"] == "UNAVAILABLE"
     done = subprocess.run([*COMMAND, "topic", "lst"], capture_output=True, text=True, check=False)
     assert done.returncode == WRONG_USAGE
+
+
+def test_i29_a_process_of_up_that_dies_is_started_again(tmp_path: Path) -> None:
+    """The whole of it ended, and took the others along."""
+    with up_over(tmp_path / "data") as up:
+        up.ask("topic", "create", "kept")
+        up.ask("produce", "kept", given="1\n")
+        (pid,) = children_of(up.pid, "partition_leader")
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: children_of(up.pid, "partition_leader") not in ([], [pid]), "a restart")
+        up.ask("produce", "kept", given="2\n")
+        (etcd,) = children_of(up.pid, "--initial-cluster-token")
+        os.kill(etcd, signal.SIGKILL)
+        until(lambda: children_of(up.pid, "--initial-cluster-token") not in ([], [etcd]), "etcd")
+        up.ask("topic", "create", "after", "--partitions", "1")
+        assert sorted(row["value"] for row in up.lines("consume", "kept")) == ["1", "2"]
+        died, etcd_died, *stopped = up.interrupt()
+        assert (died["died"], died["restarts"]) == ("partition_leader", 1)
+        assert "SIGKILL" in died["how"]
+        assert etcd_died["died"] == "etcd"
+        assert all(said["clean"] for said in stopped)
+
+
+def children_of(parent: int, argument: str) -> list[int]:
+    """Processes that `parent` started, and that have this in their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                status = (folder / "stat").read_text().rpartition(")")[2].split()
+                command = (folder / "cmdline").read_text()
+                if int(status[1]) == parent and status[0] != "Z" and argument in command:
+                    found.append(int(folder.name))
+    return found
 
 
 def test_i5_ctrl_c_stops_cleanly_and_a_restart_keeps_everything(tmp_path: Path) -> None:

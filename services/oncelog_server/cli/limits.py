@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 from oncelog import options
 from oncelog._core import batching, routing, sequencing, transaction
 from oncelog.aio import sender
+from oncelog_server.cli import supervision
 from oncelog_server.coordinator import config as coordinator_config
 from oncelog_server.coordinator import deliveries, producers
 from oncelog_server.coordinator import service as coordinator_service
@@ -167,6 +168,12 @@ _PROCESS: Final = Section(
             audit.LINES_WAITING_MAX,
             "Lines of the audit log that its disk has not taken yet.",
             "is lost, and counted",
+        ),
+        _limit(
+            "restarts_max",
+            supervision.RESTARTS_MAX,
+            "`oncelog up`: restarts of one of its processes within a minute.",
+            "`oncelog up` ends",
         ),
         _limit(
             "deletions_remembered",

@@ -1,6 +1,7 @@
 """`oncelog up`: a whole cluster on this machine, for development.
 
     etcd ─► coordinator, partition_leader, offset_manager ─► ready: every group has a leader
+    one of them dies: it is started again (`supervision`)
     Ctrl-C: the services in reverse order, then etcd
 
 A real etcd and real services, each a process with its data below one folder. A second `up` over the
@@ -20,7 +21,7 @@ import click
 
 from oncelog.protocol import Protocol
 from oncelog_server.cli.examples import examples
-from oncelog_server.cli.failures import ETCD_REFUSED, CommandFailed
+from oncelog_server.cli.failures import CommandFailed
 from oncelog_server.cli.folder import (
     DEFAULT_FOLDER,
     ONE_PROCESS,
@@ -29,8 +30,9 @@ from oncelog_server.cli.folder import (
     Ports,
 )
 from oncelog_server.cli.output import error_console, print_json
-from oncelog_server.cli.processes import Service, show_exit
+from oncelog_server.cli.processes import Service
 from oncelog_server.cli.session import json_option
+from oncelog_server.cli.supervision import Child, EtcdChild, ServiceChild, Watch
 from oncelog_server.core.ids import CONTROL_PARTITIONS, partition_of_name
 from oncelog_server.runtime.etcd.embedded import (
     EmbeddedEtcd,
@@ -91,7 +93,8 @@ def up(
     """Run etcd and the three services on this machine, until Ctrl-C.
 
     Needs an etcd (3.6.9 or later) on PATH, or builds one, once. Data stays: `oncelog up` again goes
-    on where it was. Other commands in the same directory find it by themselves.
+    on where it was. Other commands in the same directory find it by themselves. A process that dies
+    is started again, unless it dies too often.
     """
     if ports_from and free_ports:
         raise click.UsageError("--ports-from and --free-ports exclude each other.")
@@ -115,8 +118,9 @@ def up(
         bootstrap = ",".join(service.address for service in services)
         folder.announce(bootstrap)
         say.ready(bootstrap)
+        watch = Watch(_children(services, etcd), say.died)
         while not stop():
-            _require_alive(services, etcd)
+            watch.look()
             time.sleep(LOOK_EVERY_SECONDS)
 
 
@@ -258,22 +262,17 @@ def _group_per_partition() -> list[str]:
 # ----------------------------------------------------------------------------------------- watch
 
 
+def _children(services: list[Service], etcd: EmbeddedEtcd) -> list[Child]:
+    return [EtcdChild(etcd), *map(ServiceChild, services)]
+
+
 def _require_alive(services: list[Service], etcd: EmbeddedEtcd) -> None:
-    """Raises CommandFailed with the last words of who died."""
-    for service in services:
-        if service.exit_code == ETCD_REFUSED:
-            raise CommandFailed(
-                f"{service.name} does not work with the etcd of this folder:\n{service.tail()}\n"
-                "If etcd's data was removed or restored, `oncelog up --recover` rebuilds it from "
-                "the data of the services, which is untouched."
-            )
-        if service.exit_code is not None:
-            raise CommandFailed(
-                f"{service.name} ended by itself ({show_exit(service.exit_code)}). The end of its "
-                f"log, {service.log}:\n{service.tail()}"
-            )
-    if not etcd.alive():
-        raise CommandFailed(f"etcd ended by itself; see its log, {etcd.log_path}")
+    """While it starts: who dies then dies of a setting, mostly. Raises CommandFailed with the last
+    words of who died."""
+    for child in _children(services, etcd):
+        how = child.end()
+        if how is not None:
+            raise CommandFailed(f"{child.name} ended by itself ({how}). {child.last_words()}")
 
 
 def _not_ready(waiting: list[Service], missing: str) -> str:
@@ -335,6 +334,14 @@ class _Said:
         self._say(
             f"ready: {bootstrap} (this machine only, without TLS). Ctrl-C stops it.",
             {"ready": True, "bootstrap": bootstrap},
+        )
+
+    def died(self, name: str, how: str, restarts: int, pause_seconds: float) -> None:
+        when = f"in {pause_seconds:.0f} s" if pause_seconds else "now"
+        self._say(
+            f"{name:<17} ended by itself ({how}); it is started again {when}, for the {restarts}. "
+            "time in a minute",
+            {"died": name, "how": how, "restarts": restarts, "pause_s": pause_seconds},
         )
 
     def stopped(self, name: str, *, clean: bool) -> None:

@@ -94,9 +94,16 @@ def test_a_child_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> No
     assert service._process is not None
     service._process.wait(60)
     with pytest.raises(CommandFailed, match="no-such-command") as failure:
-        up._require_alive([service], etcd=None)  # type: ignore[arg-type]
+        up._require_alive([service], etcd=_Etcd())  # type: ignore[arg-type]
     assert "exit code 2" in str(failure.value)
     assert service.stop()
+
+
+class _Etcd:
+    """Lives."""
+
+    def alive(self) -> bool:
+        return True
 
 
 class _Child:
