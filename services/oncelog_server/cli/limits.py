@@ -22,6 +22,7 @@ from oncelog.aio import sender
 from oncelog_server.cli import supervision
 from oncelog_server.coordinator import config as coordinator_config
 from oncelog_server.coordinator import deliveries, producers
+from oncelog_server.coordinator import listing as coordinator_listing
 from oncelog_server.coordinator import service as coordinator_service
 from oncelog_server.coordinator import state as coordinator_state
 from oncelog_server.coordinator import wire as coordinator_wire
@@ -234,8 +235,14 @@ _COORDINATOR: Final = Section(
         ),
         _limit(
             "(listed_max)",
-            coordinator_service.LISTED_MAX,
+            coordinator_listing.LISTED_MAX,
             "Transactions of one ListTransactions.",
+            "`more` is true",
+        ),
+        _limit(
+            "(listed_bytes_max)",
+            coordinator_listing.LISTED_BYTES_MAX,
+            "Their descriptions, bytes.",
             "`more` is true",
         ),
         _limit(
@@ -359,6 +366,12 @@ _OFFSET_MANAGER: Final = Section(
             offsets_wire.OFFSETS_PER_CALL_MAX,
             "Partitions of one call.",
             TooLarge,
+        ),
+        _limit(
+            "(listed_max)",
+            offsets_wire.LISTED_MAX,
+            "Groups of one ListGroups.",
+            "`more` is true",
         ),
         _limit(
             "(metadata_bytes_max)",

@@ -63,9 +63,7 @@ def offsets() -> None:
 @connected
 def list_(session: Session, prefix: str) -> None:
     """List consumer groups that have offsets."""
-    reply: pb.ListGroupsReply = session.call(
-        "offset_manager.list_groups", pb.ListGroupsRequest(prefix=prefix)
-    )
+    groups, _ = session.listed("offset_manager.list_groups", pb.ListGroupsRequest(prefix=prefix))
     if session.as_json:
         print_json(
             [
@@ -75,7 +73,7 @@ def list_(session: Session, prefix: str) -> None:
                     "pending_partitions": group.pending_partitions,
                     "last_commit": show_time(group.last_commit_time_ms),
                 }
-                for group in reply.groups
+                for group in groups
             ]
         )
         return
@@ -88,7 +86,7 @@ def list_(session: Session, prefix: str) -> None:
                 group.pending_partitions,
                 show_time(group.last_commit_time_ms),
             ]
-            for group in reply.groups
+            for group in groups
         ],
         empty="no groups have committed offsets",
     )

@@ -14,6 +14,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 import click
 
 import oncelog
+from oncelog._core import paging
 from oncelog.options import Tls
 from oncelog.protocol import Protocol
 from oncelog_server.cli import output
@@ -50,6 +51,18 @@ class Session:
     def call(self, method: str, request: Any) -> Any:
         """Raises OncelogError."""
         return self.protocol.call(method, request)
+
+    def listed(self, method: str, request: Any, *, limit: int = 0) -> tuple[list[Any], bool]:
+        """All items of a listing, page by page, or the first `limit` of them; and whether there are
+        more. Raises OncelogError."""
+        items: list[Any] = []
+        while request is not None and not (limit and len(items) >= limit):
+            reply = self.call(method, request)
+            items += getattr(reply, paging.LISTINGS[method].items)
+            request = paging.following(method, request, reply)
+        if not limit:
+            return items, False
+        return items[:limit], request is not None or len(items) > limit
 
     def topic(self, name: str) -> partition_leader_pb2.TopicDescription:
         """As the cluster says now. Raises UnknownTopic."""

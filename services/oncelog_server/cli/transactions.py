@@ -67,18 +67,18 @@ def list_(
         group=group,
         limit=limit,
     )
-    reply: pb.ListTransactionsReply = session.call("coordinator.list_transactions", request)
+    found, more = session.listed("coordinator.list_transactions", request, limit=limit)
     if session.as_json:
         topics = session.topic_names()
-        shown = [_json(described, topics) for described in reply.transactions]
-        print_json({"transactions": shown, "more": reply.more})
+        shown = [_json(described, topics) for described in found]
+        print_json({"transactions": shown, "more": more})
         return
     print_table(
         ["TXID", "STATE", "PRODUCER", "GENERATION", "AGE", "WAITS FOR"],
-        [_row(described) for described in reply.transactions],
+        [_row(described) for described in found],
         empty="no open transactions",
     )
-    if reply.more:
+    if more:
         session.say(f"there are more; raise --limit above {limit}")
 
 

@@ -36,7 +36,7 @@ def kept(
         manifest = _manifest(transaction)
     return pb.TransactionDescription(
         tx_id=transaction.tx_id,
-        state=_outside(transaction) if decided else types.TRANSACTION_STATE_ONGOING,
+        state=state_outside(transaction, below=below),
         visible=decided and state.deliveries.is_visible(transaction.tx_id),
         cause=types.AbortCause.ValueType(transaction.cause if decided else 0),
         producer=wire.producer_message(transaction.identity),
@@ -85,8 +85,17 @@ def over(
     )
 
 
-def _outside(transaction: Transaction) -> types.TransactionState.ValueType:
-    """PREPARE_COMMIT is COMMITTED (not yet visible) to the outside, PREPARE_ABORT is ABORTED."""
+def part_count(described: pb.TransactionDescription) -> int:
+    """Of parts, and of participants that are waited for: what it costs to put it into words."""
+    in_topics = sum(len(topic.partition) for topic in described.parts.topics)
+    return in_topics + len(described.unacknowledged)
+
+
+def state_outside(transaction: Transaction, *, below: int) -> types.TransactionState.ValueType:
+    """PREPARE_COMMIT is COMMITTED (not yet visible) to the outside, PREPARE_ABORT is ABORTED; what
+    is not durable has not happened."""
+    if not is_decided(transaction, below=below):
+        return types.TRANSACTION_STATE_ONGOING
     if transaction.is_committed:
         return types.TRANSACTION_STATE_COMMITTED
     return types.TRANSACTION_STATE_ABORTED

@@ -28,6 +28,7 @@ from oncelog_server.coordinator.commands import (
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_end import Elsewhere
 from oncelog_server.coordinator.endings import Endings, state_of
+from oncelog_server.coordinator.listing import Listing
 from oncelog_server.coordinator.questions import Verdict, verdict, verdict_of
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED
@@ -62,8 +63,6 @@ from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 
 QUESTIONS_MAX: Final = 1_000
-LISTED_DEFAULT: Final = 1_000
-LISTED_MAX: Final = 5_000
 
 
 class CoordinatorService:
@@ -80,6 +79,7 @@ class CoordinatorService:
         self._env = env
         self._waiting = waiting
         self._endings_of = endings
+        self._listing = Listing(env)
         # Sessions whose stream tells its end. Invariant: one per producer and stream.
         self._held: set[SessionOpened] = set()
         self._batch_limits = records.BatchLimits(
@@ -300,48 +300,7 @@ class CoordinatorService:
     async def list_transactions(
         self, request: pb.ListTransactionsRequest, call: Call
     ) -> pb.ListTransactionsReply:
-        limit = min(request.limit or LISTED_DEFAULT, LISTED_MAX)
-        states = frozenset(request.states)
-        found = [
-            description
-            for replica in self._listed(request)
-            for description in self._descriptions(replica)
-            if self._matches(description, request, states)
-        ]
-        found.sort(key=lambda description: description.tx_id)
-        return pb.ListTransactionsReply(transactions=found[:limit], more=len(found) > limit)
-
-    def _listed(self, request: pb.ListTransactionsRequest) -> Sequence[Replica]:
-        if not request.journal_partitions:
-            return self._env.replicas.led()
-        return [
-            self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, number))
-            for number in sorted(set(request.journal_partitions))
-        ]
-
-    def _descriptions(self, replica: Replica) -> list[pb.TransactionDescription]:
-        replica.require_lease()
-        state = state_of(replica)
-        below = replica.high_watermark
-        return [
-            describe.kept(state, transaction, below=below)
-            for transaction in state.transactions
-            if journal_offset_of(transaction.tx_id) < below
-        ]
-
-    def _matches(
-        self,
-        of: pb.TransactionDescription,
-        request: pb.ListTransactionsRequest,
-        states: frozenset[int],
-    ) -> bool:
-        age_ms = self._env.clock.now().wall_ms - of.begin_time_ms
-        return (
-            (not states or of.state in states)
-            and age_ms >= request.min_age_ms
-            and request.name in ("", of.name)
-            and request.group in ("", of.group)
-        )
+        return await self._listing.page(request)
 
     async def ask_transactions(
         self, request: pb.AskTransactionsRequest, call: Call

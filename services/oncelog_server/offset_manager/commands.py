@@ -83,9 +83,10 @@ class FetchOffsets(msgspec.Struct, frozen=True):
 
 
 class ListGroups(msgspec.Struct, frozen=True):
-    """Reply: tuple[GroupSummary, ...], by name."""
+    """Reply: tuple[GroupSummary, ...], of those of them that there are, by name."""
 
-    prefix: str
+    # As many as one turn of the loop has time for: `listing`.
+    names: tuple[str, ...]
 
 
 class DeleteGroup(msgspec.Struct, frozen=True):

@@ -144,8 +144,8 @@ class OffsetManagerMachine:
                 return self._hear(verdicts)
             case FetchOffsets():
                 return Decision((), self._fetch(command))
-            case ListGroups(prefix):
-                return Decision((), self._list(prefix))
+            case ListGroups(names):
+                return Decision((), self._list(names))
             case DeleteGroup(name):
                 return self._delete(name)
             case Tick():
@@ -285,7 +285,11 @@ class OffsetManagerMachine:
         offsets = [_fetched(group, partition, command) for partition in partitions]
         return FetchedOffsets(offsets, sorted(group.last_commits.items()))
 
-    def _list(self, prefix: str) -> tuple[GroupSummary, ...]:
+    def group_names(self) -> list[str]:
+        """All, in no order; also those whose first offsets are not durable yet."""
+        return list(self._state.groups)
+
+    def _list(self, names: Iterable[str]) -> tuple[GroupSummary, ...]:
         return tuple(
             GroupSummary(
                 name,
@@ -293,8 +297,8 @@ class OffsetManagerMachine:
                 len(group.pending),
                 max((committed.time_ms for committed in group.committed.values()), default=0),
             )
-            for name, group in sorted(self._state.groups.items())
-            if name.startswith(prefix)
+            for name in sorted(names)
+            if (group := self._state.groups.get(name)) is not None
         )
 
     def _delete(self, name: str) -> Decision[Record]:

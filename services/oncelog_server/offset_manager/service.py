@@ -13,7 +13,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.offset_manager import wire
-from oncelog_server.offset_manager.commands import GroupSummary
+from oncelog_server.offset_manager.listing import list_page
 from oncelogpb.errors import Unsupported
 from oncelogpb.v1 import offset_manager_pb2 as pb
 
@@ -52,11 +52,8 @@ class OffsetManagerService:
 
     async def list_groups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsReply:
         """Of the partitions that this process leads: merging over processes is the caller's."""
-        command = wire.list_groups(request)
-        groups: list[GroupSummary] = []
-        for replica in self._env.replicas.led():
-            groups.extend(await replica.submit(command))
-        return wire.list_reply(sorted(groups))
+        groups, more = await list_page(self._env, wire.group_page(request))
+        return wire.list_reply(groups, more=more)
 
     async def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
         command = wire.delete_group(request)

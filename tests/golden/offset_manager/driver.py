@@ -170,7 +170,7 @@ def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object
                 tuple(_parse_marker(word) for word in words[2:]),
             )
         case "groups":
-            return ListGroups(words[0] if words else "")
+            return ListGroups(tuple(words))
         case "delete":
             return DeleteGroup(words[0])
     raise ValueError(f"the offset manager's scripts have no verb {verb!r}")

@@ -137,12 +137,14 @@ def test_transactions_are_listed(run: Run) -> None:
         )
     )
     result = run(cluster, "tx list --state ongoing --state committed --min-age 60 --limit 5")
-    (request,) = cluster.requests("coordinator.list_transactions")
+    request, *further = cluster.requests("coordinator.list_transactions")
     assert list(request.states) == [1, 2]
     assert (request.min_age_ms, request.limit) == (60_000, 5)
+    # One in each page, until there are five.
+    assert [page.after_tx_id for page in further] == [TX] * 4
     assert TX_SHOWN in result.stdout
     assert "--limit" in result.stderr
-    assert json_of(run(cluster, "tx list --json"))["more"] is True
+    assert json_of(run(cluster, "tx list --limit 3 --json"))["more"] is True
 
 
 def test_an_operator_aborts(run: Run) -> None:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from oncelog._core import paging
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog.aio.access import Access
 from oncelog.batch import TopicPartition
@@ -213,8 +214,8 @@ class Admin:
         group: str = "",
         limit: int = 0,
     ) -> list[TransactionInfo]:
-        """Those that are open or whose markers are on their way, by TxId. `states`: ongoing,
-        committed, aborted."""
+        """Those that are open or whose markers are on their way, by TxId; at most `limit` of them,
+        or all where it is 0. `states`: ongoing, committed, aborted."""
         for state in states:
             if state not in STATES:
                 raise errors.InvalidArgument(
@@ -227,8 +228,8 @@ class Admin:
             group=group,
             limit=limit,
         )
-        reply = await self._protocol.call("coordinator.list_transactions", request)
-        return [await self._transaction_info(item) for item in reply.transactions]
+        found = await self._all_pages("coordinator.list_transactions", request, limit)
+        return [await self._transaction_info(item) for item in found]
 
     async def describe_transaction(self, tx_id: int) -> TransactionInfo:
         """What became of it. Never a guess. Raises UnknownTransaction."""
@@ -265,7 +266,6 @@ class Admin:
     async def groups(self, prefix: str = "") -> list[GroupInfo]:
         """By name."""
         request = offset_manager_pb2.ListGroupsRequest(prefix=prefix)
-        reply = await self._protocol.call("offset_manager.list_groups", request)
         return [
             GroupInfo(
                 item.group,
@@ -273,8 +273,17 @@ class Admin:
                 item.pending_partitions,
                 item.last_commit_time_ms,
             )
-            for item in reply.groups
+            for item in await self._all_pages("offset_manager.list_groups", request)
         ]
+
+    async def _all_pages(self, method: str, request: Any, limit: int = 0) -> list[Any]:
+        """All items, or the first `limit` of them."""
+        found: list[Any] = []
+        while request is not None and not (limit and len(found) >= limit):
+            reply = await self._protocol.call(method, request)
+            found += getattr(reply, paging.LISTINGS[method].items)
+            request = paging.following(method, request, reply)
+        return found[:limit] if limit else found
 
     async def group_offsets(self, group: str) -> list[GroupOffset]:
         """All offsets that the group has committed; pending ones are named, not waited for."""
