@@ -291,6 +291,7 @@ def limits_of(config: NodeConfig) -> NodeLimits:
         segment_bytes=config.segment_bytes,
         snapshot_every_bytes=config.snapshot_every_bytes,
         tick_ms=config.tick_ms,
+        tail_bytes_max=config.tail_bytes_max,
     )
 
 

@@ -32,6 +32,7 @@ from oncelog_server.offset_manager import wire as offsets_wire
 from oncelog_server.partition_leader import config as leader_config
 from oncelog_server.partition_leader import damage, exposures
 from oncelog_server.runtime.access import audit, quotas
+from oncelog_server.runtime import node_config
 from oncelog_server.runtime.config import help_of
 from oncelog_server.runtime.etcd import access_store, deletions, topics
 from oncelog_server.runtime.rpc import cluster_access
@@ -96,8 +97,9 @@ def _limit(
 
 _PROCESS: Final = Section(
     "every process",
-    "`node.inflight_bytes_max`, `node.streams_max` and `node.connections_max` are settings; the "
-    "others are fixed (`runtime/rpc/limits.py` and the modules that hold them).",
+    "`node.inflight_bytes_max`, `node.streams_max`, `node.connections_max` and "
+    "`node.tail_bytes_max` are settings; the others are fixed (`runtime/rpc/limits.py` and the "
+    "modules that hold them).",
     (
         *_settings(
             rpc_limits.RpcLimits,
@@ -113,6 +115,10 @@ _PROCESS: Final = Section(
             ("connections_max", "is closed", "oncelog_node_open_files"),
             ("connection_calls_max", WAITS, ""),
             ("timeout_ms_max", "is cut to it", ""),
+        ),
+        *_settings(
+            node_config.NodeConfig,
+            ("tail_bytes_max", "older ones are read from disk", "oncelog_node_tail_bytes"),
         ),
         _limit(
             "metadata_names_max",

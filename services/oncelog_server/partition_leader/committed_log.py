@@ -99,6 +99,11 @@ class CommittedLog:
     def __len__(self) -> int:
         return len(self.base)
 
+    @property
+    def memory_bytes(self) -> int:
+        """Of all entries: they stay in memory as long as the records are there."""
+        return len(self) * ROW_BYTES
+
     def first_offset(self, entry: int) -> int:
         return self.base[entry] + self.relative[entry]
 

@@ -517,6 +517,7 @@ class Driver:
         await self._around.commit.leave(self.journal)
         await self._readers.leave()
         self.journal.close()
+        self.journal.forget_tail()
 
     # -------------------------------------------------------------------------------------- reads
 

@@ -57,6 +57,7 @@ from oncelog_server.runtime.replicas import (
 from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanElection
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
+from oncelog_server.runtime.storage.tail import TailBudget
 from oncelogpb.errors import InvalidArgument, Unavailable
 
 VERSION: Final = __version__
@@ -110,6 +111,7 @@ class NodeLimits:
     segment_bytes: int
     snapshot_every_bytes: int
     tick_ms: int
+    tail_bytes_max: int
 
 
 # Makes the Cluster service's handler.
@@ -133,6 +135,7 @@ class Node:
         self._free_space = FreeSpace(
             outside.disk, outside.reporter, floor_bytes=limits.disk_free_floor_bytes
         )
+        self._tails = TailBudget(limits.tail_bytes_max)
         self._hints = Hints(outside.etcd, self._led)
         self._listening = False
         self._identity: Identity | None = None
@@ -316,6 +319,7 @@ class Node:
                 functools.partial(self._make_outbox, role),
                 self._limits.segment_bytes,
                 outside.random_bytes,
+                self._tails,
             )
             self._replicas[role.name] = replicas
             self._envs[role.name] = RoleEnv(
@@ -448,6 +452,7 @@ class Node:
             assert self._view is not None
             reachable = self._view.etcd_status()[1]
             self._outside.reporter.gauge("etcd_reachable", float(reachable))
+            self._outside.reporter.gauge("tail_bytes", self._tails.bytes)
             topics = self._view.topics()
             self._outside.reporter.gauge("topics", len(topics))
             partitions = sum(topic.partitions for topic in topics)

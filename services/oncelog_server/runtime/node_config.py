@@ -60,6 +60,9 @@ class NodeConfig:
     segment_bytes: int = 256 * MIB
     # Journal bytes between two snapshots of a machine. More: longer recovery, fewer writes.
     snapshot_every_bytes: int = 64 * MIB
+    # Memory for the newest frames of all journals, bytes: readers who keep up are served from it.
+    # Less: readers who lag read from disk. At most 4 MiB of it are one journal's.
+    tail_bytes_max: int = 256 * MIB
     # How often timers are looked at, milliseconds.
     tick_ms: int = 100
     # Prometheus endpoint, host:port; port 0 takes a free one, empty: none. Danger: it names topics'
@@ -88,6 +91,7 @@ class NodeConfig:
             "segment_bytes",
             "snapshot_every_bytes",
             "tick_ms",
+            "tail_bytes_max",
             "inflight_bytes_max",
             "streams_max",
             "connections_max",

@@ -27,6 +27,7 @@ from oncelog_server.runtime.replica_record import (
 )
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.tail import TailBudget
 from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
 
 # A replica at rest is ticked once in so many ticks: for what expires in minutes or days.
@@ -63,6 +64,7 @@ class RoleReplicas:
         make_outbox: Callable[[Driver], Outbox],
         segment_bytes: int,
         random_bytes: Callable[[int], bytes],
+        tails: TailBudget,
     ) -> None:
         self._role = role
         self._disk = disk
@@ -71,6 +73,8 @@ class RoleReplicas:
         self._make_outbox = make_outbox
         self._segment_bytes = segment_bytes
         self._random_bytes = random_bytes
+        # Of the node.
+        self._tails = tails
         self._drivers: dict[PartitionId, Driver] = {}
         # What `replica.json` of each says.
         self._records: dict[PartitionId, ReplicaRecord] = {}
@@ -154,6 +158,7 @@ class RoleReplicas:
                     directory,
                     segment_bytes=self._segment_bytes,
                     random_bytes=self._random_bytes,
+                    tails=self._tails,
                 )
             )
             if (record := load_record(self._disk, directory)) is not None:
@@ -308,6 +313,8 @@ class RoleReplicas:
     async def close(self) -> None:
         """Closes every journal. Nothing may be on its way to the disk."""
         await self._each(lambda driver: self._around.offload(driver.journal.close))
+        for driver in self._drivers.values():
+            driver.journal.forget_tail()
         self._drivers.clear()
 
     async def _each(self, work: Callable[[Driver], Awaitable[None]]) -> None:

@@ -16,6 +16,7 @@ from oncelog_server.runtime.driver import UNCLEAN_SKIP, Standing
 from oncelog_server.runtime.replica_record import load_record
 from oncelog_server.runtime.replicas import RoleReplicas, directory_of, put_aside
 from oncelog_server.runtime.storage.damage import JournalDamaged
+from oncelog_server.runtime.storage.tail import TailBudget
 from oncelogpb.errors import Loading, NotLeader, UnknownOutcome, UnknownPartition
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench
@@ -55,6 +56,7 @@ class Shelf(Bench):
             lambda driver: Quiet(),
             1 << 16,
             lambda count: bytes(count),
+            TailBudget(),
         )
 
     async def granted(self, epoch: int, *, unclean_epoch: int = 0) -> None:

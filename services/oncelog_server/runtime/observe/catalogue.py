@@ -107,6 +107,9 @@ PARTITION_LEADER: Final = (
     _gauge("damaged", "Damaged parts that wait for an operator (damaged_max).", "partition"),
     _gauge("producers", "Producers, the more of either kind (producers_max).", "partition"),
     _gauge("committed_end_offset", "End of the committed log.", "partition"),
+    _gauge(
+        "index_bytes", "Memory of the index of the committed log, 56 bytes an entry.", "partition"
+    ),
     _gauge("first_open_position", "Journal offset of the earliest pending batch.", "partition"),
     _gauge("subscriptions", "Subscribe streams that are open."),
 )
@@ -143,6 +146,7 @@ NODE: Final = (
     _counter("audit_suppressed", "Refusals that were not written into the audit log: too many."),
     _counter("audit_lost", "Lines of the audit log that its disk was too slow for. Alarm on it."),
     _gauge("certificate_seconds_left", "Until the certificate in use ends. Alarm on it.", "of"),
+    _gauge("tail_bytes", "Newest frames of journals in memory (tail_bytes_max)."),
     _gauge("topics", "Topics of the cluster, without its own (topics_max)."),
     _gauge("partitions", "Partitions of these (partitions_max)."),
     _gauge("etcd_reachable", "1 while etcd answers this process."),

@@ -38,7 +38,7 @@ from oncelog_server.runtime.storage.scan import Ending, Place, Scan
 from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
 from oncelog_server.runtime.storage.slots import SlotFiles
 from oncelog_server.runtime.storage.snapshots import Snapshots
-from oncelog_server.runtime.storage.tail import MemoryTail
+from oncelog_server.runtime.storage.tail import MemoryTail, TailBudget
 from oncelogpb.errors import OffsetOutOfRange
 
 __all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "UnknownFrame"]
@@ -59,6 +59,7 @@ class Journal:
         segment_bytes: int,
         recovered: Recovered,
         random_bytes: Callable[[int], bytes],
+        tails: TailBudget | None = None,
     ) -> None:
         end = recovered.end
         self.directory = directory
@@ -78,7 +79,7 @@ class Journal:
         self._epochs = recovered.epochs
         self._synced_end_file = recovered.synced_end
         self._epochs_file: File | None = None
-        self._tail = MemoryTail(end.offset)
+        self._tail = MemoryTail(end.offset, budget=tails)
         # What the disk was not given yet: (segment, position, chunks), in order.
         self._pending: list[tuple[Segment, int, list[bytes | memoryview]]] = []
         self._pending_epochs: list[EpochEntry] = []
@@ -101,13 +102,15 @@ class Journal:
         *,
         segment_bytes: int = SEGMENT_BYTES,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        tails: TailBudget | None = None,
     ) -> Self:
-        """Creates or recovers it. Blocking. `random_bytes` draws incarnations.
+        """Creates or recovers it. Blocking. `random_bytes` draws incarnations; `tails` bounds what
+        the node keeps of new frames in memory.
 
         Raises JournalDamaged (UnknownFrame too): refused, and nothing of it is served. OSError.
         """
         recovered = recover(disk, directory, segment_bytes, random_bytes)
-        return cls(disk, directory, segment_bytes, recovered, random_bytes)
+        return cls(disk, directory, segment_bytes, recovered, random_bytes, tails)
 
     # ------------------------------------------------------------------------------------ append
 
@@ -308,7 +311,14 @@ class Journal:
 
         Raises JournalDamaged (with a new incarnation taken) at damage that opening did not see.
         """
-        end = self._tail.start
+        position = from_offset
+        # What memory has of it may be less each time this goes on: others need the room.
+        while (end := self._tail.start) > position:
+            yield from self._replay_files(position, end)
+            position = end
+        yield from self._tail.frames_from(position)
+
+    def _replay_files(self, from_offset: int, end: int) -> Iterator[StoredFrame]:
         for number, segment in enumerate(list(self._segments)):
             following = self._segments[number + 1 : number + 2]
             if following and following[0].base <= from_offset:
@@ -316,7 +326,6 @@ class Journal:
             if segment.base >= end:
                 break
             yield from self._replay_segment(segment, from_offset, end)
-        yield from self._tail.frames_from(max(from_offset, end))
 
     def _replay_segment(
         self, segment: Segment, from_offset: int, end: int
@@ -441,6 +450,10 @@ class Journal:
             slots.close()
         self._synced_end_file.close()
         self._close_epochs()
+
+    def forget_tail(self) -> None:
+        """Gives back what it holds of the node's budget. On the loop, once it is closed."""
+        self._tail.clear()
 
     def _close_epochs(self) -> None:
         if self._epochs_file is not None:
