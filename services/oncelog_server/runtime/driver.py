@@ -53,6 +53,8 @@ from oncelogpb.errors import DiskFull, Loading, NotLeader
 REPLAY_SLICE: Final = 2_000
 # A control journal skips so many offsets after an unclean election, so that no TxId repeats (§5).
 UNCLEAN_SKIP: Final = 1 << 32
+# A clock that is so much behind what a journal has seen is told to operators.
+CLOCK_BEHIND_MS: Final = 60_000
 # A replica rests when it had nothing to do for so many ticks: long enough for its outbox to look
 # once more, and for its synced end to be noted.
 REST_AFTER_TICKS: Final = 20
@@ -225,6 +227,7 @@ class Driver:
             epoch_start=start + skip,
             inherited=self.journal.synced_end,
         )
+        self._look_at_the_clock()
         failpoints.reach("driver.epoch_start.before")
         at = self.journal.append(
             Frame(Kind.EPOCH_START),
@@ -235,6 +238,17 @@ class Driver:
         machine.apply(EpochStart(), at)
         self._hand_to_disk(0)
         failpoints.reach("driver.epoch_start.after")
+
+    def _look_at_the_clock(self) -> None:
+        """Frame times never go back: a clock that was wrong once stops them until it is later."""
+        ahead_ms = self.journal.last_time_ms - self._around.clock.now().wall_ms
+        if ahead_ms > CLOCK_BEHIND_MS:
+            self._around.reporter.event(
+                "clock is behind the journal",
+                level="warning",
+                partition=str(self.partition),
+                behind_ms=ahead_ms,
+            )
 
     async def _replay(self, machine: Any, aim: Grant) -> bool:
         """Brings a fresh machine to the log end. False where the replica stepped down meanwhile."""

@@ -11,7 +11,7 @@ import pytest
 
 from oncelog_server.core.machine import Decision
 from oncelog_server.runtime import driver
-from oncelog_server.runtime.driver import Standing
+from oncelog_server.runtime.driver import CLOCK_BEHIND_MS, Standing
 from oncelog_server.runtime.snapshotting import FRAME_BYTES_GUESS
 from oncelogpb.errors import NotLeader, UnknownOutcome
 from tests.unit.runtime.bench import Bench, story
@@ -286,6 +286,19 @@ def test_the_machine_of_an_ended_leadership_is_dropped() -> None:
         bench.driver.step_down("deposed")
         await bench.driver.closed()
         assert bench.driver.machine is None
+
+    story(tell)
+
+
+def test_a_clock_that_is_behind_the_journal_is_told() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        assert "clock is behind the journal" not in bench.reporter.events
+        bench.driver.journal.last_time_ms += 10 * CLOCK_BEHIND_MS
+        bench.driver.step_down("deposed")
+        await bench.lead(2)
+        assert "clock is behind the journal" in bench.reporter.events
+        assert await bench.driver.submit(Add(1)) == 1, "time stands still, and work goes on"
 
     story(tell)
 
