@@ -31,8 +31,8 @@ from oncelog_server.offset_manager import config as offsets_config
 from oncelog_server.offset_manager import wire as offsets_wire
 from oncelog_server.partition_leader import config as leader_config
 from oncelog_server.partition_leader import damage, exposures
-from oncelog_server.runtime.access import audit, quotas
 from oncelog_server.runtime import node_config
+from oncelog_server.runtime.access import audit, quotas
 from oncelog_server.runtime.config import help_of
 from oncelog_server.runtime.etcd import access_store, deletions, topics
 from oncelog_server.runtime.rpc import cluster_access

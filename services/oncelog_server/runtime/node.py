@@ -29,8 +29,8 @@ from oncelog_server.core.ports import (
 )
 from oncelog_server.core.role import Role, RoleEnv
 from oncelog_server.core.roles import role_of
-from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime import vital
+from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.driver import Driver, Surroundings
 from oncelog_server.runtime.etcd.access_store import EtcdAccess
 from oncelog_server.runtime.etcd.access_view import ACCESS
