@@ -55,6 +55,9 @@ class SimCall:
     def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
 
+    def sees(self, need: object) -> bool:
+        return True
+
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         self.process.stream_end.append(callback)
 

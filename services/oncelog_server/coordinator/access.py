@@ -39,10 +39,8 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.needs import (
     Entry,
     ItemNeed,
-    Sees,
     TopicNames,
     UnheardTopics,
-    keep,
     require_few,
     serving,
 )
@@ -75,7 +73,8 @@ def entries(
         ),
         "transact": Entry(needs.of_transact),
         "get_transaction": Entry(needs.of_get),
-        "list_transactions": Entry(shown=needs.show_transactions),
+        # Its handler shows what its caller sees.
+        "list_transactions": Entry(),
         "ask_transactions": serving("ask_transactions"),
     }
 
@@ -168,13 +167,6 @@ class _Needs:
     def of_get(self, request: pb.GetTransactionRequest, call: Call) -> Iterable[Need]:
         return self._of_transaction(Verb.DESCRIBE, request.tx_id)
 
-    def show_transactions(self, reply: pb.ListTransactionsReply, sees: Sees) -> None:
-        def is_seen(transaction: pb.TransactionDescription) -> bool:
-            producer = self._known_producer(transaction.producer.producer_id)
-            return sees(_transaction(Verb.DESCRIBE, producer))
-
-        keep(reply.transactions, is_seen)
-
     def _of_transaction(self, verb: Verb, number: int) -> Iterable[Need]:
         """Raises NotLeader, UnknownTransaction, Unavailable, CorruptLog."""
         replica = self._lead(number)
@@ -184,12 +176,12 @@ class _Needs:
         state = self._state(replica)
         transaction = state.transactions.get(tx_id)
         if transaction is not None:
-            yield _transaction(verb, state.producers[transaction.producer_id])
+            yield transaction_need(verb, state.producers[transaction.producer_id])
             return
         outcome = self._endings_of(replica, self._env).known_outcome(tx_id)
         # Of one that has expired nothing is told, but that.
         if not outcome.expired:
-            yield _transaction(verb, state.producers.get(outcome.producer.producer_id))
+            yield transaction_need(verb, state.producers.get(outcome.producer.producer_id))
 
     # --------------------------------------------------------------------------------------- parts
 
@@ -226,7 +218,7 @@ class _Needs:
         return self._state(replica).producers.get(ProducerId(producer_id))
 
 
-def _transaction(verb: Verb, producer: Producer | None) -> Need:
+def transaction_need(verb: Verb, producer: Producer | None) -> Need:
     """Of a producer that is forgotten nobody knows whose it was."""
     if producer is None:
         return Need(verb, Kind.TRANSACTION, "", "")

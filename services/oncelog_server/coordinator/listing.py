@@ -13,11 +13,13 @@ from collections.abc import Sequence
 from typing import Final
 
 from oncelog_server.coordinator import describe
+from oncelog_server.coordinator.access import transaction_need
 from oncelog_server.coordinator.endings import state_of
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import Transaction
+from oncelog_server.core.access import Verb
 from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId, journal_offset_of
-from oncelog_server.core.ports import Replica
+from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
 from oncelogpb.errors import NotLeader
 from oncelogpb.v1 import coordinator_pb2 as pb
@@ -27,9 +29,10 @@ LISTED_MAX: Final = 5_000
 # A page ends behind the description that fills it.
 LISTED_BYTES_MAX: Final = 4 << 20
 # What one turn may cost: to look at a transaction is 1, to describe it DESCRIBED, and each of its
-# parts 1. About two milliseconds.
+# parts 1, to judge whether it may be seen JUDGED. About two milliseconds.
 UNITS_PER_TURN: Final = 4_000
 DESCRIBED: Final = 100
+JUDGED: Final = 10
 
 
 class _Page:
@@ -56,11 +59,14 @@ class Listing:
     def __init__(self, env: RoleEnv) -> None:
         self._env = env
 
-    async def page(self, request: pb.ListTransactionsRequest) -> pb.ListTransactionsReply:
-        """Raises NotLeader where a partition was lost meanwhile: asked again, it is whole."""
+    async def page(
+        self, request: pb.ListTransactionsRequest, call: Call
+    ) -> pb.ListTransactionsReply:
+        """Of what the caller may see. Raises NotLeader where a partition was lost meanwhile: asked
+        again, it is whole."""
         page = _Page(min(request.limit or LISTED_DEFAULT, LISTED_MAX))
         for replica in self._replicas(request):
-            await self._look_through(replica, request, page)
+            await self._look_through(replica, request, call, page)
             if page.reply.more:
                 break
         return page.reply
@@ -75,7 +81,7 @@ class Listing:
         ]
 
     async def _look_through(
-        self, replica: Replica, request: pb.ListTransactionsRequest, page: _Page
+        self, replica: Replica, request: pb.ListTransactionsRequest, call: Call, page: _Page
     ) -> None:
         replica.require_lease()
         epoch, spent = replica.epoch, 0
@@ -88,6 +94,10 @@ class Listing:
             spent += 1
             transaction = state.transactions.get(tx_id)
             if transaction is None or not self._matches(transaction, state, replica, request):
+                continue
+            spent += JUDGED
+            producer = state.producers[transaction.producer_id]
+            if not call.sees(transaction_need(Verb.DESCRIBE, producer)):
                 continue
             if page.is_full:
                 page.reply.more = True

@@ -300,7 +300,7 @@ class CoordinatorService:
     async def list_transactions(
         self, request: pb.ListTransactionsRequest, call: Call
     ) -> pb.ListTransactionsReply:
-        return await self._listing.page(request)
+        return await self._listing.page(request, call)
 
     async def ask_transactions(
         self, request: pb.AskTransactionsRequest, call: Call

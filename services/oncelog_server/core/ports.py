@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
-from oncelog_server.core.access import Pattern, Rule
+from oncelog_server.core.access import Need, Pattern, Rule
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import BootId, PartitionId, TopicId
 from oncelog_server.core.machine import Instant
@@ -461,6 +461,11 @@ class Call(Protocol):
     def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         """Why the caller may not write under the id of a producer that another identity uses. None:
         he is that identity, or nobody asks who calls."""
+        ...
+
+    def sees(self, need: Need) -> bool:
+        """Whether the caller may. For listings that come in pages: what he may not see must be left
+        out before a page is filled, not taken out of it."""
         ...
 
     # Items of the request that its caller has no right to, by their place, and what each is told.

@@ -6,6 +6,7 @@ Decisions are the machine's; everything that needs no state is judged in `wire`.
 
 from __future__ import annotations
 
+from oncelog_server.core.access import Verb
 from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     control_partition,
@@ -13,6 +14,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.offset_manager import wire
+from oncelog_server.offset_manager.access import group_need
 from oncelog_server.offset_manager.listing import list_page
 from oncelogpb.errors import Unsupported
 from oncelogpb.v1 import offset_manager_pb2 as pb
@@ -51,8 +53,13 @@ class OffsetManagerService:
         return wire.fetch_reply(await self._lead(command.group).submit(command))
 
     async def list_groups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsReply:
-        """Of the partitions that this process leads: merging over processes is the caller's."""
-        groups, more = await list_page(self._env, wire.group_page(request))
+        """Of the partitions that this process leads, what the caller may see: merging over
+        processes is the caller's."""
+
+        def sees(group: str) -> bool:
+            return call.sees(group_need(Verb.DESCRIBE, group))
+
+        groups, more = await list_page(self._env, wire.group_page(request, sees))
         return wire.list_reply(groups, more=more)
 
     async def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:

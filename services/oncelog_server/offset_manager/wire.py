@@ -6,7 +6,7 @@ Raises InvalidArgument (`field` says which), TooLarge (`limit` says which), Unsu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from oncelog_server.core.ids import (
@@ -91,9 +91,9 @@ def fetch_offsets(request: pb.FetchOffsetsRequest) -> FetchOffsets:
     )
 
 
-def group_page(request: pb.ListGroupsRequest) -> Page:
+def group_page(request: pb.ListGroupsRequest, sees: Callable[[str], bool]) -> Page:
     limit = min(request.limit or LISTED_DEFAULT, LISTED_MAX)
-    return Page(request.prefix, request.after, limit)
+    return Page(request.prefix, request.after, limit, sees)
 
 
 def delete_group(request: pb.DeleteGroupRequest) -> DeleteGroup:

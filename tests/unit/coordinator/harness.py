@@ -208,6 +208,9 @@ class FakeCall:
     def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
 
+    def sees(self, need: object) -> bool:
+        return True
+
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         self.ends.append(callback)
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from oncelog_server.coordinator import listing
+from oncelog_server.core.access import Kind, Need, Verb
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 from tests.unit.coordinator.harness import Coordinator, FakeCall
@@ -67,6 +68,26 @@ def test_a_page_is_what_matches_not_what_was_looked_at() -> None:
         assert ([found.tx_id for found in page.transactions], page.more) == ([tx_ids[29]], False)
         none = await listed(c, states=[types.TRANSACTION_STATE_ABORTED])
         assert (len(none.transactions), none.more) == (0, False)
+
+    run(story)
+
+
+def test_a_page_is_filled_with_what_its_caller_sees() -> None:
+    class Narrow(FakeCall):
+        def sees(self, need: object) -> bool:
+            assert isinstance(need, Need)
+            assert (need.verb, need.kind) == (Verb.DESCRIBE, Kind.TRANSACTION)
+            return need.name in ("p5", "p20", "p29")
+
+    async def story(c: Coordinator) -> None:
+        tx_ids = await many(c)
+        request = pb.ListTransactionsRequest(limit=2)
+        first = await c.service.list_transactions(request, Narrow())
+        assert [found.tx_id for found in first.transactions] == [tx_ids[5], tx_ids[20]]
+        assert first.more
+        request.after_tx_id = tx_ids[20]
+        last = await c.service.list_transactions(request, Narrow())
+        assert ([found.tx_id for found in last.transactions], last.more) == ([tx_ids[29]], False)
 
     run(story)
 

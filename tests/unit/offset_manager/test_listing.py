@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from oncelog_server.core.access import Kind, Need, Verb
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, control_partition
 from oncelog_server.offset_manager import listing
 from oncelog_server.offset_manager.service import OffsetManagerService
@@ -59,6 +60,30 @@ def test_a_prefix_and_a_place_go_together() -> None:
         page = await listed(service, prefix="group-1", after=of_prefix[2], limit=2)
         assert page == (of_prefix[3:5], True)
         assert await listed(service, after="h") == ([], False)
+
+    story(tell)
+
+
+@pytest.mark.parametrize("limit", [1, 3, 100])
+def test_a_page_is_filled_with_what_its_caller_sees_and_says_nothing_of_the_rest(
+    limit: int,
+) -> None:
+    class Narrow:
+        def sees(self, need: Need) -> bool:
+            assert (need.verb, need.kind) == (Verb.DESCRIBE, Kind.GROUP)
+            return need.name.endswith("7")
+
+    async def tell(service: OffsetManagerService, _: Outside) -> None:
+        mine = [name for name in NAMES if name.endswith("7")]
+        seen: list[str] = []
+        more = True
+        while more:
+            request = pb.ListGroupsRequest(limit=limit, after=seen[-1] if seen else "")
+            reply = await service.list_groups(request, Narrow())  # type: ignore[arg-type]
+            assert len(reply.groups) == min(limit, len(mine) - len(seen))
+            seen += [group.group for group in reply.groups]
+            more = reply.more
+        assert seen == mine
 
     story(tell)
 

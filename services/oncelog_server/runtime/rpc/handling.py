@@ -20,6 +20,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import MethodDescriptor
 from google.protobuf.message import DecodeError, Message
 
+from oncelog_server.core.access import Need
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime.access.guard import Gate, Guard
 from oncelog_server.runtime.rpc.fields import require_few
@@ -120,6 +121,9 @@ class CallContext:
         if self._gate is None or owner == self.identity:
             return None
         return self._gate.not_yours(self, producer)
+
+    def sees(self, need: Need) -> bool:
+        return self._gate is None or self._gate.sees(self, need)
 
     @property
     def is_holding(self) -> bool:
