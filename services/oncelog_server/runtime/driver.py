@@ -14,7 +14,7 @@ wait whether that is still the aim. So a grant and the loss of it cannot overtak
 Invariants:
   * decide and apply run in one loop turn, with no await between them;
   * a reply, also a refusal, is released only when the HW covers the log end it was decided on, and
-    only within this node's own lease deadline (design: "Leases lie");
+    only within this node's own lease deadline (docs/leadership.md, "Leases lie");
   * projections and snapshots see only what is below the HW;
   * a machine lives for one epoch: who steps down drops it, and everything parked fails with
     UNKNOWN_OUTCOME.
@@ -51,7 +51,7 @@ from oncelogpb.errors import DiskFull, Loading, NotLeader
 
 # Frames that are replayed before the loop gets a turn.
 REPLAY_SLICE: Final = 2_000
-# A control journal skips so many offsets after an unclean election, so that no TxId repeats (§5).
+# A control journal skips so many offsets after an unclean election, so that no TxId repeats.
 UNCLEAN_SKIP: Final = 1 << 32
 # A clock that is so much behind what a journal has seen is told to operators.
 CLOCK_BEHIND_MS: Final = 60_000
@@ -498,7 +498,7 @@ class Driver:
     # ----------------------------------------------------------------------------------- failures
 
     def _write_failed(self, error: OSError) -> None:
-        """Bytes are in doubt: this epoch is never continued (design §4). Whichever epoch wrote
+        """Bytes are in doubt: this epoch is never continued. Whichever epoch wrote
         them, what this one appends would stand behind them, and is never written."""
         if self.standing is Standing.FAILED:
             return

@@ -293,7 +293,7 @@ class RoleReplicas:
                 driver.wake()
 
     def note_synced_ends(self) -> None:
-        """About every second: what others may count on (design: "Unfit replicas")."""
+        """About every second: what others may count on (docs/leadership.md, "Disks")."""
         for driver in list(self._drivers.values()):
             if not driver.is_at_rest:
                 driver.journal.note_synced_end()

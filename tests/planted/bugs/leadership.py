@@ -94,7 +94,7 @@ BUGS: Final = (
     ),
     Bug(
         "two-leaderships-at-once",
-        "§4: a later leadership begins when nothing of the last one runs",
+        "a later leadership begins when nothing of the last one runs",
         (Edit("oncelog_server.runtime.driver:Driver.reach", "await self.closed()", "pass"),),
         {
             unit(
@@ -105,7 +105,7 @@ BUGS: Final = (
     ),
     Bug(
         "no-snapshots-after-a-failover",
-        "§4: a snapshot that failed is not the last one",
+        "a snapshot that failed is not the last one",
         (
             Edit(
                 "oncelog_server.runtime.snapshotting:Snapshots.begin",
@@ -239,7 +239,7 @@ BUGS: Final = (
     ),
     Bug(
         "machine-outlives-its-epoch",
-        "§4: who steps down drops the machine and reloads",
+        "who steps down drops the machine and reloads",
         (Edit("oncelog_server.runtime.driver:Driver._close", "self.machine = None", "pass"),),
         {
             unit(
@@ -497,7 +497,7 @@ BUGS: Final = (
     ),
     Bug(
         "at-rest-for-ever",
-        "I30, §4: who has work again is ticked again, or its transactions outlive their time",
+        "I30: who has work again is ticked again, or its transactions outlive their time",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._append_all", "self._quiet_ticks = 0", "pass"

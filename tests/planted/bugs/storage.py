@@ -509,7 +509,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-journal-stops-the-node",
-        "§4: a journal that fails, in whatever way, stops no other",
+        "a journal that fails, in whatever way, stops no other",
         (
             Edit(
                 "oncelog_server.runtime.storage.commit:GroupCommit._commit_all",

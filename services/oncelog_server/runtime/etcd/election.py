@@ -1,4 +1,5 @@
-"""Elections: this process stands for, wins and loses partitions (design §5, "Leadership").
+"""Elections: this process stands for, wins and loses partitions
+(docs/leadership.md).
 
 The rules are in `standing`; this file carries them out, `openings` opens replicas beside it:
 

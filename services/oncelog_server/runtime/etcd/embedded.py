@@ -1,4 +1,4 @@
-"""A real etcd for one machine: found or built once, run as a child process (design §12).
+"""A real etcd for one machine: found or built once, run as a child process.
 
 `find_or_build` looks in this order, and says what it does:
 
@@ -105,7 +105,7 @@ def version_of(binary: Path) -> tuple[int, int, int] | None:
 
 
 def is_good(version: tuple[int, int, int]) -> bool:
-    """Does not lose committed data (design §12)."""
+    """Does not lose committed data: 3.5.1 and others could, when killed under load."""
     for first in GOOD_SINCE:
         if version[:2] == first[:2]:
             return version >= first

@@ -1,4 +1,5 @@
-"""This process's place in the cluster: `boots/<boot id>` under a lease (design §5, "Leases lie").
+"""This process's place in the cluster: `boots/<boot id>` under a lease
+(docs/leadership.md, "Leases lie").
 
     JOINING ──key stands──► MEMBER ──etcd ended the lease──► LOST ──new lease, key stands,
                               ▲  own deadline passed: not      │     leadership confirmed

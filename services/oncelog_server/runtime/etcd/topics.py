@@ -10,7 +10,7 @@ anybody can use:
 A deletion removes topics/<name> first, then the partition keys. `sweep` removes partition keys that
 a process left behind which died in between: no topic has their id, and no creation under way.
 
-Also here: the control partitions, created by the first process of their role (design §5).
+Also here: the control partitions, created by the first process of their role.
 """
 
 from __future__ import annotations

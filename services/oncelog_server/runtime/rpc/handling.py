@@ -6,7 +6,7 @@ Invariants:
 - an exception that is not an OncelogError is a fault of ours: Internal, logged with its traceback,
   counted;
 - a handler that outlives its deadline is cancelled and its caller told UnknownOutcome: what it had
-  submitted goes on without it (design §4, "a cancelled call abandons its reply").
+  submitted goes on without it.
 """
 
 from __future__ import annotations

@@ -153,7 +153,8 @@ class RpcServer:
     # --------------------------------------------------------------------------------- assembly
 
     def _options(self) -> list[tuple[str, int]]:
-        """design §9."""
+        """gRPC's defaults take neither a batch of 16 MiB nor the pings by which a client notices a
+        server that is gone."""
         limits = self._limits
         return [
             (

@@ -1,5 +1,5 @@
 """Group commit: everything that was appended in one loop turn, or while a sync was under way, of
-all journals of the node, goes to disk in the next single write and sync (design §4, §14).
+all journals of the node, goes to disk in the next single write and sync.
 
 Invariants:
   * `on_synced(end)` is called after the disk's commit of everything below `end` returned (I5, I25);

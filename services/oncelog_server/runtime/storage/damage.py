@@ -9,7 +9,7 @@ from __future__ import annotations
 
 class JournalDamaged(Exception):
     """The journal is refused and serves nothing. It has taken a new incarnation, so this replica
-    can neither win an election nor count (design §5, "Unfit replicas")."""
+    can neither win an election nor count."""
 
     def __init__(self, file: str, position: int, why: str) -> None:
         super().__init__(

@@ -8,7 +8,7 @@ Invariants:
     epochs never go down; frame times never go back (`scan.misplaced` holds it when reading);
   * only what is synced is read from files; what is not, is in the memory tail;
   * after a failed write nothing is appended until the unsynced frames are abandoned: their bytes
-    are in doubt, and reading them back proves nothing (design §4);
+    are in doubt, and reading them back proves nothing;
   * a journal belongs to one event loop. `open`, `cut` and `save_snapshot` block.
 
 Left out: retention and compaction, so the log starts at 0.
