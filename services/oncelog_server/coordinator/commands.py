@@ -2,6 +2,10 @@
 
 Commands are decided and may be journaled; signals only change volatile state. A command is checked
 for its shape before it gets here (`wire`): sizes are in range, a manifest names each part once.
+
+What the outside has against a command (a topic that is gone, a full disk) it carries along, as
+`unfit`: `decide` raises it, but only where the request is new. One that is known gets its old
+answer whatever has happened since (docs/protocol.md, "Known requests first").
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from oncelog_server.coordinator.values import (
 )
 from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
 from oncelog_server.core.machine import Tick
+from oncelogpb.errors import OncelogError
 
 # ------------------------------------------------------------------------------------- commands
 
@@ -53,6 +58,7 @@ class BeginTransaction(msgspec.Struct, frozen=True):
     timeout_ms: int = 0
     commit_seq: CommitSeq | None = None
     parts: tuple[PartitionId, ...] = ()
+    unfit: OncelogError | None = None
 
 
 class CommitTransaction(msgspec.Struct, frozen=True):
@@ -63,6 +69,7 @@ class CommitTransaction(msgspec.Struct, frozen=True):
     manifest: Manifest
     commit_seq: CommitSeq | None = None
     begin_next: BeginTransaction | None = None
+    unfit: OncelogError | None = None
 
 
 class AbortTransaction(msgspec.Struct, frozen=True):
@@ -72,6 +79,7 @@ class AbortTransaction(msgspec.Struct, frozen=True):
     # None: an operator's.
     producer: Identity | None
     parts: tuple[PartitionId, ...] = ()
+    unfit: OncelogError | None = None
 
 
 class Transact(msgspec.Struct, frozen=True):
@@ -82,6 +90,7 @@ class Transact(msgspec.Struct, frozen=True):
     batches: tuple[OneShotBatch, ...]
     offsets: OneShotOffsets | None = None
     commit_seq: CommitSeq | None = None
+    unfit: OncelogError | None = None
 
 
 class AnswerOffsets(msgspec.Struct, frozen=True):
@@ -212,12 +221,15 @@ class BeginAnswer(NamedTuple):
 
 
 class CommitAnswer(NamedTuple):
-    """Decided to commit; or committed before under this commit_seq."""
+    """Decided to commit; or committed before under this commit_seq. With `begin_next`, either
+    `next` or `next_refusal` is there."""
 
     already_committed: bool = False
     # Every participant has acknowledged.
     visible: bool = False
     next: BeginAnswer | None = None
+    # Why nothing begins. It says nothing about the commit.
+    next_refusal: OncelogError | None = None
 
 
 class AbortAnswer(NamedTuple):

@@ -1,11 +1,11 @@
 """BeginTransaction, alone or as a commit's `begin_next` (design §7, 2). PURE.
 
 Order of precedence: UNKNOWN_PRODUCER, PRODUCER_FENCED · a known request id: the same TxId and, once
-that has ended, its outcome · STALE_REQUEST_ID · INVALID_TIMEOUT · ALREADY_COMMITTED by commit_seq ·
-CONCURRENT_TRANSACTION · LIMIT_EXCEEDED · BEGIN.
+that has ended, its outcome · STALE_REQUEST_ID · ALREADY_COMMITTED by commit_seq · INVALID_TIMEOUT ·
+what the outside has against it · CONCURRENT_TRANSACTION · LIMIT_EXCEEDED · BEGIN.
 
-The request id comes before commit_seq (§11): a second write of one Spark batch by its own
-generation must hear COMMITTED, not ALREADY_COMMITTED.
+The request id comes before commit_seq: a second write of one Spark batch by its own generation must
+hear COMMITTED, not ALREADY_COMMITTED.
 """
 
 from __future__ import annotations
@@ -52,15 +52,17 @@ def begin(
             "request ids grow within a generation, and this one is below those that are remembered",
             highest=producer.begins[-1].request_id,
         )
-    timeout_ms = _timeout_ms(state, command.timeout_ms)
     last_seq = producer.committed_seq
     if closing is not None and closing.commit_seq is not None:
         last_seq = closing.commit_seq
     if last_seq is not None and last_seq.covers(command.commit_seq):
         return BeginAnswer(BeginResult.ALREADY_COMMITTED), ()
+    timeout_ms = _timeout_ms(state, command.timeout_ms)
+    if command.unfit is not None:
+        raise command.unfit
     if closing is None:
         require_nothing_open(producer)
-    require_open_slot(state)
+    require_open_slot(state, closing=closing is not None)
     tx_id = compose_tx_id(state.journal_partition, state.next_offset + (closing is not None))
     record = Begun(
         tx_id,
@@ -74,9 +76,10 @@ def begin(
     return BeginAnswer(BeginResult.OPEN, tx_id), (record,)
 
 
-def require_open_slot(state: CoordinatorState) -> None:
+def require_open_slot(state: CoordinatorState, *, closing: bool = False) -> None:
+    """`closing`: one that is open now is decided in the same step, and makes room."""
     limit = state.config.open_transactions_max
-    if state.transactions.undecided >= limit:
+    if state.transactions.undecided - closing >= limit:
         raise LimitExceeded(
             f"{limit} transactions are open in this journal partition (open_transactions_max)",
             limit="open_transactions_max",

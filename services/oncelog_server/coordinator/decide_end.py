@@ -2,11 +2,13 @@
 
 Order of precedence for a commit: the transaction is not kept here (`Elsewhere`: the service looks
 into the outcome file) · PRODUCER_MISMATCH · it is committed: the same answer · PRODUCER_FENCED ·
-TRANSACTION_ENDED · contradicting commit_seq · ALREADY_COMMITTED or DUPLICATE_COMMIT_SEQ ·
-MANIFEST_MISMATCH · PREPARE_COMMIT.
+TRANSACTION_ENDED · contradicting commit_seq · ALREADY_COMMITTED or DUPLICATE_COMMIT_SEQ · what the
+outside has against it · MANIFEST_MISMATCH · PREPARE_COMMIT.
 
 A repeat of a commit that happened is answered before the fence: the outcome is a fact, and the
-client that asks again must learn it (I4). Nothing new happens for an old generation (I16).
+client that asks again must learn it (I4). Nothing new happens for an old generation (I16). For the
+same reason a commit's answer never depends on `begin_next`, which came along with it: what refuses
+the next transaction is told beside the commit.
 """
 
 from __future__ import annotations
@@ -16,7 +18,6 @@ from collections.abc import Iterable
 from oncelog_server.coordinator.commands import (
     AbortAnswer,
     AbortTransaction,
-    BeginAnswer,
     CommitAnswer,
     CommitTransaction,
     FinishTransactions,
@@ -26,7 +27,6 @@ from oncelog_server.coordinator.identify import concurrent, require_owner, requi
 from oncelog_server.coordinator.producers import Producer
 from oncelog_server.coordinator.records import (
     Aborted,
-    Begun,
     Committed,
     PreparedAbort,
     PreparedCommit,
@@ -41,6 +41,7 @@ from oncelogpb.errors import (
     DuplicateCommitSeq,
     InvalidArgument,
     ManifestMismatch,
+    OncelogError,
     TransactionEnded,
 )
 
@@ -64,8 +65,10 @@ def decide_commit(state: CoordinatorState, command: CommitTransaction) -> Decisi
     if transaction.commit_seq is not None and seq != transaction.commit_seq:
         raise InvalidArgument("commit_seq is not the one given to Begin", field="commit_seq")
     if _is_committed_before(producer, command, seq):
-        # Nothing changes: the transaction stays open, so there is no next one either.
-        return Decision((), CommitAnswer(already_committed=True))
+        # Nothing changes: the transaction stays open, so a next one is CONCURRENT_TRANSACTION.
+        return _with_next(state, command, CommitAnswer(already_committed=True))
+    if command.unfit is not None:
+        raise command.unfit
     _require_announced(state, transaction, command)
     record = PreparedCommit(
         transaction.tx_id,
@@ -76,13 +79,13 @@ def decide_commit(state: CoordinatorState, command: CommitTransaction) -> Decisi
         seq,
         command.manifest,
     )
-    answer, begun = _begin_next(state, producer, command, closing=Closing(seq))
-    return Decision((record, *begun), CommitAnswer(next=answer))
+    return _with_next(state, command, CommitAnswer(), (record,), closing=Closing(seq))
 
 
 def decide_abort(state: CoordinatorState, command: AbortTransaction) -> Decision[Record]:
     """Order: Elsewhere · PRODUCER_MISMATCH · aborted: the same answer · PRODUCER_FENCED ·
-    committed: TRANSACTION_ENDED · staged: CONCURRENT_TRANSACTION · PREPARE_ABORT."""
+    committed: TRANSACTION_ENDED · staged: CONCURRENT_TRANSACTION · what the outside has against it
+    · PREPARE_ABORT."""
     transaction = _find(state, command.tx_id)
     if command.producer is not None:
         require_owner(transaction, command.producer)
@@ -94,6 +97,8 @@ def decide_abort(state: CoordinatorState, command: AbortTransaction) -> Decision
         raise ended(transaction.tx_id, "committed")
     if transaction.state is State.STAGED:
         raise concurrent(transaction.tx_id, "only the offset manager's answer ends a staged one")
+    if command.unfit is not None:
+        raise command.unfit
     cause = AbortCause.OPERATOR if command.producer is None else AbortCause.PRODUCER
     return Decision((abort_record(state, transaction, cause, command.parts),), AbortAnswer(cause))
 
@@ -161,13 +166,8 @@ def _repeat_commit(
         raise ManifestMismatch(
             "the transaction is committed with another manifest", tx_id=transaction.tx_id
         )
-    answer: BeginAnswer | None = None
-    begun: tuple[Begun, ...] = ()
-    if command.begin_next is not None:
-        producer = require_producer(state, command.producer)
-        answer, begun = _begin_next(state, producer, command, closing=None)
     visible = state.deliveries.is_visible(transaction.tx_id)
-    return Decision(begun, CommitAnswer(visible=visible, next=answer))
+    return _with_next(state, command, CommitAnswer(visible=visible))
 
 
 def _is_committed_before(
@@ -208,14 +208,21 @@ def _require_announced(
         )
 
 
-def _begin_next(
+def _with_next(
     state: CoordinatorState,
-    producer: Producer,
     command: CommitTransaction,
+    answer: CommitAnswer,
+    records: tuple[Record, ...] = (),
     *,
-    closing: Closing | None,
-) -> tuple[BeginAnswer | None, tuple[Begun, ...]]:
-    """A next transaction that is refused refuses the whole call: nothing happened."""
+    closing: Closing | None = None,
+) -> Decision[Record]:
+    """The commit's answer, and beside it what becomes of `begin_next`: the commit is a fact, or
+    becomes one here, whether there is a next transaction or not (docs/adr/0010)."""
     if command.begin_next is None:
-        return None, ()
-    return begin(state, producer, command.begin_next, closing=closing)
+        return Decision(records, answer)
+    try:
+        producer = require_producer(state, command.producer)
+        begin_answer, begun = begin(state, producer, command.begin_next, closing=closing)
+    except OncelogError as refusal:
+        return Decision(records, answer._replace(next_refusal=refusal))
+    return Decision((*records, *begun), answer._replace(next=begin_answer))

@@ -7,8 +7,10 @@ the one in the top 16 bits of the producer id or TxId.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
+
+from msgspec.structs import replace
 
 from oncelog_server.coordinator import describe, wire
 from oncelog_server.coordinator.access import without_refused
@@ -28,13 +30,13 @@ from oncelog_server.coordinator.commands import (
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_end import Elsewhere
 from oncelog_server.coordinator.endings import Endings, state_of
+from oncelog_server.coordinator.fitness import Fitness
 from oncelog_server.coordinator.questions import Verdict, verdict, verdict_of
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED
 from oncelog_server.coordinator.values import OneShotBatch
 from oncelog_server.coordinator.waiting import Waiting
 from oncelog_server.core.ids import (
-    CONSUMER_OFFSETS_ID,
     CONTROL_PARTITIONS,
     TRANSACTION_CONTROL_ID,
     PartitionId,
@@ -51,6 +53,7 @@ from oncelogpb import records
 from oncelogpb.errors import (
     Damaged,
     InvalidArgument,
+    OncelogError,
     TooLarge,
     TryAgain,
     Unavailable,
@@ -80,6 +83,7 @@ class CoordinatorService:
         self._env = env
         self._waiting = waiting
         self._endings_of = endings
+        self._fitness = Fitness(env)
         # Sessions whose stream tells its end. Invariant: one per producer and stream.
         self._held: set[SessionOpened] = set()
         self._batch_limits = records.BatchLimits(
@@ -122,7 +126,7 @@ class CoordinatorService:
         self, request: pb.BeginTransactionRequest, call: Call
     ) -> pb.BeginTransactionReply:
         command = wire.begin_transaction(request, self._config)
-        self._require_partitions(command.parts)
+        command = replace(command, unfit=self._fitness.of_begin(command))
         replica = self._lead(command.producer.producer_id, "producer")
         before = replica.log_end
         answer: BeginAnswer = await replica.submit(command)
@@ -134,9 +138,10 @@ class CoordinatorService:
     ) -> pb.CommitTransactionReply:
         without_refused(request.begin_next.parts, call)
         command = wire.commit_transaction(request, self._config)
-        self._require_partitions(command.manifest.participants())
-        if command.begin_next is not None:
-            self._require_partitions(command.begin_next.parts)
+        following = command.begin_next
+        if following is not None:
+            following = replace(following, unfit=self._fitness.of_begin(following))
+        command = replace(command, begin_next=following, unfit=self._fitness.of_commit(command))
         replica = self._lead(command.tx_id, "tx_id")
         arrived_ms = self._env.clock.now().monotonic_ms
         before = replica.log_end
@@ -159,17 +164,20 @@ class CoordinatorService:
 
     async def _repeat_commit(self, replica: Replica, command: CommitTransaction) -> CommitAnswer:
         answer = await self._endings(replica).repeat_commit(command)
-        if command.begin_next is not None:
+        if command.begin_next is None:
+            return answer
+        try:
             # Idempotent by its own request id.
-            answer = answer._replace(next=await replica.submit(command.begin_next))
-        return answer
+            return answer._replace(next=await replica.submit(command.begin_next))
+        except OncelogError as refusal:
+            return answer._replace(next_refusal=refusal)
 
     async def abort_transaction(
         self, request: pb.AbortTransactionRequest, call: Call
     ) -> pb.AbortTransactionReply:
         without_refused(request.parts, call)
         command = wire.abort_transaction(request, self._config)
-        self._require_partitions(command.parts)
+        command = replace(command, unfit=self._fitness.of_abort(command))
         replica = self._lead(command.tx_id, "tx_id")
         try:
             await replica.submit(command)
@@ -204,21 +212,6 @@ class CoordinatorService:
             visible=visible,
             exposed=[wire.exposed_message(part) for part in exposed],
         )
-
-    def _require_partitions(self, participants: Iterable[PartitionId]) -> None:
-        """A marker for a partition that never was would be sent for ever. A topic that is unknown
-        here may have been deleted, which etcd says when its markers are due."""
-        counts: dict[TopicId, int | None] = {CONSUMER_OFFSETS_ID: CONTROL_PARTITIONS}
-        for participant in participants:
-            if participant.topic_id not in counts:
-                topic = self._env.directory.topic_by_id(participant.topic_id)
-                counts[participant.topic_id] = None if topic is None else topic.partitions
-            count = counts[participant.topic_id]
-            if count is not None and participant.number >= count:
-                raise UnknownPartition(
-                    f"the topic of {participant} has {count} partitions",
-                    partition=participant.number,
-                )
 
     async def _refuse_unknown(self, topic_id: TopicId) -> NoReturn:
         """The client may have heard of a new topic before this process has."""

@@ -6,7 +6,7 @@ depends on state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from oncelog_server.coordinator.commands import (
@@ -40,7 +40,13 @@ from oncelog_server.core.ids import (
     TxId,
 )
 from oncelog_server.core.wire import partition_id, partition_message
-from oncelogpb.errors import InvalidArgument, ManifestMismatch, TooLarge
+from oncelogpb.errors import (
+    InvalidArgument,
+    ManifestMismatch,
+    OncelogError,
+    TooLarge,
+    to_status,
+)
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 
@@ -79,23 +85,30 @@ def commit_transaction(
     request: pb.CommitTransactionRequest, config: CoordinatorConfig
 ) -> CommitTransaction:
     producer = identity(request.producer)
-    begin_next = None
-    if request.HasField("begin_next"):
-        following = request.begin_next
-        begin_next = BeginTransaction(
-            producer,
-            following.request_id,
-            following.timeout_ms,
-            _commit_seq(following),
-            _parts(following.parts, config),
-        )
+    following = request.begin_next if request.HasField("begin_next") else None
     return CommitTransaction(
         tx_id(request.tx_id),
         producer,
         manifest(request.manifest, config),
         _commit_seq(request),
-        begin_next,
+        None if following is None else _begin_next(following, producer, config),
     )
+
+
+def _begin_next(
+    request: pb.BeginNext, producer: Identity, config: CoordinatorConfig
+) -> BeginTransaction:
+    """One of a wrong shape is refused beside the commit, like any that cannot begin."""
+    try:
+        return BeginTransaction(
+            producer,
+            request.request_id,
+            request.timeout_ms,
+            _commit_seq(request),
+            _parts(request.parts, config),
+        )
+    except OncelogError as refusal:
+        return BeginTransaction(producer, request.request_id, unfit=refusal)
 
 
 def abort_transaction(
@@ -203,6 +216,7 @@ def committed(
         visible=visible,
         exposed=[exposed_message(part) for part in exposed],
         next=None if answer.next is None else begun(answer.next),
+        next_error=None if answer.next_refusal is None else to_status(answer.next_refusal),
     )
 
 
@@ -296,12 +310,11 @@ def _batch(message: types.Batch) -> OneShotBatch:
 
 
 def _parts(
-    messages: Iterable[types.Partition], config: CoordinatorConfig
+    messages: Sequence[types.Partition], config: CoordinatorConfig
 ) -> tuple[PartitionId, ...]:
-    parts = tuple(sorted({partition_id(message, "parts") for message in messages}))
-    if len(parts) > config.parts_max:
-        _too_large("parts_max", len(parts), config.parts_max)
-    return parts
+    if len(messages) > config.parts_max:
+        _too_large("parts_max", len(messages), config.parts_max)
+    return tuple(sorted({partition_id(message, "parts") for message in messages}))
 
 
 def _commit_seq(

@@ -3,7 +3,8 @@ first record stands at 5; topics have one letter, `offsets/3` is a partition of 
 
     init NAME instance=a [group=G]             InitProducer; NAME is `-` for an unnamed one
     begin P REQUEST [timeout=MS] [seq=S:N] [parts=a/0,...] [gen=E.C]
-    commit T P [parts=a/0:10,a/0#7:5,offsets/3] [seq=S:N] [next=REQUEST] [next_seq=S:N] [gen=E.C]
+    commit T P [parts=a/0:10,a/0#7:5,offsets/3] [seq=S:N] [next=REQUEST] [next_seq=S:N]
+        [next_timeout=MS] [gen=E.C]
     abort T P [parts=...] [gen=E.C]            by its producer; P is `operator` for an operator
     transact P NUMBER [batches=a/0:3,...] [offsets=GROUP] [seq=S:N] [gen=E.C]
     accept T | refuse T REASON                 the offset manager's answer to a staged one-shot
@@ -249,7 +250,10 @@ class CoordinatorDriver(HostDriver):
         following = None
         if "next" in options:
             following = BeginTransaction(
-                who, int(options["next"]), commit_seq=seq(options.get("next_seq"))
+                who,
+                int(options["next"]),
+                int(options.get("next_timeout", "0")),
+                seq(options.get("next_seq")),
             )
         command = CommitTransaction(
             tx(words[0]), who, manifest(options), seq(options.get("seq")), following
@@ -373,6 +377,8 @@ class CoordinatorDriver(HostDriver):
             case CommitAnswer():
                 text = "ALREADY_COMMITTED" if reply.already_committed else "COMMITTED"
                 text += " visible" if reply.visible else ""
+                if reply.next_refusal is not None:
+                    return f"{text} next: {self.show(reply.next_refusal)}"
                 return text + (f" next: {show_begin(reply.next)}" if reply.next else "")
             case AbortAnswer():
                 return f"ABORTED {reply.cause.name}"

@@ -118,11 +118,11 @@ BUGS: Final = (
         "why.md: a late duplicate of the commit begins again",
         (
             Edit(
-                "oncelog_server.coordinator.decide_end:_begin_next",
-                "return begin(state, producer, command.begin_next, closing=closing)",
+                "oncelog_server.coordinator.decide_end:_with_next",
+                "begin_answer, begun = begin(state, producer, command.begin_next, closing=closing)",
                 "fresh = max((r.request_id for r in producer.begins), default=0) + 1\n"
-                "    again = type(command.begin_next)(command.begin_next.producer, fresh)\n"
-                "    return begin(state, producer, again, closing=closing)",
+                "        again = type(command.begin_next)(command.begin_next.producer, fresh)\n"
+                "        begin_answer, begun = begin(state, producer, again, closing=closing)",
             ),
         ),
         {
@@ -528,7 +528,7 @@ BUGS: Final = (
         "I16: a repeated commit is answered, its begin_next is not, once the producer was replaced",
         (
             Edit(
-                "oncelog_server.coordinator.decide_end:_repeat_commit",
+                "oncelog_server.coordinator.decide_end:_with_next",
                 "producer = require_producer(state, command.producer)",
                 "producer = state.producers[command.producer.producer_id]",
             ),
@@ -537,6 +537,22 @@ BUGS: Final = (
             story(
                 "coordinator/abort_repeated_after_the_fence"
             ): "+commit T4 p1 -> COMMITTED next: T7 OPEN"
+        },
+    ),
+    Bug(
+        "commit-answered-by-its-next",
+        "I1, I4: what refuses the next transaction replaces the answer of a commit that is a fact",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_end:_with_next",
+                "        return Decision(records, answer._replace(next_refusal=refusal))",
+                "        raise",
+            ),
+        ),
+        {
+            story(
+                "coordinator/i04_commit_is_a_fact_whatever_becomes_of_the_next"
+            ): "+commit T2 p -> PRODUCER_FENCED"
         },
     ),
     Bug(

@@ -24,7 +24,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.machine import Instant
 from oncelog_server.core.ports import Address, TopicInfo
 from oncelog_server.core.role import RoleEnv
-from oncelogpb.errors import NotLeader, OncelogError, UnknownOutcome
+from oncelogpb.errors import DiskFull, NotLeader, OncelogError, UnknownOutcome
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from tests.golden.host import MachineHost
@@ -58,6 +58,8 @@ class LedReplica:
         self.leads = True
         # Past the lease: nothing is submitted, and no answer is released; leadership may stay.
         self.lapsed = False
+        # Below `disk_free_floor`.
+        self.full = False
         self._parked: deque[tuple[int, asyncio.Future[Any], object]] = deque()
 
     @property
@@ -115,7 +117,8 @@ class LedReplica:
             self.host.signal(signal)
 
     def require_room(self) -> None:
-        pass
+        if self.full:
+            raise DiskFull("free disk space is below disk_free_floor")
 
     def require_lease(self) -> None:
         pass
@@ -138,6 +141,7 @@ class Surroundings:
     def __init__(self, replica: LedReplica) -> None:
         self._replica = replica
         self.leader: Address | None = Address("n1", BOOT, "127.0.0.1", 1, 1)
+        self.topics = {ORDERS: TopicInfo("orders", ORDERS, 4, 1, {}, 0)}
         self.gone: set[TopicId] = {UNHEARD_OF}
         self.calls: list[tuple[str, Any]] = []
         self.markers: Callable[[participant_pb.WriteMarkersRequest], Any] = apply_all
@@ -154,7 +158,11 @@ class Surroundings:
         return self.leader
 
     def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
-        return TopicInfo("orders", ORDERS, 4, 1, {}, 0) if topic_id == ORDERS else None
+        return self.topics.get(topic_id)
+
+    def delete(self, topic_id: TopicId) -> None:
+        del self.topics[topic_id]
+        self.gone.add(topic_id)
 
     async def is_gone(self, topic_id: TopicId) -> bool:
         return topic_id in self.gone
