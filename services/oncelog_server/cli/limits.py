@@ -24,7 +24,7 @@ from oncelog_server.coordinator import deliveries, producers
 from oncelog_server.coordinator import service as coordinator_service
 from oncelog_server.coordinator import state as coordinator_state
 from oncelog_server.coordinator import wire as coordinator_wire
-from oncelog_server.core import access
+from oncelog_server.core import access, topic_limits
 from oncelog_server.offset_manager import config as offsets_config
 from oncelog_server.offset_manager import wire as offsets_wire
 from oncelog_server.partition_leader import config as leader_config
@@ -273,6 +273,12 @@ _PARTITION_LEADER: Final = Section(
             ("fetch_batches_max", "is cut to it", ""),
             ("rows_bytes_max", "is cut to it", ""),
             ("topic_partitions_max", TooLarge, ""),
+        ),
+        _limit(
+            "(max.batch.bytes)",
+            topic_limits.BATCH_BYTES_MOST,
+            "Payload of a batch, bytes, where its topic sets less; of one-shots too.",
+            TooLarge,
         ),
         _limit(
             "(partitions_per_topic_max)",

@@ -245,6 +245,8 @@ class TransactAnswer(NamedTuple):
     staged: bool = False
     already_committed: bool = False
     visible: bool = False
+    # Its request number was known: this is the old answer.
+    duplicate: bool = False
 
 
 # ----------------------------------------------------------------------------------------- owed

@@ -1,16 +1,20 @@
-"""Transact, and what the offset manager says about it (design §7, "One-shot transactions"). PURE.
+"""Transact, and what the offset manager says about it (docs/protocol.md, "One-shots"). PURE.
 
-Order of precedence: a request of an earlier generation that was accepted: its old answer ·
-UNKNOWN_PRODUCER, PRODUCER_FENCED · a known request number: its old answer ·
+Order of precedence: a request that was accepted, by this generation or an earlier one: its old
+answer, or DUPLICATE_SEQUENCE where its content is another · UNKNOWN_PRODUCER, PRODUCER_FENCED ·
 STALE_REQUEST_ID · OUT_OF_ORDER_SEQUENCE · CONCURRENT_TRANSACTION (open, or the same commit_seq in
-flight) · ALREADY_COMMITTED by commit_seq (uses the number up) · THROTTLED (16 in flight) ·
-LIMIT_EXCEEDED · DISK_FULL and THROTTLED of a target · STAGED or PREPARE_COMMIT.
+flight) · ALREADY_COMMITTED by commit_seq (uses the number up) · what the outside has against it ·
+THROTTLED (16 in flight) · LIMIT_EXCEEDED · DISK_FULL and THROTTLED of a target · STAGED or
+PREPARE_COMMIT.
 
 After PREPARE nobody says no: whatever a participant could refuse is refused before the append. A
 refusal does not use the request number up, ALREADY_COMMITTED does.
 """
 
 from __future__ import annotations
+
+from crc32c import crc32c
+from msgspec.structs import replace
 
 from oncelog_server.coordinator.commands import AnswerOffsets, Transact, TransactAnswer
 from oncelog_server.coordinator.decide_begin import require_open_slot
@@ -31,12 +35,13 @@ from oncelog_server.coordinator.records import (
 )
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import State, Transaction
-from oncelog_server.coordinator.values import NO_PARTS, AbortCause, Refusal
+from oncelog_server.coordinator.values import NO_PARTS, AbortCause, Refusal, content_digest
 from oncelog_server.core.ids import TxId, compose_tx_id
 from oncelog_server.core.machine import Decision
 from oncelogpb import errors
 from oncelogpb.errors import (
     DiskFull,
+    DuplicateSequence,
     OncelogError,
     OutOfOrderSequence,
     StaleRequestId,
@@ -48,19 +53,21 @@ RETRY_AFTER_MS = 50
 
 
 def decide_transact(state: CoordinatorState, command: Transact) -> Decision[Record]:
-    former = _former(state, command)
-    if former is not None:
-        return Decision((), _old_answer(state, former))
-    producer = require_producer(state, command.producer)
-    known = producer.one_shot_request(command.request_number)
+    known = _known(state, command)
     if known is not None:
+        _require_same(known, command)
         return Decision((), _old_answer(state, known))
+    producer = require_producer(state, command.producer)
     _require_next_number(producer, command.request_number)
     _require_no_rival(state, producer, command)
     last_seq = producer.committed_seq
     if last_seq is not None and last_seq.covers(command.commit_seq):
-        skipped = OneShotSkipped(producer.producer_id, producer.generation, command.request_number)
+        skipped = OneShotSkipped(
+            producer.producer_id, producer.generation, command.request_number, _digest(command)
+        )
         return Decision((skipped,), TransactAnswer(TxId(0), already_committed=True))
+    if command.unfit is not None:
+        raise command.unfit
     _require_room(state, producer, command)
     return _accept(state, producer, command)
 
@@ -132,26 +139,45 @@ def _prepare(transaction: Transaction) -> PreparedCommit:
     )
 
 
-def _former(state: CoordinatorState, command: Transact) -> OneShotRequest | None:
-    """PRODUCER_FENCED promises that nothing happened; to what was accepted before the fence, that
-    would be a lie (I4)."""
-    producer = state.producers.get(command.producer.producer_id)
+def _known(state: CoordinatorState, command: Transact) -> OneShotRequest | None:
+    """Also of an earlier generation: PRODUCER_FENCED promises that nothing happened, and to what
+    was accepted before the fence that would be a lie (I4)."""
+    asking = command.producer
+    producer = state.producers.get(asking.producer_id)
     if producer is None:
         return None
-    return producer.former_one_shot(command.producer.generation, command.request_number)
+    if asking.generation == producer.generation:
+        return producer.one_shot_request(command.request_number)
+    return producer.former_one_shot(asking.generation, command.request_number)
+
+
+def _require_same(known: OneShotRequest, command: Transact) -> None:
+    """Else a second content under a used number is dropped without a word."""
+    if known.digest not in (b"", _digest(command)):
+        raise DuplicateSequence(
+            f"request number {command.request_number} was used with another content, whose outcome "
+            "GetTransaction tells; the client has a fault",
+            expected=command.request_number + 1,
+        )
+
+
+def _digest(command: Transact) -> bytes:
+    """Of what really came."""
+    batches = [replace(b, crc32c=crc32c(b.payload)) for b in command.batches]
+    return content_digest(batches, command.offsets, command.commit_seq)
 
 
 def _old_answer(state: CoordinatorState, known: OneShotRequest) -> TransactAnswer | OncelogError:
     match known.state:
         case OneShotState.STAGED:
-            return TransactAnswer(known.tx_id, staged=True)
+            return TransactAnswer(known.tx_id, staged=True, duplicate=True)
         case OneShotState.SKIPPED:
-            return TransactAnswer(TxId(0), already_committed=True)
+            return TransactAnswer(TxId(0), already_committed=True, duplicate=True)
         case OneShotState.ABORTED:
             return _remembered(known)
     over = known.tx_id not in state.transactions
     visible = over or state.deliveries.is_visible(known.tx_id)
-    return TransactAnswer(known.tx_id, visible=visible)
+    return TransactAnswer(known.tx_id, visible=visible, duplicate=True)
 
 
 def _remembered(known: OneShotRequest) -> OncelogError:

@@ -12,21 +12,46 @@ Left out: rights, which come before; what depends on the state of the machine.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import NoReturn
 
 from oncelog_server.coordinator.commands import (
     AbortTransaction,
     BeginTransaction,
     CommitTransaction,
+    Transact,
 )
+from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.values import OneShotBatch
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, CONTROL_PARTITIONS, PartitionId, TopicId
+from oncelog_server.core.ports import Replica, TopicInfo
 from oncelog_server.core.role import RoleEnv
-from oncelogpb.errors import OncelogError, UnknownPartition
+from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, max_batch_bytes
+from oncelogpb import records
+from oncelogpb.errors import (
+    OncelogError,
+    TooLarge,
+    Unavailable,
+    UnknownPartition,
+    UnknownTopic,
+)
+
+
+class UnheardOf(Unavailable):
+    """A topic that this process does not know: gone, or so new that the client heard of it first.
+    Only etcd can tell, and it is asked only where the request is new (`Fitness.explain`)."""
+
+    def __init__(self, topic_id: TopicId) -> None:
+        super().__init__(
+            f"this process has not heard of the topic with id {topic_id.hex()} yet; try again"
+        )
+        self.topic_id = topic_id
 
 
 class Fitness:
     """See the module. One per process."""
 
-    def __init__(self, env: RoleEnv) -> None:
+    def __init__(self, config: CoordinatorConfig, env: RoleEnv) -> None:
+        self._config = config
         self._env = env
 
     def of_begin(self, command: BeginTransaction) -> OncelogError | None:
@@ -37,6 +62,57 @@ class Fitness:
 
     def of_abort(self, command: AbortTransaction) -> OncelogError | None:
         return self._of_partitions(command.parts)
+
+    def of_one_shot(self, command: Transact, replica: Replica) -> OncelogError | None:
+        """In order: its size, each batch and its topic, room on the disk."""
+        config = self._config
+        try:
+            _require_at_most(
+                "one_shot_partitions_max", len(command.batches), config.one_shot_partitions_max
+            )
+            size_bytes = sum(len(batch.payload) for batch in command.batches)
+            _require_at_most("one_shot_bytes_max", size_bytes, config.one_shot_bytes_max)
+            for batch in command.batches:
+                self._require_sound(batch)
+            replica.require_room()
+        except OncelogError as unfit:
+            return unfit
+        return None
+
+    async def explain(self, unheard: UnheardOf) -> NoReturn:
+        """Raises UnknownTopic where etcd says so, else Unavailable."""
+        if await self._env.directory.is_gone(unheard.topic_id):
+            name = unheard.topic_id.hex()
+            raise UnknownTopic(f"no topic with id {name}", topic_id=name)
+        raise unheard
+
+    def _require_sound(self, batch: OneShotBatch) -> None:
+        """As its leader would judge it."""
+        topic = self._env.directory.topic_by_id(batch.partition.topic_id)
+        if topic is None:
+            raise UnheardOf(batch.partition.topic_id)
+        if batch.partition.number >= topic.partitions:
+            raise UnknownPartition(
+                f"topic {topic.name} has {topic.partitions} partitions",
+                partition=batch.partition.number,
+            )
+        records.validate(
+            batch.encoding,
+            batch.payload,
+            batch.record_count,
+            batch.crc32c,
+            self._batch_limits(topic),
+            max_timestamp_us=batch.max_timestamp_us,
+        )
+
+    def _batch_limits(self, topic: TopicInfo) -> records.BatchLimits:
+        config = self._config
+        return records.BatchLimits(
+            max_batch_bytes(topic.configs),
+            config.one_shot_decompressed_bytes_max,
+            MAX_BATCH_BYTES,
+            "one_shot_decompressed_bytes_max",
+        )
 
     def _of_partitions(self, participants: Iterable[PartitionId]) -> OncelogError | None:
         """A marker for a partition that never was would be sent for ever. A topic that is unknown
@@ -53,3 +129,8 @@ class Fitness:
                     partition=participant.number,
                 )
         return None
+
+
+def _require_at_most(limit: str, size: int, maximum: int) -> None:
+    if size > maximum:
+        raise TooLarge(f"{size} is above {limit} ({maximum}); send less at once", limit=limit)

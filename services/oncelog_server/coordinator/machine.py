@@ -47,7 +47,12 @@ from oncelog_server.coordinator.decide_end import decide_abort, decide_commit, d
 from oncelog_server.coordinator.decide_one_shot import decide_answer, decide_transact
 from oncelog_server.coordinator.decide_producer import decide_init
 from oncelog_server.coordinator.decide_time import decide_tick
-from oncelog_server.coordinator.producers import LastCommit, OneShotState, Producer
+from oncelog_server.coordinator.producers import (
+    LastCommit,
+    OneShotRequest,
+    OneShotState,
+    Producer,
+)
 from oncelog_server.coordinator.records import (
     Aborted,
     Begun,
@@ -63,7 +68,7 @@ from oncelog_server.coordinator.records import (
 )
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import State, Transaction
-from oncelog_server.coordinator.values import AbortCause
+from oncelog_server.coordinator.values import AbortCause, content_digest
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import (
     PartitionId,
@@ -159,8 +164,14 @@ class CoordinatorMachine:
             case OneShotPrepared():
                 self._prepare_one_shot(record, at)
             case OneShotSkipped():
-                producer = self._active(record.producer_id, at)
-                producer.asked_one_shot(record.request_number, TxId(0), OneShotState.SKIPPED)
+                self._active(record.producer_id, at).asked_one_shot(
+                    OneShotRequest(
+                        record.request_number,
+                        TxId(0),
+                        OneShotState.SKIPPED,
+                        digest=record.digest,
+                    )
+                )
             case Committed() | Aborted():
                 self._over(record)
             case ProducersForgotten():
@@ -217,7 +228,8 @@ class CoordinatorMachine:
         transaction.offsets = record.offsets
         self.state.transactions.add(transaction)
         producer = self._active(record.producer_id, at)
-        producer.asked_one_shot(record.request_number, record.tx_id, OneShotState.STAGED)
+        digest = content_digest(record.batches, record.offsets, record.commit_seq)
+        producer.asked_one_shot(_asked(record, OneShotState.STAGED, digest))
         producer.staged.append(record.tx_id)
         if len(producer.staged) == 1:
             self.state.heads.became_head(record.tx_id, gate=at.offset)
@@ -227,7 +239,8 @@ class CoordinatorMachine:
         transaction.prepare_offset, transaction.prepare_ms = at.offset, at.time_ms
         self.state.transactions.add(transaction)
         producer = self._active(record.producer_id, at)
-        producer.asked_one_shot(record.request_number, record.tx_id, OneShotState.COMMITTED)
+        digest = content_digest(record.batches, None, record.commit_seq)
+        producer.asked_one_shot(_asked(record, OneShotState.COMMITTED, digest))
         self._committed(transaction, producer, b"")
 
     def _one_shot(self, record: OneShotStaged | OneShotPrepared, at: At) -> Transaction:
@@ -398,6 +411,12 @@ class CoordinatorMachine:
         assert not tables, "a coordinator has no tables"
         assert self.next_offset == 0, "restore into a fresh machine"
         self.state.decode(state)
+
+
+def _asked(
+    record: OneShotStaged | OneShotPrepared, state: OneShotState, digest: bytes
+) -> OneShotRequest:
+    return OneShotRequest(record.request_number, record.tx_id, state, digest=digest)
 
 
 def _next_state(state: State | None, record: Record) -> State:

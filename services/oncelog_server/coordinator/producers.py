@@ -68,6 +68,9 @@ class OneShotRequest(msgspec.Struct, array_like=True):
     state: OneShotState
     # ABORTED: what the client is told.
     refusal: Refusal | None = None
+    # Of what was asked for (`values.content_digest`): the number is no other request's. b"" in
+    # snapshots from before it was kept.
+    digest: bytes = b""
 
 
 class FormerOneShot(msgspec.Struct, frozen=True, array_like=True):
@@ -186,10 +189,10 @@ class Producer(msgspec.Struct, array_like=True):
         self.begins.append(BeginRequest(request_id, tx_id))
         del self.begins[:-REQUESTS_KEPT]
 
-    def asked_one_shot(self, request_number: int, tx_id: TxId, state: OneShotState) -> None:
-        assert request_number == self.next_request_number, "request numbers are consecutive"
+    def asked_one_shot(self, request: OneShotRequest) -> None:
+        assert request.request_number == self.next_request_number, "request numbers are consecutive"
         self.next_request_number += 1
-        self.one_shots.append(OneShotRequest(request_number, tx_id, state))
+        self.one_shots.append(request)
         del self.one_shots[:-REQUESTS_KEPT]
 
     def check(self) -> None:

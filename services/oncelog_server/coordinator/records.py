@@ -105,6 +105,8 @@ class OneShotSkipped(msgspec.Struct, frozen=True, array_like=True, tag="skip"):
     producer_id: ProducerId
     generation: Generation
     request_number: int
+    # Of what was asked for (`values.content_digest`); b"" in journals from before it was kept.
+    digest: bytes = b""
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True, tag="committed"):

@@ -8,7 +8,7 @@ the one in the top 16 bits of the producer id or TxId.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from typing import Final
 
 from msgspec.structs import replace
 
@@ -30,36 +30,30 @@ from oncelog_server.coordinator.commands import (
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_end import Elsewhere
 from oncelog_server.coordinator.endings import Endings, state_of
-from oncelog_server.coordinator.fitness import Fitness
+from oncelog_server.coordinator.fitness import Fitness, UnheardOf
 from oncelog_server.coordinator.questions import Verdict, verdict, verdict_of
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED
-from oncelog_server.coordinator.values import OneShotBatch
 from oncelog_server.coordinator.waiting import Waiting
 from oncelog_server.core.ids import (
     CONTROL_PARTITIONS,
     TRANSACTION_CONTROL_ID,
     PartitionId,
-    TopicId,
     TxId,
     control_partition,
     journal_offset_of,
     journal_partition_of,
 )
-from oncelog_server.core.ports import Call, Replica, TopicInfo
+from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.core.wire import partition_id
-from oncelogpb import records
 from oncelogpb.errors import (
     Damaged,
     InvalidArgument,
     OncelogError,
     TooLarge,
     TryAgain,
-    Unavailable,
     UnknownOutcome,
-    UnknownPartition,
-    UnknownTopic,
 )
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
@@ -83,13 +77,9 @@ class CoordinatorService:
         self._env = env
         self._waiting = waiting
         self._endings_of = endings
-        self._fitness = Fitness(env)
+        self._fitness = Fitness(config, env)
         # Sessions whose stream tells its end. Invariant: one per producer and stream.
         self._held: set[SessionOpened] = set()
-        self._batch_limits = records.BatchLimits(
-            max_batch_bytes=config.one_shot_bytes_max,
-            decompressed_bytes_max=config.one_shot_decompressed_bytes_max,
-        )
 
     # ----------------------------------------------------------------------------------- producers
 
@@ -186,18 +176,15 @@ class CoordinatorService:
         return pb.AbortTransactionReply(state=types.TRANSACTION_STATE_ABORTED)
 
     async def transact(self, request: pb.TransactRequest, call: Call) -> pb.TransactReply:
-        command = wire.transact(request, self._config)
+        command = wire.transact(request)
         replica = self._lead(command.producer.producer_id, "producer")
-        for batch in command.batches:
-            topic = self._env.directory.topic_by_id(batch.partition.topic_id)
-            if topic is None:
-                await self._refuse_unknown(batch.partition.topic_id)
-            else:
-                self._require_sound(batch, topic)
-        replica.require_room()
+        command = replace(command, unfit=self._fitness.of_one_shot(command, replica))
         arrived_ms = self._env.clock.now().monotonic_ms
         before = replica.log_end
-        answer = await self._decided(replica, command, call)
+        try:
+            answer = await self._decided(replica, command, call)
+        except UnheardOf as unheard:
+            await self._fitness.explain(unheard)
         self._observe("commit_prepare", arrived_ms)
         self._count_one_shot(answer, before)
         visible = answer.visible
@@ -211,36 +198,14 @@ class CoordinatorService:
             already_committed=answer.already_committed,
             visible=visible,
             exposed=[wire.exposed_message(part) for part in exposed],
-        )
-
-    async def _refuse_unknown(self, topic_id: TopicId) -> NoReturn:
-        """The client may have heard of a new topic before this process has."""
-        if await self._env.directory.is_gone(topic_id):
-            raise UnknownTopic(f"no topic with id {topic_id.hex()}", topic_id=topic_id.hex())
-        raise Unavailable(
-            f"this process has not heard of the topic with id {topic_id.hex()} yet; try again"
-        )
-
-    def _require_sound(self, batch: OneShotBatch, topic: TopicInfo) -> None:
-        """What a leader could refuse is refused before the append (design §7)."""
-        if batch.partition.number >= topic.partitions:
-            raise UnknownPartition(
-                f"topic {topic.name} has {topic.partitions} partitions",
-                partition=batch.partition.number,
-            )
-        records.validate(
-            batch.encoding,
-            batch.payload,
-            batch.record_count,
-            batch.crc32c,
-            self._batch_limits,
-            max_timestamp_us=batch.max_timestamp_us,
+            duplicate=answer.duplicate,
         )
 
     async def _decided(self, replica: Replica, command: Transact, call: Call) -> TransactAnswer:
         """A staged one-shot is answered once the offset manager has spoken. Asking again is
         idempotent by its request number, and gives the durable answer."""
         answer: TransactAnswer = await replica.submit(command)
+        duplicate = answer.duplicate
         while answer.staged:
             staged = _still_led(replica).transactions.get(answer.tx_id)
             if staged is not None and staged.state not in DECIDED:
@@ -251,7 +216,7 @@ class CoordinatorService:
             except TryAgain as error:
                 # It is journaled: "nothing happened" would be a lie.
                 raise UnknownOutcome(f"{error.message}; repeat the call") from error
-        return answer
+        return answer._replace(duplicate=duplicate)
 
     async def _visible(self, replica: Replica, tx_id: TxId, call: Call) -> Sequence[Exposure]:
         """Until every participant has acknowledged it. Raises Damaged."""

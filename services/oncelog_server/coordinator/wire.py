@@ -118,8 +118,9 @@ def abort_transaction(
     return AbortTransaction(tx_id(request.tx_id), producer, _parts(request.parts, config))
 
 
-def transact(request: pb.TransactRequest, config: CoordinatorConfig) -> Transact:
-    """Without a look at what is in the batches, nor whether their topics exist (`service`)."""
+def transact(request: pb.TransactRequest) -> Transact:
+    """Without a look at what is in the batches, how large they are, nor whether their topics exist
+    (`fitness`)."""
     if request.request_number < 1:
         _invalid("request_number", "request numbers begin at 1")
     offsets = None
@@ -133,7 +134,7 @@ def transact(request: pb.TransactRequest, config: CoordinatorConfig) -> Transact
     return Transact(
         identity(request.producer),
         request.request_number,
-        _batches(request.batches, config),
+        _batches(request.batches),
         offsets,
         _commit_seq(request),
     )
@@ -281,14 +282,7 @@ def _topic_parts(topic: types.Manifest.Topic) -> TopicParts:
     )
 
 
-def _batches(
-    messages: Sequence[types.Batch], config: CoordinatorConfig
-) -> tuple[OneShotBatch, ...]:
-    if len(messages) > config.one_shot_partitions_max:
-        _too_large("one_shot_partitions_max", len(messages), config.one_shot_partitions_max)
-    size_bytes = sum(len(batch.payload) for batch in messages)
-    if size_bytes > config.one_shot_bytes_max:
-        _too_large("one_shot_bytes_max", size_bytes, config.one_shot_bytes_max)
+def _batches(messages: Sequence[types.Batch]) -> tuple[OneShotBatch, ...]:
     batches = tuple(_batch(message) for message in messages)
     if len({batch.partition for batch in batches}) != len(batches):
         _invalid("batches", "a one-shot takes one batch per partition; join them")

@@ -14,13 +14,13 @@ from oncelog_server.core.frame import Frame
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Call
 from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, max_batch_bytes
 from oncelog_server.core.wire import partition_id
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.claims import Claim, Claims, Source
 from oncelog_server.partition_leader.commands import Placed, Produce
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.lanes import Lanes
-from oncelog_server.partition_leader.topic_configs import max_batch_bytes
 from oncelogpb import in_place, records
 from oncelogpb.bulk import Chunk
 from oncelogpb.errors import OncelogError
@@ -138,12 +138,12 @@ class Producing:
 
     def _limits_of(self, partition: PartitionId) -> records.BatchLimits:
         topic = self._env.directory.topic_by_id(partition.topic_id)
-        most = self._config.max_batch_bytes
-        if topic is not None:
-            most = min(most, max_batch_bytes(topic.configs))
+        most, name = self._config.max_batch_bytes, "max_batch_bytes"
+        if topic is not None and max_batch_bytes(topic.configs) < most:
+            most, name = max_batch_bytes(topic.configs), MAX_BATCH_BYTES
         limits = self._limits.get(most)
         if limits is None:
-            limits = records.BatchLimits(most, self._config.decompressed_bytes_max)
+            limits = records.BatchLimits(most, self._config.decompressed_bytes_max, name)
             if len(self._limits) == LIMITS_KEPT:
                 self._limits.clear()
             self._limits[most] = limits

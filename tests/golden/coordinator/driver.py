@@ -96,6 +96,7 @@ from oncelog_server.core.ids import (
 )
 from oncelogpb.errors import BY_REASON, OncelogError
 from oncelogpb.ids import show_generation
+from oncelogpb.records import checksum
 from tests.golden.host import HostDriver, MachineHost
 
 PARTITION = PartitionId(TRANSACTION_CONTROL_ID, 0)
@@ -281,7 +282,9 @@ class CoordinatorDriver(HostDriver):
         batches = []
         for word in filter(None, options.get("batches", "").split(",")):
             where, count = word.split(":")
-            batches.append(OneShotBatch(partition(where), 1, int(count), 7, 9, b"r" * int(count)))
+            payload = b"r" * int(count)
+            crc = checksum(payload)
+            batches.append(OneShotBatch(partition(where), 1, int(count), crc, 9, payload))
         offsets = None
         if "offsets" in options:
             offsets = OneShotOffsets(options["offsets"], b"as sent")
@@ -384,9 +387,10 @@ class CoordinatorDriver(HostDriver):
                 return f"ABORTED {reply.cause.name}"
             case TransactAnswer():
                 if reply.already_committed:
-                    return "ALREADY_COMMITTED"
+                    return "ALREADY_COMMITTED" + (" again" if reply.duplicate else "")
                 text = "staged" if reply.staged else "COMMITTED"
-                return f"{show_tx(reply.tx_id)} {text}" + (" visible" if reply.visible else "")
+                again = " again" if reply.duplicate else ""
+                return f"{show_tx(reply.tx_id)} {text}{' visible' if reply.visible else ''}{again}"
             case tuple():
                 return "decided " + (" ".join(map(show_tx, reply)) or "nothing")
         return ""

@@ -174,4 +174,55 @@ BUGS: Final = (
             ): "-offsets of T5 to offsets/6 after T2"
         },
     ),
+    Bug(
+        "used-request-number-takes-any-content",
+        "I1, I5: a second content under a used request number is dropped without a word",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_one_shot:decide_transact",
+                "        _require_same(known, command)\n",
+                "",
+            ),
+        ),
+        {
+            story(
+                "coordinator/i01_one_request_number_one_content"
+            ): "-transact p 1 -> DUPLICATE_SEQUENCE expected=2"
+        },
+    ),
+    Bug(
+        "claimed-checksum-trusted",
+        "I1: the content that really came decides, not the checksum that it claims to have",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_one_shot:_digest",
+                "[replace(b, crc32c=crc32c(b.payload)) for b in command.batches]",
+                "command.batches",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_known_requests",
+                "test_i1_a_used_request_number_with_another_content_is_refused",
+            ): "Failed: DID NOT RAISE"
+        },
+    ),
+    Bug(
+        "known-one-shot-judged-again",
+        "I4: a committed one-shot whose topic was deleted since is told UNKNOWN_TOPIC",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_one_shot:decide_transact",
+                "    known = _known(state, command)\n",
+                "    if command.unfit is not None:\n"
+                "        raise command.unfit\n"
+                "    known = _known(state, command)\n",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_known_requests", "test_i4_a_known_one_shot_gets_its_old_answer"
+            ): "UNKNOWN_TOPIC"
+        },
+    ),
 )

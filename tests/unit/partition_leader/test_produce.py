@@ -119,7 +119,7 @@ def test_the_limit_of_the_topic_is_named() -> None:
     (reply,) = produce(world, plain(batch([b"x" * 2000])))
     refusal = errors.from_status(reply.results[0].error)
     assert refusal.reason == "TOO_LARGE"
-    assert refusal.metadata["maximum"] == "1024"
+    assert refusal.metadata == {"limit": "max.batch.bytes", "maximum": "1024"}
 
 
 def test_i28_a_full_disk_refuses_data_and_says_so() -> None:
