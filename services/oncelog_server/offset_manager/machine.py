@@ -155,11 +155,20 @@ class OffsetManagerMachine:
     def _commit(self, command: CommitOffsets) -> Decision[Record]:
         group = self._group_for_commit(command.group)
         steps = tuple(step for step in command.offsets if group.needs_plain(step))
+        if not steps:
+            return Decision()
+        if command.unfit is not None:
+            if all(group.has_taken(step) for step in steps):
+                # A sign of life that finds no room: all stands as it asks.
+                return Decision()
+            raise command.unfit
         self._require_room(group, steps)
-        return Decision([OffsetsCommitted(command.group, steps)] if steps else [])
+        return Decision([OffsetsCommitted(command.group, steps)])
 
     def _commit_in_transaction(self, command: CommitTransactionOffsets) -> Decision[Record]:
         tx_id, producer_id = command.tx_id, command.producer_id
+        if self._holds_already(command):
+            return Decision()
         fenced = self._state.fences.refusal(
             tx_id=tx_id, producer_id=producer_id, generation=command.generation
         )
@@ -172,9 +181,21 @@ class OffsetManagerMachine:
         )
         if not steps:
             return Decision()
+        if command.unfit is not None:
+            raise command.unfit
         self._require_room(group, steps)
         record = OffsetsPending(tx_id, producer_id, command.generation, command.group, steps)
         return Decision([record])
+
+    def _holds_already(self, command: CommitTransactionOffsets) -> bool:
+        """Its own, each of them: the answer was lost."""
+        opened = self._state.open.get(command.tx_id)
+        group = self._state.groups.get(command.group)
+        if opened is None or group is None:
+            return False
+        if (opened.producer_id, opened.generation) != (command.producer_id, command.generation):
+            return False
+        return all(group.holds(step, command.tx_id) for step in command.offsets)
 
     def _require_owner(self, command: CommitTransactionOffsets) -> None:
         """The first call under a TxId says whose it is."""

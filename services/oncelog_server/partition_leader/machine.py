@@ -134,14 +134,16 @@ class PartitionMachine:
         first = command.batches[0]
         refusal = self._producer_refusal(first)
         if refusal is not None:
-            return Decision((), (refusal,) * len(command.batches))
+            return Decision((), tuple(self._repeat(b) or refusal for b in command.batches))
         expected, room = self._expectation(command)
         offset = None if first.tx_id else self.committed.end_offset
         position = self.next_offset
         accepted: list[Frame] = []
         results: list[Placed | OncelogError] = []
-        for batch in command.batches:
+        for place, batch in enumerate(command.batches):
             verdict = judge(batch, expected, lambda base: self._find(first, base, accepted))
+            if verdict is None:
+                verdict = command.unfit.get(place)
             if verdict is None and len(accepted) >= room:
                 verdict = _limit("batches_per_part_max", self.config.batches_per_part_max)
             if verdict is None:
@@ -222,6 +224,16 @@ class PartitionMachine:
         transaction = self.pending.open.get(first.tx_id)
         columns = transaction.writers.get(first.writer) if transaction is not None else None
         return columns.find(base) if columns is not None else None
+
+    def _repeat(self, batch: Frame) -> Placed | None:
+        """Of a producer that may write no more: what stands here of its own is told again."""
+        transaction = self.pending.open.get(batch.tx_id)
+        if batch.tx_id and (transaction is None or transaction.refusal(batch) is not None):
+            return None
+        seen = self._find(batch, batch.base_sequence, ())
+        if seen is None or seen.record_count != batch.record_count:
+            return None
+        return Placed(seen.journal_offset, seen.offset, duplicate=True)
 
     def _hear_verdicts(self, command: HearVerdicts) -> Decision[Record]:
         """A local abort: neither moves nor obeys the PREPARE offset."""

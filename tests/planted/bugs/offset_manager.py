@@ -155,9 +155,9 @@ BUGS: Final = (
         "I21: two consumers processed the same input, and the second one is told",
         (
             Edit(
-                "oncelog_server.offset_manager.group:_is_repeat",
-                "if committed is None or committed.tx_id or committed.step != step:",
-                "if committed is None or committed.step != step:",
+                "oncelog_server.offset_manager.group:Group.has_taken",
+                "committed is not None and not committed.tx_id and committed.step == step",
+                "committed is not None and committed.step == step",
             ),
         ),
         {
@@ -330,8 +330,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.offset_manager.service:OffsetManagerService.commit_transaction_offsets",
-                "replica.require_room()",
-                "pass",
+                "replace(command, unfit=_no_room(replica))",
+                "command",
             ),
         ),
         {

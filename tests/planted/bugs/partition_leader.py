@@ -355,27 +355,37 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "disk-full-after-decide",
-        "§4, I28: below the floor data is refused (DISK_FULL) before decide",
+        "disk-full-is-no-obstacle",
+        "I28: below the floor new data is refused (DISK_FULL)",
         (
             Edit(
-                "oncelog_server.partition_leader.producing:Producing._judge_all",
-                "self._env.replicas.lead(partition).require_room()",
-                "self._env.replicas.lead(partition)",
-            ),
-            Edit(
-                "oncelog_server.partition_leader.producing:Producing._submit",
-                "            replica.require_room()\n"
-                "            reply = replica.submit(Produce(tuple(item.frame for item in judged)))",
-                "            reply = replica.submit(Produce(tuple(item.frame for item in "
-                "judged)))\n"
-                "            replica.require_room()",
+                "oncelog_server.partition_leader.producing:_no_room",
+                "return full",
+                "return None",
             ),
         ),
         {
             unit(
                 "partition_leader/test_produce", "test_i28_a_full_disk_refuses_data_and_says_so"
-            ): "refused before decide: nothing but EPOCH_START stands there",
+            ): "== ['DISK_FULL', 'ok']",
+        },
+    ),
+    Bug(
+        "standing-batch-refused",
+        "I6: a batch that stands is acknowledged again; a refusal would promise that nothing "
+        "happened",
+        (
+            Edit(
+                "oncelog_server.partition_leader.machine:PartitionMachine._produce",
+                "tuple(self._repeat(b) or refusal for b in command.batches)",
+                "(refusal,) * len(command.batches)",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_produce",
+                "test_i6_a_batch_that_stands_is_acknowledged_again_whatever_has_happened_since",
+            ): "assert [0] == [3]",
         },
     ),
     Bug(
