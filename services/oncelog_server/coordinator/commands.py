@@ -47,6 +47,8 @@ class InitProducer(msgspec.Struct, frozen=True):
     instance_id: bytes
     # Identity of who asks, by his certificate; "" without TLS.
     owner: str = ""
+    # What the caller held before, and may have lost to somebody meanwhile. 0: nothing.
+    held: Generation = Generation(0)
 
 
 class BeginTransaction(msgspec.Struct, frozen=True):
@@ -93,6 +95,13 @@ class Transact(msgspec.Struct, frozen=True):
     unfit: OncelogError | None = None
 
 
+class FindOneShot(msgspec.Struct, frozen=True):
+    """What became of a Transact whose answer was lost. Changes nothing. Reply: FoundOneShot."""
+
+    producer: Identity
+    request_number: int
+
+
 class AnswerOffsets(msgspec.Struct, frozen=True):
     """What the offset manager said about a staged one-shot. Reply: the TxIds that are decided."""
 
@@ -113,6 +122,7 @@ Command = (
     | CommitTransaction
     | AbortTransaction
     | Transact
+    | FindOneShot
     | AnswerOffsets
     | FinishTransactions
     | Tick
@@ -247,6 +257,15 @@ class TransactAnswer(NamedTuple):
     visible: bool = False
     # Its request number was known: this is the old answer.
     duplicate: bool = False
+
+
+class FoundOneShot(NamedTuple):
+    """Of a request number that was accepted."""
+
+    # 0: it has none, or nobody knows it any more.
+    tx_id: TxId
+    already_committed: bool = False
+    forgotten: bool = False
 
 
 # ----------------------------------------------------------------------------------------- owed

@@ -16,10 +16,17 @@ from __future__ import annotations
 from crc32c import crc32c
 from msgspec.structs import replace
 
-from oncelog_server.coordinator.commands import AnswerOffsets, Transact, TransactAnswer
+from oncelog_server.coordinator.commands import (
+    AnswerOffsets,
+    FindOneShot,
+    FoundOneShot,
+    Identity,
+    Transact,
+    TransactAnswer,
+)
 from oncelog_server.coordinator.decide_begin import require_open_slot
 from oncelog_server.coordinator.decide_end import abort_record, ended
-from oncelog_server.coordinator.identify import concurrent, require_producer
+from oncelog_server.coordinator.identify import concurrent, require_producer, unknown_producer
 from oncelog_server.coordinator.producers import (
     ONE_SHOTS_IN_FLIGHT_MAX,
     OneShotRequest,
@@ -46,17 +53,21 @@ from oncelogpb.errors import (
     OutOfOrderSequence,
     StaleRequestId,
     Throttled,
+    UnknownOutcome,
+    UnknownTransaction,
 )
+from oncelogpb.ids import show_generation
 
 # When a THROTTLED caller should come back.
 RETRY_AFTER_MS = 50
 
 
 def decide_transact(state: CoordinatorState, command: Transact) -> Decision[Record]:
-    known = _known(state, command)
+    known = _known(state, command.producer, command.request_number)
     if known is not None:
         _require_same(known, command)
         return Decision((), _old_answer(state, known))
+    _require_no_doubt(state, command)
     producer = require_producer(state, command.producer)
     _require_next_number(producer, command.request_number)
     _require_no_rival(state, producer, command)
@@ -70,6 +81,24 @@ def decide_transact(state: CoordinatorState, command: Transact) -> Decision[Reco
         raise command.unfit
     _require_room(state, producer, command)
     return _accept(state, producer, command)
+
+
+def find_one_shot(state: CoordinatorState, command: FindOneShot) -> FoundOneShot:
+    """Never a guess: what is forgotten is told as forgotten, and only what was never accepted is
+    UNKNOWN_TRANSACTION."""
+    producer = state.producers.get(command.producer.producer_id)
+    if producer is None or command.producer.generation > producer.generation:
+        raise unknown_producer(command.producer)
+    known = _known(state, command.producer, command.request_number)
+    if known is not None:
+        skipped = known.state is OneShotState.SKIPPED
+        return FoundOneShot(known.tx_id, already_committed=skipped)
+    if producer.has_forgotten(command.producer.generation, command.request_number):
+        return FoundOneShot(TxId(0), forgotten=True)
+    raise UnknownTransaction(
+        "this request number was not accepted; while the producer is not registered again, a copy "
+        "that is still on its way may be"
+    )
 
 
 def decide_answer(state: CoordinatorState, command: AnswerOffsets) -> Decision[Record]:
@@ -139,16 +168,29 @@ def _prepare(transaction: Transaction) -> PreparedCommit:
     )
 
 
-def _known(state: CoordinatorState, command: Transact) -> OneShotRequest | None:
+def _known(state: CoordinatorState, asking: Identity, request_number: int) -> OneShotRequest | None:
     """Also of an earlier generation: PRODUCER_FENCED promises that nothing happened, and to what
     was accepted before the fence that would be a lie (I4)."""
-    asking = command.producer
     producer = state.producers.get(asking.producer_id)
     if producer is None:
         return None
     if asking.generation == producer.generation:
-        return producer.one_shot_request(command.request_number)
-    return producer.former_one_shot(asking.generation, command.request_number)
+        return producer.one_shot_request(request_number)
+    return producer.former_one_shot(asking.generation, request_number)
+
+
+def _require_no_doubt(state: CoordinatorState, command: Transact) -> None:
+    """For the same reason: what may have been accepted, and is forgotten, is not refused."""
+    asking = command.producer
+    producer = state.producers.get(asking.producer_id)
+    if producer is None or asking.generation >= producer.generation:
+        return
+    if producer.has_forgotten(asking.generation, command.request_number):
+        raise UnknownOutcome(
+            f"generation {show_generation(asking.generation)} was replaced by "
+            f"{show_generation(producer.generation)}, and what became of this request of it is no "
+            "longer remembered; this instance must stop"
+        )
 
 
 def _require_same(known: OneShotRequest, command: Transact) -> None:

@@ -4,6 +4,10 @@ The reply waits for INIT and for all that was decided before it, because the dri
 the HW covers the log end. INIT is journaled even while one-shots of older generations are staged:
 from then on no more of them are accepted, so the wait for the rest is bounded; the caller, told
 CONCURRENT_TRANSACTION, repeats and gets the same generation.
+
+Who registers again, because it could not learn an outcome, draws a new instance id. Were it granted
+whatever happened meanwhile, it would fence the instance that has taken over from it, and go on
+itself. So it says which generation it held, and where a newer one exists it hears that.
 """
 
 from __future__ import annotations
@@ -28,6 +32,7 @@ from oncelog_server.core.ids import (
 )
 from oncelog_server.core.machine import Decision, Instant
 from oncelogpb.errors import ConcurrentTransaction, LimitExceeded, ProducerFenced
+from oncelogpb.ids import show_generation
 
 # Unnamed producers that one Tick forgets at most, so that no turn of the loop is long.
 FORGOTTEN_PER_TICK_MAX: Final = 1_000
@@ -39,8 +44,11 @@ def decide_init(state: CoordinatorState, command: InitProducer) -> Decision[Reco
         return _first(state, command)
     if producer.instance_id == command.instance_id:
         return _granted(state, producer)
-    if producer.was_replaced(command.instance_id):
-        raise ProducerFenced("a later instance of this producer has taken over; this one must stop")
+    if producer.was_replaced(command.instance_id) or 0 < command.held < producer.generation:
+        raise ProducerFenced(
+            "a later instance of this producer has taken over; this one must stop",
+            generation=show_generation(producer.generation),
+        )
     return _take_over(state, producer, command)
 
 

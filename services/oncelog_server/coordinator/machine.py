@@ -6,6 +6,7 @@
     CommitTransaction    PreparedCommit, Begun?                    `decide_end`
     AbortTransaction     PreparedAbort                             `decide_end`
     Transact             OneShotPrepared | OneShotStaged | ...     `decide_one_shot`
+    FindOneShot          -                                         `decide_one_shot`
     AnswerOffsets        PreparedCommit | PreparedAbort, ...       `decide_one_shot`
     FinishTransactions   Committed | Aborted, ...                  `decide_end`
     Tick                 PreparedAbort, ..., ProducersForgotten    `decide_time`
@@ -27,6 +28,7 @@ from oncelog_server.coordinator.commands import (
     BeginTransaction,
     Command,
     CommitTransaction,
+    FindOneShot,
     FinishTransactions,
     InitProducer,
     MarkersAnswered,
@@ -44,7 +46,11 @@ from oncelog_server.coordinator.commands import (
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_begin import decide_begin
 from oncelog_server.coordinator.decide_end import decide_abort, decide_commit, decide_finish
-from oncelog_server.coordinator.decide_one_shot import decide_answer, decide_transact
+from oncelog_server.coordinator.decide_one_shot import (
+    decide_answer,
+    decide_transact,
+    find_one_shot,
+)
 from oncelog_server.coordinator.decide_producer import decide_init
 from oncelog_server.coordinator.decide_time import decide_tick
 from oncelog_server.coordinator.producers import (
@@ -133,6 +139,8 @@ class CoordinatorMachine:
                 return decide_abort(self.state, command)
             case Transact():
                 return decide_transact(self.state, command)
+            case FindOneShot():
+                return Decision((), find_one_shot(self.state, command))
             case AnswerOffsets():
                 return decide_answer(self.state, command)
             case FinishTransactions():

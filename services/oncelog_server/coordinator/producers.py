@@ -118,6 +118,9 @@ class Producer(msgspec.Struct, array_like=True):
     former_one_shots: list[FormerOneShot] = []
     # Identity of who registered this instance; "": nobody had one.
     owner: str = ""
+    # The highest request of an earlier generation whose answer is forgotten.
+    forgotten_generation: Generation = Generation(0)
+    forgotten_number: int = 0
 
     @property
     def identity(self) -> Identity:
@@ -150,6 +153,12 @@ class Producer(msgspec.Struct, array_like=True):
             None,
         )
 
+    def has_forgotten(self, generation: Generation, request_number: int) -> bool:
+        """Of a request that is not remembered: it may have been accepted, and nobody knows."""
+        if generation == self.generation:
+            return request_number < self.next_request_number
+        return (generation, request_number) <= (self.forgotten_generation, self.forgotten_number)
+
     def oldest_staged_number(self) -> int | None:
         """Of this generation."""
         staged = (r for r in self.one_shots if r.state is OneShotState.STAGED)
@@ -174,14 +183,25 @@ class Producer(msgspec.Struct, array_like=True):
         self.replaced.append(Replaced(self.instance_id, at_ms))
         young = [r for r in self.replaced if r.at_ms + keep_ms > at_ms]
         self.replaced = young[-keep_max:]
-        self.former_one_shots += [FormerOneShot(self.generation, r) for r in self.one_shots]
-        del self.former_one_shots[:-REQUESTS_KEPT]
+        self._keep_former()
         self.generation = generation
         self.instance_id = instance_id
         self.owner = owner
         self.begins = []
         self.one_shots = []
         self.next_request_number = 1
+
+    def _keep_former(self) -> None:
+        """The last answers of all earlier generations, and how far they are forgotten."""
+        self.former_one_shots += [FormerOneShot(self.generation, r) for r in self.one_shots]
+        dropped = self.former_one_shots[:-REQUESTS_KEPT]
+        del self.former_one_shots[:-REQUESTS_KEPT]
+        if dropped:
+            self.forgotten_generation = dropped[-1].generation
+            self.forgotten_number = dropped[-1].request.request_number
+        before_the_kept = self.next_request_number - len(self.one_shots) - 1
+        if before_the_kept and self.forgotten_generation < self.generation:
+            self.forgotten_generation, self.forgotten_number = self.generation, before_the_kept
 
     def began(self, request_id: int, tx_id: TxId) -> None:
         assert not self.open_tx, "one ONGOING transaction per producer"

@@ -20,6 +20,7 @@ from oncelog_server.coordinator.commands import (
     CommitAnswer,
     CommitTransaction,
     Exposure,
+    FoundOneShot,
     PartitionAsked,
     ProducerGranted,
     SessionEnded,
@@ -49,12 +50,15 @@ from oncelog_server.core.role import RoleEnv
 from oncelog_server.core.wire import partition_id
 from oncelogpb.errors import (
     Damaged,
+    InDoubt,
     InvalidArgument,
     OncelogError,
     TooLarge,
+    TransactionEnded,
     TryAgain,
     UnknownOutcome,
 )
+from oncelogpb.ids import show_generation, show_id
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 
@@ -177,6 +181,15 @@ class CoordinatorService:
 
     async def transact(self, request: pb.TransactRequest, call: Call) -> pb.TransactReply:
         command = wire.transact(request)
+        try:
+            return await self._transact(command, request.wait, call)
+        except (InDoubt, TransactionEnded) as error:
+            # Its caller knows no TxId that it could ask about.
+            raise _naming(error, command) from error
+
+    async def _transact(
+        self, command: Transact, wait: types.Wait.ValueType, call: Call
+    ) -> pb.TransactReply:
         replica = self._lead(command.producer.producer_id, "producer")
         command = replace(command, unfit=self._fitness.of_one_shot(command, replica))
         arrived_ms = self._env.clock.now().monotonic_ms
@@ -189,7 +202,7 @@ class CoordinatorService:
         self._count_one_shot(answer, before)
         visible = answer.visible
         exposed: Sequence[Exposure] = ()
-        if request.wait == types.WAIT_VISIBLE and not answer.already_committed:
+        if wait == types.WAIT_VISIBLE and not answer.already_committed:
             exposed = await self._visible(replica, answer.tx_id, call)
             visible = True
             self._observe("commit_visible", arrived_ms)
@@ -240,20 +253,36 @@ class CoordinatorService:
     async def get_transaction(
         self, request: pb.GetTransactionRequest, call: Call
     ) -> pb.GetTransactionReply:
+        if not request.tx_id:
+            return await self._get_one_shot(request)
+        if request.HasField("producer"):
+            raise InvalidArgument("ask by tx_id or by producer, not both", field="producer")
         tx_id = wire.tx_id(request.tx_id)
-        replica = self._lead(tx_id, "tx_id")
+        description = await self._described(self._lead(tx_id, "tx_id"), tx_id)
+        return pb.GetTransactionReply(transaction=description)
+
+    async def _get_one_shot(self, request: pb.GetTransactionRequest) -> pb.GetTransactionReply:
+        command = wire.find_one_shot(request)
+        replica = self._lead(command.producer.producer_id, "producer")
+        # A command, so that the answer waits until what it was read from is durable.
+        found: FoundOneShot = await replica.submit(command)
+        if found.already_committed:
+            return pb.GetTransactionReply(already_committed=True)
+        if found.forgotten:
+            return pb.GetTransactionReply(transaction=describe.forgotten(command.producer))
+        return pb.GetTransactionReply(transaction=await self._described(replica, found.tx_id))
+
+    async def _described(self, replica: Replica, tx_id: TxId) -> pb.TransactionDescription:
         replica.require_lease()
         state = state_of(replica)
         below = replica.high_watermark
         transaction = state.transactions.get(tx_id)
         if transaction is not None and journal_offset_of(tx_id) < below:
-            return pb.GetTransactionReply(
-                transaction=describe.kept(state, transaction, below=below)
-            )
+            return describe.kept(state, transaction, below=below)
         endings = self._endings(replica)
         outcome = endings.known_outcome(tx_id)
         found = [] if outcome.expired else await endings.records(tx_id, outcome)
-        return pb.GetTransactionReply(transaction=describe.over(state, tx_id, outcome, found))
+        return describe.over(state, tx_id, outcome, found)
 
     async def list_transactions(
         self, request: pb.ListTransactionsRequest, call: Call
@@ -365,6 +394,19 @@ class CoordinatorService:
 
     def _observe(self, name: str, since_ms: int) -> None:
         self._env.reporter.observe(name, self._env.clock.now().monotonic_ms - since_ms)
+
+
+def _naming(error: OncelogError, command: Transact) -> OncelogError:
+    """The same error, saying which one-shot it is about: GetTransaction finds it by that."""
+    return type(error)(
+        error.message,
+        **{
+            **error.metadata,
+            "producer_id": show_id(command.producer.producer_id),
+            "generation": show_generation(command.producer.generation),
+            "request_number": command.request_number,
+        },
+    )
 
 
 def _still_led(replica: Replica) -> CoordinatorState:

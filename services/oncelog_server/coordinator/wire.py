@@ -17,6 +17,7 @@ from oncelog_server.coordinator.commands import (
     CommitAnswer,
     CommitTransaction,
     Exposure,
+    FindOneShot,
     Identity,
     InitProducer,
     ProducerGranted,
@@ -66,7 +67,8 @@ def init_producer(request: pb.InitProducerRequest, owner: str) -> InitProducer:
         _invalid("group", "an unnamed producer needs a transaction group; choose one at random")
     if len(request.instance_id) != UUID_BYTES:
         _invalid("instance_id", "instance_id must be a UUID of 16 bytes")
-    return InitProducer(group, request.name, request.instance_id, owner)
+    held = Generation(request.held_generation)
+    return InitProducer(group, request.name, request.instance_id, owner, held)
 
 
 def begin_transaction(
@@ -138,6 +140,14 @@ def transact(request: pb.TransactRequest) -> Transact:
         offsets,
         _commit_seq(request),
     )
+
+
+def find_one_shot(request: pb.GetTransactionRequest) -> FindOneShot:
+    if not request.HasField("producer"):
+        _invalid("tx_id", "ask by tx_id, or by the producer and request number of a Transact")
+    if request.request_number < 1:
+        _invalid("request_number", "request numbers begin at 1")
+    return FindOneShot(identity(request.producer), request.request_number)
 
 
 def manifest(message: types.Manifest, config: CoordinatorConfig) -> Manifest:

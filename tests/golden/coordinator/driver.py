@@ -1,7 +1,7 @@
 """The coordinator's words for golden scripts. Journal partition 0; `T5` is the transaction whose
 first record stands at 5; topics have one letter, `offsets/3` is a partition of __consumer_offsets.
 
-    init NAME instance=a [group=G]             InitProducer; NAME is `-` for an unnamed one
+    init NAME instance=a [group=G] [held=E.C] [as=P]   InitProducer; NAME is `-` for an unnamed one
     begin P REQUEST [timeout=MS] [seq=S:N] [parts=a/0,...] [gen=E.C]
     commit T P [parts=a/0:10,a/0#7:5,offsets/3] [seq=S:N] [next=REQUEST] [next_seq=S:N]
         [next_timeout=MS] [gen=E.C]
@@ -233,7 +233,8 @@ class CoordinatorDriver(HostDriver):
     def _init(self, name: str, options: dict[str, str]) -> str:
         instance = options["instance"].encode().ljust(16, b".")
         unnamed = name == "-"
-        command = InitProducer(options.get("group", name), "" if unnamed else name, instance)
+        held = generation(options["held"]) if "held" in options else Generation(0)
+        command = InitProducer(options.get("group", name), "" if unnamed else name, instance, held=held)
         self._naming = options.get("as", name)
         return self.submit(command, f"init {name} {options['instance']}")
 
@@ -299,8 +300,7 @@ class CoordinatorDriver(HostDriver):
     def _identity(self, name: str, options: dict[str, str]) -> Identity:
         who = self.granted.get(name, Identity(ProducerId(99), Generation(1 << 32 | 1)))
         if "gen" in options:
-            epoch, counter = options["gen"].split(".")
-            return Identity(who.producer_id, Generation(int(epoch) << 32 | int(counter)))
+            return Identity(who.producer_id, generation(options["gen"]))
         return who
 
     # ---------------------------------------------------------------------------------- the outbox
@@ -458,6 +458,11 @@ def partition(word: str) -> PartitionId:
     topic, number = word.split("/")
     topic_id = CONSUMER_OFFSETS_ID if topic == "offsets" else TopicId(topic.encode() * 16)
     return PartitionId(topic_id, int(number))
+
+
+def generation(word: str) -> Generation:
+    epoch, counter = word.split(".")
+    return Generation(int(epoch) << 32 | int(counter))
 
 
 def seq(word: str | None) -> CommitSeq | None:

@@ -572,4 +572,16 @@ BUGS: Final = (
             ): "assert 'ProducerGranted' == 'PRODUCER_FENCED'"
         },
     ),
+    Bug(
+        "held-generation-not-compared",
+        "I16: the instance that was replaced registers again and fences the one that replaced it",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_producer:decide_init",
+                " or 0 < command.held < producer.generation",
+                "",
+            ),
+        ),
+        {story("coordinator/init_held_generation"): "-init p c -> PRODUCER_FENCED generation=1.2"},
+    ),
 )

@@ -225,4 +225,21 @@ BUGS: Final = (
             ): "UNKNOWN_TOPIC"
         },
     ),
+    Bug(
+        "forgotten-one-shot-was-never-there",
+        "I4: what may have been accepted, and is forgotten, is neither refused nor denied",
+        (
+            Edit(
+                "oncelog_server.coordinator.producers:Producer._keep_former",
+                "        if dropped:\n",
+                "        if False:\n",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_lost_one_shots",
+                "test_i4_what_is_forgotten_is_told_as_forgotten",
+            ): "UNKNOWN_TRANSACTION"
+        },
+    ),
 )
