@@ -75,8 +75,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.coordinator.decide_producer:decide_init",
-                "if producer.was_replaced(command.instance_id):",
-                "if False:",
+                "producer.was_replaced(command.instance_id) or ",
+                "",
             ),
         ),
         {

@@ -213,10 +213,10 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.coordinator.decide_one_shot:decide_transact",
-                "    known = _known(state, command)\n",
+                "    known = _known(",
                 "    if command.unfit is not None:\n"
                 "        raise command.unfit\n"
-                "    known = _known(state, command)\n",
+                "    known = _known(",
             ),
         ),
         {
