@@ -33,6 +33,7 @@ NOT_REPLICATED: Final = frozenset(
         "sessions",
         "asked",
         "unarmed",
+        "unborn",
     }
 )
 PLAIN: Final = (type(None), bool, int, float, str, bytes, Enum)

@@ -20,7 +20,7 @@ from oncelog import options
 from oncelog._core import batching, routing, sequencing, transaction
 from oncelog.aio import sender
 from oncelog_server.coordinator import config as coordinator_config
-from oncelog_server.coordinator import deliveries, producers
+from oncelog_server.coordinator import deliveries, producers, unborn
 from oncelog_server.coordinator import service as coordinator_service
 from oncelog_server.coordinator import state as coordinator_state
 from oncelog_server.coordinator import wire as coordinator_wire
@@ -217,6 +217,12 @@ _COORDINATOR: Final = Section(
             coordinator_service.QUESTIONS_MAX,
             "Questions of one AskTransactions.",
             TooLarge,
+        ),
+        _limit(
+            "(unborn_kept)",
+            unborn.UNBORN_KEPT,
+            "Questions about TxIds that nobody has given out; their answer costs a record.",
+            WAITS,
         ),
         _limit(
             "(listed_max)",

@@ -110,6 +110,10 @@ class AnswerOffsets(msgspec.Struct, frozen=True):
     refusal: Refusal | None
 
 
+class ProveLogEnd(msgspec.Struct, frozen=True):
+    """Participants ask about TxIds above the log end. Reply: None."""
+
+
 class FinishTransactions(msgspec.Struct, frozen=True):
     """Every participant of these has acknowledged. Reply: None."""
 
@@ -124,6 +128,7 @@ Command = (
     | Transact
     | FindOneShot
     | AnswerOffsets
+    | ProveLogEnd
     | FinishTransactions
     | Tick
 )
@@ -147,6 +152,8 @@ class Exposure(NamedTuple):
     first_offset: int
     record_count: int
     damaged: bool = False
+    # Came too late to belong to the transaction, and was dropped.
+    surplus_records: int = 0
 
 
 class MarkerResult(NamedTuple):
@@ -185,6 +192,22 @@ class PartitionAsked(NamedTuple):
     producer: Identity
     partition: PartitionId
     bytes_received: int
+
+
+class UnbornAsked(NamedTuple):
+    """A participant's question about a TxId at or above the log end."""
+
+    tx_id: TxId
+    producer: Identity
+    partition: PartitionId
+
+
+class UnbornTold(NamedTuple):
+    """It was answered: NEVER."""
+
+    tx_id: TxId
+    producer: Identity
+    partition: PartitionId
 
 
 class SessionOpened(NamedTuple):

@@ -59,11 +59,13 @@ class Endings:
         return found
 
     def known_outcome(self, tx_id: TxId) -> Outcome:
-        """Raises UnknownTransaction; Unavailable where a later coordinator may know it."""
+        """Raises UnknownTransaction; Unavailable where its first record is not durable yet."""
+        if journal_offset_of(tx_id) >= self._replica.log_end:
+            # Within the lease nobody else has given it out either.
+            self._replica.require_lease()
+            raise UnknownTransaction("no coordinator has given out such a TxId", tx_id=tx_id)
         if journal_offset_of(tx_id) >= self._replica.high_watermark:
-            raise Unavailable(
-                "this coordinator has not given out such a TxId yet; if it is right, try again"
-            )
+            raise Unavailable("the transaction's first record is not durable yet; try again")
         outcome = self.outcome(tx_id)
         if outcome is None:
             raise UnknownTransaction("there is no such transaction", tx_id=tx_id)

@@ -9,6 +9,7 @@
     FindOneShot          -                                         `decide_one_shot`
     AnswerOffsets        PreparedCommit | PreparedAbort, ...       `decide_one_shot`
     FinishTransactions   Committed | Aborted, ...                  `decide_end`
+    ProveLogEnd          LogEndProved                              `unborn`
     Tick                 PreparedAbort, ..., ProducersForgotten    `decide_time`
 
 Owed to the outside, below the HW: markers in PREPARE order (`deliveries`), offsets of staged
@@ -39,9 +40,12 @@ from oncelog_server.coordinator.commands import (
     OweFinish,
     OweOffsets,
     PartitionAsked,
+    ProveLogEnd,
     SessionEnded,
     SessionOpened,
     Transact,
+    UnbornAsked,
+    UnbornTold,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_begin import decide_begin
@@ -52,7 +56,7 @@ from oncelog_server.coordinator.decide_one_shot import (
     find_one_shot,
 )
 from oncelog_server.coordinator.decide_producer import decide_init
-from oncelog_server.coordinator.decide_time import decide_tick
+from oncelog_server.coordinator.decide_time import decide_tick, prove_log_end
 from oncelog_server.coordinator.producers import (
     LastCommit,
     OneShotRequest,
@@ -63,6 +67,7 @@ from oncelog_server.coordinator.records import (
     Aborted,
     Begun,
     Committed,
+    LogEndProved,
     OneShotPrepared,
     OneShotSkipped,
     OneShotStaged,
@@ -74,6 +79,7 @@ from oncelog_server.coordinator.records import (
 )
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import State, Transaction
+from oncelog_server.coordinator.unborn import Claim
 from oncelog_server.coordinator.values import AbortCause, content_digest
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import (
@@ -143,6 +149,8 @@ class CoordinatorMachine:
                 return Decision((), find_one_shot(self.state, command))
             case AnswerOffsets():
                 return decide_answer(self.state, command)
+            case ProveLogEnd():
+                return Decision(prove_log_end(self.state))
             case FinishTransactions():
                 return decide_finish(self.state, command)
             case Tick():
@@ -186,6 +194,8 @@ class CoordinatorMachine:
                 for producer_id in record.producer_ids:
                     self.state.producers.remove(producer_id)
                     self.state.sessions.forget(producer_id)
+            case LogEndProved():
+                self.state.unborn.proved(at.offset)
             case _:
                 assert_never(record)
 
@@ -377,6 +387,11 @@ class CoordinatorMachine:
                 state.heads.sent(signal.tx_id)
             case PartitionAsked():
                 state.partition_asked(signal, now.monotonic_ms)
+            case UnbornAsked():
+                claim, end = Claim(*signal), self.next_offset
+                state.unborn.asked(claim, log_end=end, now_ms=now.monotonic_ms)
+            case UnbornTold():
+                state.unborn.told(Claim(*signal))
             case SessionOpened():
                 state.sessions.opened(signal)
             case SessionEnded():

@@ -129,6 +129,11 @@ class ProducersForgotten(msgspec.Struct, frozen=True, array_like=True, tag="forg
     producer_ids: tuple[ProducerId, ...]
 
 
+class LogEndProved(msgspec.Struct, frozen=True, array_like=True, tag="prove"):
+    """Says nothing. Once it is durable in its own epoch, it has shown that nobody else led when it
+    was appended (`unborn`)."""
+
+
 Record = (
     ProducerInitialized
     | Begun
@@ -140,6 +145,7 @@ Record = (
     | Committed
     | Aborted
     | ProducersForgotten
+    | LogEndProved
 )
 
 _DECODER: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)

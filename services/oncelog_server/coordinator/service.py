@@ -23,16 +23,19 @@ from oncelog_server.coordinator.commands import (
     FoundOneShot,
     PartitionAsked,
     ProducerGranted,
+    ProveLogEnd,
     SessionEnded,
     SessionOpened,
     Transact,
     TransactAnswer,
+    UnbornAsked,
+    UnbornTold,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_end import Elsewhere
 from oncelog_server.coordinator.endings import Endings, state_of
 from oncelog_server.coordinator.fitness import Fitness, UnheardOf
-from oncelog_server.coordinator.questions import Verdict, verdict, verdict_of
+from oncelog_server.coordinator.questions import Verdict, is_unborn, verdict, verdict_of
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED
 from oncelog_server.coordinator.waiting import Waiting
@@ -356,7 +359,9 @@ class CoordinatorService:
         found = verdict(state, tx_id, producer, partition, below=replica.high_watermark)
         if found is None:
             found = verdict_of(self._endings(replica).outcome(tx_id), producer)
-        if found is Verdict.ONGOING:
+        if is_unborn(state, tx_id):
+            self._about_unborn(replica, UnbornAsked(tx_id, producer, partition), found)
+        elif found is Verdict.ONGOING:
             replica.signal(PartitionAsked(tx_id, producer, partition, question.bytes_received))
         self._env.reporter.count("questions_answered", verdict=found.name.lower())
         return pb.Answer(
@@ -364,6 +369,15 @@ class CoordinatorService:
             partition=question.partition,
             verdict=pb.Answer.Verdict.ValueType(found),
         )
+
+    def _about_unborn(self, replica: Replica, asked: UnbornAsked, told: Verdict) -> None:
+        if told is Verdict.NEVER:
+            replica.signal(UnbornTold(*asked))
+            return
+        replica.signal(asked)
+        if state_of(replica).unborn.wants_proof:
+            # Its answer is that it becomes durable; whoever asked asks again.
+            replica.submit(ProveLogEnd())
 
     # --------------------------------------------------------------------------------------- parts
 

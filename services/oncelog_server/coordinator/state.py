@@ -18,6 +18,7 @@ from oncelog_server.coordinator.one_shots import StagedHeads
 from oncelog_server.coordinator.producers import Producer, Producers
 from oncelog_server.coordinator.sessions import Sessions
 from oncelog_server.coordinator.transactions import DECIDED, State, Transaction, Transactions
+from oncelog_server.coordinator.unborn import Unborn
 from oncelog_server.core.ids import PartitionId, TxId
 from oncelog_server.core.timers import Timers
 
@@ -68,6 +69,8 @@ class CoordinatorState:
         self.sessions = Sessions(self.config.session_grace_ms)
         # Partitions that asked about an open transaction: they take part.
         self.asked: dict[TxId, set[PartitionId]] = {}
+        # What participants hold of TxIds that nobody has given out.
+        self.unborn = Unborn()
         # Open transactions whose timers start at the next turn.
         self.unarmed: dict[TxId, None] = {
             t.tx_id: None for t in self.transactions if t.state is State.ONGOING
@@ -81,6 +84,7 @@ class CoordinatorState:
         self.idle.turn(now_ms)
         self.lifetime.turn(now_ms)
         self.sessions.turn(now_ms)
+        self.unborn.turn(now_ms)
         for producer_id, _ in list(self.sessions.over(len(self.producers))):
             producer = self.producers.get(producer_id)
             if producer is None or not producer.open_tx:
@@ -155,6 +159,7 @@ class CoordinatorState:
         self.idle.check()
         self.lifetime.check()
         self.sessions.check()
+        self.unborn.check()
         heads = set()
         for producer in self.producers:
             if producer.staged:

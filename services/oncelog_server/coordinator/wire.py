@@ -246,6 +246,7 @@ def exposed_message(part: Exposure) -> types.ExposedPart:
         first_offset=part.first_offset,
         record_count=part.record_count,
         damaged=part.damaged,
+        surplus_records=part.surplus_records,
     )
 
 

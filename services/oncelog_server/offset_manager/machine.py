@@ -25,7 +25,7 @@ from typing import Final, TypeVar, assert_never
 import msgspec
 
 from oncelog_server.core.frame import At
-from oncelog_server.core.ids import PartitionId, ProducerId, TxId, journal_partition_of
+from oncelog_server.core.ids import PartitionId, ProducerId, journal_partition_of
 from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
 from oncelog_server.offset_manager.commands import (
     Command,
@@ -56,6 +56,7 @@ from oncelog_server.offset_manager.records import (
 from oncelog_server.offset_manager.state import State
 from oncelog_server.participant.commands import (
     FINAL_VERDICTS,
+    Heard,
     HearVerdicts,
     Marker,
     MarkerResult,
@@ -63,7 +64,6 @@ from oncelog_server.participant.commands import (
     MarkersWritten,
     Outcome,
     Question,
-    Verdict,
     WriteMarkers,
 )
 from oncelog_server.participant.marker_order import misplaced
@@ -193,7 +193,7 @@ class OffsetManagerMachine:
         group = self._state.groups.get(command.group)
         if opened is None or group is None:
             return False
-        if (opened.producer_id, opened.generation) != (command.producer_id, command.generation):
+        if not opened.is_of(command.producer_id, command.generation):
             return False
         return all(group.holds(step, command.tx_id) for step in command.offsets)
 
@@ -210,7 +210,7 @@ class OffsetManagerMachine:
                     limit="open_transactions_max",
                 )
             self._require_known(command.producer_id)
-        elif (opened.producer_id, opened.generation) != (command.producer_id, command.generation):
+        elif not opened.is_of(command.producer_id, command.generation):
             raise ProducerMismatch(
                 f"transaction {show_id(command.tx_id)} belongs to another producer or generation; "
                 "use the producer that began it",
@@ -290,15 +290,16 @@ class OffsetManagerMachine:
                 return marker.tx_id in self._state.open or marker.tx_id > ended
         assert_never(marker.outcome)
 
-    def _hear(self, verdicts: Iterable[tuple[TxId, Verdict]]) -> Decision[Record]:
+    def _hear(self, verdicts: Iterable[Heard]) -> Decision[Record]:
         """Local aborts: they neither move nor obey the PREPARE offset."""
-        final = {tx_id: verdict for tx_id, verdict in verdicts if verdict in FINAL_VERDICTS}
-        dropped = [
-            TransactionDropped(tx_id, verdict.value)
-            for tx_id, verdict in final.items()
-            if tx_id in self._state.open
-        ]
-        return Decision(dropped, len(dropped))
+        dropped = {
+            heard.tx_id: TransactionDropped(heard.tx_id, heard.verdict.value)
+            for heard in verdicts
+            if heard.verdict in FINAL_VERDICTS
+            and (opened := self._state.open.get(heard.tx_id)) is not None
+            and opened.is_of(heard.producer_id, heard.generation)
+        }
+        return Decision(tuple(dropped.values()), len(dropped))
 
     def _fetch(self, command: FetchOffsets) -> FetchedOffsets:
         group = self._state.groups.get(command.group, Group())

@@ -44,6 +44,9 @@ class OpenTransaction(msgspec.Struct):
     # What it holds: partitions by group.
     held: dict[str, dict[PartitionId, None]] = {}
 
+    def is_of(self, producer_id: int, generation: int) -> bool:
+        return self.producer_id == producer_id and self.generation == generation
+
 
 class State(msgspec.Struct):
     """See the module.
@@ -86,7 +89,13 @@ class State(msgspec.Struct):
         else:
             self.order.saw(journal, epoch)
         self.fences.ended(record.producer_id, record.generation, record.tx_id, time_ms)
-        self._end(record.tx_id, record.outcome, time_ms)
+        outcome = record.outcome
+        opened = self.open.get(record.tx_id)
+        if opened is not None and not opened.is_of(record.producer_id, record.generation):
+            # Somebody else's, who had used this TxId: no part of what the marker is about.
+            self.fences.ended(opened.producer_id, opened.generation, record.tx_id, time_ms)
+            outcome = Outcome.ABORTED
+        self._end(record.tx_id, outcome, time_ms)
 
     def drop(self, record: TransactionDropped, time_ms: int) -> None:
         """A local abort: fences and ends, but does not move the order of markers."""

@@ -128,13 +128,13 @@ class QuestionOutbox(abc.ABC):
                 leader, "coordinator.ask_transactions", request, timeout_ms=QUESTION_TIMEOUT_MS
             )
             self.replica.signal(Answered(questions))
-            final = wire.verdicts(reply, partition, among=FINAL_VERDICTS)
-            for tx_id, verdict in final:
+            final = wire.verdicts(reply, partition, questions, among=FINAL_VERDICTS)
+            for heard in final:
                 reporter.event(
                     "transaction ended without its marker",
-                    tx_id=tx_id,
+                    tx_id=heard.tx_id,
                     partition=str(partition),
-                    verdict=verdict.value,
+                    verdict=heard.verdict.value,
                 )
             if final:
                 dropped: int = await self.replica.submit(HearVerdicts(final))

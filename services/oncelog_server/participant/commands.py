@@ -65,6 +65,8 @@ class Exposed(NamedTuple):
     writer: int
     first_offset: int
     record_count: int
+    # Of the writer, behind what the manifest counts: dropped.
+    surplus_records: int = 0
 
 
 class MarkerStatus(Enum):
@@ -80,6 +82,8 @@ class MarkerResult(NamedTuple):
     tx_id: TxId
     status: MarkerStatus
     exposed: tuple[Exposed, ...] = ()
+    # It was applied before: nothing was written.
+    repeated: bool = False
 
 
 class MarkersWritten(NamedTuple):
@@ -113,10 +117,20 @@ FINAL_VERDICTS: Final = frozenset(
 )
 
 
+class Heard(NamedTuple):
+    """A verdict, and whom the question named: it says nothing about anybody else who may have
+    opened the TxId here meanwhile."""
+
+    tx_id: TxId
+    producer_id: ProducerId
+    generation: Generation
+    verdict: Verdict
+
+
 class HearVerdicts(msgspec.Struct, frozen=True):
     """What the coordinator answered to questions. Reply: how many were aborted here."""
 
-    verdicts: tuple[tuple[TxId, Verdict], ...]
+    verdicts: tuple[Heard, ...]
 
 
 class Question(NamedTuple):

@@ -4,7 +4,8 @@ order. PURE.
     batch ──► plain? ───────────────────────────► committed log, at its append
        │
        └────► of a transaction ──► pending ──► COMMITTED marker ──► committed log, at the marker
-                                     │  ▲                           (exactly the manifest's parts)
+                                     │  ▲                           (exactly what the manifest
+                                     │  │                           counts; surplus is dropped)
                                      │  └─ asked about until it ends
                                      ├────► ABORTED marker, or a final verdict ──► dropped
                                      └────► COMMITTED, but not what the manifest says ──► DAMAGED
@@ -29,11 +30,7 @@ from typing import Final, assert_never
 import msgspec
 
 from oncelog_server.core.frame import At, ControlCode, Frame, Kind
-from oncelog_server.core.ids import (
-    Generation,
-    ProducerId,
-    journal_partition_of,
-)
+from oncelog_server.core.ids import journal_partition_of
 from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Table, Tick, refuse
 from oncelog_server.participant.commands import (
     FINAL_VERDICTS,
@@ -237,19 +234,19 @@ class PartitionMachine:
 
     def _hear_verdicts(self, command: HearVerdicts) -> Decision[Record]:
         """A local abort: neither moves nor obeys the PREPARE offset."""
-        open_ = self.pending.open
-        final = {tx_id: None for tx_id, verdict in command.verdicts if verdict in FINAL_VERDICTS}
-        records: list[Record] = [
-            MarkerWritten(
-                tx_id,
-                ProducerId(open_[tx_id].producer_id),
-                Generation(open_[tx_id].generation),
-                ControlCode.ABORTED,
+        final = {
+            heard.tx_id: MarkerWritten(
+                heard.tx_id, heard.producer_id, heard.generation, ControlCode.ABORTED
             )
-            for tx_id in final
-            if tx_id in open_
-        ]
-        return Decision(records, len(records))
+            for heard in command.verdicts
+            if heard.verdict in FINAL_VERDICTS
+            and self._held_by(heard.tx_id, heard.producer_id, heard.generation) is not None
+        }
+        return Decision(tuple(final.values()), len(final))
+
+    def _held_by(self, tx_id: int, producer_id: int, generation: int) -> OpenTransaction | None:
+        held = self.pending.open.get(tx_id)
+        return held if held is not None and held.is_of(producer_id, generation) else None
 
     def _resolve(self, command: Resolve) -> Decision[Record]:
         answer = self.damage.resolvable(command.tx_id, command.resolution)
@@ -330,32 +327,35 @@ class PartitionMachine:
         self.exposures.remember(marker.tx_id, exposed)
 
     def _end(self, tx_id: int, producer_id: int, generation: int, at: At) -> OpenTransaction | None:
-        """A marker of this TxId: nothing of it is accepted any more (I20). Returns what it
-        holds."""
+        """A marker of this TxId: nothing of it is accepted any more (I20). Returns what its
+        producer holds here."""
         self.fences.ended(producer_id, generation, tx_id, at.time_ms)
         held = self.pending.open.pop(tx_id, None)
-        if held is not None and held.producer_id != producer_id:
-            # Somebody else had written under this TxId: neither of them may go on.
-            self.fences.ended(held.producer_id, held.generation, tx_id, at.time_ms)
-        return held
+        if held is None or held.is_of(producer_id, generation):
+            return held
+        # Somebody else had written under this TxId: neither of them may go on, and what was written
+        # is dropped, for it is no part of what the marker is about.
+        self.fences.ended(held.producer_id, held.generation, tx_id, at.time_ms)
+        return None
 
     def _expose(
         self, held: OpenTransaction, parts: Sequence[WriterPart], at: At
     ) -> tuple[Exposed, ...]:
-        """Exactly these writers' batches, in this order; what other writers left is dropped."""
-        exposed = []
-        for part in parts:
-            columns = held.writers.get(part.writer)
-            if columns is not None:
-                first = self.committed.expose(columns, exposed_at=at.offset, time_ms=at.time_ms)
-                exposed.append(Exposed(part.writer, first, columns.records))
-        return tuple(exposed)
+        """Exactly what these parts count, in this order; what else was written is dropped."""
+        found = tuple(markers.exposures_of(held, parts, end_offset=self.committed.end_offset))
+        for part in found:
+            if part.record_count:
+                columns = held.writers[part.writer].until(part.record_count)
+                self.committed.expose(columns, exposed_at=at.offset, time_ms=at.time_ms)
+        return found
 
     def _apply_resolved(self, record: Resolved, at: At) -> None:
         count = self.damage.records(record.tx_id, record.resolution)
         held, parts = self.damage.parts[record.tx_id]
         if record.resolution is Resolution.EXPOSE and held is not None:
-            self._expose(held, parts, at)
+            # All that there is of it: that is what the operator decided, whatever was counted.
+            whole = [WriterPart(part.writer, held.writers[part.writer].records) for part in parts]
+            self._expose(held, whole, at)
         self.damage.resolved(record.tx_id, record.resolution, count)
 
     def _sweep(self, time_ms: int) -> None:

@@ -54,6 +54,8 @@ from oncelog_server.coordinator.commands import (
     SessionOpened,
     Transact,
     TransactAnswer,
+    UnbornAsked,
+    UnbornTold,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_end import Elsewhere
@@ -61,12 +63,13 @@ from oncelog_server.coordinator.decide_one_shot import refusal_of
 from oncelog_server.coordinator.endings import Endings
 from oncelog_server.coordinator.machine import CoordinatorMachine
 from oncelog_server.coordinator.outcomes import Outcomes
-from oncelog_server.coordinator.questions import Verdict, verdict, verdict_of
+from oncelog_server.coordinator.questions import Verdict, is_unborn, verdict, verdict_of
 from oncelog_server.coordinator.records import (
     CODEC,
     Aborted,
     Begun,
     Committed,
+    LogEndProved,
     OneShotPrepared,
     OneShotSkipped,
     OneShotStaged,
@@ -136,6 +139,13 @@ class HostReplica:
     @property
     def high_watermark(self) -> int:
         return self._host.high_watermark
+
+    @property
+    def log_end(self) -> int:
+        return self._host.log_end
+
+    def require_lease(self) -> None:
+        pass
 
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
         return [stored for stored in self._host.frames if stored.at.offset in offsets]
@@ -335,7 +345,10 @@ class CoordinatorDriver(HostDriver):
         found = verdict(self.machine.state, tx_id, who, where, below=self.host.high_watermark)
         if found is None:
             found = verdict_of(self.endings.outcome(tx_id), who)
-        if found is Verdict.ONGOING:
+        asked = UnbornAsked(tx_id, who, where)
+        if is_unborn(self.machine.state, tx_id):
+            self.host.signal(UnbornTold(*asked) if found is Verdict.NEVER else asked)
+        elif found is Verdict.ONGOING:
             size = int(options.get("bytes", "0"))
             self.host.signal(PartitionAsked(tx_id, who, where, size))
         return f"ask {words[0]} {words[2]} -> {found.name}"
@@ -437,6 +450,8 @@ class CoordinatorDriver(HostDriver):
                 return (
                     f"FORGOTTEN {' '.join(f'P{journal_offset_of(p)}' for p in record.producer_ids)}"
                 )
+            case LogEndProved():
+                return "PROVED"
         raise AssertionError(record)
 
 

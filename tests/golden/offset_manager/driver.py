@@ -81,13 +81,25 @@ class OffsetManagerDriver(AskingDriver):
 
     def run(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:
         line = " ".join([verb, *words, *(f"{key}={value}" for key, value in options.items())])
-        shown = self.ask(verb, words, line)
+        shown = self.ask(verb, words, options, line)
         if shown is not None:
             return shown
         return self.submit(_command(verb, words, options), line)
 
     def parse_tx(self, word: str) -> TxId:
         return _parse_tx(word)
+
+    def parse_who(self, word: str) -> tuple[ProducerId, Generation]:
+        producer_id, generation = word.split(".")
+        return ProducerId(int(producer_id)), Generation(int(generation))
+
+    def held_for(self, tx_id: TxId) -> tuple[ProducerId, Generation]:
+        machine = self.host.machine
+        assert isinstance(machine, OffsetManagerMachine)
+        held = machine._state.open.get(tx_id)
+        if held is None:
+            return ProducerId(0), Generation(0)
+        return ProducerId(held.producer_id), Generation(held.generation)
 
     def show_question(self, question: Question) -> str:
         return (

@@ -66,11 +66,20 @@ class PartitionDriver(AskingDriver):
                 return self.submit(_markers(words, options), line)
             case "resolve":
                 return self.submit(c.Resolve(_tx(words[0]), c.Resolution(words[1])), line)
-        shown = self.ask(verb, words, line)
+        shown = self.ask(verb, words, options, line)
         return shown if shown is not None else self._watch(verb, words, options)
 
     def parse_tx(self, word: str) -> TxId:
         return _tx(word)
+
+    def parse_who(self, word: str) -> tuple[ProducerId, Generation]:
+        return _producer(word)
+
+    def held_for(self, tx_id: TxId) -> tuple[ProducerId, Generation]:
+        held = self.machine.pending.open.get(tx_id)
+        if held is None:
+            return ProducerId(0), Generation(0)
+        return ProducerId(held.producer_id), Generation(held.generation)
 
     def show_question(self, question: p.Question) -> str:
         return f"{show_tx(question.tx_id)} {_who(question)} +{question.bytes_received} bytes"
@@ -265,6 +274,8 @@ def _show_placed(placed: c.Placed) -> str:
 
 def _show_result(result: p.MarkerResult) -> str:
     exposed = "".join(
-        f" w{e.writer} {e.first_offset}..{e.first_offset + e.record_count}" for e in result.exposed
+        f" w{e.writer} {e.first_offset}..{e.first_offset + e.record_count}"
+        + (f" surplus={e.surplus_records}" if e.surplus_records else "")
+        for e in result.exposed
     )
     return f"{show_tx(result.tx_id)} {result.status.value}{exposed}"

@@ -316,7 +316,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.coordinator.questions:verdict",
-                "return Verdict.LATER",
+                "return Verdict.NEVER if unborn else Verdict.LATER",
                 "return Verdict.NEVER",
             ),
         ),
@@ -499,7 +499,7 @@ BUGS: Final = (
     ),
     Bug(
         "no-such-transaction-at-the-high-watermark",
-        "§7: a TxId at the HW may be known to a later coordinator: UNAVAILABLE, never a guess",
+        "I4: what is not durable yet may be lost, or not: UNAVAILABLE, never a guess",
         (
             Edit(
                 "oncelog_server.coordinator.endings:Endings.known_outcome",
@@ -583,5 +583,47 @@ BUGS: Final = (
             ),
         ),
         {story("coordinator/init_held_generation"): "-init p c -> PRODUCER_FENCED generation=1.2"},
+    ),
+    Bug(
+        "never-on-a-proof-that-is-not-durable",
+        "a paused coordinator does not know T, which began at its successor; p aborts T; T commits",
+        (
+            Edit(
+                "oncelog_server.coordinator.unborn:Unborn.is_disproved",
+                "asked.log_end <= self._proved_at < below",
+                "asked.log_end <= self._proved_at",
+            ),
+        ),
+        {story("coordinator/question_about_what_was_never_given_out"): "+ask T50 a/1 -> NEVER"},
+    ),
+    Bug(
+        "never-on-a-proof-from-before-the-question",
+        "the TxId may have been given out, by a successor, between the proof and the question",
+        (
+            Edit(
+                "oncelog_server.coordinator.unborn:Unborn.is_disproved",
+                "asked is not None and asked.log_end <= self._proved_at < below",
+                "0 < self._proved_at < below",
+            ),
+        ),
+        {story("coordinator/question_about_what_was_never_given_out"): "-ask T41 a/0 -> LATER"},
+    ),
+    Bug(
+        "nobody-proves-the-log-end",
+        "I30: a batch under a TxId that no coordinator has given out stays open for ever",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_time:prove_log_end",
+                "return [LogEndProved()] if state.unborn.wants_proof else []",
+                "return []",
+            ),
+        ),
+        {
+            story("coordinator/question_about_what_was_never_given_out"): "-@2 PROVED",
+            unit(
+                "coordinator/test_questions",
+                "test_i30_a_txid_that_nobody_gave_out_is_answered_never",
+            ): "assert",
+        },
     ),
 )

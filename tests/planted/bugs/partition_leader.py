@@ -150,8 +150,13 @@ BUGS: Final = (
         "is exposed",
         (
             Edit(
-                "oncelog_server.partition_leader.markers:_holds",
-                " and held.matches(marker.parts)",
+                "oncelog_server.partition_leader.pending:OpenTransaction.holds",
+                "            columns.has_boundary_at(count)\n",
+                "            columns.records <= count or columns.has_boundary_at(count)\n",
+            ),
+            Edit(
+                "oncelog_server.partition_leader.machine:PartitionMachine._expose",
+                ".until(part.record_count)",
                 "",
             ),
         ),
@@ -162,6 +167,52 @@ BUGS: Final = (
             story(
                 "partition_leader/damaged_part_is_exposed"
             ): "-@8 DAMAGED t5 p1.1 prepare=8 epoch=1 8*2 7*2",
+        },
+    ),
+    Bug(
+        "surplus-is-damage",
+        "I5: a batch that comes after the decision puts the whole committed part out of sight",
+        (
+            Edit(
+                "oncelog_server.partition_leader.pending:WriterColumns.has_boundary_at",
+                "return count == self.records or self.find(count) is not None",
+                "return count == self.records",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i03_exactly_what_the_manifest_counts_is_exposed"
+            ): "+@7 DAMAGED t5 p1.1 prepare=8 epoch=1 0*2",
+        },
+    ),
+    Bug(
+        "surplus-exposed",
+        "I3: what came after the decision is shown as if it had been committed",
+        (
+            Edit(
+                "oncelog_server.partition_leader.machine:PartitionMachine._expose",
+                ".until(part.record_count)",
+                "",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/i03_exactly_what_the_manifest_counts_is_exposed"
+            ): "+2..5 t5 p1.1 2+3",
+        },
+    ),
+    Bug(
+        "count-inside-a-batch-is-no-damage",
+        "I3: a batch is exposed whole or not; a manifest that cuts one is wrong",
+        (
+            Edit(
+                "oncelog_server.partition_leader.pending:WriterColumns.has_boundary_at",
+                "return count == self.records or self.find(count) is not None",
+                "return count <= self.records",
+            ),
+        ),
+        {
+            story("partition_leader/i03_exactly_what_the_manifest_counts_is_exposed"): "assert",
         },
     ),
     Bug(
@@ -202,8 +253,9 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._expose",
-                "for part in parts:",
-                "for part in [WriterPart(w, c.records) for w, c in held.writers.items()]:",
+                "found = tuple(",
+                "parts = [WriterPart(w, c.records) for w, c in held.writers.items()]\n"
+                "        found = tuple(",
             ),
         ),
         {
@@ -270,7 +322,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.pending:OpenTransaction.refusal",
-                "if batch.producer_id == self.producer_id and batch.generation == self.generation:",
+                "if self.is_of(batch.producer_id, batch.generation):",
                 "if True:",
             ),
         ),
@@ -411,8 +463,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._hear_verdicts",
-                " if verdict in FINAL_VERDICTS",
-                "",
+                "if heard.verdict in FINAL_VERDICTS",
+                "if True",
             ),
         ),
         {
@@ -439,8 +491,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._end",
-                "if held is not None and held.producer_id != producer_id:",
-                "if False:",
+                "        self.fences.ended(held.producer_id, held.generation, tx_id, at.time_ms)\n",
+                "",
             ),
         ),
         {
@@ -573,5 +625,33 @@ BUGS: Final = (
                 "test_a_subscription_reads_no_more_than_its_caller_has_room_for[0-1]",
             ): "assert 3 == 1",
         },
+    ),
+    Bug(
+        "verdict-drops-the-batches-of-another",
+        "I5: a late verdict about Q drops what P wrote under its own TxId meanwhile",
+        (
+            Edit(
+                "oncelog_server.partition_leader.machine:PartitionMachine._held_by",
+                "held is not None and held.is_of(producer_id, generation)",
+                "held is not None",
+            ),
+        ),
+        {
+            story(
+                "partition_leader/verdicts_are_about_whom_the_question_named"
+            ): "-verdict t5 never of=p2 -> 0"
+        },
+    ),
+    Bug(
+        "batches-of-a-stranger-kept-as-damage",
+        "I1: an operator who exposes a damaged part exposes what somebody else wrote there",
+        (
+            Edit(
+                "oncelog_server.partition_leader.machine:PartitionMachine._end",
+                "if held is None or held.is_of(producer_id, generation):",
+                "if True:",
+            ),
+        ),
+        {story("partition_leader/marker_of_another_producer_is_damage"): "first open position 1"},
     ),
 )

@@ -121,7 +121,8 @@ class LedReplica:
             raise DiskFull("free disk space is below disk_free_floor")
 
     def require_lease(self) -> None:
-        pass
+        if self.lapsed:
+            raise NotLeader("this node's lease ran out")
 
     async def read(self, from_offset: int, max_bytes: int, *, below: int) -> list[StoredFrame]:
         raise AssertionError("the coordinator reads single frames only")

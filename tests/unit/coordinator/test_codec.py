@@ -68,6 +68,7 @@ any_record = st.one_of(
     st.builds(records.Committed, ids, parts),
     st.builds(records.Aborted, ids),
     st.builds(records.ProducersForgotten, st.lists(producer_ids, max_size=3).map(tuple)),
+    st.builds(records.LogEndProved),
 )
 codec = records.CODEC
 
@@ -95,6 +96,7 @@ def test_tags_are_stable() -> None:
         "one-shot",
         "prepare-abort",
         "prepare-commit",
+        "prove",
         "skip",
         "stage",
     ]

@@ -55,6 +55,23 @@ def test_i12_wait_visible_says_where_it_can_be_read() -> None:
     run(story)
 
 
+def test_i5_wait_visible_shows_a_surplus() -> None:
+    """What was sent beside the commit came too late: it is acknowledged, and of nothing."""
+
+    async def story(c: Coordinator) -> None:
+        def with_surplus(request: participant_pb.WriteMarkersRequest) -> Any:
+            reply = exposing(request)
+            reply.groups[0].results[0].exposed[0].surplus_records = 7
+            return reply
+
+        c.around.markers = with_surplus
+        who = await init(c)
+        reply = await commit(c, who, await begin(c, who), wait=types.WAIT_VISIBLE)
+        assert sorted(part.surplus_records for part in reply.exposed) == [0, 7]
+
+    run(story)
+
+
 def test_wait_prepared_does_not_wait_for_markers() -> None:
     async def story(c: Coordinator) -> None:
         c.around.leader = None

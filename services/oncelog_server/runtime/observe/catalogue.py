@@ -97,7 +97,11 @@ PARTITION_LEADER: Final = (
     _counter("records_out", "Records read."),
     _counter("transactions_exposed", "COMMITTED markers applied."),
     _counter("transactions_dropped", "ABORTED markers and local aborts applied."),
-    _counter("transactions_damaged", "Markers whose manifest the log does not match. Alarm on it."),
+    _counter("transactions_damaged", "Markers whose manifest the log does not hold. Alarm on it."),
+    _counter(
+        "surplus_records",
+        "Records that came too late to belong to their committed transaction, and were dropped.",
+    ),
     _counter("questions_asked", "Questions about transactions that stay open."),
     _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
     _gauge("open_transactions", "Transactions with batches and without a marker.", "partition"),
