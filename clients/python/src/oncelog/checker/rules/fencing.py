@@ -122,7 +122,8 @@ def i19_no_transaction_has_both_markers(case: Case) -> Iterator[Finding]:
 def i20_nothing_after_the_marker(case: Case) -> Iterator[Finding]:
     """Nothing that is sent under a TxId after its commit or abort was answered is read. Nothing
     that is sent to a partition of it after its commit was told visible is acknowledged: until then
-    its marker may be on its way. In the journal (RAW) no record of a TxId stands behind its marker."""
+    its marker may be on its way. In the journal (RAW) no record of a TxId stands behind its
+    marker."""
     for transaction in case.facts.transactions.values():
         ended = transaction.told_committed() or next(
             (abort for abort in transaction.aborts if abort.is_ok), None
