@@ -136,7 +136,7 @@ def test_i30_an_idle_transaction_is_aborted_and_nothing_stays_pending(
     cluster: Cluster, log: oncelog.Log, topic: str, restart: tuple[str, ...]
 ) -> None:
     with ByHand(cluster.bootstrap, topic) as hand:
-        tx = hand.begin(timeout_ms=1_000)
+        tx = hand.begin(timeout_ms=4_000)
         tx.produce(topic, 0, b"never")
         tx.send_offset(topic, topic, 0, since=None, to=7)
         cluster.restart(*restart)
@@ -169,6 +169,24 @@ def test_i30_data_of_a_transaction_that_never_was_is_aborted(
         # Now the coordinator's journal is longer, and it knows that this was never begun.
         until(lambda: not hand.journal(topic, 0).open_transactions, "it is aborted")
     assert values(log, topic) == [b"other"]
+
+
+def test_i30_data_under_a_txid_that_nobody_gave_out_does_not_stay_open(
+    cluster: Cluster, log: oncelog.Log, topic: str
+) -> None:
+    """Nothing else happens in its journal: the coordinator proves by itself that nobody gave it
+    out."""
+    with ByHand(cluster.bootstrap, topic) as hand:
+        far = ByHandTransaction(hand, hand.begin().tx_id + 1_000_000)
+        far.produce(topic, 0, b"nobody's")
+        far.send_offset(topic, topic, 0, since=None, to=7)
+        assert hand.journal(topic, 0).open_transactions == 1
+        until(lambda: not hand.journal(topic, 0).open_transactions, "it is aborted")
+        with pytest.raises(errors.UnknownTransaction):
+            far.look()
+        # So are the offsets: a stable fetch goes on.
+        until(lambda: not log.admin.group_offsets(topic), "its offsets are dropped")
+    assert values(log, topic) == []
 
 
 # ------------------------------------------------------------------------------------- visibility

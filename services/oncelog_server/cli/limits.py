@@ -182,6 +182,7 @@ _COORDINATOR: Final = Section(
     (
         *_settings(
             coordinator_config.CoordinatorConfig,
+            ("transaction_timeout_ms_min", InvalidTimeout, ""),
             ("transaction_timeout_ms_max", InvalidTimeout, ""),
             (
                 "transaction_lifetime_ms_max",

@@ -19,6 +19,10 @@ class CoordinatorConfig:
 
     # Idle time after which a transaction is aborted where its Begin says 0, milliseconds.
     transaction_timeout_ms: int = MINUTE_MS
+    # The shortest idle time that a Begin may ask for, milliseconds. Danger: a leader tells of the
+    # batches that came every 2 seconds (partition_leader.question_again_ms); below about twice
+    # that, a transaction that never pauses is aborted.
+    transaction_timeout_ms_min: int = 4 * SECOND_MS
     # The longest idle time that a Begin may ask for, milliseconds. Danger: a pending transaction
     # holds back retention and the offsets it locked for that long.
     transaction_timeout_ms_max: int = HOUR_MS
@@ -73,6 +77,10 @@ class CoordinatorConfig:
         if self.transaction_timeout_ms > self.transaction_timeout_ms_max:
             raise ValueError(
                 "coordinator.transaction_timeout_ms must not be above transaction_timeout_ms_max"
+            )
+        if self.transaction_timeout_ms < self.transaction_timeout_ms_min:
+            raise ValueError(
+                "coordinator.transaction_timeout_ms must not be below transaction_timeout_ms_min"
             )
         if self.transaction_timeout_ms_max > self.transaction_lifetime_ms_max:
             raise ValueError(

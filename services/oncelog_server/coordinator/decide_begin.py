@@ -87,10 +87,20 @@ def require_open_slot(state: CoordinatorState, *, closing: bool = False) -> None
 
 
 def _timeout_ms(state: CoordinatorState, asked_ms: int) -> int:
-    maximum = state.config.transaction_timeout_ms_max
-    if asked_ms > maximum:
+    config = state.config
+    if not asked_ms:
+        return config.transaction_timeout_ms
+    if asked_ms > config.transaction_timeout_ms_max:
         raise InvalidTimeout(
-            f"a timeout of {asked_ms} ms is above transaction_timeout_ms_max ({maximum} ms)",
+            f"a timeout of {asked_ms} ms is above transaction_timeout_ms_max "
+            f"({config.transaction_timeout_ms_max} ms)",
             limit="transaction_timeout_ms_max",
         )
-    return asked_ms or state.config.transaction_timeout_ms
+    if asked_ms < config.transaction_timeout_ms_min:
+        raise InvalidTimeout(
+            f"a timeout of {asked_ms} ms is below transaction_timeout_ms_min "
+            f"({config.transaction_timeout_ms_min} ms): signs of life come every two seconds, so a "
+            "busy transaction would be aborted too",
+            limit="transaction_timeout_ms_min",
+        )
+    return asked_ms
