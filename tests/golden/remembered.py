@@ -32,6 +32,7 @@ NOT_REPLICATED: Final = frozenset(
         "lifetime",
         "sessions",
         "asked",
+        "asked_parts",
         "unarmed",
         "unborn",
     }

@@ -198,6 +198,7 @@ _COORDINATOR: Final = Section(
             ("one_shot_partitions_max", TooLarge, ""),
             ("one_shot_decompressed_bytes_max", TooLarge, ""),
             ("parts_max", TooLarge, ""),
+            ("participants_max", Throttled, "oncelog_coordinator_participants"),
             ("marker_backlog_max", Throttled, "oncelog_coordinator_unacknowledged_markers"),
             ("marker_backlog_bytes_max", Throttled, ""),
             (

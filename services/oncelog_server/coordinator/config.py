@@ -59,6 +59,10 @@ class CoordinatorConfig:
     one_shot_decompressed_bytes_max: int = 4 * MIB
     # Partitions per message of a producer that only names them (Begin's and Abort's hints).
     parts_max: int = 100_000
+    # Participants per journal partition, once for each transaction: those that open transactions
+    # have named or that asked about them, and those whose markers are not acknowledged. Above, what
+    # would add to them is THROTTLED. Danger: about 0.5 KiB of memory each.
+    participants_max: int = 1_000_000
     # Markers that may wait for one participant before new one-shots to it are THROTTLED.
     marker_backlog_max: int = 10_000
     # And their payload, bytes. Danger: it stays in memory until it is delivered.
@@ -74,6 +78,11 @@ class CoordinatorConfig:
         for name in self.__dataclass_fields__:
             if getattr(self, name) <= 0:
                 raise ValueError(f"coordinator.{name} must be above 0, not {getattr(self, name)}")
+        if self.participants_max < max(self.parts_max, self.manifest_parts_max):
+            raise ValueError(
+                "coordinator.participants_max must not be below parts_max and manifest_parts_max: "
+                "one transaction must find room"
+            )
         if self.transaction_timeout_ms > self.transaction_timeout_ms_max:
             raise ValueError(
                 "coordinator.transaction_timeout_ms must not be above transaction_timeout_ms_max"

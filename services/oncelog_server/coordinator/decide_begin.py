@@ -2,7 +2,7 @@
 
 Order of precedence: UNKNOWN_PRODUCER, PRODUCER_FENCED · a known request id: the same TxId and, once
 that has ended, its outcome · STALE_REQUEST_ID · ALREADY_COMMITTED by commit_seq · INVALID_TIMEOUT ·
-what the outside has against it · CONCURRENT_TRANSACTION · LIMIT_EXCEEDED · BEGIN.
+what the outside has against it · CONCURRENT_TRANSACTION · LIMIT_EXCEEDED · THROTTLED · BEGIN.
 
 The request id comes before commit_seq: a second write of one Spark batch by its own generation must
 hear COMMITTED, not ALREADY_COMMITTED.
@@ -10,7 +10,7 @@ hear COMMITTED, not ALREADY_COMMITTED.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oncelog_server.coordinator.commands import BeginAnswer, BeginResult, BeginTransaction
 from oncelog_server.coordinator.identify import require_nothing_open, require_producer
@@ -20,7 +20,10 @@ from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.values import CommitSeq
 from oncelog_server.core.ids import compose_tx_id
 from oncelog_server.core.machine import Decision
-from oncelogpb.errors import InvalidTimeout, LimitExceeded, StaleRequestId
+from oncelogpb.errors import InvalidTimeout, LimitExceeded, StaleRequestId, Throttled
+
+# When a THROTTLED caller should come back.
+RETRY_AFTER_MS: Final = 50
 
 
 class Closing(NamedTuple):
@@ -63,6 +66,7 @@ def begin(
     if closing is None:
         require_nothing_open(producer)
     require_open_slot(state, closing=closing is not None)
+    require_participants(state, len(command.parts))
     tx_id = compose_tx_id(state.journal_partition, state.next_offset + (closing is not None))
     record = Begun(
         tx_id,
@@ -84,6 +88,21 @@ def require_open_slot(state: CoordinatorState, *, closing: bool = False) -> None
             f"{limit} transactions are open in this journal partition (open_transactions_max)",
             limit="open_transactions_max",
         )
+
+
+def require_participants(state: CoordinatorState, count: int) -> None:
+    """Room for so many more, at least for one: whatever begins will have some."""
+    limit = state.config.participants_max
+    if state.participants + max(count, 1) > limit:
+        raise throttled("participants_max", limit)
+
+
+def throttled(limit: str, value: int) -> Throttled:
+    return Throttled(
+        f"{limit} ({value}) is reached: markers wait to be taken; try again",
+        limit=limit,
+        retry_after_ms=RETRY_AFTER_MS,
+    )
 
 
 def _timeout_ms(state: CoordinatorState, asked_ms: int) -> int:

@@ -3,7 +3,7 @@
 Order of precedence for a commit: the transaction is not kept here (`Elsewhere`: the service looks
 into the outcome file) · PRODUCER_MISMATCH · it is committed: the same answer · PRODUCER_FENCED ·
 TRANSACTION_ENDED · contradicting commit_seq · ALREADY_COMMITTED or DUPLICATE_COMMIT_SEQ · what the
-outside has against it · MANIFEST_MISMATCH · PREPARE_COMMIT.
+outside has against it · MANIFEST_MISMATCH · THROTTLED · PREPARE_COMMIT.
 
 A repeat of a commit that happened is answered before the fence: the outcome is a fact, and the
 client that asks again must learn it (I4). Nothing new happens for an old generation (I16). For the
@@ -22,7 +22,7 @@ from oncelog_server.coordinator.commands import (
     CommitTransaction,
     FinishTransactions,
 )
-from oncelog_server.coordinator.decide_begin import Closing, begin
+from oncelog_server.coordinator.decide_begin import Closing, begin, require_participants
 from oncelog_server.coordinator.identify import concurrent, require_owner, require_producer
 from oncelog_server.coordinator.producers import Producer
 from oncelog_server.coordinator.records import (
@@ -70,6 +70,7 @@ def decide_commit(state: CoordinatorState, command: CommitTransaction) -> Decisi
     if command.unfit is not None:
         raise command.unfit
     _require_announced(state, transaction, command)
+    _require_room(state, transaction, command)
     record = PreparedCommit(
         transaction.tx_id,
         transaction.producer_id,
@@ -121,8 +122,12 @@ def abort_record(
     parts: Iterable[PartitionId] = (),
     refusal: Refusal | None = None,
 ) -> PreparedAbort:
-    """An ABORT needs markers only at partitions that are known; others ask."""
-    known = {*transaction.parts, *parts, *state.asked.get(transaction.tx_id, ())}
+    """An ABORT needs markers only at partitions that are known; others ask. So hints that find no
+    room are left out."""
+    known = {*transaction.parts, *state.asked.get(transaction.tx_id, ())}
+    hinted = known.union(parts)
+    if state.participants + len(hinted) - len(known) <= state.config.participants_max:
+        known = hinted
     return PreparedAbort(
         transaction.tx_id,
         transaction.producer_id,
@@ -206,6 +211,14 @@ def _require_announced(
             "that CommitTransactionOffsets answered",
             offsets_partitions=",".join(map(str, missing)),
         )
+
+
+def _require_room(
+    state: CoordinatorState, transaction: Transaction, command: CommitTransaction
+) -> None:
+    """For its markers, in the place of what is remembered of it while it is open."""
+    own = len(transaction.parts) + len(state.asked.get(transaction.tx_id, ()))
+    require_participants(state, len(command.manifest.participants()) - own)
 
 
 def _with_next(

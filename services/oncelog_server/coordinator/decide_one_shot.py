@@ -24,7 +24,11 @@ from oncelog_server.coordinator.commands import (
     Transact,
     TransactAnswer,
 )
-from oncelog_server.coordinator.decide_begin import require_open_slot
+from oncelog_server.coordinator.decide_begin import (
+    require_open_slot,
+    require_participants,
+    throttled,
+)
 from oncelog_server.coordinator.decide_end import abort_record, ended
 from oncelog_server.coordinator.identify import concurrent, require_producer, unknown_producer
 from oncelog_server.coordinator.producers import (
@@ -52,14 +56,10 @@ from oncelogpb.errors import (
     OncelogError,
     OutOfOrderSequence,
     StaleRequestId,
-    Throttled,
     UnknownOutcome,
     UnknownTransaction,
 )
 from oncelogpb.ids import show_generation
-
-# When a THROTTLED caller should come back.
-RETRY_AFTER_MS = 50
 
 
 def decide_transact(state: CoordinatorState, command: Transact) -> Decision[Record]:
@@ -256,11 +256,12 @@ def _require_no_rival(state: CoordinatorState, producer: Producer, command: Tran
 def _require_room(state: CoordinatorState, producer: Producer, command: Transact) -> None:
     oldest = producer.oldest_staged_number()
     if oldest is not None and command.request_number - oldest >= ONE_SHOTS_IN_FLIGHT_MAX:
-        raise _throttled("one_shots_in_flight_max", ONE_SHOTS_IN_FLIGHT_MAX)
+        raise throttled("one_shots_in_flight_max", ONE_SHOTS_IN_FLIGHT_MAX)
     require_open_slot(state)
+    require_participants(state, len(command.batches))
     config, deliveries = state.config, state.deliveries
     if deliveries.payload_bytes >= config.one_shot_undelivered_bytes_max:
-        raise _throttled("one_shot_undelivered_bytes_max", config.one_shot_undelivered_bytes_max)
+        raise throttled("one_shot_undelivered_bytes_max", config.one_shot_undelivered_bytes_max)
     for batch in command.batches:
         if deliveries.is_disk_full(batch.partition):
             raise DiskFull(
@@ -270,17 +271,9 @@ def _require_room(state: CoordinatorState, producer: Producer, command: Transact
             )
         markers, size_bytes = deliveries.backlog(batch.partition)
         if markers >= config.marker_backlog_max:
-            raise _throttled("marker_backlog_max", config.marker_backlog_max)
+            raise throttled("marker_backlog_max", config.marker_backlog_max)
         if size_bytes >= config.marker_backlog_bytes_max:
-            raise _throttled("marker_backlog_bytes_max", config.marker_backlog_bytes_max)
-
-
-def _throttled(limit: str, value: int) -> Throttled:
-    return Throttled(
-        f"{limit} ({value}) is reached: markers wait to be taken; try again",
-        limit=limit,
-        retry_after_ms=RETRY_AFTER_MS,
-    )
+            raise throttled("marker_backlog_bytes_max", config.marker_backlog_bytes_max)
 
 
 def refusal_of(error: OncelogError) -> Refusal:

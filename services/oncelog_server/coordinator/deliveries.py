@@ -90,6 +90,8 @@ class Deliveries:
         self._recent: OrderedDict[TxId, Delivered] = OrderedDict()
         # One-shot payload of all that is undelivered.
         self.payload_bytes = 0
+        # Markers that are not acknowledged, at all participants.
+        self.waiting_markers = 0
 
     # --------------------------------------------------------------------------------- questions
 
@@ -126,10 +128,6 @@ class Deliveries:
 
     def is_disk_full(self, participant: PartitionId) -> bool:
         return participant in self._disk_full
-
-    @property
-    def waiting_markers(self) -> int:
-        return sum(queue.count for queue in self._queues.values())
 
     def _group(self, participant: PartitionId, below: int) -> list[OwedMarker]:
         markers: list[OwedMarker] = []
@@ -191,6 +189,7 @@ class Deliveries:
         queue.entries.append(entry)
         queue.count += 1
         queue.size_bytes += size_bytes
+        self.waiting_markers += 1
 
     # ------------------------------------------------------------------------------- called by seen
 
@@ -227,6 +226,7 @@ class Deliveries:
         batch = known.batches.get(participant)
         queue = self._queues[participant]
         queue.count -= 1
+        self.waiting_markers -= 1
         queue.size_bytes -= MARKER_BYTES + PART_BYTES * len(known.parts[participant])
         if batch is not None:
             queue.size_bytes -= len(batch.payload)
@@ -258,6 +258,7 @@ class Deliveries:
             assert queue.size_bytes == sum(entry.size_bytes for entry in living)
             assert (participant in self._ready) != (participant in self._under_way)
         assert all(participant in self._queues for participant in self._ready)
+        assert self.waiting_markers == sum(queue.count for queue in self._queues.values())
         assert self.payload_bytes == sum(
             len(batch.payload)
             for known in self._undelivered.values()

@@ -37,14 +37,13 @@ from oncelogpb.errors import (
 
 
 class UnheardOf(Unavailable):
-    """A topic that this process does not know: gone, or so new that the client heard of it first.
-    Only etcd can tell, and it is asked only where the request is new (`Fitness.explain`)."""
+    """A partition that this process does not know: it never was, it is gone, or it is so new that
+    the client heard of it first. Only etcd can tell, and it is asked only where the request is new
+    (`Fitness.explain`)."""
 
-    def __init__(self, topic_id: TopicId) -> None:
-        super().__init__(
-            f"this process has not heard of the topic with id {topic_id.hex()} yet; try again"
-        )
-        self.topic_id = topic_id
+    def __init__(self, partition: PartitionId) -> None:
+        super().__init__(f"this process has not heard of partition {partition} yet; try again")
+        self.partition = partition
 
 
 class Fitness:
@@ -80,22 +79,22 @@ class Fitness:
         return None
 
     async def explain(self, unheard: UnheardOf) -> NoReturn:
-        """Raises UnknownTopic where etcd says so, else Unavailable."""
-        if await self._env.directory.is_gone(unheard.topic_id):
-            name = unheard.topic_id.hex()
+        """Raises UnknownTopic or UnknownPartition where etcd says so, else Unavailable."""
+        topic_id, number = unheard.partition
+        if await self._env.directory.is_gone(topic_id):
+            name = topic_id.hex()
             raise UnknownTopic(f"no topic with id {name}", topic_id=name)
+        if not await self._env.directory.exists(unheard.partition):
+            raise UnknownPartition(
+                f"there is no partition {number} of this topic", partition=number
+            )
         raise unheard
 
     def _require_sound(self, batch: OneShotBatch) -> None:
         """As its leader would judge it."""
         topic = self._env.directory.topic_by_id(batch.partition.topic_id)
-        if topic is None:
-            raise UnheardOf(batch.partition.topic_id)
-        if batch.partition.number >= topic.partitions:
-            raise UnknownPartition(
-                f"topic {topic.name} has {topic.partitions} partitions",
-                partition=batch.partition.number,
-            )
+        if topic is None or batch.partition.number >= topic.partitions:
+            raise UnheardOf(batch.partition)
         records.validate(
             batch.encoding,
             batch.payload,
@@ -115,8 +114,8 @@ class Fitness:
         )
 
     def _of_partitions(self, participants: Iterable[PartitionId]) -> OncelogError | None:
-        """A marker for a partition that never was would be sent for ever. A topic that is unknown
-        here may have been deleted, which etcd says when its markers are due."""
+        """A marker for a partition that never was has nowhere to go. A topic that is unknown here
+        may have been deleted, which etcd says when its markers are due."""
         counts: dict[TopicId, int | None] = {CONSUMER_OFFSETS_ID: CONTROL_PARTITIONS}
         for participant in participants:
             if participant.topic_id not in counts:
@@ -124,10 +123,7 @@ class Fitness:
                 counts[participant.topic_id] = None if topic is None else topic.partitions
             count = counts[participant.topic_id]
             if count is not None and participant.number >= count:
-                return UnknownPartition(
-                    f"the topic of {participant} has {count} partitions",
-                    partition=participant.number,
-                )
+                return UnheardOf(participant)
         return None
 
 

@@ -238,6 +238,7 @@ class CoordinatorMachine:
             record.parts,
         )
         self.state.transactions.add(transaction)
+        self.state.named_parts += len(record.parts)
         self._active(record.producer_id, at).began(record.request_id, record.tx_id)
         self.state.unarmed[record.tx_id] = None
 
@@ -320,6 +321,8 @@ class CoordinatorMachine:
 
     def _decided(self, record: PreparedCommit | PreparedAbort, at: At) -> Transaction:
         transaction = self.state.transactions[record.tx_id]
+        # A staged one-shot names none.
+        self.state.named_parts -= len(transaction.parts)
         self.state.transactions.decided(transaction, _next_state(transaction.state, record))
         transaction.prepare_offset, transaction.prepare_ms = at.offset, at.time_ms
         self.state.forget_open(record.tx_id)

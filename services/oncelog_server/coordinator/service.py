@@ -8,7 +8,7 @@ the one in the top 16 bits of the producer id or TxId.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Any, Final
 
 from msgspec.structs import replace
 
@@ -126,7 +126,7 @@ class CoordinatorService:
         command = replace(command, unfit=self._fitness.of_begin(command))
         replica = self._lead(command.producer.producer_id, "producer")
         before = replica.log_end
-        answer: BeginAnswer = await replica.submit(command)
+        answer: BeginAnswer = await self._submit(replica, command)
         self._count_begun(answer, before)
         return wire.begun(answer)
 
@@ -143,9 +143,11 @@ class CoordinatorService:
         arrived_ms = self._env.clock.now().monotonic_ms
         before = replica.log_end
         try:
-            answer: CommitAnswer = await replica.submit(command)
+            answer: CommitAnswer = await self._submit(replica, command)
         except Elsewhere:
             answer = await self._repeat_commit(replica, command)
+        if isinstance(answer.next_refusal, UnheardOf):
+            answer = await self._explain_next(answer, answer.next_refusal)
         self._observe("commit_prepare", arrived_ms)
         if answer.next is not None:
             self._count_begun(answer.next, before)
@@ -169,6 +171,12 @@ class CoordinatorService:
         except OncelogError as refusal:
             return answer._replace(next_refusal=refusal)
 
+    async def _explain_next(self, answer: CommitAnswer, unheard: UnheardOf) -> CommitAnswer:
+        try:
+            await self._fitness.explain(unheard)
+        except OncelogError as refusal:
+            return answer._replace(next_refusal=refusal)
+
     async def abort_transaction(
         self, request: pb.AbortTransactionRequest, call: Call
     ) -> pb.AbortTransactionReply:
@@ -177,7 +185,7 @@ class CoordinatorService:
         command = replace(command, unfit=self._fitness.of_abort(command))
         replica = self._lead(command.tx_id, "tx_id")
         try:
-            await replica.submit(command)
+            await self._submit(replica, command)
         except Elsewhere:
             self._endings(replica).repeat_abort(command)
         return pb.AbortTransactionReply(state=types.TRANSACTION_STATE_ABORTED)
@@ -197,10 +205,7 @@ class CoordinatorService:
         command = replace(command, unfit=self._fitness.of_one_shot(command, replica))
         arrived_ms = self._env.clock.now().monotonic_ms
         before = replica.log_end
-        try:
-            answer = await self._decided(replica, command, call)
-        except UnheardOf as unheard:
-            await self._fitness.explain(unheard)
+        answer = await self._decided(replica, command, call)
         self._observe("commit_prepare", arrived_ms)
         self._count_one_shot(answer, before)
         visible = answer.visible
@@ -220,7 +225,7 @@ class CoordinatorService:
     async def _decided(self, replica: Replica, command: Transact, call: Call) -> TransactAnswer:
         """A staged one-shot is answered once the offset manager has spoken. Asking again is
         idempotent by its request number, and gives the durable answer."""
-        answer: TransactAnswer = await replica.submit(command)
+        answer: TransactAnswer = await self._submit(replica, command)
         duplicate = answer.duplicate
         while answer.staged:
             staged = _still_led(replica).transactions.get(answer.tx_id)
@@ -380,6 +385,12 @@ class CoordinatorService:
             replica.submit(ProveLogEnd())
 
     # --------------------------------------------------------------------------------------- parts
+
+    async def _submit(self, replica: Replica, command: object) -> Any:
+        try:
+            return await replica.submit(command)
+        except UnheardOf as unheard:
+            await self._fitness.explain(unheard)
 
     def _lead(self, identity: int, field: str) -> Replica:
         number = journal_partition_of(identity)

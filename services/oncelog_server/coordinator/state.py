@@ -19,7 +19,7 @@ from oncelog_server.coordinator.producers import Producer, Producers
 from oncelog_server.coordinator.sessions import Sessions
 from oncelog_server.coordinator.transactions import DECIDED, State, Transaction, Transactions
 from oncelog_server.coordinator.unborn import Unborn
-from oncelog_server.core.ids import PartitionId, TxId
+from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, PartitionId, TxId
 from oncelog_server.core.timers import Timers
 
 # Transactions with damaged parts that are remembered per journal partition; the oldest go first.
@@ -57,6 +57,8 @@ class CoordinatorState:
         self.transactions = Transactions()
         self.damaged: dict[TxId, tuple[PartitionId, ...]] = {}
         # Derived from it.
+        # Partitions that Begins of open transactions named, once for each transaction.
+        self.named_parts = 0
         self.deliveries = Deliveries()
         self.heads = StagedHeads()
         # Volatile.
@@ -69,6 +71,7 @@ class CoordinatorState:
         self.sessions = Sessions(self.config.session_grace_ms)
         # Partitions that asked about an open transaction: they take part.
         self.asked: dict[TxId, set[PartitionId]] = {}
+        self.asked_parts = 0
         # What participants hold of TxIds that nobody has given out.
         self.unborn = Unborn()
         # Open transactions whose timers start at the next turn.
@@ -97,19 +100,32 @@ class CoordinatorState:
             return
         if transaction.identity != signal.producer:
             return
-        asked = self.asked.setdefault(signal.tx_id, set())
-        # Above the limit it is no participant that anybody could name in a manifest either.
-        if len(asked) < self.config.parts_max:
-            asked.add(signal.partition)
+        self._remember_asked(signal)
         if signal.bytes_received and signal.tx_id in self.idle:
             self.idle.set(signal.tx_id, now_ms + transaction.timeout_ms)
+
+    def _remember_asked(self, signal: PartitionAsked) -> None:
+        """Where there is no room, it is not told of an abort, and learns it when it asks again.
+        Offsets always find room, there are few: a commit that does not name them is refused."""
+        asked = self.asked.setdefault(signal.tx_id, set())
+        # Above parts_max it is no participant that anybody could name in a manifest either.
+        has_room = len(asked) < self.config.parts_max
+        has_room = has_room and self.participants < self.config.participants_max
+        if has_room or signal.partition.topic_id == CONSUMER_OFFSETS_ID:
+            self.asked_parts += signal.partition not in asked
+            asked.add(signal.partition)
+
+    @property
+    def participants(self) -> int:
+        """What `participants_max` limits."""
+        return self.deliveries.waiting_markers + self.named_parts + self.asked_parts
 
     def forget_open(self, tx_id: TxId) -> None:
         """It is no longer open: nothing waits for it."""
         self.idle.cancel(tx_id)
         self.lifetime.cancel(tx_id)
         self.unarmed.pop(tx_id, None)
-        self.asked.pop(tx_id, None)
+        self.asked_parts -= len(self.asked.pop(tx_id, ()))
 
     def remember_damaged(self, tx_id: TxId, damaged: tuple[PartitionId, ...]) -> None:
         self.damaged[tx_id] = damaged
@@ -139,6 +155,8 @@ class CoordinatorState:
         self.producers.restore(stored.producers)
         for transaction in stored.transactions:
             self.transactions.add(transaction)
+            if transaction.state is State.ONGOING:
+                self.named_parts += len(transaction.parts)
         self.damaged = dict(stored.damaged)
         for transaction in self.transactions.in_prepare_order():
             self.deliveries.add(transaction)
@@ -160,6 +178,9 @@ class CoordinatorState:
         self.lifetime.check()
         self.sessions.check()
         self.unborn.check()
+        ongoing = [t for t in self.transactions if t.state is State.ONGOING]
+        assert self.named_parts == sum(len(t.parts) for t in ongoing)
+        assert self.asked_parts == sum(map(len, self.asked.values()))
         heads = set()
         for producer in self.producers:
             if producer.staged:

@@ -319,7 +319,10 @@ def _parts(
 ) -> tuple[PartitionId, ...]:
     if len(messages) > config.parts_max:
         _too_large("parts_max", len(messages), config.parts_max)
-    return tuple(sorted({partition_id(message, "parts") for message in messages}))
+    parts = {partition_id(message, "parts") for message in messages}
+    if any(part.topic_id == TRANSACTION_CONTROL_ID for part in parts):
+        _invalid("parts", "parts: the transaction journal takes part in no transaction")
+    return tuple(sorted(parts))
 
 
 def _commit_seq(

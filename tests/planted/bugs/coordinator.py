@@ -626,4 +626,36 @@ BUGS: Final = (
             ): "assert",
         },
     ),
+    Bug(
+        "journal-takes-part",
+        "a marker for the transaction journal can never be delivered, and is repeated for ever",
+        (
+            Edit(
+                "oncelog_server.coordinator.wire:_parts",
+                "if any(part.topic_id == TRANSACTION_CONTROL_ID for part in parts):",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_parts", "test_the_transaction_journal_takes_part_in_nothing"
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
+        "participants-of-open-transactions-uncounted",
+        "every limit holds: what Begins name is remembered until their transactions end",
+        (
+            Edit(
+                "oncelog_server.coordinator.state:CoordinatorState.participants",
+                "self.deliveries.waiting_markers + self.named_parts + self.asked_parts",
+                "self.deliveries.waiting_markers",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_parts", "test_participants_of_open_transactions_are_counted"
+            ): "BeginAnswer"
+        },
+    ),
 )

@@ -32,6 +32,8 @@ from tests.golden.host import MachineHost
 ORDERS = TopicId(b"orders-topic-id.")
 # No topic has it.
 UNHEARD_OF = TopicId(b"x" * 16)
+# A topic that was just created.
+HEARD_OF_LATER = TopicId(b"y" * 16)
 BOOT = BootId(b"boot-of-leader-1")
 
 
@@ -144,6 +146,9 @@ class Surroundings:
         self.leader: Address | None = Address("n1", BOOT, "127.0.0.1", 1, 1)
         self.topics = {ORDERS: TopicInfo("orders", ORDERS, 4, 1, {}, 0)}
         self.gone: set[TopicId] = {UNHEARD_OF}
+        # Partitions that stand in etcd, and that this process has not heard of.
+        self.in_etcd: set[PartitionId] = {PartitionId(HEARD_OF_LATER, 0)}
+        self.leaderless: set[PartitionId] = set()
         self.calls: list[tuple[str, Any]] = []
         self.markers: Callable[[participant_pb.WriteMarkersRequest], Any] = apply_all
         self.offsets: Callable[[offsets_pb.CommitTransactionOffsetsRequest], Any] = accept_all
@@ -156,7 +161,12 @@ class Surroundings:
         return self._replica.host.now
 
     def leader_of(self, partition: PartitionId) -> Address | None:
-        return self.leader
+        return None if partition in self.leaderless else self.leader
+
+    async def exists(self, partition: PartitionId) -> bool:
+        topic = self.topics.get(partition.topic_id)
+        known = topic is not None and partition.number < topic.partitions
+        return known or partition in self.in_etcd
 
     def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
         return self.topics.get(topic_id)

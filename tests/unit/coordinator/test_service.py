@@ -29,6 +29,7 @@ from tests.unit.coordinator.calls import (
     run,
 )
 from tests.unit.coordinator.harness import (
+    HEARD_OF_LATER,
     ORDERS,
     UNHEARD_OF,
     Coordinator,
@@ -268,7 +269,7 @@ def test_transact_tells_the_offset_managers_no() -> None:
             pb.TransactRequest(
                 request_number=1,
                 # In etcd, and not yet in this process's view.
-                batches=[batch(partition=types.Partition(topic_id=b"y" * 16))],
+                batches=[batch(partition=types.Partition(topic_id=HEARD_OF_LATER))],
             ),
             "UNAVAILABLE",
         ),

@@ -194,6 +194,10 @@ class FakeDirectory:
             raise Unavailable("etcd does not answer")
         return topic_id in self.gone
 
+    async def exists(self, partition: PartitionId) -> bool:
+        topic = self.topic_by_id(partition.topic_id)
+        return topic is not None and partition.number < topic.partitions
+
     def etcd_status(self) -> tuple[int, bool]:
         return 1, True
 

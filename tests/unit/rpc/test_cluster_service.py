@@ -56,6 +56,9 @@ class OneNode:
     async def is_gone(self, topic_id: Any) -> Any:
         return False
 
+    async def exists(self, partition: Any) -> Any:
+        return True
+
     def etcd_status(self) -> Any:
         return 42, True
 

@@ -160,6 +160,16 @@ class ClusterView:
             raise Unavailable(f"cannot ask etcd whether a topic was deleted: {error}") from error
         return all(_topic(kv.key, kv.value).topic_id != topic_id for kv in standing)
 
+    async def exists(self, partition: PartitionId) -> bool:
+        """See the port. Partitions are written before their topic, or its count of them."""
+        if self.entry(partition) is not None:
+            return True
+        try:
+            found, _ = await self._etcd.get(keys.partition_key(partition))
+        except EtcdUnavailable as error:
+            raise Unavailable(f"cannot ask etcd about {partition}: {error}") from error
+        return found is not None
+
     def etcd_status(self) -> tuple[int, bool]:
         return self.revision, self._reachable
 

@@ -79,6 +79,11 @@ COORDINATOR: Final = (
     _gauge("open_transactions", "Transactions that are ONGOING or STAGED.", "partition"),
     _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
     _gauge("unacknowledged_markers", "Markers that participants still owe.", "partition"),
+    _gauge(
+        "participants",
+        "These, and participants that are known of open transactions (participants_max).",
+        "partition",
+    ),
     _counter("markers_written", "Markers acknowledged by participants.", "status"),
     _counter("markers_refused", "WriteMarkers groups refused, to be sent again.", "reason"),
     _counter("questions_answered", "Answers to participants.", "verdict"),
