@@ -32,7 +32,6 @@ from oncelog_server.core.ids import (
 )
 from oncelog_server.core.machine import Decision, Instant
 from oncelogpb.errors import ConcurrentTransaction, LimitExceeded, ProducerFenced
-from oncelogpb.ids import show_generation
 
 # Unnamed producers that one Tick forgets at most, so that no turn of the loop is long.
 FORGOTTEN_PER_TICK_MAX: Final = 1_000
@@ -47,7 +46,7 @@ def decide_init(state: CoordinatorState, command: InitProducer) -> Decision[Reco
     if producer.was_replaced(command.instance_id) or 0 < command.held < producer.generation:
         raise ProducerFenced(
             "a later instance of this producer has taken over; this one must stop",
-            generation=show_generation(producer.generation),
+            generation=producer.generation,
         )
     return _take_over(state, producer, command)
 

@@ -41,7 +41,7 @@ def fenced(producer: Producer, identity: Identity) -> ProducerFenced:
     return ProducerFenced(
         f"generation {show_generation(identity.generation)} was replaced by "
         f"{show_generation(producer.generation)}; this instance must stop",
-        generation=show_generation(producer.generation),
+        generation=producer.generation,
     )
 
 

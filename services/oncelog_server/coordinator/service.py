@@ -61,7 +61,6 @@ from oncelogpb.errors import (
     TryAgain,
     UnknownOutcome,
 )
-from oncelogpb.ids import show_generation, show_id
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 
@@ -427,8 +426,8 @@ def _naming(error: OncelogError, command: Transact) -> OncelogError:
         error.message,
         **{
             **error.metadata,
-            "producer_id": show_id(command.producer.producer_id),
-            "generation": show_generation(command.producer.generation),
+            "producer_id": command.producer.producer_id,
+            "generation": command.producer.generation,
             "request_number": command.request_number,
         },
     )

@@ -57,7 +57,7 @@ class Fences(msgspec.Struct):
             return ProducerFenced(
                 f"generation {show_generation(generation)} of producer {show_id(producer_id)} "
                 f"was replaced by {show_generation(seen.generation)}; stop this instance",
-                generation=show_generation(seen.generation),
+                generation=seen.generation,
             )
         if tx_id <= seen.ended.get(journal_partition_of(tx_id), 0):
             return TransactionEnded(

@@ -114,23 +114,6 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "begin-next-without-a-request-id-of-its-own",
-        "why.md: a late duplicate of the commit begins again",
-        (
-            Edit(
-                "oncelog_server.coordinator.decide_end:_with_next",
-                "begin_answer, begun = begin(state, producer, command.begin_next, closing=closing)",
-                "fresh = max((r.request_id for r in producer.begins), default=0) + 1\n"
-                "        again = type(command.begin_next)(command.begin_next.producer, fresh)\n"
-                "        begin_answer, begun = begin(state, producer, again, closing=closing)",
-            ),
-        ),
-        {
-            story("coordinator/commit_begin_next"): "-commit T2 p -> COMMITTED next: T4 OPEN",
-        },
-    ),
-    # ------------------------------------------------------------------------------- commit_seq
-    Bug(
         "commit-seq-not-stored",
         "why.md, I34: after a failover batch 1 is committed again",
         (
@@ -310,36 +293,6 @@ BUGS: Final = (
     ),
     # ----------------------------------------------------------------------- questions and outcomes
     Bug(
-        "question-answered-above-the-high-watermark",
-        'why.md: an answer "unknown" only for a TxId below the HW: p aborts T; T commits: data '
-        "lost",
-        (
-            Edit(
-                "oncelog_server.coordinator.questions:verdict",
-                "return Verdict.NEVER if unborn else Verdict.LATER",
-                "return Verdict.NEVER",
-            ),
-        ),
-        {
-            story("coordinator/question_below_the_high_watermark"): "-ask T2 a/0 -> LATER",
-        },
-    ),
-    Bug(
-        "question-answered-from-a-prepare-that-may-vanish",
-        'why.md: an answer "ended" only from below the HW',
-        (
-            Edit(
-                "oncelog_server.coordinator.questions:is_decided",
-                " and transaction.prepare_offset < below",
-                "",
-            ),
-        ),
-        {
-            story("coordinator/question_below_the_high_watermark"): "-ask T2 a/0 -> ONGOING",
-            story("coordinator/question_after_crash"): "-ask T2 a/0 -> ONGOING",
-        },
-    ),
-    Bug(
         "loading-coordinator-answers",
         "why.md: a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
         (
@@ -498,18 +451,6 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "no-such-transaction-at-the-high-watermark",
-        "I4: what is not durable yet may be lost, or not: UNAVAILABLE, never a guess",
-        (
-            Edit(
-                "oncelog_server.coordinator.endings:Endings.known_outcome",
-                "journal_offset_of(tx_id) >= self._replica.high_watermark",
-                "journal_offset_of(tx_id) > self._replica.high_watermark",
-            ),
-        ),
-        {story("coordinator/commit_at_the_high_watermark"): "AssertionError"},
-    ),
-    Bug(
         "repeated-abort-fenced",
         "I4: the same question gets the same answer, whatever happened to its producer",
         (
@@ -522,38 +463,6 @@ BUGS: Final = (
             ),
         ),
         {story("coordinator/abort_repeated_after_the_fence"): "+abort T2 p1 -> PRODUCER_FENCED"},
-    ),
-    Bug(
-        "fenced-producer-begins-next",
-        "I16: a repeated commit is answered, its begin_next is not, once the producer was replaced",
-        (
-            Edit(
-                "oncelog_server.coordinator.decide_end:_with_next",
-                "producer = require_producer(state, command.producer)",
-                "producer = state.producers[command.producer.producer_id]",
-            ),
-        ),
-        {
-            story(
-                "coordinator/abort_repeated_after_the_fence"
-            ): "+commit T4 p1 -> COMMITTED next: T7 OPEN"
-        },
-    ),
-    Bug(
-        "commit-answered-by-its-next",
-        "I1, I4: what refuses the next transaction replaces the answer of a commit that is a fact",
-        (
-            Edit(
-                "oncelog_server.coordinator.decide_end:_with_next",
-                "        return Decision(records, answer._replace(next_refusal=refusal))",
-                "        raise",
-            ),
-        ),
-        {
-            story(
-                "coordinator/i04_commit_is_a_fact_whatever_becomes_of_the_next"
-            ): "+commit T2 p -> PRODUCER_FENCED"
-        },
     ),
     Bug(
         "latest-replaced-instances-forgotten",
@@ -570,92 +479,6 @@ BUGS: Final = (
                 "coordinator/test_precedence",
                 "test_of_replaced_instances_the_latest_are_remembered",
             ): "assert 'ProducerGranted' == 'PRODUCER_FENCED'"
-        },
-    ),
-    Bug(
-        "held-generation-not-compared",
-        "I16: the instance that was replaced registers again and fences the one that replaced it",
-        (
-            Edit(
-                "oncelog_server.coordinator.decide_producer:decide_init",
-                " or 0 < command.held < producer.generation",
-                "",
-            ),
-        ),
-        {story("coordinator/init_held_generation"): "-init p c -> PRODUCER_FENCED generation=1.2"},
-    ),
-    Bug(
-        "never-on-a-proof-that-is-not-durable",
-        "a paused coordinator does not know T, which began at its successor; p aborts T; T commits",
-        (
-            Edit(
-                "oncelog_server.coordinator.unborn:Unborn.is_disproved",
-                "asked.log_end <= self._proved_at < below",
-                "asked.log_end <= self._proved_at",
-            ),
-        ),
-        {story("coordinator/question_about_what_was_never_given_out"): "+ask T50 a/1 -> NEVER"},
-    ),
-    Bug(
-        "never-on-a-proof-from-before-the-question",
-        "the TxId may have been given out, by a successor, between the proof and the question",
-        (
-            Edit(
-                "oncelog_server.coordinator.unborn:Unborn.is_disproved",
-                "asked is not None and asked.log_end <= self._proved_at < below",
-                "0 < self._proved_at < below",
-            ),
-        ),
-        {story("coordinator/question_about_what_was_never_given_out"): "-ask T41 a/0 -> LATER"},
-    ),
-    Bug(
-        "nobody-proves-the-log-end",
-        "I30: a batch under a TxId that no coordinator has given out stays open for ever",
-        (
-            Edit(
-                "oncelog_server.coordinator.decide_time:prove_log_end",
-                "return [LogEndProved()] if state.unborn.wants_proof else []",
-                "return []",
-            ),
-        ),
-        {
-            story("coordinator/question_about_what_was_never_given_out"): "-@2 PROVED",
-            unit(
-                "coordinator/test_questions",
-                "test_i30_a_txid_that_nobody_gave_out_is_answered_never",
-            ): "assert",
-        },
-    ),
-    Bug(
-        "journal-takes-part",
-        "a marker for the transaction journal can never be delivered, and is repeated for ever",
-        (
-            Edit(
-                "oncelog_server.coordinator.wire:_parts",
-                "if any(part.topic_id == TRANSACTION_CONTROL_ID for part in parts):",
-                "if False:",
-            ),
-        ),
-        {
-            unit(
-                "coordinator/test_parts", "test_the_transaction_journal_takes_part_in_nothing"
-            ): "DID NOT RAISE"
-        },
-    ),
-    Bug(
-        "participants-of-open-transactions-uncounted",
-        "every limit holds: what Begins name is remembered until their transactions end",
-        (
-            Edit(
-                "oncelog_server.coordinator.state:CoordinatorState.participants",
-                "self.deliveries.waiting_markers + self.named_parts + self.asked_parts",
-                "self.deliveries.waiting_markers",
-            ),
-        ),
-        {
-            unit(
-                "coordinator/test_parts", "test_participants_of_open_transactions_are_counted"
-            ): "BeginAnswer"
         },
     ),
 )

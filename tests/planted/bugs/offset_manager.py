@@ -341,36 +341,4 @@ BUGS: Final = (
             ): "DID NOT RAISE DiskFull"
         },
     ),
-    Bug(
-        "marker-commits-the-offsets-of-another",
-        "I21: P's COMMITTED marker commits what Q made pending under P's TxId",
-        (
-            Edit(
-                "oncelog_server.offset_manager.state:State.mark",
-                "outcome = Outcome.ABORTED",
-                "pass",
-            ),
-        ),
-        {
-            story(
-                "offset_manager/i21_markers_are_of_their_own_producer"
-            ): "-fetch g orders/0 orders/1 -> orders/0=none"
-        },
-    ),
-    Bug(
-        "verdict-drops-the-offsets-of-another",
-        "I21: a late verdict about Q drops what P made pending under its own TxId meanwhile",
-        (
-            Edit(
-                "oncelog_server.offset_manager.machine:OffsetManagerMachine._hear",
-                "            and opened.is_of(heard.producer_id, heard.generation)\n",
-                "",
-            ),
-        ),
-        {
-            story(
-                "offset_manager/i21_markers_are_of_their_own_producer"
-            ): "-verdict 3.30 never of=100.1 -> 0 dropped"
-        },
-    ),
 )

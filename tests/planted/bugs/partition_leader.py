@@ -145,93 +145,6 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "manifest-count-not-checked",
-        "why.md: the manifest's counts are checked at the marker, else a part of a transaction "
-        "is exposed",
-        (
-            Edit(
-                "oncelog_server.partition_leader.pending:OpenTransaction.holds",
-                "            columns.has_boundary_at(count)\n",
-                "            columns.records <= count or columns.has_boundary_at(count)\n",
-            ),
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._expose",
-                ".until(part.record_count)",
-                "",
-            ),
-        ),
-        {
-            story(
-                "partition_leader/damaged_part_is_dropped"
-            ): "-@4 DAMAGED t5 p1.1 prepare=8 epoch=1 0*3",
-            story(
-                "partition_leader/damaged_part_is_exposed"
-            ): "-@8 DAMAGED t5 p1.1 prepare=8 epoch=1 8*2 7*2",
-        },
-    ),
-    Bug(
-        "surplus-is-damage",
-        "I5: a batch that comes after the decision puts the whole committed part out of sight",
-        (
-            Edit(
-                "oncelog_server.partition_leader.pending:WriterColumns.has_boundary_at",
-                "return count == self.records or self.find(count) is not None",
-                "return count == self.records",
-            ),
-        ),
-        {
-            story(
-                "partition_leader/i03_exactly_what_the_manifest_counts_is_exposed"
-            ): "+@7 DAMAGED t5 p1.1 prepare=8 epoch=1 0*2",
-        },
-    ),
-    Bug(
-        "surplus-exposed",
-        "I3: what came after the decision is shown as if it had been committed",
-        (
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._expose",
-                ".until(part.record_count)",
-                "",
-            ),
-        ),
-        {
-            story(
-                "partition_leader/i03_exactly_what_the_manifest_counts_is_exposed"
-            ): "+2..5 t5 p1.1 2+3",
-        },
-    ),
-    Bug(
-        "count-inside-a-batch-is-no-damage",
-        "I3: a batch is exposed whole or not; a manifest that cuts one is wrong",
-        (
-            Edit(
-                "oncelog_server.partition_leader.pending:WriterColumns.has_boundary_at",
-                "return count == self.records or self.find(count) is not None",
-                "return count <= self.records",
-            ),
-        ),
-        {
-            story("partition_leader/i03_exactly_what_the_manifest_counts_is_exposed"): "assert",
-        },
-    ),
-    Bug(
-        "missing-part-is-no-damage",
-        "why.md: a COMMITTED part of which nothing stands here is said, not hidden",
-        (
-            Edit(
-                "oncelog_server.partition_leader.markers:_holds",
-                "return not any(part.record_count for part in marker.parts)",
-                "return True",
-            ),
-        ),
-        {
-            story(
-                "partition_leader/damaged_part_that_holds_nothing"
-            ): "-@4 DAMAGED t5 p1.1 prepare=8 epoch=1 0*2",
-        },
-    ),
-    Bug(
         "damage-holds-up-the-order",
         "why.md: a mismatch is DAMAGED, and order moves on, else one wrong manifest blocks "
         "everybody",
@@ -244,22 +157,6 @@ BUGS: Final = (
         ),
         {
             story("partition_leader/damaged_counts_as_applied"): "-@4 EPOCH_START 2",
-        },
-    ),
-    Bug(
-        "losers-of-the-manifest-exposed",
-        "why.md: winners are named by the driver, else a zombie attempt's records are in the "
-        "output",
-        (
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._expose",
-                "found = tuple(",
-                "parts = [WriterPart(w, c.records) for w, c in held.writers.items()]\n"
-                "        found = tuple(",
-            ),
-        ),
-        {
-            story("partition_leader/several_writers_in_manifest_order"): "-end 4",
         },
     ),
     Bug(
@@ -423,24 +320,6 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "standing-batch-refused",
-        "I6: a batch that stands is acknowledged again; a refusal would promise that nothing "
-        "happened",
-        (
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._produce",
-                "tuple(self._repeat(b) or refusal for b in command.batches)",
-                "(refusal,) * len(command.batches)",
-            ),
-        ),
-        {
-            unit(
-                "partition_leader/test_produce",
-                "test_i6_a_batch_that_stands_is_acknowledged_again_whatever_has_happened_since",
-            ): "assert [0] == [3]",
-        },
-    ),
-    Bug(
         "batches-of-a-stream-overtake",
         "§9, I9: what is judged in a thread is not overtaken by the next batch of its stream",
         (
@@ -455,20 +334,6 @@ BUGS: Final = (
                 "partition_leader/test_produce",
                 "test_batches_of_a_stream_are_submitted_in_the_order_they_came",
             ): "== ['ok', 'ok', 'ok']",
-        },
-    ),
-    Bug(
-        "later-taken-for-never",
-        "§6: only the last four verdicts journal an ABORT here; LATER and silence never do",
-        (
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._hear_verdicts",
-                "if heard.verdict in FINAL_VERDICTS",
-                "if True",
-            ),
-        ),
-        {
-            story("partition_leader/questions_until_it_has_ended_here"): "-verdict t5 ongoing -> 0",
         },
     ),
     Bug(
@@ -625,33 +490,5 @@ BUGS: Final = (
                 "test_a_subscription_reads_no_more_than_its_caller_has_room_for[0-1]",
             ): "assert 3 == 1",
         },
-    ),
-    Bug(
-        "verdict-drops-the-batches-of-another",
-        "I5: a late verdict about Q drops what P wrote under its own TxId meanwhile",
-        (
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._held_by",
-                "held is not None and held.is_of(producer_id, generation)",
-                "held is not None",
-            ),
-        ),
-        {
-            story(
-                "partition_leader/verdicts_are_about_whom_the_question_named"
-            ): "-verdict t5 never of=p2 -> 0"
-        },
-    ),
-    Bug(
-        "batches-of-a-stranger-kept-as-damage",
-        "I1: an operator who exposes a damaged part exposes what somebody else wrote there",
-        (
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._end",
-                "if held is None or held.is_of(producer_id, generation):",
-                "if True:",
-            ),
-        ),
-        {story("partition_leader/marker_of_another_producer_is_damage"): "first open position 1"},
     ),
 )
