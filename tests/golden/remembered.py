@@ -35,6 +35,9 @@ NOT_REPLICATED: Final = frozenset(
         "asked_parts",
         "unarmed",
         "unborn",
+        # Whether the journal ages.
+        "watch",
+        "_watch",
     }
 )
 PLAIN: Final = (type(None), bool, int, float, str, bytes, Enum)

@@ -60,7 +60,7 @@ OFFSETS_PER_CALL_MAX: Final = 10_000
 def entries(
     env: RoleEnv,
     config: CoordinatorConfig,
-    endings: Callable[[Replica, RoleEnv], Endings],
+    endings: Callable[[Replica], Endings],
 ) -> Mapping[str, Entry]:
     """By RPC."""
     needs = _Needs(env, config, endings)
@@ -85,7 +85,7 @@ class _Needs:
         self,
         env: RoleEnv,
         config: CoordinatorConfig,
-        endings: Callable[[Replica, RoleEnv], Endings],
+        endings: Callable[[Replica], Endings],
     ) -> None:
         self._env = env
         self._config = config
@@ -186,7 +186,7 @@ class _Needs:
         if transaction is not None:
             yield _transaction(verb, state.producers[transaction.producer_id])
             return
-        outcome = self._endings_of(replica, self._env).known_outcome(tx_id)
+        outcome = self._endings_of(replica).known_outcome(tx_id)
         # Of one that has expired nothing is told, but that.
         if not outcome.expired:
             yield _transaction(verb, state.producers.get(outcome.producer.producer_id))

@@ -31,7 +31,7 @@ class CoordinatorConfig:
     # How long a producer whose session's stream ended may take to come back, milliseconds. Danger:
     # too short, and a reconnect aborts its transaction.
     session_grace_ms: int = 10 * SECOND_MS
-    # How long the outcome of an ended transaction is told, milliseconds.
+    # How long the outcome of an ended transaction is told, milliseconds, by the journal's age.
     outcome_retention_ms: int = 7 * DAY_MS
     # How long a replaced instance id is remembered, milliseconds. Danger: too short, and a late
     # duplicate of an old InitProducer fences the living instance.

@@ -132,7 +132,7 @@ def _grant(state: CoordinatorState, producer: Producer) -> ProducerGranted:
 
 def forget_idle(state: CoordinatorState, now: Instant) -> list[Record]:
     """Unnamed producers whose time is over. What they hold open keeps them."""
-    over_ms = now.wall_ms - state.config.unnamed_producer_retention_ms
+    over_ms = state.age.at(now.wall_ms) - state.config.unnamed_producer_retention_ms
     idle = islice(
         takewhile(lambda producer: producer.active_ms <= over_ms, state.producers.unnamed()),
         FORGOTTEN_PER_TICK_MAX,

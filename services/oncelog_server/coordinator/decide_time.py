@@ -12,6 +12,7 @@ from oncelog_server.coordinator.decide_producer import forget_idle
 from oncelog_server.coordinator.records import LogEndProved, Record
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.values import AbortCause
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.ids import TxId
 from oncelog_server.core.machine import Decision, Instant
 
@@ -34,6 +35,8 @@ def decide_tick(state: CoordinatorState, now: Instant) -> Decision[Record]:
     ]
     records += forget_idle(state, now)
     records += prove_log_end(state)
+    if state.watch.wants_record and len(state.producers):
+        records.append(TimePassed())
     return Decision(records)
 
 

@@ -18,7 +18,6 @@ from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.values import AbortCause
 from oncelog_server.core.ids import Generation, ProducerId, TxId, journal_offset_of
 from oncelog_server.core.ports import Replica
-from oncelog_server.core.role import RoleEnv
 from oncelogpb.errors import (
     Loading,
     ManifestMismatch,
@@ -43,16 +42,18 @@ def state_of(replica: Replica) -> CoordinatorState:
 class Endings:
     """Of one journal partition that this process leads."""
 
-    def __init__(self, replica: Replica, outcomes: Outcomes, env: RoleEnv) -> None:
+    def __init__(self, replica: Replica, outcomes: Outcomes) -> None:
         self._replica = replica
         self._outcomes = outcomes
-        self._env = env
 
     def outcome(self, tx_id: TxId) -> Outcome | None:
         """None: there never was such a transaction. Only for a TxId below the HW, and one that the
         machine does not keep. Raises CorruptLog."""
         assert journal_offset_of(tx_id) < self._replica.high_watermark
-        found = self._outcomes.read(tx_id, now_ms=self._env.clock.now().wall_ms)
+        state: CoordinatorState = self._replica.machine.state
+        # By the journal's age, which never goes back: what is expired once stays so.
+        over_ms = state.age.aged_ms - state.config.outcome_retention_ms
+        found = self._outcomes.read(tx_id, over_ms=over_ms)
         if found is None and journal_offset_of(tx_id) < self._replica.log_start:
             # Its journal segment is gone, and its slot with it.
             return _EXPIRED

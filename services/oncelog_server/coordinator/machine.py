@@ -10,7 +10,8 @@
     AnswerOffsets        PreparedCommit | PreparedAbort, ...       `decide_one_shot`
     FinishTransactions   Committed | Aborted, ...                  `decide_end`
     ProveLogEnd          LogEndProved                              `unborn`
-    Tick                 PreparedAbort, ..., ProducersForgotten    `decide_time`
+    Tick                 PreparedAbort, ..., ProducersForgotten,   `decide_time`
+                         TimePassed
 
 Owed to the outside, below the HW: markers in PREPARE order (`deliveries`), offsets of staged
 one-shots in request order (`one_shots`), and the record that a transaction is over.
@@ -81,6 +82,7 @@ from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import State, Transaction
 from oncelog_server.coordinator.unborn import Claim
 from oncelog_server.coordinator.values import AbortCause, content_digest
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import (
     PartitionId,
@@ -161,6 +163,10 @@ class CoordinatorMachine:
 
     def apply(self, record: Record | EpochStart, at: At) -> None:
         self.state.next_offset = at.offset + 1
+        if isinstance(record, TimePassed):
+            self.state.age.passed(at.time_ms)
+        else:
+            self.state.age.saw(at.time_ms)
         match record:
             case EpochStart():
                 assert at.epoch > self.state.epoch, "epochs only grow"
@@ -196,6 +202,8 @@ class CoordinatorMachine:
                     self.state.sessions.forget(producer_id)
             case LogEndProved():
                 self.state.unborn.proved(at.offset)
+            case TimePassed():
+                self.state.watch.wants_record = False
             case _:
                 assert_never(record)
 
@@ -209,7 +217,7 @@ class CoordinatorMachine:
                 record.name,
                 record.instance_id,
                 active_offset=at.offset,
-                active_ms=at.time_ms,
+                active_ms=self.state.age.aged_ms,
                 owner=record.owner,
             )
             self.state.producers.add(producer)
@@ -219,7 +227,7 @@ class CoordinatorMachine:
             record.generation,
             record.instance_id,
             record.owner,
-            at_ms=at.time_ms,
+            at_ms=self.state.age.aged_ms,
             keep_ms=config.replaced_instance_retention_ms,
             keep_max=config.replaced_instances_max,
         )
@@ -316,7 +324,8 @@ class CoordinatorMachine:
 
     def _active(self, producer_id: ProducerId, at: At) -> Producer:
         producer = self.state.producers[producer_id]
-        self.state.producers.active(producer, offset=at.offset, time_ms=at.time_ms)
+        aged_ms = self.state.age.aged_ms
+        self.state.producers.active(producer, offset=at.offset, aged_ms=aged_ms)
         return producer
 
     def _decided(self, record: PreparedCommit | PreparedAbort, at: At) -> Transaction:
@@ -382,6 +391,7 @@ class CoordinatorMachine:
         match signal:
             case Tick():
                 state.turn_timers(now.monotonic_ms)
+                state.watch.look(state.age, now)
             case MarkersSent():
                 state.deliveries.sent(signal.participant)
             case MarkersAnswered():

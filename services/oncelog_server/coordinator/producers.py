@@ -32,7 +32,7 @@ class Replaced(msgspec.Struct, frozen=True, array_like=True):
     """An instance that a later one took over from."""
 
     instance_id: bytes
-    # Journal time.
+    # By the journal's age.
     at_ms: int
 
 
@@ -110,7 +110,7 @@ class Producer(msgspec.Struct, array_like=True):
     staged: list[TxId] = []
     last_committed: TxId = TxId(0)
     last_commit: LastCommit | None = None
-    # Place and journal time of its last record.
+    # Place of its last record, and the journal's age there.
     active_offset: int = 0
     active_ms: int = 0
     # Of earlier generations, oldest first. No later one-shot is accepted while one is undecided, so
@@ -270,8 +270,8 @@ class Producers:
         del self._by_key[_key(producer.group, producer.name, producer.instance_id)]
         del self._unnamed[producer_id]
 
-    def active(self, producer: Producer, *, offset: int, time_ms: int) -> None:
-        producer.active_offset, producer.active_ms = offset, time_ms
+    def active(self, producer: Producer, *, offset: int, aged_ms: int) -> None:
+        producer.active_offset, producer.active_ms = offset, aged_ms
         if not producer.name:
             del self._unnamed[producer.producer_id]
             self._unnamed[producer.producer_id] = None

@@ -17,6 +17,7 @@ from oncelog_server.coordinator.values import (
     OneShotOffsets,
     Refusal,
 )
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
 from oncelog_server.core.records import RecordCodec
 
@@ -146,6 +147,7 @@ Record = (
     | Aborted
     | ProducersForgotten
     | LogEndProved
+    | TimePassed
 )
 
 _DECODER: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)

@@ -77,7 +77,7 @@ class CoordinatorService:
         config: CoordinatorConfig,
         env: RoleEnv,
         waiting: Waiting,
-        endings: Callable[[Replica, RoleEnv], Endings],
+        endings: Callable[[Replica], Endings],
     ) -> None:
         self._config = config
         self._env = env
@@ -400,7 +400,7 @@ class CoordinatorService:
         return self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, number))
 
     def _endings(self, replica: Replica) -> Endings:
-        return self._endings_of(replica, self._env)
+        return self._endings_of(replica)
 
     def _count_begun(self, answer: BeginAnswer, before: int) -> None:
         """A repeated request id begins nothing: its TxId is older than the call."""

@@ -19,6 +19,7 @@ from oncelog_server.coordinator.producers import Producer, Producers
 from oncelog_server.coordinator.sessions import Sessions
 from oncelog_server.coordinator.transactions import DECIDED, State, Transaction, Transactions
 from oncelog_server.coordinator.unborn import Unborn
+from oncelog_server.core.age import AgeWatch, JournalAge
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, PartitionId, TxId
 from oncelog_server.core.timers import Timers
 
@@ -37,6 +38,7 @@ class Stored(msgspec.Struct, array_like=True):
     transactions: list[Transaction]
     # By TxId.
     damaged: list[tuple[TxId, tuple[PartitionId, ...]]]
+    age: JournalAge = msgspec.field(default_factory=JournalAge)
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(Stored)
@@ -53,6 +55,7 @@ class CoordinatorState:
         self.epoch = 0
         self.epoch_start = 0
         self.next_offset = 0
+        self.age = JournalAge()
         self.producers = Producers()
         self.transactions = Transactions()
         self.damaged: dict[TxId, tuple[PartitionId, ...]] = {}
@@ -74,6 +77,7 @@ class CoordinatorState:
         self.asked_parts = 0
         # What participants hold of TxIds that nobody has given out.
         self.unborn = Unborn()
+        self.watch = AgeWatch()
         # Open transactions whose timers start at the next turn.
         self.unarmed: dict[TxId, None] = {
             t.tx_id: None for t in self.transactions if t.state is State.ONGOING
@@ -143,6 +147,7 @@ class CoordinatorState:
                 sorted(self.producers, key=lambda p: p.producer_id),
                 sorted(self.transactions, key=lambda t: t.tx_id),
                 sorted(self.damaged.items()),
+                self.age,
             )
         )
 
@@ -152,6 +157,7 @@ class CoordinatorState:
         self.epoch = stored.epoch
         self.epoch_start = stored.epoch_start
         self.next_offset = stored.next_offset
+        self.age = stored.age
         self.producers.restore(stored.producers)
         for transaction in stored.transactions:
             self.transactions.add(transaction)

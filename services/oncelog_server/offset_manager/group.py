@@ -48,7 +48,7 @@ class Group(msgspec.Struct):
     pending: dict[PartitionId, list[Pending]] = {}
     # The last committed transaction of each producer ("G-LAST-COMMIT").
     last_commits: dict[ProducerId, TxId] = {}
-    # When it last changed, by the journal's time.
+    # When it last changed, by the journal's age.
     changed_ms: int = 0
 
     @property

@@ -7,7 +7,7 @@
     HearVerdicts               TransactionDropped              the coordinator's verdicts
     FetchOffsets, ListGroups   -                               reads: the reply waits for the HW
     DeleteGroup                GroupsForgotten                 refused while anything is pending
-    Tick                       GroupsForgotten, ProducersForgotten   retention
+    Tick                       GroupsForgotten, ProducersForgotten   retention (`core.age`)
 
 An offset is checked and locked when it becomes pending, so a marker is never refused for what it
 carries. What this machine owes: a question about each transaction that stays open here
@@ -24,6 +24,7 @@ from typing import Final, TypeVar, assert_never
 
 import msgspec
 
+from oncelog_server.core.age import AgeWatch, TimePassed
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import PartitionId, ProducerId, journal_partition_of
 from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
@@ -94,6 +95,8 @@ class OffsetManagerMachine:
         self._config = config
         self._state = State()
         self._questions = self._fresh_questions()
+        # Volatile.
+        self._watch = AgeWatch()
 
     @property
     def next_offset(self) -> int:
@@ -149,7 +152,9 @@ class OffsetManagerMachine:
             case DeleteGroup(name):
                 return self._delete(name)
             case Tick():
-                return Decision(list(self._expire(now.wall_ms)))
+                # Volatile: whether the journal ages. Looking twice is looking once.
+                self._watch.look(self._state.age, now)
+                return Decision(list(self._expire(self._state.age.at(now.wall_ms))))
         assert_never(command)
 
     def _commit(self, command: CommitOffsets) -> Decision[Record]:
@@ -332,15 +337,18 @@ class OffsetManagerMachine:
             )
         return Decision([GroupsForgotten((name,), Why.DELETED)])
 
-    def _expire(self, wall_ms: int) -> Iterator[Record]:
-        """Both dictionaries stand in the order of their last change."""
+    def _expire(self, aged_ms: int) -> Iterator[Record]:
+        """Both dictionaries stand in the order of their last change. By the journal's age: a clock
+        that jumps must not make the living look silent."""
         state = self._state
-        before = wall_ms - self._config.group_retention_ms
+        if self._watch.wants_record and (state.groups or len(state.fences)):
+            yield TimePassed()
+        before = aged_ms - self._config.group_retention_ms
         groups = _until(state.groups, lambda group: group.changed_ms > before)
         idle = tuple(name for name in groups if not state.groups[name].pending)
         if idle:
             yield GroupsForgotten(idle, Why.EXPIRED)
-        before = wall_ms - self._config.producer_retention_ms
+        before = aged_ms - self._config.producer_retention_ms
         producers = list(islice(state.fences.silent_since(before), FORGOTTEN_PER_TICK_MAX))
         busy = {opened.producer_id for opened in state.open.values()} if producers else set()
         gone = tuple(ProducerId(known) for known in producers if known not in busy)
@@ -351,8 +359,14 @@ class OffsetManagerMachine:
 
     def apply(self, record: Record | EpochStart, at: At) -> None:
         state = self._state
+        if isinstance(record, TimePassed):
+            state.age.passed(at.time_ms)
+            self._watch.wants_record = False
+        else:
+            state.age.saw(at.time_ms)
         match record:
             case EpochStart():
+                self._watch = AgeWatch()
                 self._questions.inherited()
             case OffsetsCommitted():
                 state.commit(record, at.time_ms)
@@ -368,6 +382,8 @@ class OffsetManagerMachine:
                 state.forget_groups(record)
             case ProducersForgotten():
                 state.forget_producers(record)
+            case TimePassed():
+                pass
             case _:
                 assert_never(record)
         state.next_offset = at.offset + 1

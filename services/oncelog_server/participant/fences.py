@@ -25,7 +25,7 @@ class ProducerSeen(msgspec.Struct):
     """What is known of one producer of transactions."""
 
     generation: int
-    # Time of its last frame here.
+    # Of its last frame here, by the journal's age.
     last_ms: int
     # Journal partition -> highest TxId that ended here (I20).
     ended: dict[int, int] = {}
@@ -71,27 +71,27 @@ class Fences(msgspec.Struct):
         seen = self.producers.get(producer_id)
         return seen.ended.get(journal_partition, 0) if seen is not None else 0
 
-    def silent_since(self, time_ms: int) -> Iterator[int]:
+    def silent_since(self, aged_ms: int) -> Iterator[int]:
         """Producers whose last frame is of then or older, oldest first."""
-        old = takewhile(lambda item: item[1].last_ms <= time_ms, self.producers.items())
+        old = takewhile(lambda item: item[1].last_ms <= aged_ms, self.producers.items())
         return (producer_id for producer_id, _ in old)
 
     # ----------------------------------------------------------------------------------- changes
 
-    def saw(self, producer_id: int, generation: int, time_ms: int) -> ProducerSeen:
+    def saw(self, producer_id: int, generation: int, aged_ms: int) -> ProducerSeen:
         """A frame of this producer and generation stands in the journal."""
         seen = self.producers.pop(producer_id, None)
         if seen is None:
-            seen = ProducerSeen(generation, time_ms)
+            seen = ProducerSeen(generation, aged_ms)
         elif generation > seen.generation:
             seen.generation = generation
-        seen.last_ms = time_ms
+        seen.last_ms = aged_ms
         self.producers[producer_id] = seen
         return seen
 
-    def ended(self, producer_id: int, generation: int, tx_id: int, time_ms: int) -> None:
+    def ended(self, producer_id: int, generation: int, tx_id: int, aged_ms: int) -> None:
         """An end of this transaction (a marker, a local abort) stands in the journal."""
-        ended = self.saw(producer_id, generation, time_ms).ended
+        ended = self.saw(producer_id, generation, aged_ms).ended
         partition = journal_partition_of(tx_id)
         if tx_id > ended.get(partition, 0):
             ended[partition] = tx_id

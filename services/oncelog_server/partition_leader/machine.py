@@ -29,6 +29,7 @@ from typing import Final, assert_never
 
 import msgspec
 
+from oncelog_server.core.age import JournalAge
 from oncelog_server.core.frame import At, ControlCode, Frame, Kind
 from oncelog_server.core.ids import journal_partition_of
 from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Table, Tick, refuse
@@ -59,8 +60,8 @@ from oncelogpb.ids import show_id
 
 # Name of the index's table beside the snapshot (docs/adr/0002).
 COMMITTED_TABLE: Final = "committed"
-# Old producers are forgotten at the first frame after so much of the journal's time: a point that
-# is the same on every replica and in every replay.
+# Old producers are forgotten at the first frame after so much of the journal's age: a point that is
+# the same on every replica and in every replay, and that no clock which jumps can bring about.
 SWEEP_EVERY_MS: Final = 60 * 60 * 1000
 
 
@@ -76,6 +77,7 @@ class DumpedMachine(msgspec.Struct, frozen=True, array_like=True):
     exposures: Exposures
     open: list[DumpedTransaction]
     damage: DumpedDamage
+    age: JournalAge = msgspec.field(default_factory=JournalAge)
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(DumpedMachine)
@@ -94,6 +96,7 @@ class PartitionMachine:
         self.order = MarkerOrder()
         self.exposures = Exposures()
         self.damage = Damage()
+        self.age = JournalAge()
         self._next_sweep_ms = 0
         # Rows of the index that earlier snapshots of this machine handed over. Volatile.
         self._rows_handed = 0
@@ -260,8 +263,9 @@ class PartitionMachine:
     # -------------------------------------------------------------------------------------- apply
 
     def apply(self, record: Record | EpochStart, at: At) -> None:
-        if at.time_ms >= self._next_sweep_ms:
-            self._sweep(at.time_ms)
+        aged_ms = self.age.saw(at.time_ms)
+        if aged_ms >= self._next_sweep_ms:
+            self._sweep(aged_ms)
         if isinstance(record, Frame):
             if record.kind is Kind.ONE_SHOT:
                 self._apply_one_shot(record, at)
@@ -283,15 +287,16 @@ class PartitionMachine:
 
     def _apply_plain(self, frame: Frame, at: At) -> None:
         offset = self._append_exposed(frame, at)
-        self.plain.remember(frame, journal_offset=at.offset, offset=offset, time_ms=at.time_ms)
+        aged_ms = self.age.aged_ms
+        self.plain.remember(frame, journal_offset=at.offset, offset=offset, aged_ms=aged_ms)
 
     def _apply_pending(self, frame: Frame, at: At) -> None:
-        self.fences.saw(frame.producer_id, frame.generation, at.time_ms)
+        self.fences.saw(frame.producer_id, frame.generation, self.age.aged_ms)
         if self.pending.append(frame, at):
             self._questions.opened(frame.tx_id)
 
     def _apply_one_shot(self, frame: Frame, at: At) -> None:
-        self._end(frame.tx_id, frame.producer_id, frame.generation, at)
+        self._end(frame.tx_id, frame.producer_id, frame.generation)
         offset = self._append_exposed(frame, at)
         self.order.committed(
             journal_partition_of(frame.tx_id),
@@ -310,7 +315,7 @@ class PartitionMachine:
         )
 
     def _apply_marker(self, marker: MarkerWritten, at: At) -> None:
-        held = self._end(marker.tx_id, marker.producer_id, marker.generation, at)
+        held = self._end(marker.tx_id, marker.producer_id, marker.generation)
         journal_partition = journal_partition_of(marker.tx_id)
         if marker.control is ControlCode.ABORTED:
             if marker.prepare_offset:
@@ -326,16 +331,17 @@ class PartitionMachine:
         )
         self.exposures.remember(marker.tx_id, exposed)
 
-    def _end(self, tx_id: int, producer_id: int, generation: int, at: At) -> OpenTransaction | None:
+    def _end(self, tx_id: int, producer_id: int, generation: int) -> OpenTransaction | None:
         """A marker of this TxId: nothing of it is accepted any more (I20). Returns what its
         producer holds here."""
-        self.fences.ended(producer_id, generation, tx_id, at.time_ms)
+        aged_ms = self.age.aged_ms
+        self.fences.ended(producer_id, generation, tx_id, aged_ms)
         held = self.pending.open.pop(tx_id, None)
         if held is None or held.is_of(producer_id, generation):
             return held
         # Somebody else had written under this TxId: neither of them may go on, and what was written
         # is dropped, for it is no part of what the marker is about.
-        self.fences.ended(held.producer_id, held.generation, tx_id, at.time_ms)
+        self.fences.ended(held.producer_id, held.generation, tx_id, aged_ms)
         return None
 
     def _expose(
@@ -358,11 +364,11 @@ class PartitionMachine:
             self._expose(held, whole, at)
         self.damage.resolved(record.tx_id, record.resolution, count)
 
-    def _sweep(self, time_ms: int) -> None:
-        old_ms = time_ms - self.config.producer_expiry_ms
+    def _sweep(self, aged_ms: int) -> None:
+        old_ms = aged_ms - self.config.producer_expiry_ms
         self.plain.forget_before(old_ms)
         self.fences.forget(list(self.fences.silent_since(old_ms)))
-        self._next_sweep_ms = time_ms + SWEEP_EVERY_MS
+        self._next_sweep_ms = aged_ms + SWEEP_EVERY_MS
 
     # ------------------------------------------------------------------------- questions, positions
 
@@ -402,6 +408,7 @@ class PartitionMachine:
             self.exposures,
             [dump_transaction(transaction) for transaction in self.pending.open.values()],
             self.damage.dump(),
+            self.age,
         )
         table = Table(ROW_BYTES, self._rows_handed, self.committed.rows(self._rows_handed))
         self._rows_handed = self.committed.final_rows
@@ -419,6 +426,7 @@ class PartitionMachine:
         self.exposures = dumped.exposures
         self.pending.open.update((one.tx_id, load_transaction(one)) for one in dumped.open)
         self.damage.load(dumped.damage)
+        self.age = dumped.age
         self._rows_handed = self.committed.final_rows
 
 

@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.ids import (
     Generation,
     LeaderEpoch,
@@ -124,6 +125,8 @@ class OffsetManagerDriver(AskingDriver):
                 return f"FORGOTTEN {' '.join(groups)} ({why.value})"
             case ProducersForgotten(producer_ids):
                 return f"FORGOTTEN producers {' '.join(map(str, producer_ids))}"
+            case TimePassed():
+                return ""
 
     def show_reply(self, reply: Any) -> str:
         match reply:

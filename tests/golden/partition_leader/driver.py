@@ -9,6 +9,7 @@
     look, questions, asked, answered, moved, verdict              see tests/golden/asking.py
     read [committed|uncommitted|raw] [from=0] [bytes=1000000]     what a reader gets, up to the HW
     state                     ends and open transactions
+    busy MS                   for so long x9 writes a record every six hours, which is not shown
     since TIME                offset from which a committed read by time starts
 
 Options of a batch: time=MICROSECONDS of its latest record (0), bytes=SIZE of its payload (10).
@@ -40,7 +41,7 @@ from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.records import MarkerWritten, PartitionCodec, Record, Resolved
 from oncelogpb.ids import show_generation
 from tests.golden.asking import AskingDriver
-from tests.golden.host import MachineHost
+from tests.golden.host import HOUR_MS, MachineHost
 
 # Small enough for stories to reach.
 CONFIG = PartitionLeaderConfig(
@@ -50,6 +51,9 @@ CONFIG = PartitionLeaderConfig(
 
 class PartitionDriver(AskingDriver):
     """See the module."""
+
+    # Records that x9 has written.
+    _busy_records = 0
 
     @property
     def machine(self) -> PartitionMachine:
@@ -95,7 +99,18 @@ class PartitionDriver(AskingDriver):
                 return str(self.machine.committed.since(int(words[0]), below=end))
             case "state":
                 return self._state()
+            case "busy":
+                return self._busy(int(words[0]))
         raise ValueError(f"no verb {verb!r}")
+
+    def _busy(self, ms: int) -> str:
+        while ms:
+            step_ms = min(ms, 6 * HOUR_MS)
+            ms -= step_ms
+            self.host.pass_time(step_ms)
+            self.submit(c.Produce(_batches("plain", ["x9", f"{self._busy_records}+1"], {})), "busy")
+            self._busy_records += 1
+        return ""
 
     def show_record(self, record: Record) -> str:
         if isinstance(record, Frame):

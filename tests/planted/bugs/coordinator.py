@@ -314,8 +314,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.coordinator.outcomes:Outcomes.read",
-                "expired=end_ms + self._retention_ms <= now_ms",
-                "expired=end_ms + self._retention_ms // 7 <= now_ms",
+                "expired=end_ms <= over_ms",
+                "expired=end_ms <= over_ms + 7 * 86_400_000",
             ),
         ),
         {

@@ -356,7 +356,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._end",
-                "        self.fences.ended(held.producer_id, held.generation, tx_id, at.time_ms)\n",
+                "        self.fences.ended(held.producer_id, held.generation, tx_id, aged_ms)\n",
                 "",
             ),
         ),
@@ -372,8 +372,10 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_one_shot",
-                "self._end(frame.tx_id, frame.producer_id, frame.generation, at)",
-                "self.fences.ended(frame.producer_id, frame.generation, frame.tx_id, at.time_ms)",
+                "self._end(frame.tx_id, frame.producer_id, frame.generation)",
+                "self.fences.ended(\n"
+                "            frame.producer_id, frame.generation, frame.tx_id, self.age.aged_ms\n"
+                "        )",
             ),
         ),
         {
@@ -432,7 +434,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:PlainSequences.remember",
-                "producer.last_ms = time_ms",
+                "producer.last_ms = aged_ms",
                 "pass",
             ),
         ),
@@ -448,8 +450,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:PlainSequences.forget_before",
-                "item[1].last_ms < time_ms",
-                "item[1].last_ms <= time_ms",
+                "item[1].last_ms < aged_ms",
+                "item[1].last_ms <= aged_ms",
             ),
         ),
         {

@@ -17,6 +17,7 @@ from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from oncelogpb.v1 import types_pb2 as types
+from tests.golden.host import HOUR_MS
 from tests.unit.coordinator.calls import (
     INSTANCE,
     batch,
@@ -431,7 +432,7 @@ def test_an_ended_transaction_is_described_from_its_outcome_and_its_prepare() ->
         assert got.transaction.visible
         assert got.transaction.commit_seq == seq
         assert list(got.transaction.parts.topics[0].partition) == [0, 1]
-        c.replica.host.pass_time(CoordinatorConfig().outcome_retention_ms)
+        c.replica.host.idle(CoordinatorConfig().outcome_retention_ms + 24 * HOUR_MS)
         got = await c.service.get_transaction(pb.GetTransactionRequest(tx_id=tx_id), FakeCall())
         assert got.transaction == pb.TransactionDescription(
             tx_id=tx_id, state=types.TRANSACTION_STATE_EXPIRED
