@@ -168,7 +168,9 @@ def test_i3_i21_a_transaction_over_two_topics_and_offsets_by_rows(program: Progr
     assert (second.topic_id, 0, 1) in places
     assert [row.value for row in program.read(first.topic_id)] == [b"a", b"b"]
     assert [row.value for row in program.read(second.topic_id, 1)] == [b"c"]
-    asked = offset_manager_pb2.FetchOffsetsRequest(group="group", stable=True)
+    asked = offset_manager_pb2.FetchOffsetsRequest(
+        group="group", stable=True, with_last_commits=True
+    )
     committed = stubs.offsets.FetchOffsets(asked, timeout=TIMEOUT_S)
     assert [place.offset for place in committed.offsets] == [2]
     assert [last.tx_id for last in committed.last_commits] == [tx_id]

@@ -252,6 +252,18 @@ _COORDINATOR: Final = Section(
             FORGETS,
         ),
         _limit(
+            "(exposed_parts_kept)",
+            deliveries.EXPOSED_PARTS_KEPT,
+            "Parts of these commits, in all.",
+            FORGETS,
+        ),
+        _limit(
+            "(damaged_partitions_kept)",
+            coordinator_state.DAMAGED_PARTITIONS_KEPT,
+            "Their partitions, in all.",
+            FORGETS,
+        ),
+        _limit(
             "(damaged_kept)",
             coordinator_state.DAMAGED_KEPT,
             "Damaged commits that are listed with their partitions.",
@@ -319,6 +331,12 @@ _PARTITION_LEADER: Final = Section(
             "(exposures_remembered)",
             exposures.EXPOSURES_REMEMBERED,
             "Commits per journal partition of which it is remembered where they became readable.",
+            FORGETS,
+        ),
+        _limit(
+            "(exposed_parts_remembered)",
+            exposures.EXPOSED_PARTS_REMEMBERED,
+            "Parts of these commits, in all.",
             FORGETS,
         ),
         _limit(

@@ -2,7 +2,7 @@
 
 Order of precedence: a request that was accepted, by this generation or an earlier one: its old
 answer, or DUPLICATE_SEQUENCE where its content is another · UNKNOWN_PRODUCER, PRODUCER_FENCED ·
-STALE_REQUEST_ID · OUT_OF_ORDER_SEQUENCE · CONCURRENT_TRANSACTION (open, or the same commit_seq in
+STALE_REQUEST_ID · OUT_OF_ORDER_SEQUENCE · CONCURRENT_TRANSACTION (open, or another commit_seq in
 flight) · ALREADY_COMMITTED by commit_seq (uses the number up) · what the outside has against it ·
 THROTTLED (16 in flight) · LIMIT_EXCEEDED · DISK_FULL and THROTTLED of a target · STAGED or
 PREPARE_COMMIT.
@@ -244,13 +244,16 @@ def _require_next_number(producer: Producer, request_number: int) -> None:
 
 
 def _require_no_rival(state: CoordinatorState, producer: Producer, command: Transact) -> None:
-    """why.md: beside an open transaction its TxId would move "highest ended" past the open one."""
+    """Beside an open transaction its TxId would move "highest ended" past the open one. Behind an
+    undecided commit_seq a later one could be committed while that one is aborted: its retry would
+    be taken for committed."""
     if producer.open_tx:
         raise concurrent(producer.open_tx, "the producer has an open transaction; end it first")
+    if command.commit_seq is None:
+        return
     for tx_id in producer.staged:
-        in_flight = state.transactions[tx_id].commit_seq
-        if in_flight is not None and in_flight.covers(command.commit_seq):
-            raise concurrent(tx_id, "this commit_seq is in flight and not decided yet; try again")
+        if state.transactions[tx_id].commit_seq is not None:
+            raise concurrent(tx_id, "a commit_seq is in flight and not decided yet; try again")
 
 
 def _require_room(state: CoordinatorState, producer: Producer, command: Transact) -> None:

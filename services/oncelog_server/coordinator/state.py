@@ -23,8 +23,10 @@ from oncelog_server.core.age import AgeWatch, JournalAge
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, PartitionId, TxId
 from oncelog_server.core.timers import Timers
 
-# Transactions with damaged parts that are remembered per journal partition; the oldest go first.
+# Transactions with damaged parts that are remembered per journal partition, and their partitions in
+# all; the oldest go first.
 DAMAGED_KEPT: Final = 10_000
+DAMAGED_PARTITIONS_KEPT: Final = 200_000
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -60,6 +62,7 @@ class CoordinatorState:
         self.transactions = Transactions()
         self.damaged: dict[TxId, tuple[PartitionId, ...]] = {}
         # Derived from it.
+        self._damaged_partitions = 0
         # Partitions that Begins of open transactions named, once for each transaction.
         self.named_parts = 0
         self.deliveries = Deliveries()
@@ -133,8 +136,11 @@ class CoordinatorState:
 
     def remember_damaged(self, tx_id: TxId, damaged: tuple[PartitionId, ...]) -> None:
         self.damaged[tx_id] = damaged
-        if len(self.damaged) > DAMAGED_KEPT:
-            del self.damaged[min(self.damaged)]
+        self._damaged_partitions += len(damaged)
+        while len(self.damaged) > DAMAGED_KEPT or (
+            self._damaged_partitions > DAMAGED_PARTITIONS_KEPT and len(self.damaged) > 1
+        ):
+            self._damaged_partitions -= len(self.damaged.pop(min(self.damaged)))
 
     # ---------------------------------------------------------------------------------- snapshots
 
@@ -164,6 +170,7 @@ class CoordinatorState:
             if transaction.state is State.ONGOING:
                 self.named_parts += len(transaction.parts)
         self.damaged = dict(stored.damaged)
+        self._damaged_partitions = sum(map(len, self.damaged.values()))
         for transaction in self.transactions.in_prepare_order():
             self.deliveries.add(transaction)
             if transaction.is_committed:
@@ -184,6 +191,7 @@ class CoordinatorState:
         self.lifetime.check()
         self.sessions.check()
         self.unborn.check()
+        assert self._damaged_partitions == sum(map(len, self.damaged.values()))
         ongoing = [t for t in self.transactions if t.state is State.ONGOING]
         assert self.named_parts == sum(len(t.parts) for t in ongoing)
         assert self.asked_parts == sum(map(len, self.asked.values()))

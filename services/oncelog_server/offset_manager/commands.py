@@ -86,6 +86,8 @@ class FetchOffsets(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionId, ...]
     read: Read
     view: View
+    # Also the last commit of every producer of the group: there may be very many.
+    with_last_commits: bool = False
 
 
 class ListGroups(msgspec.Struct, frozen=True):
@@ -127,7 +129,7 @@ class FetchedOffsets(NamedTuple):
     """In the order asked; all: by topic id and number."""
 
     offsets: Sequence[FetchedOffset]
-    # Last committed transaction by producer.
+    # Last committed transaction by producer; empty where they were not asked for.
     last_commits: Sequence[tuple[ProducerId, TxId]]
 
 

@@ -310,7 +310,8 @@ class OffsetManagerMachine:
         group = self._state.groups.get(command.group, Group())
         partitions = command.partitions or tuple(group.partitions())
         offsets = [_fetched(group, partition, command) for partition in partitions]
-        return FetchedOffsets(offsets, sorted(group.last_commits.items()))
+        last_commits = sorted(group.last_commits.items()) if command.with_last_commits else ()
+        return FetchedOffsets(offsets, last_commits)
 
     def _list(self, prefix: str) -> tuple[GroupSummary, ...]:
         return tuple(

@@ -2,8 +2,8 @@
 
     commit GROUP PARTITION:FROM>TO ...              a plain commit; FROM is an offset, none or any
     pend TX PRODUCER GEN GROUP PARTITION:FROM>TO ... [after=TX] [view=journal] [metadata=TEXT]
-    fetch GROUP [PARTITION ...] [view=journal]      the last committed offsets
-    stable GROUP [PARTITION ...]                    the same, refusing what is pending
+    fetch GROUP [PARTITION ...] [view=journal]      the last committed offsets, and last commits
+    stable GROUP [PARTITION ...]                    offsets, refusing what is pending
     markers JOURNAL EPOCH TX:PREPARE:c|a:PRODUCER:GEN ...
     groups [PREFIX]   delete GROUP
     look, questions, asked, answered, moved, verdict   see tests/golden/asking.py
@@ -177,6 +177,7 @@ def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object
                 tuple(_parse_partition(word) for word in words[1:]),
                 Read.STABLE if verb == "stable" else Read.LAST_COMMITTED,
                 _parse_view(options),
+                with_last_commits=verb == "fetch",
             )
         case "markers":
             return WriteMarkers(

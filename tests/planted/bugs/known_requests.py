@@ -187,4 +187,20 @@ BUGS: Final = (
             ): "assert [0] == [3]",
         },
     ),
+    Bug(
+        "commit-seq-passed-over",
+        "I21: #5 is aborted, #6 behind it committed, and a retry of #5 is taken for committed",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_one_shot:_require_no_rival",
+                "if state.transactions[tx_id].commit_seq is not None:",
+                "if state.transactions[tx_id].commit_seq == command.commit_seq:",
+            ),
+        ),
+        {
+            story(
+                "coordinator/i21_a_commit_seq_is_not_passed_over"
+            ): "+transact p 3 -> ALREADY_COMMITTED"
+        },
+    ),
 )
