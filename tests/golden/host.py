@@ -86,7 +86,7 @@ class MachineHost:
 
     @property
     def ready(self) -> bool:
-        """The HW covers the EPOCH_START of this epoch (design §5, "Ready")."""
+        """The HW covers the EPOCH_START of this epoch: it is ready."""
         starts = (s.at.offset for s in reversed(self.frames) if s.frame.kind is Kind.EPOCH_START)
         return self.high_watermark > next(starts)
 

@@ -45,9 +45,9 @@ class CoordinatorConfig:
     producers_max: int = 100_000
     # Transactions that are open or staged, per journal partition.
     open_transactions_max: int = 100_000
-    # Parts in a manifest. Danger: a manifest is handled in
-    # turns of the loop that nobody else shares; at a million (what design §7 allows) they are as
-    # long as a lease, and all that this process leads would be lost with it.
+    # Parts in a manifest. Danger: a manifest is handled in turns of the loop that nobody else
+    # shares; at a million they are as long as a lease, and all that this process leads would be
+    # lost with it (docs/adr/0005).
     manifest_parts_max: int = 100_000
     # A manifest as it comes, bytes.
     manifest_bytes_max: int = 16 * MIB

@@ -1,4 +1,4 @@
-"""BeginTransaction, alone or as a commit's `begin_next` (design §7, 2). PURE.
+"""BeginTransaction, alone or as a commit's `begin_next`. PURE.
 
 Order of precedence: UNKNOWN_PRODUCER, PRODUCER_FENCED · a known request id: the same TxId and, once
 that has ended, its outcome · STALE_REQUEST_ID · ALREADY_COMMITTED by commit_seq · INVALID_TIMEOUT ·

@@ -1,4 +1,4 @@
-"""CommitTransaction and AbortTransaction (design §7, 4). PURE.
+"""CommitTransaction and AbortTransaction (docs/protocol.md, "A transaction's life"). PURE.
 
 Order of precedence for a commit: the transaction is not kept here (`Elsewhere`: the service looks
 into the outcome file) · PRODUCER_MISMATCH · it is committed: the same answer · PRODUCER_FENCED ·
@@ -48,7 +48,7 @@ from oncelogpb.errors import (
 
 class Elsewhere(Exception):
     """The transaction is not kept by the machine: it ended, or there never was one. An outcome is
-    read from the outcome file by the service, not by `decide` (design §4)."""
+    read from the outcome file by the service, not by `decide`, which knows the state alone."""
 
 
 def decide_commit(state: CoordinatorState, command: CommitTransaction) -> Decision[Record]:
@@ -197,8 +197,8 @@ def _duplicate_seq(tx_id: TxId) -> DuplicateCommitSeq:
 def _require_announced(
     state: CoordinatorState, transaction: Transaction, command: CommitTransaction
 ) -> None:
-    """why.md: else the question answers "ended without this partition": offsets are dropped while
-    the data is committed."""
+    """Else the question is answered "committed without you": the offsets are dropped, and the data
+    is committed."""
     announced = {*transaction.parts, *state.asked.get(transaction.tx_id, ())}
     offsets = {part for part in announced if part.topic_id == CONSUMER_OFFSETS_ID}
     if not offsets:

@@ -1,4 +1,4 @@
-"""InitProducer (design §7, 1). PURE.
+"""InitProducer (docs/protocol.md, "Fencing"). PURE.
 
 The reply waits for INIT and for all that was decided before it, because the driver releases it when
 the HW covers the log end. INIT is journaled even while one-shots of older generations are staged:

@@ -5,8 +5,8 @@ volatile: a new leader sends again, and participants know a repeat by its PREPAR
 
 Invariants:
   * a participant's queue is ascending by PREPARE offset;
-  * a participant whose group is under way is owed nothing more until that is answered (why.md:
-    "one unacknowledged WriteMarkers call per (journal partition, participant)");
+  * a participant whose group is under way is owed nothing more until that is answered: were
+    T1 @2 and T2 @5 on their way at once, and 5 came first, 2 would be taken for a repeat;
   * asking what is due costs what is due: participants under way are not looked at.
 """
 

@@ -31,7 +31,7 @@ _EXPIRED = Outcome(False, AbortCause.NONE, _NOBODY, 0, 0, 0, 0, expired=True)
 
 
 def state_of(replica: Replica) -> CoordinatorState:
-    """For a read below the HW. Raises Loading until the HW has passed EPOCH_START (design §5)."""
+    """For a read below the HW. Raises Loading until the HW has passed EPOCH_START."""
     machine = replica.machine
     if machine is None or replica.high_watermark <= machine.state.epoch_start:
         raise Loading("the coordinator is loading its journal; try again")

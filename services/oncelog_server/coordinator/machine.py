@@ -94,7 +94,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
 from oncelogpb.errors import OncelogError
 
-# The state diagram (design §7): each arrow is one record. None: not begun.
+# The state diagram (docs/protocol.md): each arrow is one record. None: not begun.
 TRANSITIONS: Final[Mapping[tuple[State | None, type[Record]], State]] = {
     (None, Begun): State.ONGOING,
     (None, OneShotStaged): State.STAGED,

@@ -1,7 +1,7 @@
 """Does what one coordinator partition owes: markers to participants, offsets of staged one-shots to
 the offset manager, and the record that a transaction is over.
 
-Markers (design §6, §7): per participant at most one unacknowledged group, which begins with the
+Markers (docs/protocol.md): per participant at most one unacknowledged group, which begins with the
 earliest unacknowledged marker and carries all that are due; groups for one leader process travel in
 one message. Refused or unanswered, they are sent again for ever, to whoever leads by then; a topic
 that etcd says is gone is done. Nothing is lost with this object: `machine.owed` knows it all.

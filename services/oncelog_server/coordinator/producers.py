@@ -22,7 +22,7 @@ from oncelog_server.coordinator.commands import BeginAnswer, BeginResult, Identi
 from oncelog_server.coordinator.values import AbortCause, CommitSeq, Refusal
 from oncelog_server.core.ids import Generation, ProducerId, TxId
 
-# Request ids of Begin, and request numbers of one-shots, that are remembered per producer (§13).
+# Request ids of Begin, and request numbers of one-shots, that are remembered per producer.
 REQUESTS_KEPT: Final = 16
 # One-shots of one producer that are not decided yet: their answers are all remembered.
 ONE_SHOTS_IN_FLIGHT_MAX: Final = REQUESTS_KEPT

@@ -151,7 +151,7 @@ def find_one_shot(request: pb.GetTransactionRequest) -> FindOneShot:
 
 
 def manifest(message: types.Manifest, config: CoordinatorConfig) -> Manifest:
-    """Names each (partition, writer) once: else records would be exposed twice (why.md)."""
+    """Names each (partition, writer) once: else records would be exposed twice."""
     count = sum(len(topic.partition) for topic in message.topics)
     if count > config.manifest_parts_max:
         _too_large("manifest_parts_max", count, config.manifest_parts_max)

@@ -107,7 +107,7 @@ class Group(msgspec.Struct):
     def _require_chain(
         self, step: OffsetCommit, last: Pending, *, tx_id: TxId, producer_id: ProducerId
     ) -> None:
-        """`after` names the last in line, which the caller knows to be at PREPARE_COMMIT (§8): with
+        """`after` names the last in line, which the caller knows to be at PREPARE_COMMIT: with
         an open one, the position would jump over the input of a transaction that aborts."""
         if step.after != last.tx_id:
             raise _held(step.partition, last)

@@ -3,7 +3,7 @@
     command                    records                         what decides
     CommitOffsets              OffsetsCommitted                `Group.needs_plain`
     CommitTransactionOffsets   OffsetsPending                  `Fences`, `Group.needs_pending`
-    WriteMarkers               TransactionMarked per marker    order, repeats: design §6 "Markers"
+    WriteMarkers               TransactionMarked per marker    order, repeats (docs/protocol.md)
     HearVerdicts               TransactionDropped              the coordinator's verdicts
     FetchOffsets, ListGroups   -                               reads: the reply waits for the HW
     DeleteGroup                GroupsForgotten                 refused while anything is pending
@@ -258,8 +258,8 @@ class OffsetManagerMachine:
         return Group()
 
     def _write_markers(self, command: WriteMarkers) -> Decision[Record]:
-        """In order, up to the first refusal (why.md: "a batch of markers stops at its first
-        refusal"). A repeat is OK and leaves no record."""
+        """In order, up to the first refusal: were later ones applied, the refused one would look
+        like a repeat when it comes again. A repeat is OK and leaves no record."""
         order = self._state.order
         replaced = order.refusal(command.journal_partition, command.coordinator_epoch)
         if replaced is not None:

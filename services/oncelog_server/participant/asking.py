@@ -4,7 +4,7 @@ here, until they have ended here. One per led partition.
 The machine knows what is owed and when (`questions`); this looks at it when it is woken, sends
 packed lists, one call per journal partition at a time, and submits the verdicts. Silence, LATER and
 ONGOING end nothing: the machine asks again. The question also announces that this partition takes
-part (design §6).
+part.
 """
 
 from __future__ import annotations

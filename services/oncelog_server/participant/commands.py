@@ -87,8 +87,8 @@ class MarkerResult(NamedTuple):
 
 
 class MarkersWritten(NamedTuple):
-    """The markers up to the first refusal; those behind it were not looked at (why.md: "a batch of
-    markers stops at its first refusal")."""
+    """The markers up to the first refusal; those behind it were not looked at: applied, they would
+    make the refused one look like a repeat."""
 
     results: tuple[MarkerResult, ...]
     refusal: OncelogError | None = None
@@ -98,8 +98,8 @@ class MarkersWritten(NamedTuple):
 
 
 class Verdict(Enum):
-    """What the coordinator answered about a TxId that is open here (design §6). The words stand in
-    journals and logs."""
+    """What the coordinator answered about a TxId that is open here (docs/protocol.md,
+    "Questions"). The words stand in journals and logs."""
 
     LATER = "later"
     ONGOING = "ongoing"
@@ -110,8 +110,8 @@ class Verdict(Enum):
     NEVER = "never began"
 
 
-# Only these end a transaction here. LATER and silence never do (why.md: "an answer 'unknown /
-# ended' only below the HW"), and COMMITTED_WITH_YOU means that a marker is on its way.
+# Only these end a transaction here. LATER and silence never do: the coordinator may be a paused one
+# that does not know what its successor began. COMMITTED_WITH_YOU means that a marker is on its way.
 FINAL_VERDICTS: Final = frozenset(
     {Verdict.COMMITTED_WITHOUT_YOU, Verdict.ABORTED, Verdict.EXPIRED, Verdict.NEVER}
 )

@@ -2,8 +2,7 @@
 (producer, transaction-journal partition). PURE.
 
 Both bind what is *written under* a TxId only: batches, offsets. Markers are facts and are fenced
-by neither (why.md: "markers are never fenced by generation"; "'ended' for a marker is decided by
-(TxId, partition)").
+by neither (docs/protocol.md, "Markers").
 
 Invariant: generations and ended TxIds only grow, until a producer's entry goes some days after its
 last frame; what comes even later is accepted, asked about, and aborted.

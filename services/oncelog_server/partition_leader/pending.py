@@ -1,5 +1,5 @@
 """Batches of transactions that have no marker yet: integer columns per (TxId, writer), never
-objects per batch (design §6, §17). PURE.
+objects per batch: a transaction may have a million of them. PURE.
 
 Invariant: sequences of a writer are dense from 0, so a batch's first sequence is the number of
 records before it, and a column of them says where each batch lies inside its part.

@@ -132,7 +132,7 @@ def judge(
 
 def _gap(batch: Frame, expected: int) -> OncelogError:
     if not batch.tx_id and expected == 0:
-        # Were another number accepted here, a retry after expiry would be appended twice (why.md).
+        # Were another number accepted here, a retry after expiry would be appended twice.
         return UnknownProducer(
             f"nothing is known of plain producer {show_id(batch.producer_id)} here (it may have "
             "been idle for too long); start again with a fresh producer id and sequence 0",

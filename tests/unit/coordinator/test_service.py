@@ -476,7 +476,7 @@ def test_questions_are_answered_in_order() -> None:
 
 
 def test_i04_nothing_is_told_before_epoch_start_is_durable() -> None:
-    """why.md: coordinator 2 redoes a PREPARE that only it has, and dies."""
+    """Coordinator 2 redoes a PREPARE that only it has, and dies."""
 
     async def story(c: Coordinator) -> None:
         who = await init(c)

@@ -153,7 +153,7 @@ def test_one_shot_keeps_its_payload_and_header() -> None:
 
 
 def test_on_a_full_disk_markers_with_records_wait_and_those_behind_them() -> None:
-    """Bare markers use the reserve; order holds (design §4)."""
+    """Bare markers use the reserve; order holds."""
     world = World()
     one_shot = marker(9, 11, batch=batch([b"one"]))
     request = pb.WriteMarkersRequest(
