@@ -234,11 +234,11 @@ def test_an_error_names_its_reason_and_what_is_wrong(program: Program) -> None:
         producer=pb.Producer(producer_id=program.producer.producer_id, generation=1), request_id=1
     )
     assert refusal(stubs.coordinator.BeginTransaction, begin).reason == "PRODUCER_FENCED"
-    # A record of the journal that began no transaction; and one that is still to come.
+    # A record of the journal that began no transaction; and one that nobody has given out.
     unknown = coordinator_pb2.GetTransactionRequest(tx_id=program.producer.producer_id)
     assert refusal(stubs.coordinator.GetTransaction, unknown).reason == "UNKNOWN_TRANSACTION"
     unknown.tx_id += 1 << 30
-    assert refusal(stubs.coordinator.GetTransaction, unknown).reason == "UNAVAILABLE"
+    assert refusal(stubs.coordinator.GetTransaction, unknown).reason == "UNKNOWN_TRANSACTION"
     heartbeat = offset_manager_pb2.HeartbeatRequest(group="g")
     assert refusal(stubs.offsets.Heartbeat, heartbeat).reason == "UNSUPPORTED"
 
