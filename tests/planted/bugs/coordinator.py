@@ -371,7 +371,7 @@ BUGS: Final = (
             ),
         ),
         {
-            story("coordinator/lifetime"): "-@3 PREPARE_ABORT T2 TIMEOUT parts=a/0",
+            story("coordinator/lifetime"): "PREPARE_ABORT T2 TIMEOUT parts=a/0",
         },
     ),
     Bug(

@@ -22,7 +22,7 @@ BUGS: Final = (
         {
             story(
                 "offset_manager/i24_committed_offsets_survive_failover"
-            ): "-stable g -> orders/0=20 last(100)=3.5",
+            ): "-stable g -> orders/0=20",
         },
     ),
     Bug(

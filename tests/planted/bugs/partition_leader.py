@@ -263,7 +263,7 @@ BUGS: Final = (
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_pending",
                 "if self.pending.append(frame, at):",
                 "self.plain.remember(\n"
-                "            frame, journal_offset=at.offset, offset=0, time_ms=at.time_ms)\n"
+                "            frame, journal_offset=at.offset, offset=0, aged_ms=self.age.aged_ms)\n"
                 "        if self.pending.append(frame, at):",
             ),
         ),
