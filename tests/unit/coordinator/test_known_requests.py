@@ -103,6 +103,20 @@ def test_a_commit_that_changed_nothing_begins_no_next() -> None:
     run(story)
 
 
+def test_i16_who_was_replaced_registers_again_and_fences_nobody() -> None:
+    async def story(c: Coordinator) -> None:
+        replaced = await init(c)
+        living = await init(c, LATER_INSTANCE)
+        again = init(c, SOMEBODY_ELSE, held_generation=replaced.generation)
+        assert await refused(again) == "PRODUCER_FENCED"
+        await begin(c, living)
+        # The living one may, and so may who holds nothing.
+        await init(c, SOMEBODY_ELSE, held_generation=living.generation)
+        await init(c, b"a fresh start...")
+
+    run(story)
+
+
 # ------------------------------------------------------------------------------------- one-shots
 
 
