@@ -230,7 +230,9 @@ class CoordinatorDriver(HostDriver):
         instance = options["instance"].encode().ljust(16, b".")
         unnamed = name == "-"
         held = generation(options["held"]) if "held" in options else Generation(0)
-        command = InitProducer(options.get("group", name), "" if unnamed else name, instance, held=held)
+        command = InitProducer(
+            options.get("group", name), "" if unnamed else name, instance, held=held
+        )
         self._naming = options.get("as", name)
         return self.submit(command, f"init {name} {options['instance']}")
 
