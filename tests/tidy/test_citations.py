@@ -11,8 +11,11 @@ from tests.tidy.test_tidy import ROOT
 from tests.wheels.building import files
 
 # Folders whose texts are held to this.
-ROOMS = ("benchmarks/", "deploy/", "spark/", "tests/")
-ELSEWHERE = re.compile(r"\bdesign §|§\d|\bwhy\.md|\b(perf|spark)_facts|\bfound\.md|/work/")
+ROOMS = ("benchmarks/", "deploy/", "docs/", "services/", "spark/", "tests/")
+ELSEWHERE = re.compile(
+    r"§\d|\b[Dd]esign(?:\.md)?[: ]+§|\(design\b|\bdesign:"
+    r"|\bwhy\.md|\b(perf|spark)_facts|\bfound\.md|/work/"
+)
 # They speak of such words, or of the world's own folders.
 EXEMPT = ("tests/tidy/test_citations.py",)
 

@@ -105,6 +105,9 @@ class BatchLimits:
     max_batch_bytes: int = 16 * 1024 * 1024
     # Payload once loaded, bytes: a compressed batch must not become a bomb.
     decompressed_bytes_max: int = 64 * 1024 * 1024
+    # What errors call them: whoever sets a limit knows by which name it can be found.
+    batch_limit: str = "max_batch_bytes"
+    decompressed_limit: str = "decompressed_bytes_max"
 
 
 DEFAULT_LIMITS: Final = BatchLimits()
@@ -143,7 +146,7 @@ def validate(
     if record_count < 1:
         raise InvalidArgument("a batch holds at least one record", field="record_count")
     if len(payload) > limits.max_batch_bytes:
-        raise _too_large("max_batch_bytes", len(payload), limits.max_batch_bytes)
+        raise _too_large(limits.batch_limit, len(payload), limits.max_batch_bytes)
     if crc32c(payload) != crc:
         raise CorruptBatch("the payload does not match its CRC32C; send it again", field="crc32c")
     if encoding == ROWS:
@@ -194,7 +197,7 @@ def _validate_arrow(payload: bytes | memoryview, record_count: int, limits: Batc
     if head.row_count != record_count:
         raise _count_mismatch(record_count, head.row_count)
     if loaded_bytes > limits.decompressed_bytes_max:
-        raise _too_large("decompressed_bytes_max", loaded_bytes, limits.decompressed_bytes_max)
+        raise _too_large(limits.decompressed_limit, loaded_bytes, limits.decompressed_bytes_max)
     # Imported here: see _WITH_ARROW.
     from oncelogpb import arrow_records
 
@@ -221,7 +224,7 @@ def _validate_rows(payload: bytes | memoryview, record_count: int, limits: Batch
         entries = rows_message.count_entries(memoryview(payload), budget)
         if entries > budget:
             loaded = len(payload) + entries * PARSED_ENTRY_BYTES
-            raise _too_large("decompressed_bytes_max", loaded, limits.decompressed_bytes_max)
+            raise _too_large(limits.decompressed_limit, loaded, limits.decompressed_bytes_max)
     rows = decode_rows(payload)
     if len(rows.rows) != record_count:
         raise _count_mismatch(record_count, len(rows.rows))

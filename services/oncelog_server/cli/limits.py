@@ -21,12 +21,12 @@ from oncelog._core import batching, routing, sequencing, transaction
 from oncelog.aio import sender
 from oncelog_server.cli import supervision
 from oncelog_server.coordinator import config as coordinator_config
-from oncelog_server.coordinator import deliveries, producers
+from oncelog_server.coordinator import deliveries, producers, unborn
 from oncelog_server.coordinator import listing as coordinator_listing
 from oncelog_server.coordinator import service as coordinator_service
 from oncelog_server.coordinator import state as coordinator_state
 from oncelog_server.coordinator import wire as coordinator_wire
-from oncelog_server.core import access
+from oncelog_server.core import access, topic_limits
 from oncelog_server.offset_manager import config as offsets_config
 from oncelog_server.offset_manager import wire as offsets_wire
 from oncelog_server.partition_leader import config as leader_config
@@ -203,6 +203,7 @@ _COORDINATOR: Final = Section(
     (
         *_settings(
             coordinator_config.CoordinatorConfig,
+            ("transaction_timeout_ms_min", InvalidTimeout, ""),
             ("transaction_timeout_ms_max", InvalidTimeout, ""),
             (
                 "transaction_lifetime_ms_max",
@@ -218,6 +219,7 @@ _COORDINATOR: Final = Section(
             ("one_shot_partitions_max", TooLarge, ""),
             ("one_shot_decompressed_bytes_max", TooLarge, ""),
             ("parts_max", TooLarge, ""),
+            ("participants_max", Throttled, "oncelog_coordinator_participants"),
             ("marker_backlog_max", Throttled, "oncelog_coordinator_unacknowledged_markers"),
             ("marker_backlog_bytes_max", Throttled, ""),
             (
@@ -238,6 +240,12 @@ _COORDINATOR: Final = Section(
             coordinator_service.QUESTIONS_MAX,
             "Questions of one AskTransactions.",
             TooLarge,
+        ),
+        _limit(
+            "(unborn_kept)",
+            unborn.UNBORN_KEPT,
+            "Questions about TxIds that nobody has given out; their answer costs a record.",
+            WAITS,
         ),
         _limit(
             "(listed_max)",
@@ -278,6 +286,18 @@ _COORDINATOR: Final = Section(
             "oncelog_coordinator_snapshot_failing",
         ),
         _limit(
+            "(exposed_parts_kept)",
+            deliveries.EXPOSED_PARTS_KEPT,
+            "Parts of these commits, in all.",
+            FORGETS,
+        ),
+        _limit(
+            "(damaged_partitions_kept)",
+            coordinator_state.DAMAGED_PARTITIONS_KEPT,
+            "Their partitions, in all.",
+            FORGETS,
+        ),
+        _limit(
             "(damaged_kept)",
             coordinator_state.DAMAGED_KEPT,
             "Damaged commits that are listed with their partitions.",
@@ -307,6 +327,12 @@ _PARTITION_LEADER: Final = Section(
             ("fetch_batches_max", "is cut to it", ""),
             ("rows_bytes_max", "is cut to it", ""),
             ("topic_partitions_max", TooLarge, ""),
+        ),
+        _limit(
+            "(max.batch.bytes)",
+            topic_limits.BATCH_BYTES_MOST,
+            "Payload of a batch, bytes, where its topic sets less; of one-shots too.",
+            TooLarge,
         ),
         _limit(
             "(partitions_per_topic_max)",
@@ -339,6 +365,12 @@ _PARTITION_LEADER: Final = Section(
             "(exposures_remembered)",
             exposures.EXPOSURES_REMEMBERED,
             "Commits per journal partition of which it is remembered where they became readable.",
+            FORGETS,
+        ),
+        _limit(
+            "(exposed_parts_remembered)",
+            exposures.EXPOSED_PARTS_REMEMBERED,
+            "Parts of these commits, in all.",
             FORGETS,
         ),
         _limit(

@@ -183,7 +183,7 @@ def delete(session: Session, group: str, yes: bool) -> None:
 
 def fetch_offsets(session: Session, group: str) -> pb.FetchOffsetsReply:
     """All of a group's last committed offsets, in whichever view they are."""
-    request = pb.FetchOffsetsRequest(group=group)
+    request = pb.FetchOffsetsRequest(group=group, with_last_commits=True)
     try:
         reply: pb.FetchOffsetsReply = session.call("offset_manager.fetch_offsets", request)
     except InvalidArgument as error:

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oncelog_server.coordinator import wire
+from oncelog_server.coordinator.commands import Identity
 from oncelog_server.coordinator.outcomes import Outcome
 from oncelog_server.coordinator.questions import is_decided
 from oncelog_server.coordinator.records import (
@@ -82,6 +83,13 @@ def over(
         commit_seq=wire.commit_seq_message(_seq_of(records)),
         parts=wire.manifest_message(_manifest_in(records)),
         damaged=_damaged(list(state.damaged.get(tx_id, ()))),
+    )
+
+
+def forgotten(producer: Identity) -> pb.TransactionDescription:
+    """Of a one-shot whose request number is no longer remembered: nobody knows."""
+    return pb.TransactionDescription(
+        state=types.TRANSACTION_STATE_EXPIRED, producer=wire.producer_message(producer)
     )
 
 

@@ -296,6 +296,11 @@ class Directory(Protocol):
         they are not in it."""
         ...
 
+    async def exists(self, partition: PartitionId) -> bool:
+        """False only if etcd says, by a linearizable read, that there is no such partition: it
+        never was, or its topic was deleted. Raises Unavailable where etcd does not answer."""
+        ...
+
     def etcd_status(self) -> tuple[int, bool]:
         """Newest revision seen, and whether etcd is reachable now."""
         ...

@@ -12,8 +12,10 @@ DAY_MS: Final = 24 * 60 * 60 * 1000
 class OffsetManagerConfig:
     """Each field: meaning, unit, danger."""
 
-    # Committed offsets of a group that committed nothing for so long are forgotten, milliseconds.
-    # Danger: a consumer that comes back later starts as if it were new.
+    # Committed offsets of a group that committed nothing for so long are forgotten, milliseconds,
+    # by the age of its partition's journal, which may lag by half a day and never jumps. A commit
+    # in place (from = to) is a sign of life. Danger: a consumer that comes back later, or gives no
+    # such sign on a quiet topic, starts as if it were new.
     group_retention_ms: int = 7 * DAY_MS
     # A producer without transactions for so long is forgotten, milliseconds. Danger: below the time
     # that a lost batch of offsets can be on its way, the batch is asked about instead of refused.

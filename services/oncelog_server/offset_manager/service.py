@@ -6,6 +6,8 @@ Decisions are the machine's; everything that needs no state is judged in `wire`.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
 from oncelog_server.core.access import Verb
 from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
@@ -16,7 +18,7 @@ from oncelog_server.core.role import RoleEnv
 from oncelog_server.offset_manager import wire
 from oncelog_server.offset_manager.access import group_need
 from oncelog_server.offset_manager.listing import list_page
-from oncelogpb.errors import Unsupported
+from oncelogpb.errors import DiskFull, Unsupported
 from oncelogpb.v1 import offset_manager_pb2 as pb
 
 
@@ -31,8 +33,7 @@ class OffsetManagerService:
     ) -> pb.CommitOffsetsReply:
         command = wire.commit_offsets(request)
         replica = self._lead(command.group)
-        replica.require_room()
-        await replica.submit(command)
+        await replica.submit(replace(command, unfit=_no_room(replica)))
         self._env.reporter.count("offsets_committed", len(command.offsets))
         return pb.CommitOffsetsReply()
 
@@ -41,8 +42,7 @@ class OffsetManagerService:
     ) -> pb.CommitTransactionOffsetsReply:
         command = wire.commit_transaction_offsets(request)
         replica = self._lead(command.group)
-        replica.require_room()
-        await replica.submit(command)
+        await replica.submit(replace(command, unfit=_no_room(replica)))
         self._env.reporter.count("offsets_pending", len(command.offsets))
         return wire.transaction_offsets_reply(replica.partition)
 
@@ -75,3 +75,11 @@ class OffsetManagerService:
 
     def _lead(self, group: str) -> Replica:
         return self._env.replicas.lead(control_partition(CONSUMER_OFFSETS_ID, group))
+
+
+def _no_room(replica: Replica) -> DiskFull | None:
+    try:
+        replica.require_room()
+    except DiskFull as full:
+        return full
+    return None

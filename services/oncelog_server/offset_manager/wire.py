@@ -88,6 +88,7 @@ def fetch_offsets(request: pb.FetchOffsetsRequest) -> FetchOffsets:
         tuple(partition_id(partition) for partition in request.partitions),
         Read.STABLE if request.stable else Read.LAST_COMMITTED,
         _view(request.view),
+        request.with_last_commits,
     )
 
 

@@ -123,7 +123,7 @@ def _went_with_its_topic(
 
 def _with_room(replica: Replica, command: WriteMarkers) -> tuple[WriteMarkers, DiskFull | None]:
     """On a full disk, markers that carry records wait, and those behind them; others use the
-    reserve (design §4)."""
+    reserve."""
     try:
         replica.require_room()
     except DiskFull as no_room:

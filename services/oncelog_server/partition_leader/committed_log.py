@@ -1,6 +1,6 @@
 """The committed log: what READ_COMMITTED readers see, in commit order, with dense offsets. PURE.
 
-Nothing is copied (materialization `reference`, design §6): an entry says where its records lie in
+Nothing is copied (materialization `reference`): an entry says where its records lie in
 the journal, and from which journal offset on they may be shown.
 
     journal     │ a1 │ x1 │ a2 │ x2 │ COMMITTED a │ y1 │ y2 │ COMMITTED x │      a, x: transactions

@@ -54,7 +54,7 @@ class Listing:
             return pb.ListedOffset(partition=query.partition, error=to_status(refusal))
         try:
             replica = self._env.replicas.lead(partition_id(query.partition))
-            # The ends are answers about now: only within the lease (design §5, "Leases lie").
+            # The ends are answers about now: only within the lease.
             replica.require_lease()
             listed = await self._list(replica, query, isolation)
         except OncelogError as error:

@@ -27,6 +27,20 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "one-shots-of-others-told",
+        "transactions of others are neither seen nor ended, by whatever they are asked for",
+        (
+            Edit(
+                "oncelog_server.coordinator.access:_Needs._of_one_shot",
+                "if producer is not None:",
+                "if producer is None:",
+            ),
+        ),
+        {
+            attack("test_transactions_of_others_are_neither_seen_nor_ended"): "PermissionDenied",
+        },
+    ),
+    Bug(
         "deny-after-allow",
         "deny before allow",
         (

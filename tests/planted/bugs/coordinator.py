@@ -75,8 +75,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.coordinator.decide_producer:decide_init",
-                "if producer.was_replaced(command.instance_id):",
-                "if False:",
+                "producer.was_replaced(command.instance_id) or ",
+                "",
             ),
         ),
         {
@@ -112,23 +112,6 @@ BUGS: Final = (
             story("coordinator/begin_request_ids_of_a_generation"): "-@5 BEGIN T5 timeout=60000",
         },
     ),
-    Bug(
-        "begin-next-without-a-request-id-of-its-own",
-        "a late duplicate of the commit begins again",
-        (
-            Edit(
-                "oncelog_server.coordinator.decide_end:_begin_next",
-                "return begin(state, producer, command.begin_next, closing=closing)",
-                "fresh = max((r.request_id for r in producer.begins), default=0) + 1\n"
-                "    again = type(command.begin_next)(command.begin_next.producer, fresh)\n"
-                "    return begin(state, producer, again, closing=closing)",
-            ),
-        ),
-        {
-            story("coordinator/commit_begin_next"): "-commit T2 p -> COMMITTED next: T4 OPEN",
-        },
-    ),
-    # ------------------------------------------------------------------------------- commit_seq
     Bug(
         "commit-seq-not-stored",
         "I34: after a failover batch 1 is committed again",
@@ -308,35 +291,6 @@ BUGS: Final = (
     ),
     # ----------------------------------------------------------------------- questions and outcomes
     Bug(
-        "question-answered-above-the-high-watermark",
-        'an answer "unknown" only for a TxId below the HW: p aborts T; T commits: data lost',
-        (
-            Edit(
-                "oncelog_server.coordinator.questions:verdict",
-                "return Verdict.LATER",
-                "return Verdict.NEVER",
-            ),
-        ),
-        {
-            story("coordinator/question_below_the_high_watermark"): "-ask T2 a/0 -> LATER",
-        },
-    ),
-    Bug(
-        "question-answered-from-a-prepare-that-may-vanish",
-        'an answer "ended" only from below the HW',
-        (
-            Edit(
-                "oncelog_server.coordinator.questions:is_decided",
-                " and transaction.prepare_offset < below",
-                "",
-            ),
-        ),
-        {
-            story("coordinator/question_below_the_high_watermark"): "-ask T2 a/0 -> ONGOING",
-            story("coordinator/question_after_crash"): "-ask T2 a/0 -> ONGOING",
-        },
-    ),
-    Bug(
         "loading-coordinator-answers",
         "a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
         (
@@ -358,8 +312,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.coordinator.outcomes:Outcomes.read",
-                "expired=end_ms + self._retention_ms <= now_ms",
-                "expired=end_ms + self._retention_ms // 7 <= now_ms",
+                "expired=end_ms <= over_ms",
+                "expired=end_ms <= over_ms + 7 * 86_400_000",
             ),
         ),
         {
@@ -415,7 +369,7 @@ BUGS: Final = (
             ),
         ),
         {
-            story("coordinator/lifetime"): "-@3 PREPARE_ABORT T2 TIMEOUT parts=a/0",
+            story("coordinator/lifetime"): "PREPARE_ABORT T2 TIMEOUT parts=a/0",
         },
     ),
     Bug(
@@ -495,18 +449,6 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "no-such-transaction-at-the-high-watermark",
-        "a TxId at the HW may be known to a later coordinator: UNAVAILABLE, never a guess",
-        (
-            Edit(
-                "oncelog_server.coordinator.endings:Endings.known_outcome",
-                "journal_offset_of(tx_id) >= self._replica.high_watermark",
-                "journal_offset_of(tx_id) > self._replica.high_watermark",
-            ),
-        ),
-        {story("coordinator/commit_at_the_high_watermark"): "AssertionError"},
-    ),
-    Bug(
         "repeated-abort-fenced",
         "I4: the same question gets the same answer, whatever happened to its producer",
         (
@@ -519,22 +461,6 @@ BUGS: Final = (
             ),
         ),
         {story("coordinator/abort_repeated_after_the_fence"): "+abort T2 p1 -> PRODUCER_FENCED"},
-    ),
-    Bug(
-        "fenced-producer-begins-next",
-        "I16: a repeated commit is answered, its begin_next is not, once the producer was replaced",
-        (
-            Edit(
-                "oncelog_server.coordinator.decide_end:_repeat_commit",
-                "producer = require_producer(state, command.producer)",
-                "producer = state.producers[command.producer.producer_id]",
-            ),
-        ),
-        {
-            story(
-                "coordinator/abort_repeated_after_the_fence"
-            ): "+commit T4 p1 -> COMMITTED next: T7 OPEN"
-        },
     ),
     Bug(
         "latest-replaced-instances-forgotten",

@@ -103,7 +103,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._sweep",
-                "self._next_sweep_ms = time_ms + SWEEP_EVERY_MS",
+                "self._next_sweep_ms = aged_ms + SWEEP_EVERY_MS",
                 "pass",
             ),
         ),

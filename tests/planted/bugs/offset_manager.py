@@ -22,7 +22,7 @@ BUGS: Final = (
         {
             story(
                 "offset_manager/i24_committed_offsets_survive_failover"
-            ): "-stable g -> orders/0=20 last(100)=3.5",
+            ): "-stable g -> orders/0=20",
         },
     ),
     Bug(
@@ -155,9 +155,9 @@ BUGS: Final = (
         "I21: two consumers processed the same input, and the second one is told",
         (
             Edit(
-                "oncelog_server.offset_manager.group:_is_repeat",
-                "if committed is None or committed.tx_id or committed.step != step:",
-                "if committed is None or committed.step != step:",
+                "oncelog_server.offset_manager.group:Group.has_taken",
+                "committed is not None and not committed.tx_id and committed.step == step",
+                "committed is not None and committed.step == step",
             ),
         ),
         {
@@ -266,15 +266,11 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.offset_manager.state:State._end",
-                "group = self._touch(name, time_ms)",
+                "group = self._touch(name)",
                 "group = self.groups[name]",
             ),
         ),
-        {
-            story(
-                "offset_manager/a_commit_marker_is_a_sign_of_life"
-            ): "+@4 FORGOTTEN g other (expired)"
-        },
+        {story("offset_manager/a_commit_marker_is_a_sign_of_life"): "FORGOTTEN g other (expired)"},
     ),
     Bug(
         "last-commits-of-the-forgotten-kept",
@@ -330,8 +326,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.offset_manager.service:OffsetManagerService.commit_transaction_offsets",
-                "replica.require_room()",
-                "pass",
+                "replace(command, unfit=_no_room(replica))",
+                "command",
             ),
         ),
         {
@@ -340,5 +336,47 @@ BUGS: Final = (
                 "test_i28_a_full_disk_refuses_commits_and_answers_reads",
             ): "DID NOT RAISE DiskFull"
         },
+    ),
+    Bug(
+        "a-clock-that-jumps-is-believed",
+        "I21: a wall clock that jumps ahead makes every group look idle for as long, at one tick",
+        (
+            Edit(
+                "oncelog_server.core.age:JournalAge.at",
+                "min(max(wall_ms - self.last_ms, 0), STEP_MS)",
+                "max(wall_ms - self.last_ms, 0)",
+            ),
+        ),
+        {
+            story("offset_manager/i21_a_clock_that_jumps_expires_nobody"): "FORGOTTEN idle",
+        },
+    ),
+    Bug(
+        "a-frame-of-a-clock-that-jumped-is-believed",
+        "I21: the first frame after the jump makes every group look idle, and every producer",
+        (
+            Edit(
+                "oncelog_server.core.age:JournalAge.saw",
+                "min(max(time_ms - self.last_ms, 0), STEP_MS)",
+                "max(time_ms - self.last_ms, 0)",
+            ),
+        ),
+        {
+            story("offset_manager/i21_a_clock_that_jumps_expires_nobody"): "FORGOTTEN",
+            story("partition_leader/a_clock_that_jumps_makes_nobody_silent"): "UNKNOWN_PRODUCER",
+            story("coordinator/question_expired"): "EXPIRED",
+        },
+    ),
+    Bug(
+        "an-idle-journal-never-ages",
+        "nothing that is dead is forgotten where nobody writes",
+        (
+            Edit(
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
+                "            yield TimePassed()\n",
+                "            pass\n",
+            ),
+        ),
+        {story("offset_manager/idle_group_expires"): "FORGOTTEN"},
     ),
 )

@@ -190,7 +190,7 @@ BUGS: Final = (
     Bug(
         "fences-of-the-living-forgotten",
         "a producer's entry may go 7 days after its last TxId ended, not after its first",
-        (Edit("oncelog_server.participant.fences:Fences.saw", "seen.last_ms = time_ms", "pass"),),
+        (Edit("oncelog_server.participant.fences:Fences.saw", "seen.last_ms = aged_ms", "pass"),),
         {
             story(
                 "partition_leader/fences_of_the_living_are_kept"

@@ -144,41 +144,6 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "manifest-count-not-checked",
-        "the manifest's counts are checked at the marker, else a part of a transaction is exposed",
-        (
-            Edit(
-                "oncelog_server.partition_leader.markers:_holds",
-                " and held.matches(marker.parts)",
-                "",
-            ),
-        ),
-        {
-            story(
-                "partition_leader/damaged_part_is_dropped"
-            ): "-@4 DAMAGED t5 p1.1 prepare=8 epoch=1 0*3",
-            story(
-                "partition_leader/damaged_part_is_exposed"
-            ): "-@8 DAMAGED t5 p1.1 prepare=8 epoch=1 8*2 7*2",
-        },
-    ),
-    Bug(
-        "missing-part-is-no-damage",
-        "a COMMITTED part of which nothing stands here is said, not hidden",
-        (
-            Edit(
-                "oncelog_server.partition_leader.markers:_holds",
-                "return not any(part.record_count for part in marker.parts)",
-                "return True",
-            ),
-        ),
-        {
-            story(
-                "partition_leader/damaged_part_that_holds_nothing"
-            ): "-@4 DAMAGED t5 p1.1 prepare=8 epoch=1 0*2",
-        },
-    ),
-    Bug(
         "damage-holds-up-the-order",
         "a mismatch is DAMAGED, and order moves on, else one wrong manifest blocks everybody",
         (
@@ -190,20 +155,6 @@ BUGS: Final = (
         ),
         {
             story("partition_leader/damaged_counts_as_applied"): "-@4 EPOCH_START 2",
-        },
-    ),
-    Bug(
-        "losers-of-the-manifest-exposed",
-        "winners are named by the driver, else a zombie attempt's records are in the output",
-        (
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._expose",
-                "for part in parts:",
-                "for part in [WriterPart(w, c.records) for w, c in held.writers.items()]:",
-            ),
-        ),
-        {
-            story("partition_leader/several_writers_in_manifest_order"): "-end 4",
         },
     ),
     Bug(
@@ -266,7 +217,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.pending:OpenTransaction.refusal",
-                "if batch.producer_id == self.producer_id and batch.generation == self.generation:",
+                "if self.is_of(batch.producer_id, batch.generation):",
                 "if True:",
             ),
         ),
@@ -310,7 +261,7 @@ BUGS: Final = (
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_pending",
                 "if self.pending.append(frame, at):",
                 "self.plain.remember(\n"
-                "            frame, journal_offset=at.offset, offset=0, time_ms=at.time_ms)\n"
+                "            frame, journal_offset=at.offset, offset=0, aged_ms=self.age.aged_ms)\n"
                 "        if self.pending.append(frame, at):",
             ),
         ),
@@ -351,31 +302,19 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "disk-full-after-decide",
-        "I28: below the floor data is refused (DISK_FULL) before decide",
+        "disk-full-is-no-obstacle",
+        "I28: below the floor new data is refused (DISK_FULL)",
         (
             Edit(
-                "oncelog_server.partition_leader.producing:Producing._judge_all",
-                "self._env.replicas.lead(partition).require_room()",
-                "self._env.replicas.lead(partition)",
-            ),
-            Edit(
-                "oncelog_server.partition_leader.producing:Producing._submit",
-                "            replica.require_room()\n",
-                "",
-            ),
-            Edit(
-                "oncelog_server.partition_leader.producing:Producing._submit",
-                "            reply = replica.submit(Produce(tuple(item.frame for item in judged)))",
-                "            reply = replica.submit(Produce(tuple(item.frame for item in "
-                "judged)))\n"
-                "            replica.require_room()",
+                "oncelog_server.partition_leader.producing:_no_room",
+                "return full",
+                "return None",
             ),
         ),
         {
             unit(
                 "partition_leader/test_produce", "test_i28_a_full_disk_refuses_data_and_says_so"
-            ): "refused before decide: nothing but EPOCH_START stands there",
+            ): "== ['DISK_FULL', 'ok']",
         },
     ),
     Bug(
@@ -393,20 +332,6 @@ BUGS: Final = (
                 "partition_leader/test_produce",
                 "test_batches_of_a_stream_are_submitted_in_the_order_they_came",
             ): "== ['ok', 'ok', 'ok']",
-        },
-    ),
-    Bug(
-        "later-taken-for-never",
-        "only the last four verdicts journal an ABORT here; LATER and silence never do",
-        (
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._hear_verdicts",
-                " if verdict in FINAL_VERDICTS",
-                "",
-            ),
-        ),
-        {
-            story("partition_leader/questions_until_it_has_ended_here"): "-verdict t5 ongoing -> 0",
         },
     ),
     Bug(
@@ -429,8 +354,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._end",
-                "if held is not None and held.producer_id != producer_id:",
-                "if False:",
+                "        self.fences.ended(held.producer_id, held.generation, tx_id, aged_ms)\n",
+                "",
             ),
         ),
         {
@@ -445,8 +370,10 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_one_shot",
-                "self._end(frame.tx_id, frame.producer_id, frame.generation, at)",
-                "self.fences.ended(frame.producer_id, frame.generation, frame.tx_id, at.time_ms)",
+                "self._end(frame.tx_id, frame.producer_id, frame.generation)",
+                "self.fences.ended(\n"
+                "            frame.producer_id, frame.generation, frame.tx_id, self.age.aged_ms\n"
+                "        )",
             ),
         ),
         {
@@ -505,7 +432,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:PlainSequences.remember",
-                "producer.last_ms = time_ms",
+                "producer.last_ms = aged_ms",
                 "pass",
             ),
         ),
@@ -521,8 +448,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:PlainSequences.forget_before",
-                "item[1].last_ms < time_ms",
-                "item[1].last_ms <= time_ms",
+                "item[1].last_ms < aged_ms",
+                "item[1].last_ms <= aged_ms",
             ),
         ),
         {

@@ -12,8 +12,8 @@ from oncelog_server.coordinator import listing
 from oncelog_server.core.access import Kind, Need, Verb
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
+from tests.unit.coordinator.calls import INSTANCE, begin, refused, run
 from tests.unit.coordinator.harness import Coordinator, FakeCall
-from tests.unit.coordinator.test_service import INSTANCE, begin, refused, run
 
 COUNT = 30
 

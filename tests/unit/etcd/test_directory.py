@@ -289,6 +289,19 @@ def test_who_gives_up_asking_takes_the_answer_from_nobody(world: World) -> None:
     world.run(story)
 
 
+def test_a_partition_is_denied_only_by_a_linearizable_read(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        assert not await node.view.exists(P0)
+        # Written before its topic: not in the view, but in etcd.
+        world.server.txn([], [state_put(PartitionState(("n1",)))])
+        assert node.view.partition(P0) is None
+        assert await node.view.exists(P0)
+        assert not await node.view.exists(PartitionId(TOPIC, 1))
+
+    world.run(story)
+
+
 def test_gone_is_said_only_by_a_linearizable_read(world: World) -> None:
     async def story() -> None:
         node = await world.node("n1").start(elections=False)

@@ -49,6 +49,32 @@ def _offsets(to: int, *, start: int | None = None, group: str = GROUP) -> pb.Gro
     return pb.GroupOffsets(group=group, offsets=[commit])
 
 
+def test_i28_what_was_taken_is_told_again_on_a_full_disk() -> None:
+    """The answer was lost, and the disk filled up meanwhile: "nothing happened" would be a lie."""
+
+    async def story() -> None:
+        outside = Outside(HERE)
+        service = OffsetManagerService(outside.env)
+        plain = pb.CommitOffsetsRequest(offsets=_offsets(3))
+        pending = pb.CommitTransactionOffsetsRequest(
+            tx_id=TX, producer=PRODUCER, offsets=_offsets(10, start=3)
+        )
+        await service.commit_offsets(plain, CALL)
+        outside.replicas.by_number[HERE].full = DiskFull("full")
+        await service.commit_offsets(plain, CALL)
+        with pytest.raises(DiskFull):
+            await service.commit_transaction_offsets(pending, CALL)
+        outside.replicas.by_number[HERE].full = None
+        await service.commit_transaction_offsets(pending, CALL)
+        outside.replicas.by_number[HERE].full = DiskFull("full")
+        reply = await service.commit_transaction_offsets(pending, CALL)
+        assert reply.participant.number == HERE
+        # The plain one stands behind what is pending now.
+        await service.commit_offsets(plain, CALL)
+
+    asyncio.run(story())
+
+
 def _markers(*groups: participant_pb2.MarkerGroup) -> participant_pb2.WriteMarkersRequest:
     return participant_pb2.WriteMarkersRequest(groups=groups)
 
@@ -88,6 +114,10 @@ def test_i22_the_life_of_an_offset_over_the_wire() -> None:
         assert [result.tx_id for result in written.groups[0].results] == [TX]
         fetched = await service.fetch_offsets(fetch, CALL)
         assert fetched.offsets[0].offset == 10
+        # There may be one for every producer that ever was: only who asks gets them.
+        assert not fetched.last_commits
+        fetch.with_last_commits = True
+        fetched = await service.fetch_offsets(fetch, CALL)
         assert fetched.last_commits[0].tx_id == TX
 
     asyncio.run(story())

@@ -197,6 +197,10 @@ class FakeDirectory:
     async def gone(self, topic_ids: Collection[TopicId], *, timeout_ms: int) -> set[TopicId]:
         return set(topic_ids) & self.gone_ids if self.etcd_reachable else set()
 
+    async def exists(self, partition: PartitionId) -> bool:
+        topic = self.topic_by_id(partition.topic_id)
+        return topic is not None and partition.number < topic.partitions
+
     def etcd_status(self) -> tuple[int, bool]:
         return 1, True
 

@@ -90,6 +90,19 @@ def test_damage_is_told_counted_and_logged() -> None:
     assert world.reporter.events == ["damaged part"]
 
 
+def test_i5_a_surplus_is_told_counted_and_logged() -> None:
+    world = World()
+    late = batch([b"b", b"c"], sequence=1)
+    replies = write(world, send(5, batch([b"a"]), late), *[commit(5, 9, 1)] * 2)
+    for reply in replies[1:]:
+        (exposed,) = reply.groups[0].results[0].exposed
+        assert (exposed.record_count, exposed.surplus_records) == (1, 2)
+    # Once, however often the marker comes.
+    assert world.reporter.counted["surplus_records"] == 2
+    assert world.reporter.counted["transactions_exposed"] == 1
+    assert world.reporter.events == ["surplus dropped"]
+
+
 def test_groups_fail_alone() -> None:
     world = World()
     del world.replicas.replicas[SECOND]

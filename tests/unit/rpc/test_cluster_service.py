@@ -59,6 +59,9 @@ class OneNode:
     async def gone(self, topic_ids: Any, *, timeout_ms: int) -> Any:
         return set()
 
+    async def exists(self, partition: Any) -> Any:
+        return True
+
     def etcd_status(self) -> Any:
         return 42, True
 

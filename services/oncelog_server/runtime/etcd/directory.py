@@ -40,6 +40,7 @@ from oncelog_server.runtime.etcd.deletions import Deletions
 from oncelog_server.runtime.etcd.keys import PartitionState
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.vital import Fatal
+from oncelogpb.errors import Unavailable
 
 PROBE_MS: Final = 1_000
 RETRY_MS: Final = 200
@@ -167,6 +168,16 @@ class ClusterView:
         for one in late:
             one.cancel()
         return {asking[one] for one in done if one.exception() is None and one.result()}
+
+    async def exists(self, partition: PartitionId) -> bool:
+        """See the port. Partitions are written before their topic, or its count of them."""
+        if self.entry(partition) is not None:
+            return True
+        try:
+            found, _ = await self._etcd.get(keys.partition_key(partition))
+        except EtcdUnavailable as error:
+            raise Unavailable(f"cannot ask etcd about {partition}: {error}") from error
+        return found is not None
 
     def etcd_status(self) -> tuple[int, bool]:
         return self.revision, self._reachable
