@@ -13,7 +13,8 @@ import random
 from collections.abc import AsyncGenerator, Callable, Collection, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
 from oncelog._core.routing import Endpoint
 from oncelog_server.core.ports import Address
@@ -40,6 +41,18 @@ class _Process:
     stream_end: list[Callable[[], None]] = field(default_factory=list)
     # In order of arrival.
     running: dict[asyncio.Task[Any], None] = field(default_factory=dict)
+
+
+class _Rpc(NamedTuple):
+    """What the descriptors say of one method."""
+
+    service: str
+    name: str
+    request: type[Any]
+    reply: type[Any]
+
+    def handler(self, process: _Process) -> Any:
+        return getattr(process.handlers[self.service], self.name)
 
 
 @dataclass
@@ -130,21 +143,15 @@ class Network:
 
     async def stream(self, port: int, method: str, request: Any) -> AsyncGenerator[Any, None]:
         """The replies of a server-streaming call. Closing it ends the handler."""
-        service, _, name = method.partition(".")
+        rpc = _rpc(method)
         sent = _bytes_of(request)
         await self._travel_to(port)
-        process = self._processes.get(port)
-        if process is None or not process.alive:
-            raise Unavailable(f"nobody listens on port {port}")
-        descriptor = rpcs.methods(rpcs.find(service))[name]
-        reply_class = rpcs.message_class(descriptor.output_type)
-        arrived = rpcs.message_class(descriptor.input_type).FromString(sent)
-        handler: Any = process.handlers[rpcs.find(service).name]
+        process = self._running(port)
+        replies = rpc.handler(process)(rpc.request.FromString(sent), SimCall(0, process))
         # The sender waits while the reader is so many replies behind: flow control.
         queue: asyncio.Queue[Any] = asyncio.Queue(STREAM_REPLIES_MAX)
         pump = asyncio.get_running_loop().create_task(
-            _pump(getattr(handler, name)(arrived, SimCall(0, process)), queue),
-            context=process.context,
+            _pump(replies, queue), context=process.context
         )
         process.running[pump] = None
         try:
@@ -154,10 +161,16 @@ class Network:
                 if isinstance(reply, OncelogError):
                     self._trace(f"{method} -> {reply.reason}")
                     raise from_status(to_status(reply))
-                yield reply_class.FromString(reply)
+                yield rpc.reply.FromString(reply)
         finally:
             pump.cancel()
             process.running.pop(pump, None)
+
+    def _running(self, port: int) -> _Process:
+        process = self._processes.get(port)
+        if process is None or not process.alive:
+            raise Unavailable(f"nobody listens on port {port}")
+        return process
 
     async def _travel_to(self, port: int) -> None:
         now_s = asyncio.get_running_loop().time()
@@ -173,6 +186,48 @@ class Network:
 
     async def _travel(self) -> None:
         await asyncio.sleep(self._random.uniform(*DELAY_MS) / 1000)
+
+
+@cache
+def _rpc(method: str) -> _Rpc:
+    """By "service.name" in snake case."""
+    service, _, name = method.partition(".")
+    found = rpcs.find(service)
+    descriptor = rpcs.methods(found)[name]
+    return _Rpc(
+        found.name,
+        name,
+        rpcs.message_class(descriptor.input_type),
+        rpcs.message_class(descriptor.output_type),
+    )
+
+
+async def _end_of(work: asyncio.Task[Any], timeout_s: float) -> None:
+    """Returns when `work` has ended, or at the timeout; cancels nothing. (`wait_for` over `shield`
+    takes three futures and four turns for it.)"""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    timer = loop.call_later(timeout_s, wake)
+    work.add_done_callback(wake)
+    try:
+        await woken
+    finally:
+        timer.cancel()
+        work.remove_done_callback(wake)
+
+
+def _unheard(work: asyncio.Task[Any]) -> None:
+    """A refusal that nobody waits for is no news; whatever else is raised is a bug, and is told."""
+    error = None if work.cancelled() else work.exception()
+    if error is not None and not isinstance(error, OncelogError):
+        work.get_loop().call_exception_handler(
+            {"message": "a handler failed after its caller gave up", "exception": error}
+        )
 
 
 def _bytes_of(message: Any) -> bytes:
