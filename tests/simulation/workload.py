@@ -39,8 +39,9 @@ from oncelog.options import ConnectOptions
 from oncelog.protocol import AsyncProtocol
 from oncelog_server.core.roles import ROLES
 from oncelogpb import errors
+from tests.simulation.callers import SimTransport
 from tests.simulation.disk import Tear
-from tests.simulation.faulty_transport import FaultyTransport
+from tests.simulation.fates import Fates
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World
 
@@ -87,7 +88,9 @@ class Workload:
         # Addresses are names, or each is of one run of a process, and a client that knows none of
         # the runs of today has to connect anew.
         find = self.port_now if chance.random() < 0.5 else int
-        transport = FaultyTransport(self.world.network, chance, lambda: self.network_trouble, find)
+        transport = SimTransport(
+            self.world.network, fates=Fates(chance, lambda: self.network_trouble), find=find
+        )
         ports = [self.port_now(process.node.port) for process in self.world.processes.values()]
         bootstrap = ",".join(f"127.0.0.1:{port}" for port in ports)
         options = ConnectOptions(timeout_ms=CALL_TIMEOUT_MS)

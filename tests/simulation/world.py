@@ -25,8 +25,9 @@ from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.node import Node, Outside
 from oncelog_server.runtime.pointed import pointed
+from tests.simulation.callers import SimPeers, SimTransport
 from tests.simulation.disk import FakeDisk, Tear
-from tests.simulation.network import Network, SimPeers, SimTransport
+from tests.simulation.network import Network
 from tests.simulation.virtual_time import VirtualTimeLoop
 
 SETTINGS = ("node.segment_bytes=262144", "node.disk_free_floor_bytes=0")
@@ -87,7 +88,7 @@ class World:
                     disk=disk,
                     etcd=etcd,
                     clock=self.loop,
-                    peers=SimPeers(self.network),
+                    peers=SimPeers(self.network, role),
                     listener=_SimListener(self.network, role),
                     reporter=Tracer(role, self.say),
                     role_reporter=lambda name: Tracer(name, self.say),
