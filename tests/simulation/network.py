@@ -29,6 +29,7 @@ from oncelogpb.errors import (
     from_status,
     to_status,
 )
+from tests.simulation.marks import Marks
 
 DELAY_MS = (0.05, 0.6)
 STREAM_REPLIES_MAX = 4
@@ -116,9 +117,10 @@ class SimCall:
 class Network:
     """All processes of a run, by port. `slowness` stretches every delay."""
 
-    def __init__(self, seed: int, trace: Callable[[str], None]) -> None:
+    def __init__(self, seed: int, trace: Callable[[str], None], marks: Marks) -> None:
         self._random = random.Random(seed)
         self._trace = trace
+        self._marks = marks
         self._processes: dict[int, _Process] = {}
         self._next_port = 7400
         self._connections_made = 0
@@ -215,11 +217,13 @@ class Network:
         error = work.exception()
         if isinstance(error, OncelogError):
             self._trace(f"{method} -> {error.reason}")
+            self._marks.add("reason", error.reason)
             await self._travel_back(connection, method)
             raise from_status(to_status(error)) from None
         if error is not None:
             raise error
         self._trace(f"{method} -> ok")
+        self._marks.add("call", method)
         answered = bytes_of(work.result())
         await self._travel_back(connection, method)
         return rpc.reply.FromString(answered)

@@ -27,6 +27,8 @@ from oncelog_server.runtime.node import Node, Outside
 from oncelog_server.runtime.pointed import pointed
 from tests.simulation.callers import SimPeers, SimTransport
 from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.fates import Fates
+from tests.simulation.marks import Marks
 from tests.simulation.network import Network
 from tests.simulation.virtual_time import VirtualTimeLoop
 
@@ -59,7 +61,10 @@ class World:
         self.trace: list[str] = []
         self.random = random.Random(seed)
         self.etcd = MemoryEtcdServer()
-        self.network = Network(self.random.randrange(1 << 30), self.say)
+        self.marks = Marks()
+        self.network = Network(self.random.randrange(1 << 30), self.say, self.marks)
+        # Chance of each fate of a call between processes, now.
+        self.peer_trouble = 0.0
         self.processes: dict[str, Process] = {}
         # By owner, in order of creation: a set would cancel in the order of addresses.
         self._tasks: dict[str, dict[asyncio.Task[Any], None]] = {}
@@ -88,10 +93,10 @@ class World:
                     disk=disk,
                     etcd=etcd,
                     clock=self.loop,
-                    peers=SimPeers(self.network, role),
+                    peers=SimPeers(self.network, role, self._fates()),
                     listener=_SimListener(self.network, role),
-                    reporter=Tracer(role, self.say),
-                    role_reporter=lambda name: Tracer(name, self.say),
+                    reporter=Tracer(role, self.say, self.marks),
+                    role_reporter=lambda name: Tracer(name, self.say, self.marks),
                     random_bytes=self.random.randbytes,
                     offload=at_once,
                 )
@@ -100,7 +105,10 @@ class World:
             cluster_handler(()),
         )
         self.processes[role] = Process(role, node, etcd, disk)
-        await self._as(role, node.start())
+        await self.run_as(role, node.start())
+
+    def _fates(self) -> Fates:
+        return Fates(random.Random(self.random.randrange(1 << 30)), lambda: self.peer_trouble)
 
     async def start_all(self) -> None:
         for role in ROLES:
@@ -151,7 +159,7 @@ class World:
 
     async def stop(self, role: str) -> None:
         """SIGTERM, or the end of a process whose node failed."""
-        await self._as(role, self.processes[role].node.stop())
+        await self.run_as(role, self.processes[role].node.stop())
 
     async def stop_all(self) -> None:
         for role in reversed(ROLES):
@@ -182,9 +190,10 @@ class World:
 
     # ------------------------------------------------------------------------------ who owns a task
 
-    async def _as(self, role: str, work: Coroutine[Any, Any, None]) -> None:
+    async def run_as(self, owner: str, work: Coroutine[Any, Any, None]) -> None:
+        """As a step of this process, and all that comes of it: it ends with its process."""
         context = contextvars.copy_context()
-        context.run(_owner.set, role)
+        context.run(_owner.set, owner)
         await asyncio.create_task(work, context=context)
 
     def _make_task(
@@ -219,8 +228,9 @@ class _SimListener:
 class Tracer:
     """The Reporter port: events into the trace."""
 
-    def __init__(self, role: str, say: Callable[[str], None]) -> None:
+    def __init__(self, role: str, say: Callable[[str], None], marks: Marks) -> None:
         self._role = role
+        self._marks = marks
         self._say = say
 
     def count(self, name: str, value: float = 1, **labels: str) -> None:
@@ -236,5 +246,6 @@ class Tracer:
         """Not traced."""
 
     def event(self, event: str, **fields: object) -> None:
+        self._marks.add("event", event)
         said = " ".join(f"{key}={value}" for key, value in sorted(fields.items()))
         self._say(f"{self._role}: {event} {said}".rstrip())
