@@ -32,6 +32,8 @@ TRANSACTION_TIMEOUT_MS: Final = 4_000
 # After so many pauses of a day, further ones are of these seconds.
 HASTY_PAUSES: Final = 400
 UNHURRIED_PAUSES_S: Final = (0.1, 0.5)
+# Who reads all that there is hears nothing for so long at the end, seconds.
+SILENT_S: Final = 1.0
 # Between two lives, seconds.
 REBIRTH_S: Final = (0.05, 0.8)
 
@@ -86,8 +88,12 @@ class Day:
         client = self.connect()
         await client.log.settle()
         topics = list(self.plan.partitions)
-        for isolation in ("committed", "uncommitted"):
-            await client.log.read_everything(topics, isolation=isolation)
+        await client.log.read_everything(topics)
+        # Its positions are those of the journal, whose last ones may be no records: it ends where
+        # nothing comes.
+        uncommitted = await client.log.consumer(topics, isolation="uncommitted")
+        while await uncommitted.poll(SILENT_S) is not None:
+            pass
         for group, read in self.groups.items():
             await client.log.stable_offsets(group, read)
         await client.log.close()

@@ -8,9 +8,9 @@
     reason        somebody was refused for that reason                     (`oncelogpb.errors`)
     record        a machine remembers a record of that kind                (`<role>.records`)
     event         a process reported that event                            (what logs are made of)
+    branch        a block of the code ran                                  (`branches`)
 
-`everything` says what marks of a kind there are to be reached. Branches of the code have a
-bookkeeping of their own: `branches`.
+`everything` says what marks of a kind there are to be reached.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from typing import Final, TypeAlias
 
 from oncelog_server.core.failpoints import TABLE
 from oncelogpb import errors
+from tests.simulation import branches
 
 SERVICES: Final = Path(__file__).parents[2] / "services" / "oncelog_server"
 # `reporter.event("lease lost", ...)`, over one line or two.
@@ -51,7 +52,8 @@ def merge(into: Reached, more: Mapping[str, Iterable[str]]) -> None:
 
 @cache
 def everything() -> Mapping[str, frozenset[str]]:
-    """All marks that could be reached, of the kinds of which that is known."""
+    """All marks that could be reached, of the kinds of which that is known. Ask it when everything
+    is imported."""
     from tests.simulation.applications.table import APPLICATIONS
     from tests.simulation.trouble import FAULTS
 
@@ -64,6 +66,7 @@ def everything() -> Mapping[str, frozenset[str]]:
         "reason": frozenset(errors.BY_REASON),
         "record": _written("*/records.py", RECORD),
         "event": _written("**/*.py", EVENT),
+        "branch": branches.everything(),
     }
 
 

@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection, wait
 from types import FrameType
 from typing import Final, NamedTuple
 
+from tests.simulation import branches
 from tests.simulation.marks import Reached, merge
 
 # A run that takes longer is one that never ends, seconds.
@@ -59,15 +60,21 @@ def outcome_of(seed: int, without: Sequence[str] = ()) -> Outcome:
     begun_s = time.process_time()
     transactions, wrong = 0, ""
     reached: Reached = {}
+    branches.REACHED.clear()
+    # Garbage is collected between runs: quicker, and no finalizer runs in the middle of one.
+    gc.disable()
     try:
         # Of a failure it prints the trace: who repeats it sees it.
         with contextlib.redirect_stderr(io.StringIO()), _at_most(RUN_S_MAX):
             told = run_plan(plan_of(seed, without), seed)
-        transactions, reached = told.report.size.transactions, told.reached
+        transactions = told.report.size.transactions
+        reached = {**told.reached, "branch": set(branches.REACHED)}
         if not told.report.clean:
             wrong = str(told.report.violations[0])
     except Exception as error:
         wrong = f"{type(error).__name__}: {error}"
+    finally:
+        gc.enable()
     gc.collect()
     wrong = " ".join(wrong.split())
     return Outcome(seed, wrong, transactions, time.process_time() - begun_s, reached)
