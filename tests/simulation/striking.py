@@ -86,7 +86,7 @@ class Striker:
                 self._world.fall(role, tear)
                 raise Died(fault.value)
             case Fault.PAUSE:
-                self._world.loop.pause(role, self._chance.choice(PAUSES_S))
+                self._world.pause(role, self._chance.choice(PAUSES_S))
             case Fault.REPLY_LOST:
                 raise UnknownOutcome("the reply was lost")
             case Fault.REQUEST_TWICE:

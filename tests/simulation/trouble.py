@@ -105,10 +105,9 @@ class Trouble:
         """SIGSTOP."""
         async with self.taken(1) as roles:
             for role in roles:
-                self.world.say(f"-- {role} is frozen")
-                self.world.loop.stop_owner(role)
+                self.world.freeze(role)
                 await self._while()
-                self.world.loop.resume_owner(role)
+                self.world.thaw(role)
 
     async def lost_files(self) -> None:
         """Files that can be made again are gone when a process starts again."""

@@ -65,6 +65,13 @@ class _Later(asyncio.TimerHandle):
         self._scheduled = False
 
 
+class _Nowhere(list[Any]):
+    """Where the callbacks of the dead wait."""
+
+    def append(self, handle: Any) -> None:
+        """Nobody comes back for it."""
+
+
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Also the Clock port."""
 
@@ -136,6 +143,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def resume_owner(self, owner: str) -> None:
         for handle in self._stopped.pop(owner, ()):
             self._ready.append(handle)
+
+    def drop_owner(self, owner: str) -> None:
+        """Nothing of this owner ever runs again."""
+        self._stopped[owner] = _Nowhere()
 
     def pause(self, owner: str, seconds: float) -> None:
         """Called by `owner` itself, in the middle of a step: the rest of the world goes on for so

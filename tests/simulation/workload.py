@@ -111,6 +111,8 @@ async def _everybody_succeeds(day: Day, tasks: list[asyncio.Task[None]]) -> None
 
 def _note(world: World, unexpected: list[str], context: dict[str, Any]) -> None:
     error = context.get("exception")
+    if world.was_buried(context.get("future") or context.get("task")):
+        return
     world.say(f"loop: {context.get('message')}: {error!r}")
     if error is not None and not isinstance(error, OncelogError | asyncio.CancelledError):
         unexpected.append(repr(error))
