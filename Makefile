@@ -59,6 +59,17 @@ test: check ## All tests: make check, then pytest with real etcd, processes and 
 faults: install ## The whole kill matrix: every failpoint, role and fault, simulated and on real processes; 100,000 producers (about an hour)
 	ONCELOG_FAULTS=all:3 $(BIN)/pytest tests/faults tests/fuzz/test_abuse_processes.py
 
+.PHONY: planted
+planted: install ## All planted bugs, each caught by the tests that are named beside it (make test plants one per promise)
+	ONCELOG_PLANTED=all $(BIN)/pytest tests/planted
+
+# Seeds, and where they begin: other ones with each commit where nothing is said.
+SEEDS ?= 200
+FROM ?=
+.PHONY: sim
+sim: install ## Random days in the simulated world on all cores: make sim SEEDS=1000 [FROM=1]
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(FROM),--from $(FROM))
+
 .PHONY: flights
 flights: install ## The main job: etcd, three services, the flights data set and Spark on this machine
 	PATH="$(BIN):$$PATH" $(BIN)/python -m oncelog_spark.jobs.flights

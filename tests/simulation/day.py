@@ -80,7 +80,8 @@ class Day:
     async def create_topics(self) -> None:
         client = self.connect()
         for name, partitions in self.plan.partitions.items():
-            await client.log.admin.create_topic(name, partitions)
+            configs = self.plan.configs.get(name)
+            await client.log.admin.create_topic(name, partitions, configs=configs)
         await client.log.close()
 
     async def read_everything(self) -> None:

@@ -18,6 +18,8 @@ class Spice:
     # It is aborted, interrupted after a moment.
     abort: float
     interrupt: float
+    # It rests in the middle for longer than its timeout.
+    slow: float
     # Its commit waits until all is visible.
     visible: float
     # A producer has small batches and little room.
@@ -48,8 +50,9 @@ class Plan:
     process_calls: tuple[float, ...]
     # Of every delay of the network.
     slowness: float
-    # By topic.
+    # By topic: partitions, and what is configured otherwise.
     partitions: Mapping[str, int]
+    configs: Mapping[str, Mapping[str, str]]
     settings: tuple[str, ...]
     spice: Spice
     # After healing, who has succeeded rests; else all go on until the last one has.

@@ -55,6 +55,11 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
                 for topic, partitions in APPLICATIONS[name].topics.items()
             },
         },
+        configs={
+            topic: configs
+            for name in applications
+            for topic, configs in APPLICATIONS[name].configs.items()
+        },
         settings=(*_settings(chance), *dict.fromkeys(needed)),
         spice=_spice(chance),
         rests=chance.random() < 0.8,
@@ -67,6 +72,7 @@ def _spice(chance: random.Random) -> Spice:
         flush=chance.choice([0.0, 0.1, 0.5]),
         abort=chance.choice([0.0, 0.1, 0.4]),
         interrupt=chance.choice([0.0, 0.05, 0.3]),
+        slow=chance.choice([0.0, 0.0, 0.03]),
         visible=chance.choice([0.0, 0.5, 1.0]),
         cramped=chance.choice([0.0, 0.0, 0.5, 1.0]),
         tired=chance.choice([0.02, 0.1, 0.3]),

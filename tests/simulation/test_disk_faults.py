@@ -26,6 +26,7 @@ SPICE = Spice(
     flush=0.1,
     abort=0.1,
     interrupt=0.05,
+    slow=0.0,
     visible=0.5,
     cramped=0.0,
     tired=0.05,

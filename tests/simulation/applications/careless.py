@@ -12,6 +12,8 @@ from tests.simulation.applications.transacting import transact
 from tests.simulation.day import Day
 
 NO_PARTITION: Final = 99
+NARROW_BYTES: Final = 2_048
+FILLING_KEY: Final = b"f" * 300
 TWINS: Final = 3
 
 
@@ -44,6 +46,20 @@ async def send_badly(day: Day, log: RecordedLog) -> None:
                 day.history.unknown(op, reason_of(error))
             raise
         day.succeeded("clumsy")
+        await day.pause()
+
+
+async def write_narrow(day: Day, log: RecordedLog) -> None:
+    """Of a topic with small batches its producer need not know: its records fit."""
+    producer = await log.producer(**day.producer_options())
+    while day.goes_on("narrow") and not day.is_tired():
+        for _ in range(2 * NARROW_BYTES // len(FILLING_KEY)):
+            await producer.send("narrow", day.value("n"), key=FILLING_KEY, partition=0)
+        try:
+            await producer.flush()
+        except errors.TooLarge as error:
+            raise AssertionError(f"records that fit were refused: {error}") from error
+        day.succeeded("narrow")
         await day.pause()
 
 

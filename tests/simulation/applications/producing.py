@@ -84,3 +84,16 @@ class Job:
                 return
             self.batch += 1
             await day.pause()
+
+
+async def operate(day: Day, log: RecordedLog) -> None:
+    """Ends transactions of others, now and then."""
+    while day.goes_on("operator") and not day.is_tired():
+        for open_one in await log.admin.inner.transactions(states=["ongoing"]):
+            if day.happens(0.2):
+                try:
+                    await log.admin.inner.abort_transaction(open_one.tx_id)
+                except errors.OncelogError as error:
+                    day.world.say(f"operator: {error.reason} {error.message}")
+        day.succeeded("operator")
+        await day.pause()

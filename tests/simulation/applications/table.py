@@ -29,6 +29,7 @@ class Application(NamedTuple):
     settings: tuple[str, ...] = ()
     # Of its own, with their partitions, beside those that all days have.
     topics: Mapping[str, int] = {}
+    configs: Mapping[str, Mapping[str, str]] = {}
 
 
 def _lives(*lives: Live) -> Callable[[], tuple[Live, ...]]:
@@ -70,6 +71,12 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
         _lives(resting.feed_rarely, resting.follow_quiet), resting.QUIET_SETTINGS, {"quiet": 1}
     ),
     "clumsy": Application(_lives(careless.send_badly)),
+    "narrow": Application(
+        _lives(careless.write_narrow),
+        topics={"narrow": 1},
+        configs={"narrow": {"max.batch.bytes": str(careless.NARROW_BYTES)}},
+    ),
+    "operator": Application(_lives(producing.operate)),
     "twins": Application(_lives(careless.take_turns)),
     "gardener": Application(_garden),
 }

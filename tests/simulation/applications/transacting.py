@@ -13,7 +13,7 @@ from oncelog.checker.recorder import (
     RecordedTransaction,
     RecordedTransactionalProducer,
 )
-from tests.simulation.day import Day
+from tests.simulation.day import TRANSACTION_TIMEOUT_MS, Day
 
 # A key of this size makes a transaction overflow the one-shot limit: begin_next.
 LARGE_KEY: Final = b"k" * 150_000
@@ -46,6 +46,8 @@ async def transact(
             await _fill(day, tx, inputs)
             if early:
                 await tx.flush()
+            if day.happens(day.spice.slow):
+                await asyncio.sleep(TRANSACTION_TIMEOUT_MS / 1000 * 1.5)
             if day.happens(day.spice.abort):
                 raise ChangedMind
     except (ChangedMind, TimeoutError) as error:
