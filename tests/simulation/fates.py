@@ -7,6 +7,7 @@ import random
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
+from oncelogpb import bulk
 from oncelogpb.errors import OncelogError, UnknownOutcome
 
 # How late a request may arrive whose caller was told that nobody knows, seconds.
@@ -44,9 +45,9 @@ class Fates:
         return await go(request)
 
     def _later(self, request: Any, go: Go) -> None:
-        # The caller may change its message for the next attempt.
-        sent = request.SerializeToString() if hasattr(request, "SerializeToString") else request
-        again = type(request).FromString(sent) if isinstance(sent, bytes) else request
+        # As it is now: the caller may change its message for the next attempt.
+        sent = b"".join(bulk.encode(request).chunks)
+        again = bulk.Encoded((sent,), len(sent))
         task = asyncio.get_running_loop().create_task(self._arrive(again, go))
         self._late.add(task)
         task.add_done_callback(self._late.discard)

@@ -12,6 +12,7 @@ from oncelogpb import errors
 from oncelogpb.ids import show_id
 from oncelogpb.records import checksum
 from oncelogpb.v1 import coordinator_pb2 as tx_pb
+from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb
 from tests.simulation.day import TRANSACTION_TIMEOUT_MS
@@ -69,22 +70,42 @@ class Hand:
         return HandTransaction(self, name, reply.tx_id)
 
     async def transact(
-        self, number: int, topic: str, partition: int, value: bytes
+        self,
+        number: int,
+        topic: str,
+        partition: int,
+        value: bytes,
+        step: tuple[str, int] | None = None,
     ) -> tx_pb.TransactReply:
-        """One record, under this request number."""
+        """One record, under this request number. `step`: a group, and the offset of partition 0 of
+        `in` from which it goes on by one."""
         name = self._history.fresh("tx")
         sends = [{"topic": topic, "partition": partition, "values": [value.decode()]}]
-        op = self._history.invoke("transact", tx=name, sends=sends, **self.who)
+        moved = None if step is None else [_step(*step)]
+        op = self._history.invoke("transact", tx=name, sends=sends, offsets=moved, **self.who)
         with telling(self._history, op):
             batch = await self.batch(topic, partition, value)
-            reply: tx_pb.TransactReply = await self._call(
-                "coordinator.transact",
-                tx_pb.TransactRequest(
-                    producer=self.producer, request_number=number, batches=[batch]
-                ),
+            request = tx_pb.TransactRequest(
+                producer=self.producer, request_number=number, batches=[batch]
             )
+            if step is not None:
+                await self._move(request.offsets, *step)
+            reply: tx_pb.TransactReply = await self._call("coordinator.transact", request)
         self._history.ok(op, tx_id=show_id(reply.tx_id))
         return reply
+
+    async def _move(self, offsets: offsets_pb.GroupOffsets, group: str, since: int) -> None:
+        described = await self._protocol.topic("in")
+        offsets.group = group
+        offset = offsets.offsets.add(
+            partition=PartitionKey(described.topic_id, 0).wire(),
+            to_offset=since + 1,
+            view=pb.VIEW_COMMITTED,
+        )
+        if since:
+            offset.from_offset = since
+        else:
+            offset.from_none = True
 
     async def batch(self, topic: str, partition: int, *values: bytes) -> pb.Batch:
         described = await self._protocol.topic(topic)
@@ -154,3 +175,9 @@ class HandTransaction:
         with telling(self._history, op):
             await self._hand._call("coordinator.commit_transaction", request)
         self._history.ok(op, tx_id=show_id(self.tx_id))
+
+
+def _step(group: str, since: int) -> dict[str, Any]:
+    """As a history has it."""
+    place = {"topic": "in", "partition": 0}
+    return {"group": group, **place, "from": since or "none", "to": since + 1}

@@ -64,6 +64,7 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
     "uncommitted reader": Application(_lives(consuming.read_uncommitted)),
     "questioner": Application(_lives(consuming.ask)),
     "late writer": Application(_lives(wire.write_late)),
+    "volley": Application(_lives(wire.volley)),
     "repeater": Application(_lives(wire.repeat_numbers)),
     "sleeper": Application(_lives(resting.sleep_transactional), resting.SLEEPER_SETTINGS),
     "plain sleeper": Application(_lives(resting.sleep_plain), resting.SLEEPER_SETTINGS),

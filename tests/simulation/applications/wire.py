@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 from oncelog.checker.recorder import RecordedLog
 from oncelogpb import errors
 from tests.simulation.applications.hand import Hand, HandTransaction
 from tests.simulation.day import Day
+
+# One-shots in flight at most.
+SHOTS_MAX: Final = 6
 
 
 async def write_late(day: Day, log: RecordedLog) -> None:
@@ -59,4 +63,31 @@ async def repeat_numbers(day: Day, log: RecordedLog) -> None:
                     f"{again.tx_id:x} (the first is {first.tx_id:x})"
                 )
         day.succeeded("repeater")
+        await day.pause()
+
+
+async def volley(day: Day, log: RecordedLog) -> None:
+    """Several one-shots in flight, the first of them with offsets: they are decided in the order in
+    which they were asked for (I10)."""
+    name = day.history.fresh("volley")
+    hand = Hand(log, name)
+    await hand.register()
+    group = day.group(name, "in")
+    number = since = 0
+    while day.goes_on("volley") and not day.is_tired():
+        topic = day.random.choice(["out", "side"])
+        partition = day.partition(topic)
+        shots = []
+        for shot in range(day.random.randint(2, SHOTS_MAX)):
+            number += 1
+            step = (group, since) if shot == 0 and day.happens(0.7) else None
+            since += step is not None
+            work = hand.transact(number, topic, partition, day.value("v"), step)
+            shots.append(asyncio.create_task(work))
+        told = await asyncio.gather(*shots, return_exceptions=True)
+        for error in told:
+            if isinstance(error, BaseException):
+                # A number is missing, or nobody knows: this producer ends here.
+                raise error
+        day.succeeded("volley")
         await day.pause()
