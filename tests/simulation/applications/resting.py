@@ -4,11 +4,13 @@ nothing: they live on (I21, I31)."""
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 from typing import Final
 
 from oncelog.checker.recorder import RecordedLog
+from oncelog.options import ConsumerOptions
 from oncelogpb import errors
-from tests.simulation.applications.consuming import PENDING_MS, enrich_once
+from tests.simulation.applications.consuming import PENDING_MS, POLL_S
 from tests.simulation.applications.producing import FATAL
 from tests.simulation.applications.transacting import transact
 from tests.simulation.day import Day
@@ -17,9 +19,12 @@ from tests.simulation.day import Day
 # forgotten later than the last repetition of a batch can arrive.
 UNNAMED_MS: Final = 5_000
 PLAIN_MS: Final = 10_000
-GROUPS_MS: Final = 5_000
 REST_S: Final = 6.5
 LONG_REST_S: Final = 11.0
+# A group is forgotten later than the longest trouble ends, in which no sign of life arrives.
+GROUPS_MS: Final = 20_000
+QUIET_S: Final = 25.0
+SIGN_OF_LIFE_MS: Final = 1_000
 
 SLEEPER_SETTINGS: Final = (
     f"coordinator.unnamed_producer_retention_ms={UNNAMED_MS}",
@@ -57,14 +62,33 @@ async def feed_rarely(day: Day, log: RecordedLog) -> None:
     while not day.stopping:
         await producer.send("quiet", day.value("q"), partition=0)
         await producer.flush()
-        await asyncio.sleep(REST_S)
+        await asyncio.sleep(QUIET_S)
 
 
 async def follow_quiet(day: Day, log: RecordedLog) -> None:
     """Lives on while its topic is quiet: its group must not forget it meanwhile."""
     producer = await log.transactional_producer(**day.transactional_options())
     consumer = await log.consumer(
-        ["quiet"], group=day.group("quiet", "quiet"), pending_timeout_ms=PENDING_MS
+        ["quiet"],
+        group=day.group("quiet", "quiet"),
+        pending_timeout_ms=PENDING_MS,
+        **_signs(),
     )
     while day.goes_on("quiet"):
-        await enrich_once(day, "quiet", producer, consumer)
+        batch = await consumer.poll(POLL_S)
+        if batch is None:
+            continue
+        try:
+            if await transact(day, "quiet", producer, consumer, list(batch)):
+                # That it came after the silence is enough.
+                day.succeeded("quiet")
+        except FATAL:
+            raise
+        except errors.OncelogError as error:
+            day.world.say(f"quiet: {error.reason} {error.message}")
+
+
+def _signs() -> dict[str, int]:
+    """Of life, as often as this cluster's retention wants them."""
+    known = {field.name for field in dataclasses.fields(ConsumerOptions)}
+    return {"sign_of_life_ms": SIGN_OF_LIFE_MS} if "sign_of_life_ms" in known else {}
