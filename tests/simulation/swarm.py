@@ -33,7 +33,7 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         raise ValueError(f"no application or fault is called {sorted(unknown)[0]!r}")
     chance = random.Random(f"plan {seed}")
     known = sorted(APPLICATIONS.keys() - {*ALWAYS, *without})
-    applications = [*ALWAYS, *_some(chance, known, APPLICATIONS_AT_ONCE)]
+    applications = [*ALWAYS, *_compatible(_some(chance, known, APPLICATIONS_AT_ONCE))]
     faults = _faults(chance, sorted(FAULTS.keys() - set(without)))
     needed = [line for name in applications for line in APPLICATIONS[name].settings]
     return Plan(
@@ -64,6 +64,12 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         spice=_spice(chance),
         rests=chance.random() < 0.8,
     )
+
+
+def _compatible(names: Sequence[str]) -> list[str]:
+    """Without those that another one does not want beside it."""
+    unwanted = {other for name in names for other in APPLICATIONS[name].not_beside}
+    return [name for name in names if name not in unwanted]
 
 
 def _spice(chance: random.Random) -> Spice:

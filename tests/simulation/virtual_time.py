@@ -158,7 +158,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.stop_owner(owner)
         # A timer of its own, so that the loop finds no deadlock.
         self.call_at(end_s, _nothing, context=contextvars.Context())
-        while self.now_s < end_s:
+        # Where the run ends meanwhile, nobody is left to wait for.
+        while self.now_s < end_s and not self._stopping:
             self._run_once()
         self.resume_owner(owner)
         if task is not None:

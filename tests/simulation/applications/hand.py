@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from oncelog._core.routing import PartitionKey
 from oncelog.checker.recorder import RecordedLog
-from oncelog.checker.telling import telling
+from oncelog.checker.telling import raised, telling
 from oncelogpb import errors
 from oncelogpb.ids import show_id
 from oncelogpb.records import checksum
@@ -143,17 +143,28 @@ class HandTransaction:
             partition=partition,
             values=[value.decode() for value in values],
         )
-        with telling(self._history, op):
-            batch = await self._hand.batch(topic, partition, *values)
-            batch.base_sequence = self.counts.get(place, 0)
-            request = log_pb.ProduceRequest(
-                tx_id=self.tx_id, producer=self._hand.producer, batches=[batch]
-            )
-            reply = await self._hand._call("partition_leader.produce", request)
-            if reply.results[0].HasField("error"):
-                raise errors.from_status(reply.results[0].error)
+        try:
+            await self._produce(topic, partition, *values)
+        except (errors.TransactionEnded, errors.ProducerFenced) as error:
+            # Of a sending that was repeated: what the first one left stands in the journal, and no
+            # committed read shows it.
+            self._history.unknown(op, error.reason)
+            raise
+        except BaseException as error:
+            raised(self._history, op, error)
+            raise
         self._history.ok(op)
         self.counts[place] = self.counts.get(place, 0) + len(values)
+
+    async def _produce(self, topic: str, partition: int, *values: bytes) -> None:
+        batch = await self._hand.batch(topic, partition, *values)
+        batch.base_sequence = self.counts.get((topic, partition), 0)
+        request = log_pb.ProduceRequest(
+            tx_id=self.tx_id, producer=self._hand.producer, batches=[batch]
+        )
+        reply = await self._hand._call("partition_leader.produce", request)
+        if reply.results[0].HasField("error"):
+            raise errors.from_status(reply.results[0].error)
 
     async def commit(self) -> None:
         """What was produced so far."""

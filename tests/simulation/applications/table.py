@@ -30,6 +30,8 @@ class Application(NamedTuple):
     # Of its own, with their partitions, beside those that all days have.
     topics: Mapping[str, int] = {}
     configs: Mapping[str, Mapping[str, str]] = {}
+    # Applications that are not in the same day.
+    not_beside: frozenset[str] = frozenset()
 
 
 def _lives(*lives: Live) -> Callable[[], tuple[Live, ...]]:
@@ -69,7 +71,13 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
     "sleeper": Application(_lives(resting.sleep_transactional), resting.SLEEPER_SETTINGS),
     "plain sleeper": Application(_lives(resting.sleep_plain), resting.SLEEPER_SETTINGS),
     "quiet": Application(
-        _lives(resting.feed_rarely, resting.follow_quiet), resting.QUIET_SETTINGS, {"quiet": 1}
+        _lives(resting.feed_rarely, resting.follow_quiet),
+        settings=resting.QUIET_SETTINGS,
+        topics={"quiet": 1},
+        # Their groups are nobody's between two lives, and may be forgotten.
+        not_beside=frozenset(
+            {"enricher", "unnamed enricher", "hopper", "listener", "questioner", "volley"}
+        ),
     ),
     "clumsy": Application(_lives(careless.send_badly)),
     "narrow": Application(
