@@ -34,6 +34,8 @@ HASTY_PAUSES: Final = 400
 UNHURRIED_PAUSES_S: Final = (0.1, 0.5)
 # Who reads all that there is hears nothing for so long at the end, seconds.
 SILENT_S: Final = 1.0
+# Those whose group is forgotten where they rest.
+RESTLESS: Final = frozenset({"quiet"})
 # Between two lives, seconds.
 REBIRTH_S: Final = (0.05, 0.8)
 
@@ -183,7 +185,8 @@ class Day:
 
     def goes_on(self, name: str) -> bool:
         """False when the day ends, or after healing, where this application may rest."""
-        return not self.stopping and not (self.plan.rests and self.healed and self.is_well(name))
+        may_rest = self.plan.rests and self.healed and name not in RESTLESS
+        return not self.stopping and not (may_rest and self.is_well(name))
 
     def is_well(self, name: str) -> bool:
         return self.successes[name] >= SUCCESSES_AFTER_HEALING

@@ -58,11 +58,13 @@ async def sleep_plain(day: Day, log: RecordedLog) -> None:
 
 
 async def feed_rarely(day: Day, log: RecordedLog) -> None:
-    producer = await log.producer()
+    producer = await log.producer(**day.producer_options())
     while not day.stopping:
         await producer.send("quiet", day.value("q"), partition=0)
         await producer.flush()
-        await asyncio.sleep(QUIET_S)
+        silent_until_s = day.world.loop.time() + QUIET_S
+        while day.world.loop.time() < silent_until_s and not day.stopping:
+            await asyncio.sleep(POLL_S)
 
 
 async def follow_quiet(day: Day, log: RecordedLog) -> None:
