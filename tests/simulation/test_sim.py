@@ -43,17 +43,20 @@ def test_a_seed_that_fails_is_told_with_the_command_that_repeats_it(
 
 
 def test_what_no_seed_reached_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     monkeypatch.setattr(workload, "run_plan", _run_plan)
-    status = sim.main(["--seeds", "1", "--from", "1", "--without", "slots"])
+    file = tmp_path / "never"
+    status = sim.main(["--seeds", "1", "--from", "1", "--without", "slots", "--never", str(file)])
     said = capsys.readouterr().out
     assert status == 0
     assert "runs a minute" in said
-    assert "application: " in said
-    (faults,) = (line for line in said.splitlines() if line.startswith("fault: "))
-    assert "; never " in faults
-    assert "slots" in faults.partition("; never ")[2]
+    assert "fault: " in said
+    assert "application: 0 of " in said
+    never = file.read_text().splitlines()
+    assert "fault slots" in never
+    assert "application feeder" in never
+    assert "reason PRODUCER_FENCED" in never
 
 
 def test_an_unknown_name_is_refused(capsys: pytest.CaptureFixture[str]) -> None:

@@ -365,7 +365,11 @@ BUGS: Final = (
             ),
             Edit(
                 "oncelog_server.partition_leader.producing:Producing._submit",
-                "            replica.require_room()\n"
+                "            replica.require_room()\n",
+                "",
+            ),
+            Edit(
+                "oncelog_server.partition_leader.producing:Producing._submit",
                 "            reply = replica.submit(Produce(tuple(item.frame for item in judged)))",
                 "            reply = replica.submit(Produce(tuple(item.frame for item in "
                 "judged)))\n"
