@@ -52,8 +52,12 @@ check: install drift ## Formatting, lint, types, import contracts, style, deploy
 	$(BIN)/pytest -rs tests/tidy
 
 .PHONY: test
-test: check ## All tests: make check, then pytest with real etcd, processes and Spark
-	$(BIN)/pytest
+test: check etcd ## All tests: make check, then pytest in lanes beside each other, with real etcd, processes and Spark
+	$(BIN)/python -m tests.lanes
+
+.PHONY: etcd
+etcd: install ## A real etcd: from PATH, or built once with Go into the cache
+	@$(BIN)/python -c 'from oncelog_server.runtime.etcd.embedded import find_or_build; print("etcd:", find_or_build(print))'
 
 .PHONY: faults
 faults: install ## The whole kill matrix: every failpoint, role and fault, simulated and on real processes; 100,000 producers (about an hour)
