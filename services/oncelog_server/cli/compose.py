@@ -19,7 +19,7 @@ from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.role import CoordinatorRole
 from oncelog_server.core.ports import AccessStore, EtcdUnavailable, Reporter
 from oncelog_server.core.role import Role
-from oncelog_server.core.roles import ROLES
+from oncelog_server.core.roles import PORTS, ROLES
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.role import OffsetManagerRole
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
@@ -36,7 +36,7 @@ from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.failpoint_actions import VARIABLE, arm_from_environment
 from oncelog_server.runtime.node import ClusterHandler, Node, NodeLimits, Outside
-from oncelog_server.runtime.node_config import MIB, PORTS, NodeConfig, split_address
+from oncelog_server.runtime.node_config import MIB, NodeConfig, split_address
 from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.observe.metrics import Metrics
 from oncelog_server.runtime.pointed import pointed

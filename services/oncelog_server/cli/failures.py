@@ -10,22 +10,21 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.markup import escape
 
 from oncelog_server.cli.output import error_console
-from oncelogpb import errors
+
+# A command's help needs nothing of them.
+if TYPE_CHECKING:
+    from oncelogpb import errors
 
 REFUSED: Final = 1
 UNREACHABLE: Final = 3
 ETCD_REFUSED: Final = 4
 
-_UNREACHABLE_REASONS: Final = frozenset(
-    kind.reason
-    for kind in (errors.Unavailable, errors.NotLeader, errors.Loading, errors.UnknownOutcome)
-)
+_UNREACHABLE_REASONS: Final = frozenset({"UNAVAILABLE", "NOT_LEADER", "LOADING", "UNKNOWN_OUTCOME"})
 
 # By reason; `_general_advice` answers for the rest.
 ADVICE: Final[dict[str, str]] = {
@@ -71,6 +70,8 @@ class Refused(click.ClickException):
         if self.as_json:
             click.echo(json.dumps({"error": describe(self.error)}), err=True)
             return
+        from rich.markup import escape
+
         console = error_console()
         console.print(
             f"[bold red]{self.error.reason}[/] {escape(self.error.message)}", highlight=False
@@ -86,6 +87,8 @@ class CommandFailed(click.ClickException):
     exit_code = REFUSED
 
     def show(self, file: Any = None) -> None:
+        from rich.markup import escape
+
         error_console().print(f"[bold red]failed[/] {escape(self.message)}", highlight=False)
 
 

@@ -10,12 +10,13 @@ import json
 import sys
 from collections.abc import Iterable, Sequence
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+
+# Rich is imported where it is used: a command's help needs nothing of it.
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Width of tables that go into a pipe: wide enough never to fold a cell.
 PIPE_WIDTH: Final = 400
@@ -23,11 +24,15 @@ PIPE_WIDTH: Final = 400
 
 def console() -> Console:
     """Where people read. Made per use, so that a redirected stdout is found."""
+    from rich.console import Console
+
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
 
 
 def error_console() -> Console:
     """Where people read what went wrong, and progress."""
+    from rich.console import Console
+
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
@@ -38,6 +43,9 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
     """A table, or what `empty` says. Numbers stand right."""
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     shown = [list(row) for row in rows]
     for index, name in enumerate(columns):
@@ -53,6 +61,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """`name: value` lines, aligned."""
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")

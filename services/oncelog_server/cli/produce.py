@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from typing import IO, Any, Final, Protocol
 
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import error_console, print_json
@@ -150,6 +149,8 @@ def split_line(line: bytes, separator: bytes | None, *, number: int) -> tuple[by
 @contextmanager
 def _progress(source: IO[bytes]) -> Iterator[Any]:
     """A bar on long input, where people look; gives what to call with bytes done."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = error_console()
     bar = Progress(
         TextColumn("producing"),

@@ -9,18 +9,20 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
-import oncelog
-from oncelog.options import Tls
-from oncelog.protocol import Protocol
-from oncelog_server.cli import output
+from oncelog_server.cli import interrupts, output
 from oncelog_server.cli.failures import Refused
-from oncelog_server.cli.folder import DEFAULT_FOLDER, running_bootstrap
-from oncelogpb.errors import OncelogError
-from oncelogpb.v1 import partition_leader_pb2
+from oncelog_server.cli.running import DEFAULT_FOLDER, running_bootstrap
+
+# The client takes half a second to import: who asks for help does not wait for it.
+if TYPE_CHECKING:
+    import oncelog
+    from oncelog.options import Tls
+    from oncelog.protocol import Protocol
+    from oncelogpb.v1 import partition_leader_pb2
 
 DEFAULT_BOOTSTRAP: Final = "localhost:7400,localhost:7401,localhost:7402"
 DEFAULT_TIMEOUT_SECONDS: Final = 15.0
@@ -44,7 +46,7 @@ class Session:
     @property
     def protocol(self) -> Protocol:
         if self._protocol is None:
-            self._protocol = Protocol(self.bootstrap, timeout_ms=self.timeout_ms, tls=self.tls)
+            self._protocol = open_protocol(self.bootstrap, timeout_ms=self.timeout_ms, tls=self.tls)
         return self._protocol
 
     def call(self, method: str, request: Any) -> Any:
@@ -53,6 +55,8 @@ class Session:
 
     def topic(self, name: str) -> partition_leader_pb2.TopicDescription:
         """As the cluster says now. Raises UnknownTopic."""
+        from oncelogpb.v1 import partition_leader_pb2
+
         request = partition_leader_pb2.DescribeTopicsRequest(names=[name])
         described: partition_leader_pb2.DescribeTopicsReply = self.call(
             "partition_leader.describe_topics", request
@@ -61,6 +65,8 @@ class Session:
 
     def topic_names(self) -> Mapping[bytes, str]:
         """Names by topic id, control topics included."""
+        from oncelogpb.v1 import partition_leader_pb2
+
         request = partition_leader_pb2.ListTopicsRequest(internal=True)
         listed: partition_leader_pb2.ListTopicsReply = self.call(
             "partition_leader.list_topics", request
@@ -69,6 +75,9 @@ class Session:
 
     def connect(self) -> oncelog.Log:
         """The client that users have."""
+        with interrupts.importing():
+            import oncelog
+
         return oncelog.connect(self.bootstrap, timeout_ms=self.timeout_ms, tls=self.tls)
 
     def say(self, text: str) -> None:
@@ -79,6 +88,13 @@ class Session:
     def close(self) -> None:
         if self._protocol is not None:
             self._protocol.close()
+
+
+def open_protocol(bootstrap: str, *, timeout_ms: int, tls: Tls | None) -> Protocol:
+    """A connection for calls one at a time. Raises InvalidArgument."""
+    with interrupts.importing():
+        from oncelog.protocol import Protocol
+    return Protocol(bootstrap, timeout_ms=timeout_ms, tls=tls)
 
 
 def connected(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
@@ -123,6 +139,8 @@ def connected(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
             tls=_tls(tls_ca, tls_cert, tls_key),
             as_json=as_json,
         )
+        with interrupts.importing():
+            from oncelogpb.errors import OncelogError
         try:
             return command(session, *args, **kwargs)
         except OncelogError as error:
@@ -152,4 +170,6 @@ def _tls(ca: str | None, certificate: str | None, key: str | None) -> Tls | None
         return None
     if (certificate is None) != (key is None):
         raise click.UsageError("--tls-cert and --tls-key go together.")
+    with interrupts.importing():
+        from oncelog.options import Tls
     return Tls(ca_file=ca, certificate_file=certificate, key_file=key)

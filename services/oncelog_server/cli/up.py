@@ -14,34 +14,27 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from oncelog.protocol import Protocol
+from oncelog_server.cli import interrupts
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.failures import ETCD_REFUSED, CommandFailed
-from oncelog_server.cli.folder import (
-    DEFAULT_FOLDER,
-    ONE_PROCESS,
-    Folder,
-    Layout,
-    Ports,
-)
+from oncelog_server.cli.folder import ONE_PROCESS, Folder, Layout, Ports
 from oncelog_server.cli.output import error_console, print_json
 from oncelog_server.cli.processes import Service, show_exit
-from oncelog_server.cli.session import json_option
+from oncelog_server.cli.running import DEFAULT_FOLDER
+from oncelog_server.cli.session import json_option, open_protocol
 from oncelog_server.core.ids import CONTROL_PARTITIONS, partition_of_name
-from oncelog_server.runtime.etcd.embedded import (
-    EmbeddedEtcd,
-    EtcdFailed,
-    EtcdNotFound,
-    find_or_build,
-)
+from oncelog_server.core.roles import PORTS
 from oncelog_server.runtime.loopback_ports import HOST, is_free
-from oncelog_server.runtime.node_config import PORTS
-from oncelogpb.errors import OncelogError
-from oncelogpb.v1 import cluster_pb2 as pb
+
+# Its help needs nothing of them.
+if TYPE_CHECKING:
+    from oncelog.protocol import Protocol
+    from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd
+    from oncelogpb.v1 import cluster_pb2 as pb
 
 READY_TIMEOUT_SECONDS: Final = 60.0
 LOOK_EVERY_SECONDS: Final = 0.2
@@ -156,6 +149,13 @@ def _ports(kept: Layout | None, ports_from: int | None, *, free_ports: bool) -> 
 
 
 def _start_etcd(folder: Folder, stack: ExitStack, say: _Said, *, allow_old: bool) -> EmbeddedEtcd:
+    with interrupts.importing():
+        from oncelog_server.runtime.etcd.embedded import (
+            EmbeddedEtcd,
+            EtcdFailed,
+            EtcdNotFound,
+            find_or_build,
+        )
     try:
         binary = find_or_build(say.progress, allow_old=allow_old)
         etcd = EmbeddedEtcd(folder.path / "etcd", binary)
@@ -172,11 +172,11 @@ def _recover(
 ) -> None:
     """Raises CommandFailed."""
     # Imported here: other runs need nothing of it.
-    from oncelog_server.cli import recover
+    from oncelog_server.cli import recovering
     from oncelog_server.runtime.cluster_recovery.perform import Loss, Replace
     from oncelog_server.runtime.etcd.client import EtcdClient
 
-    recovered = recover.run(
+    recovered = recovering.run(
         [path for process in layout.processes if (path := folder.data_of(process)).is_dir()],
         lambda: EtcdClient([etcd.endpoint]),
         Replace.WHAT_IS_REFUSED,
@@ -207,7 +207,8 @@ def _wait_ready(
     """One line per service as it becomes ready. False where it was stopped meanwhile."""
     give_up = time.monotonic() + READY_TIMEOUT_SECONDS
     waiting = list(services)
-    with Protocol(",".join(service.address for service in services)) as protocol:
+    bootstrap = ",".join(service.address for service in services)
+    with open_protocol(bootstrap, timeout_ms=METADATA_TIMEOUT_MS, tls=None) as protocol:
         while not stop():
             _require_alive(services, etcd)
             ready, missing = _ready_addresses(protocol)
@@ -224,6 +225,9 @@ def _wait_ready(
 
 def _ready_addresses(protocol: Protocol) -> tuple[set[str], str]:
     """Addresses of the processes that etcd shows, and what has no leader yet ("": all have)."""
+    from oncelogpb.errors import OncelogError
+    from oncelogpb.v1 import cluster_pb2 as pb
+
     groups = _group_per_partition()
     request = pb.GetMetadataRequest(
         journal_partitions=range(CONTROL_PARTITIONS), consumer_groups=groups

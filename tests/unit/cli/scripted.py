@@ -89,7 +89,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., Result]
             cluster.bootstraps.append(bootstrap)
             return _Connected(cluster)
 
-        monkeypatch.setattr(session, "Protocol", protocol)
+        monkeypatch.setattr(session, "open_protocol", protocol)
         return CliRunner().invoke(oncelog, line.split(), input=io.BytesIO(stdin or b""))
 
     return command

@@ -9,8 +9,9 @@ import pytest
 
 from oncelog_server.cli import up
 from oncelog_server.cli.failures import CommandFailed
-from oncelog_server.cli.folder import ONE_PROCESS, Folder, Layout, Ports, running_bootstrap
+from oncelog_server.cli.folder import ONE_PROCESS, Folder, Layout, Ports
 from oncelog_server.cli.processes import Service, show_exit
+from oncelog_server.cli.running import running_bootstrap
 from oncelog_server.cli.settings import ServeSettings
 from oncelog_server.core.ids import partition_of_name
 from oncelog_server.core.roles import ROLES
