@@ -48,6 +48,9 @@ COMMANDS: Final = {
         "Limit what identities may do in a second, of each process that they call.",
     ),
     "cluster": Listed(f"{_ROOM}.cluster", "cluster", "Look at the cluster, and repair it."),
+    "profile": Listed(
+        f"{_ROOM}.profile", "profile", "Keep addresses and certificates of clusters under names."
+    ),
     "check": Listed(
         f"{_ROOM}.check", "check", "Check what clients were told against the promises I1 to I24."
     ),

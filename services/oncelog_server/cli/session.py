@@ -1,21 +1,18 @@
-"""What every command that talks to a cluster has: where it is, how long to wait, how to print.
-
-The cluster is named by --bootstrap, else ONCELOG_BOOTSTRAP, else by the `oncelog up` that runs over
-./.oncelog, else it is on this machine's usual ports.
+"""What every command that talks to a cluster has: where it is (`connection`), how long to wait, how
+to print.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
 from oncelog_server.cli import interrupts, output
+from oncelog_server.cli.connection import Connection, connection_options
 from oncelog_server.cli.failures import Refused
-from oncelog_server.cli.running import DEFAULT_FOLDER, running_bootstrap
 
 # The client takes half a second to import: who asks for help does not wait for it.
 if TYPE_CHECKING:
@@ -24,9 +21,6 @@ if TYPE_CHECKING:
     from oncelog.protocol import Protocol
     from oncelogpb.v1 import partition_leader_pb2
 
-DEFAULT_BOOTSTRAP: Final = "localhost:7400,localhost:7401,localhost:7402"
-DEFAULT_TIMEOUT_SECONDS: Final = 15.0
-
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -34,13 +28,11 @@ R = TypeVar("R")
 class Session:
     """One command's connection, made at its first use."""
 
-    def __init__(
-        self, *, bootstrap: str | None, timeout_ms: int, tls: Tls | None, as_json: bool
-    ) -> None:
+    def __init__(self, connection: Connection, *, as_json: bool) -> None:
         self.as_json = as_json
-        self.timeout_ms = timeout_ms
-        self.bootstrap = bootstrap or running_bootstrap(Path(DEFAULT_FOLDER)) or DEFAULT_BOOTSTRAP
-        self.tls = tls
+        self.timeout_ms = connection.timeout_ms
+        self.bootstrap = connection.bootstrap
+        self.tls = connection.tls
         self._protocol: Protocol | None = None
 
     @property
@@ -97,48 +89,28 @@ def open_protocol(bootstrap: str, *, timeout_ms: int, tls: Tls | None) -> Protoc
     return Protocol(bootstrap, timeout_ms=timeout_ms, tls=tls)
 
 
+def require_bootstrap(bootstrap: str) -> None:
+    """Raises UsageError where it is no list of addresses."""
+    with interrupts.importing():
+        from oncelog._core.routing import parse_bootstrap
+        from oncelogpb.errors import InvalidArgument
+    try:
+        parse_bootstrap(bootstrap)
+    except InvalidArgument as error:
+        raise click.UsageError(str(error)) from None
+
+
 def connected(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
-    """Gives a command the options below, and a Session as its first argument."""
+    """Gives a command the flags of `connection` and --json, and a Session as its first argument."""
 
     @_json_option
-    @click.option(
-        "--bootstrap",
-        metavar="HOST:PORT,...",
-        envvar="ONCELOG_BOOTSTRAP",
-        help="Any processes of the cluster. Default: the `oncelog up` over ./.oncelog, else "
-        f"{DEFAULT_BOOTSTRAP}.",
-    )
-    @click.option(
-        "--timeout",
-        "timeout_seconds",
-        type=click.FloatRange(0.1, 600),
-        default=DEFAULT_TIMEOUT_SECONDS,
-        show_default=True,
-        help="How long each call may take, seconds.",
-    )
-    @click.option("--tls-ca", type=click.Path(exists=True), help="PEM file of the authority.")
-    @click.option("--tls-cert", type=click.Path(exists=True), help="PEM file of your certificate.")
-    @click.option("--tls-key", type=click.Path(exists=True), help="PEM file of its key.")
+    @connection_options
     @functools.wraps(command)
-    def wrapped(
-        bootstrap: str | None,
-        timeout_seconds: float,
-        tls_ca: str | None,
-        tls_cert: str | None,
-        tls_key: str | None,
-        as_json: bool,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> R:
+    def wrapped(connection: Connection, as_json: bool, *args: P.args, **kwargs: P.kwargs) -> R:
         for name, value in kwargs.items():
             if isinstance(value, str) and name != "key_separator":
                 _require_text(name, value)
-        session = Session(
-            bootstrap=bootstrap,
-            timeout_ms=int(timeout_seconds * 1000),
-            tls=_tls(tls_ca, tls_cert, tls_key),
-            as_json=as_json,
-        )
+        session = Session(connection, as_json=as_json)
         with interrupts.importing():
             from oncelogpb.errors import OncelogError
         try:
@@ -148,7 +120,7 @@ def connected(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
         finally:
             session.close()
 
-    return wrapped  # type: ignore[return-value]
+    return wrapped
 
 
 _json_option: Final = click.option(
@@ -163,13 +135,3 @@ def _require_text(name: str, value: str) -> None:
     except UnicodeEncodeError:
         shown = value.encode(errors="backslashreplace").decode()
         raise click.UsageError(f"{name.replace('_', ' ')} '{shown}' is not UTF-8") from None
-
-
-def _tls(ca: str | None, certificate: str | None, key: str | None) -> Tls | None:
-    if ca is None and certificate is None and key is None:
-        return None
-    if (certificate is None) != (key is None):
-        raise click.UsageError("--tls-cert and --tls-key go together.")
-    with interrupts.importing():
-        from oncelog.options import Tls
-    return Tls(ca_file=ca, certificate_file=certificate, key_file=key)

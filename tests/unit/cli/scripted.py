@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -82,7 +83,10 @@ def partition(number: int) -> types_pb2.Partition:
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., Result]:
     """`run(cluster, "topic list --json")` in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ONCELOG_BOOTSTRAP", raising=False)
+    for name in [name for name in os.environ if name.startswith("ONCELOG_")]:
+        monkeypatch.delenv(name)
+    # Not the file of whoever runs the tests.
+    monkeypatch.setenv("ONCELOG_CONFIG", str(tmp_path / "config.toml"))
 
     def command(cluster: Cluster, line: str, stdin: bytes | None = None) -> Result:
         def protocol(bootstrap: str, **options: Any) -> Any:
