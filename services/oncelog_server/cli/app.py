@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import importlib
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import click
 
 from oncelog_server import __version__
 from oncelog_server.cli import interrupts
 from oncelog_server.cli.examples import examples
+
+if TYPE_CHECKING:
+    from click.shell_completion import CompletionItem
 
 
 class Listed(NamedTuple):
@@ -51,6 +54,11 @@ COMMANDS: Final = {
     "profile": Listed(
         f"{_ROOM}.profile", "profile", "Keep addresses and certificates of clusters under names."
     ),
+    "completion": Listed(
+        f"{_ROOM}.completion",
+        "completion",
+        "Have the shell complete commands, options, topics and groups.",
+    ),
     "check": Listed(
         f"{_ROOM}.check", "check", "Check what clients were told against the promises I1 to I24."
     ),
@@ -73,6 +81,17 @@ class LazyGroup(click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(COMMANDS)
+
+    def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
+        """From the table, too."""
+        from click.shell_completion import CompletionItem
+
+        found = [
+            CompletionItem(name, help=listed.short)
+            for name, listed in COMMANDS.items()
+            if name.startswith(incomplete)
+        ]
+        return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         if cmd_name not in COMMANDS:

@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_fields, print_json, print_table
 from oncelog_server.cli.places import PLACE, Place
@@ -114,7 +115,7 @@ def config(session: Session, address: str | None, changed: bool, verbose: bool) 
     name="unclean-elect",
     epilog=examples("oncelog cluster unclean-elect payments/0 --accept-loss"),
 )
-@click.argument("place", type=PLACE, metavar="TOPIC/PARTITION")
+@click.argument("place", type=PLACE, metavar="TOPIC/PARTITION", shell_complete=names.places)
 @click.option("--node", "node_id", help="The replica's node. Default: the only replica.")
 @click.option("--accept-loss", is_flag=True, help="Acknowledged records may be lost.")
 @connected

@@ -15,6 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.offsets import EARLIEST, LATEST, resolve_positions
 from oncelog_server.cli.session import Session, connected
@@ -113,8 +114,12 @@ class Reader:
         "oncelog consume payments --isolation raw --partition 0 --from 1500 --json",
     )
 )
-@click.argument("topic")
-@click.option("--group", help="Start where this group stands; commit its positions.")
+@click.argument("topic", shell_complete=names.topics)
+@click.option(
+    "--group",
+    shell_complete=names.groups,
+    help="Start where this group stands; commit its positions.",
+)
 @click.option(
     "--from",
     "start",

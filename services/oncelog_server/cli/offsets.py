@@ -7,6 +7,7 @@ from typing import Any, Final, NamedTuple
 
 import click
 
+from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_json, print_table, show_time
 from oncelog_server.cli.places import Place
@@ -95,7 +96,7 @@ def list_(session: Session, prefix: str) -> None:
 
 
 @offsets.command(epilog=examples("oncelog offsets show enricher", "oncelog offsets show g --json"))
-@click.argument("group")
+@click.argument("group", shell_complete=names.groups)
 @connected
 def show(session: Session, group: str) -> None:
     """Show a group's offsets, its lag, and what transactions hold."""
@@ -137,7 +138,7 @@ def show(session: Session, group: str) -> None:
         "oncelog offsets set enricher payments/0=120 payments/1=98",
     ),
 )
-@click.argument("group")
+@click.argument("group", shell_complete=names.groups)
 @click.argument(
     "targets", nargs=-1, required=True, type=TargetType(), metavar="TOPIC[/PARTITION]=OFFSET..."
 )
@@ -169,7 +170,7 @@ def set_(session: Session, group: str, targets: tuple[Target, ...]) -> None:
 
 
 @offsets.command(epilog=examples("oncelog offsets delete enricher --yes"))
-@click.argument("group")
+@click.argument("group", shell_complete=names.groups)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
 def delete(session: Session, group: str, yes: bool) -> None:

@@ -9,6 +9,7 @@ from typing import IO, Any, Final, Protocol
 
 import click
 
+from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import error_console, print_json
 from oncelog_server.cli.session import Session, connected
@@ -52,7 +53,7 @@ class Plain(Sender, Protocol):
         "oncelog produce payments --file day.txt --transactional --name loader",
     )
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=names.topics)
 @click.option("--file", "source", type=click.File("rb"), default="-", help="Default: stdin.")
 @click.option("--key-separator", metavar="TEXT", help="What stands between key and value.")
 @click.option("--transactional", is_flag=True, help="All lines in one transaction, or none.")

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from oncelog_server.cli import names
 from oncelog_server.cli.connection import SETTINGS, Connection, connection_options
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_fields, print_json, print_table
@@ -70,7 +71,7 @@ def list_(as_json: bool) -> None:
 
 
 @profile.command(epilog=examples("oncelog profile use staging", "oncelog profile use --none"))
-@click.argument("name", required=False)
+@click.argument("name", required=False, shell_complete=names.profiles)
 @click.option("--none", "nothing", is_flag=True, help="No profile from now on.")
 @json_option
 def use(name: str | None, nothing: bool, as_json: bool) -> None:
@@ -88,7 +89,7 @@ def use(name: str | None, nothing: bool, as_json: bool) -> None:
 
 
 @profile.command(epilog=examples("oncelog profile remove staging"))
-@click.argument("name")
+@click.argument("name", shell_complete=names.profiles)
 @json_option
 def remove(name: str, as_json: bool) -> None:
     """Forget a profile. Its certificates stay where they are."""

@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from oncelog_server.cli import names as names_known
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_time
 from oncelog_server.cli.session import Session, connected
@@ -91,7 +92,9 @@ def list_(session: Session, internal: bool) -> None:
 
 
 @topic.command(epilog=examples("oncelog topic describe payments"))
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="NAME...", shell_complete=names_known.topics
+)
 @connected
 def describe(session: Session, names: tuple[str, ...]) -> None:
     """Show a topic's partitions, their leaders, replicas and journals."""
@@ -134,7 +137,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
         "oncelog topic alter payments --reset materialization",
     )
 )
-@click.argument("name")
+@click.argument("name", shell_complete=names_known.topics)
 @click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
 @click.option("--reset", "resets", metavar="KEY", multiple=True, help="Back to the default.")
 @connected
@@ -152,7 +155,7 @@ def alter(session: Session, name: str, configs: tuple[str, ...], resets: tuple[s
 
 
 @topic.command(epilog=examples("oncelog topic delete payments --yes"))
-@click.argument("name")
+@click.argument("name", shell_complete=names_known.topics)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
 def delete(session: Session, name: str, yes: bool) -> None:
