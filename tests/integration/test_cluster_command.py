@@ -157,6 +157,37 @@ def test_records_are_produced_and_consumed_by_a_group(up: Up) -> None:
     assert up.refused("offsets", "show", "audit") == "NOT_FOUND"
 
 
+def test_partitions_that_a_group_never_committed_are_shown_with_what_waits_there(up: Up) -> None:
+    """Left out, 500 records that nobody has read looked like a lag of 0."""
+    up.ask("topic", "create", "wide", "--partitions", "3")
+    with oncelog.connect(up.bootstrap) as log:
+        with log.producer() as producer:
+            for number in range(6):
+                producer.send("wide", b"%d" % number, partition=number % 3)
+            producer.flush()
+        up.lines("consume", "wide", "--partition", "0", "--group", "narrow")
+        shown = up.ask("offsets", "show", "narrow")["offsets"]
+        asked = ("partition", "offset", "start", "end", "lag")
+        assert [tuple(row[name] for name in asked) for row in shown] == [
+            ("wide/0", 2, 0, 2, 0),
+            ("wide/1", None, 0, 2, 2),
+            ("wide/2", None, 0, 2, 2),
+        ]
+        listed = log.admin.group_offsets("narrow")
+        assert [
+            (p.topic, p.partition, p.offset, p.start_offset, p.end_offset, p.lag) for p in listed
+        ] == [
+            ("wide", 0, 2, 0, 2, 0),
+            ("wide", 1, None, 0, 2, 2),
+            ("wide", 2, None, 0, 2, 2),
+        ]
+        log.admin.delete_topic("wide")
+        # Other processes hear of it a moment later.
+        until(lambda: len(log.admin.group_offsets("narrow")) == 1, "the topic is gone everywhere")
+        (gone,) = log.admin.group_offsets("narrow")
+        assert (gone.offset, gone.end_offset, gone.lag) == (2, None, None)
+
+
 def test_transactions_are_listed_described_aborted(up: Up) -> None:
     up.ask("topic", "create", "watched", "--partitions", "1")
     with ByHand(up.bootstrap, "watched-producer") as hand:

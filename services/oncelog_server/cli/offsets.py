@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
@@ -14,16 +14,15 @@ from oncelog_server.cli.places import Place
 from oncelog_server.cli.session import Session, connected
 from oncelogpb.errors import InvalidArgument, NotFound, from_status
 from oncelogpb.ids import show_id
+from oncelogpb.v1 import cluster_pb2, partition_leader_pb2, types_pb2
 from oncelogpb.v1 import offset_manager_pb2 as pb
-from oncelogpb.v1 import partition_leader_pb2, types_pb2
+
+if TYPE_CHECKING:
+    from oncelog._core.group_offsets import Edges
+    from oncelog._core.routing import PartitionKey
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
-
-_ISOLATIONS: Final = {
-    types_pb2.VIEW_COMMITTED: partition_leader_pb2.ISOLATION_COMMITTED,
-    types_pb2.VIEW_JOURNAL: partition_leader_pb2.ISOLATION_UNCOMMITTED,
-}
 
 
 class Target(NamedTuple):
@@ -99,13 +98,26 @@ def list_(session: Session, prefix: str) -> None:
 @click.argument("group", shell_complete=names.groups)
 @connected
 def show(session: Session, group: str) -> None:
-    """Show a group's offsets, its lag, and what transactions hold."""
+    """Show where a group stands, what waits for it, and what transactions hold.
+
+    In every partition of the topics that it has offsets of: one that it never committed waits from
+    its first record on.
+    """
+    from oncelog._core import group_offsets
+
     reply = fetch_offsets(session, group)
     if not reply.offsets:
         raise NotFound(f"group {group!r} has no offsets")
-    ends = end_offsets(session, reply.offsets)
-    topics = session.topic_names()
-    rows = [_described(offset, ends, topics) for offset in reply.offsets]
+    wanted = cluster_pb2.GetMetadataRequest(topic_ids=group_offsets.topic_ids(reply.offsets))
+    metadata: cluster_pb2.GetMetadataReply = session.call("cluster.get_metadata", wanted)
+    names = {topic.topic_id: topic.name for topic in metadata.topics}
+    known = group_offsets.of_whole_topics(reply.offsets, metadata.topics)
+    standing = [offset for offset in known if offset.partition.topic_id in names]
+    edges = group_offsets.edges(
+        session.call("partition_leader.list_offsets", request)
+        for request in group_offsets.edges_requests(standing)
+    )
+    rows = [_described(offset, edges, names) for offset in known]
     if session.as_json:
         last = [
             {"producer_id": str(commit.producer_id), "tx_id": show_id(commit.tx_id)}
@@ -114,11 +126,12 @@ def show(session: Session, group: str) -> None:
         print_json({"group": group, "offsets": rows, "last_commits": last})
         return
     print_table(
-        ["PARTITION", "OFFSET", "END", "LAG", "PENDING UNDER", "COMMITTED", "METADATA"],
+        ["PARTITION", "OFFSET", "START", "END", "LAG", "PENDING UNDER", "COMMITTED", "METADATA"],
         [
             [
                 row["partition"],
                 row["offset"],
+                row["start"],
                 row["end"],
                 row["lag"],
                 row["pending_tx_id"],
@@ -197,31 +210,6 @@ def fetch_offsets(session: Session, group: str) -> pb.FetchOffsetsReply:
     return reply
 
 
-def end_offsets(
-    session: Session, committed: Iterable[pb.CommittedOffset]
-) -> dict[tuple[bytes, int], int]:
-    """Where each partition ends now, in the view of its offset. Those that are gone are absent."""
-    ends: dict[tuple[bytes, int], int] = {}
-    by_view: dict[int, list[types_pb2.Partition]] = {}
-    for offset in committed:
-        by_view.setdefault(offset.view, []).append(offset.partition)
-    for view, partitions in by_view.items():
-        request = partition_leader_pb2.ListOffsetsRequest(
-            isolation=_ISOLATIONS[types_pb2.View.ValueType(view)],
-            queries=[
-                partition_leader_pb2.OffsetQuery(partition=partition, latest=True)
-                for partition in partitions
-            ],
-        )
-        reply: partition_leader_pb2.ListOffsetsReply = session.call(
-            "partition_leader.list_offsets", request
-        )
-        for listed in reply.offsets:
-            if not listed.HasField("error"):
-                ends[listed.partition.topic_id, listed.partition.number] = listed.offset
-    return ends
-
-
 def resolve_positions(
     session: Session,
     places: Sequence[tuple[types_pb2.Partition, int | str]],
@@ -264,18 +252,20 @@ def _places(session: Session, target: Target) -> list[tuple[types_pb2.Partition,
 
 
 def _described(
-    offset: pb.CommittedOffset,
-    ends: dict[tuple[bytes, int], int],
-    topics: Mapping[bytes, str],
+    offset: pb.CommittedOffset, edges: Mapping[PartitionKey, Edges], topics: Mapping[bytes, str]
 ) -> dict[str, Any]:
+    from oncelog._core.group_offsets import lag
+    from oncelog._core.routing import PartitionKey
+
     committed = offset.offset if offset.HasField("offset") else None
-    end = ends.get((offset.partition.topic_id, offset.partition.number))
+    at = edges.get(PartitionKey.of(offset.partition))
     return {
         "partition": _place(offset.partition, topics),
         "offset": committed,
         "view": "journal" if offset.view == types_pb2.VIEW_JOURNAL else "committed",
-        "end": end,
-        "lag": None if end is None else max(0, end - (committed or 0)),
+        "start": None if at is None else at.start,
+        "end": None if at is None else at.end,
+        "lag": lag(committed, at),
         "pending_tx_id": show_id(offset.pending_tx_id) if offset.pending_tx_id else None,
         "committed": show_time(offset.commit_time_ms),
         "metadata": offset.metadata,

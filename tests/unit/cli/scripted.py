@@ -14,8 +14,8 @@ from click.testing import CliRunner, Result
 from oncelog_server.cli import session
 from oncelog_server.cli.app import oncelog
 from oncelogpb.errors import OncelogError
+from oncelogpb.v1 import cluster_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
-from oncelogpb.v1 import types_pb2
 
 TOPIC_ID = b"payments........"
 Answer = Callable[[Any], Any]
@@ -28,6 +28,9 @@ class Cluster:
         self.answers: dict[str, Any] = {
             "partition_leader.describe_topics": describe_topics,
             "partition_leader.list_topics": leader_pb.ListTopicsReply(topics=[payments()]),
+            "cluster.get_metadata": cluster_pb2.GetMetadataReply(
+                topics=[payments()], etcd_reachable=True
+            ),
         }
         self.answers |= {name.replace("__", "."): answer for name, answer in answers.items()}
         # A topic as it is once its elections are over.

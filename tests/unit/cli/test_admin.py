@@ -18,7 +18,7 @@ from oncelogpb.v1 import (
     partition_leader_pb2,
     types_pb2,
 )
-from tests.unit.cli.scripted import Cluster, json_of, partition, payments
+from tests.unit.cli.scripted import TOPIC_ID, Cluster, json_of, partition, payments
 
 Run = Callable[..., Result]
 TX = 3 << 48 | 5
@@ -195,7 +195,8 @@ def test_offsets_with_lag_and_pending(run: Run) -> None:
     rows = [(o["partition"], o["offset"], o["lag"], o["pending_tx_id"]) for o in shown["offsets"]]
     assert rows == [
         ("payments/0", 60, 40, None),
-        ("payments/1", None, 101, TX_SHOWN),
+        # All that is kept: its first record is at 3.
+        ("payments/1", None, 98, TX_SHOWN),
         ("payments/9", None, None, None),
     ]
     assert shown["last_commits"] == [{"producer_id": "7", "tx_id": TX_SHOWN}]
@@ -213,9 +214,20 @@ def test_offsets_of_the_journal_view_are_shown_too(run: Run) -> None:
         partition_leader__list_offsets=_list_offsets, offset_manager__fetch_offsets=fetch
     )
     shown = json_of(run(cluster, "offsets show g --json"))
-    assert shown["offsets"][0]["view"] == "journal"
+    assert [row["view"] for row in shown["offsets"]] == ["journal", "journal"]
     (asked,) = cluster.requests("partition_leader.list_offsets")
     assert asked.isolation == partition_leader_pb2.ISOLATION_UNCOMMITTED
+
+
+def test_the_lag_of_a_topic_that_is_gone_is_unknown(run: Run) -> None:
+    offsets = [_committed(0, offset=5)]
+    cluster = Cluster(
+        offset_manager__fetch_offsets=offset_manager_pb2.FetchOffsetsReply(offsets=offsets),
+        cluster__get_metadata=cluster_pb2.GetMetadataReply(),
+    )
+    (row,) = json_of(run(cluster, "offsets show g --json"))["offsets"]
+    assert (row["offset"], row["start"], row["end"], row["lag"]) == (5, None, None, None)
+    assert row["partition"] == f"{TOPIC_ID.hex()}/0"
 
 
 def test_a_group_without_offsets_is_not_found(run: Run) -> None:
