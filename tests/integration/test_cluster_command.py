@@ -188,6 +188,45 @@ def test_partitions_that_a_group_never_committed_are_shown_with_what_waits_there
         assert (gone.offset, gone.end_offset, gone.lag) == (2, None, None)
 
 
+def test_partitions_are_added_while_the_topic_is_written_and_read(up: Up) -> None:
+    up.ask("topic", "create", "growing", "--partitions", "1")
+    with oncelog.connect(up.bootstrap, topic_refresh_ms=200) as log:
+        consumer = log.consumer(["growing"], group="grower", start="latest")
+        assert consumer.position("growing", 0) == 0
+        with log.producer() as producer:
+            producer.send("growing", b"before")
+            producer.flush()
+            described = up.ask("topic", "alter", "growing", "--partitions", "3", "--yes")
+            assert all(partition["leader"] for partition in described["partitions"])
+            assert up.refused("topic", "alter", "growing", "--partitions", "2") == (
+                "INVALID_ARGUMENT"
+            )
+            # In one transaction, by a client that has not heard of them before.
+            with (
+                oncelog.connect(up.bootstrap) as other,
+                other.transactional_producer("grower").transaction(wait="visible") as tx,
+            ):
+                for number in range(3):
+                    tx.send("growing", b"at once", partition=number)
+            # The old ones hear of them, and skip nothing of them.
+            written: set[int] = set()
+            seen: set[tuple[int, bytes | None]] = set()
+
+            def grown() -> bool:
+                producer.send("growing", b"after")
+                producer.flush()
+                for record in consumer.poll(1.0) or ():
+                    seen.add((record.partition, record.value))
+                written.update(at for at, value in seen if value == b"after")
+                return written == {0, 1, 2} and {(n, b"at once") for n in range(3)} <= seen
+
+            until(grown, "both know all three partitions")
+        assert (0, b"before") in seen
+        consumer.commit()
+    shown = up.ask("offsets", "show", "grower")["offsets"]
+    assert [row["partition"] for row in shown] == ["growing/0", "growing/1", "growing/2"]
+
+
 def test_transactions_are_listed_described_aborted(up: Up) -> None:
     up.ask("topic", "create", "watched", "--partitions", "1")
     with ByHand(up.bootstrap, "watched-producer") as hand:

@@ -65,6 +65,25 @@ def test_alter_resets_with_an_empty_value(run: Run) -> None:
     assert dict(request.configs) == {"a": "b", "c": ""}
 
 
+def test_adding_partitions_says_what_it_does_and_asks(run: Run) -> None:
+    altered = partition_leader_pb2.AlterTopicReply(topic=payments(partitions=5))
+    cluster = Cluster(partition_leader__alter_topic=altered)
+    cluster.led = payments(partitions=5, led=5)
+    refused = run(cluster, "topic alter payments --partitions 5", stdin=b"n\n")
+    assert refused.exit_code == 1
+    assert "from 2 to 5 partitions: keys move" in refused.stderr
+    assert cluster.requests("partition_leader.alter_topic") == []
+    agreed = run(cluster, "topic alter payments --partitions 5 --config a=b", stdin=b"y\n")
+    assert agreed.exit_code == 0
+    assert "5 partitions" in agreed.stdout
+    made = json_of(run(cluster, "topic alter payments --partitions 5 --yes --json"))
+    assert len(made["partitions"]) == 5
+    first, second = cluster.requests("partition_leader.alter_topic")
+    assert (first.partitions, dict(first.configs), second.partitions) == (5, {"a": "b"}, 5)
+    # Nothing to ask where nothing moves.
+    assert run(cluster, "topic alter payments --partitions 2").exit_code == 0
+
+
 def test_describe_shows_journals(run: Run) -> None:
     journal = partition_leader_pb2.JournalDescription(
         partition=partition(0), committed_end_offset=4, log_end_offset=9, damaged=[TX]

@@ -214,12 +214,16 @@ class FakeTopics:
         self._directory.by_name[name] = topic
         return topic
 
-    async def alter(self, name: str, configs: Mapping[str, str]) -> TopicInfo:
+    async def alter(
+        self, name: str, configs: Mapping[str, str], *, partitions: int = 0
+    ) -> TopicInfo:
         found = self._directory.by_name.get(name)
         if found is None:
             raise UnknownTopic(name)
         merged = {k: v for k, v in {**found.configs, **configs}.items() if v}
-        self._directory.by_name[name] = found._replace(configs=merged)
+        self._directory.by_name[name] = found._replace(
+            configs=merged, partitions=partitions or found.partitions
+        )
         return self._directory.by_name[name]
 
     async def delete(self, name: str) -> TopicId:

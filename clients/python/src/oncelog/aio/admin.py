@@ -171,12 +171,19 @@ class Admin:
         reply = await self._protocol.call("partition_leader.describe_topics", request)
         return topic_info(reply.topics[0])
 
-    async def alter_topic(self, name: str, configs: Mapping[str, str]) -> TopicInfo:
-        """Changes these settings; an empty value restores the default. Raises UnknownTopic,
-        InvalidArgument."""
-        request = partition_leader_pb2.AlterTopicRequest(name=name, configs=configs)
+    async def alter_topic(
+        self, name: str, configs: Mapping[str, str] | None = None, *, partitions: int = 0
+    ) -> TopicInfo:
+        """Changes these settings; an empty value restores the default. `partitions`: how many there
+        shall be, 0: as many as there are. Some can be added, none taken away; the next records of a
+        key may then go to another partition than those before. Clients hear of it within
+        `topic_refresh_ms`. Raises UnknownTopic, InvalidArgument."""
+        request = partition_leader_pb2.AlterTopicRequest(
+            name=name, configs=configs or {}, partitions=partitions
+        )
+        deadline = self._protocol.deadline()
         reply = await self._protocol.call("partition_leader.alter_topic", request)
-        return topic_info(reply.topic)
+        return topic_info(await self._protocol.led_topic(reply.topic, deadline))
 
     async def delete_topic(self, name: str) -> None:
         """Raises UnknownTopic, UnknownOutcome (look whether it exists)."""
