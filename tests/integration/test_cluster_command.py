@@ -157,6 +157,29 @@ def test_records_are_produced_and_consumed_by_a_group(up: Up) -> None:
     assert up.refused("offsets", "show", "audit") == "NOT_FOUND"
 
 
+def test_records_are_copied_whole_and_found_by_time(up: Up) -> None:
+    """Keys, values that are no text, headers and times, from one topic to another through JSON."""
+    for name in ("original", "copied"):
+        up.ask("topic", "create", name, "--partitions", "1")
+    given = "".join(
+        f'{{"key": "{day}", "value_base64": "/w0K", "timestamp": "2026-01-0{day}", '
+        f'"headers": {{"day": "{day}"}}}}\n'
+        for day in (1, 2, 3)
+    )
+    sent = up.ask("produce", "original", "--format", "json", "--transactional", given=given)
+    assert sent["records"] == 3
+    printed = up.run("consume", "original").stdout
+    assert up.ask("produce", "copied", "--format", "json", given=printed)["records"] == 3
+    first, second, third = up.lines("consume", "copied")
+    assert (first["key"], first["value_base64"]) == ("1", "/w0K")
+    assert first["timestamp"] == "2026-01-01T00:00:00.000000Z"
+    assert third["headers"] == [{"key": "day", "value": "3"}]
+    days = ("--from", "2026-01-02", "--until", "2026-01-03T00:00:00Z")
+    assert up.lines("consume", "copied", *days) == [second]
+    up.ask("offsets", "set", "copier", "copied=2026-01-03")
+    assert up.lines("consume", "copied", "--group", "copier") == [third]
+
+
 def test_partitions_that_a_group_never_committed_are_shown_with_what_waits_there(up: Up) -> None:
     """Left out, 500 records that nobody has read looked like a lag of 0."""
     up.ask("topic", "create", "wide", "--partitions", "3")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
@@ -12,6 +13,7 @@ from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_json, print_table, show_time
 from oncelog_server.cli.places import Place
 from oncelog_server.cli.session import Session, connected
+from oncelog_server.cli.times import parse_time
 from oncelogpb.errors import InvalidArgument, NotFound, from_status
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import cluster_pb2, partition_leader_pb2, types_pb2
@@ -25,14 +27,38 @@ EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
 
+class Since(NamedTuple):
+    """The first record of this time or later; the end where there is none."""
+
+    timestamp_us: int
+
+
+# An offset, EARLIEST, LATEST, or by time.
+Start = int | str | Since
+
+
+def parse_start(what: str, text: str) -> Start:
+    """Raises UsageError that names `what`."""
+    if text in (EARLIEST, LATEST):
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        return Since(parse_time(text, now_us=time.time_ns() // 1000))
+    except ValueError:
+        raise click.UsageError(
+            f"{what} {text!r} is neither {EARLIEST}, {LATEST}, an offset, nor a time like "
+            "2026-01-31T12:00:00Z or 15m."
+        ) from None
+
+
 class Target(NamedTuple):
     """TOPIC[/PARTITION]=OFFSET on the command line."""
 
     topic: str
     # None: all partitions of the topic.
     number: int | None
-    # An offset, EARLIEST or LATEST.
-    to: int | str
+    to: Start
 
 
 class TargetType(click.ParamType[Target]):
@@ -45,12 +71,11 @@ class TargetType(click.ParamType[Target]):
             return value
         where, equals, to = str(value).partition("=")
         topic, slash, number = where.partition("/")
-        named = to in (EARLIEST, LATEST)
-        if not equals or not topic or not (named or to.isdecimal()):
-            self.fail(f"{value!r} is not {self.name}; OFFSET is a number, earliest or latest.")
+        if not equals or not topic:
+            self.fail(f"{value!r} is not {self.name}, e.g. payments/0=120 or payments=earliest.")
         if slash and not number.isdecimal():
             self.fail(f"{value!r}: {number!r} is not a partition's number.")
-        return Target(topic, int(number) if slash else None, to if named else int(to))
+        return Target(topic, int(number) if slash else None, parse_start(str(value), to))
 
 
 @click.group()
@@ -149,6 +174,7 @@ def show(session: Session, group: str) -> None:
     epilog=examples(
         "oncelog offsets set enricher payments=earliest",
         "oncelog offsets set enricher payments/0=120 payments/1=98",
+        "oncelog offsets set enricher payments=2026-01-31T12:00:00Z",
     ),
 )
 @click.argument("group", shell_complete=names.groups)
@@ -158,6 +184,9 @@ def show(session: Session, group: str) -> None:
 @connected
 def set_(session: Session, group: str, targets: tuple[Target, ...]) -> None:
     """Move a group. Stop its consumers first: they go on from where they are.
+
+    OFFSET is a number, earliest, latest, or a TIME: the first record of that time or later, like
+    2026-01-31T12:00:00Z (UTC where no zone is named), or 15m: so long ago.
 
     Refused while a transaction holds an offset of these partitions.
     """
@@ -212,21 +241,16 @@ def fetch_offsets(session: Session, group: str) -> pb.FetchOffsetsReply:
 
 def resolve_positions(
     session: Session,
-    places: Sequence[tuple[types_pb2.Partition, int | str]],
+    places: Sequence[tuple[types_pb2.Partition, Start]],
     isolation: partition_leader_pb2.Isolation.ValueType = partition_leader_pb2.ISOLATION_COMMITTED,
 ) -> list[int]:
-    """Offsets, with EARLIEST and LATEST looked up. Raises OncelogError."""
-    named = [(partition, to) for partition, to in places if isinstance(to, str)]
+    """Offsets; those that are none are looked up. Raises OncelogError."""
+    named = [(partition, to) for partition, to in places if not isinstance(to, int)]
     found: Iterator[partition_leader_pb2.ListedOffset] = iter(())
     if named:
         request = partition_leader_pb2.ListOffsetsRequest(
             isolation=isolation,
-            queries=[
-                partition_leader_pb2.OffsetQuery(partition=partition, earliest=True)
-                if to == EARLIEST
-                else partition_leader_pb2.OffsetQuery(partition=partition, latest=True)
-                for partition, to in named
-            ],
+            queries=[_query(partition, to) for partition, to in named],
         )
         reply: partition_leader_pb2.ListOffsetsReply = session.call(
             "partition_leader.list_offsets", request
@@ -235,10 +259,21 @@ def resolve_positions(
             if listed.HasField("error"):
                 raise from_status(listed.error)
         found = iter(reply.offsets)
-    return [next(found).offset if isinstance(to, str) else to for _, to in places]
+    return [to if isinstance(to, int) else next(found).offset for _, to in places]
 
 
-def _places(session: Session, target: Target) -> list[tuple[types_pb2.Partition, int | str]]:
+def _query(partition: types_pb2.Partition, to: str | Since) -> partition_leader_pb2.OffsetQuery:
+    query = partition_leader_pb2.OffsetQuery(partition=partition)
+    if isinstance(to, Since):
+        query.timestamp_us = to.timestamp_us
+    elif to == EARLIEST:
+        query.earliest = True
+    else:
+        query.latest = True
+    return query
+
+
+def _places(session: Session, target: Target) -> list[tuple[types_pb2.Partition, Start]]:
     topic = session.topic(target.topic)
     numbers = range(len(topic.partitions)) if target.number is None else [target.number]
     if numbers[-1] >= len(topic.partitions):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
 import click
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # Width of tables that go into a pipe: wide enough never to fold a cell.
 PIPE_WIDTH: Final = 400
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def console() -> Console:
@@ -78,6 +79,15 @@ def show_time(time_ms: int) -> str | None:
         return None
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def show_micros(time_us: int) -> str:
+    """RFC 3339 in UTC with microseconds; a time that no calendar has, as a number."""
+    try:
+        moment = EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        return f"{time_us}us"
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def show_age(ms: int) -> str:

@@ -108,7 +108,7 @@ def connected(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
     @functools.wraps(command)
     def wrapped(connection: Connection, as_json: bool, *args: P.args, **kwargs: P.kwargs) -> R:
         for name, value in kwargs.items():
-            if isinstance(value, str) and name != "key_separator":
+            if isinstance(value, str) and name not in _BYTES:
                 _require_text(name, value)
         session = Session(connection, as_json=as_json)
         with interrupts.importing():
@@ -123,6 +123,8 @@ def connected(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
     return wrapped
 
 
+# What is taken as it was typed, in whatever encoding.
+_BYTES: Final = frozenset({"delimiter", "form", "key", "key_separator"})
 _json_option: Final = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of tables."
 )
