@@ -76,12 +76,13 @@ KINDS: Final = {
 )
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after so many records.")
 @click.option(
+    "-f",
     "--format",
     "form",
     default="value",
     show_default=True,
     metavar="FORMAT",
-    help="value, key-value, long, json, or a text with fields, see below.",
+    help="value, key-value, long, json, or a text with fields, see above.",
 )
 @click.option(
     "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="Behind each record."

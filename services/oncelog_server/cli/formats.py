@@ -1,4 +1,4 @@
-r"""How records look as text: what `oncelog consume --format` understands.
+"""How records look as text: what `oncelog consume --format` understands.
 
 A format is a name of FORMATS, or a text with fields in braces:
 
@@ -10,8 +10,8 @@ A format is a name of FORMATS, or a text with fields in braces:
     {tx_id}                         of the transaction; nothing for a plain record
 
 Bytes (keys, values, headers) go out as they are, or as {value:base64}, {value:hex}, {value:json}
-(null where there is none), {value:size}. Outside of braces, \n \t \r \0 \\ and \xHH are what they
-are in C, and {{ and }} are braces.
+(null where there is none), {value:size}. Outside of braces, \\n \\t \\r \\0 \\\\ and \\xHH are what
+they are in C, and {{ and }} are braces.
 
 PURE: no record is read here.
 """
