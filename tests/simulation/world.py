@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -29,7 +29,12 @@ from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.network import Network, SimPeers, SimTransport
 from tests.simulation.virtual_time import VirtualTimeLoop
 
-SETTINGS = ("node.segment_bytes=262144", "node.disk_free_floor_bytes=0")
+SETTINGS = (
+    "node.segment_bytes=262144",
+    "node.disk_free_floor_bytes=0",
+    # Metrics are of no interest here.
+    "offset_manager.lag_every_ms=0",
+)
 READY_TIMEOUT_SECONDS = 60
 
 
@@ -230,6 +235,10 @@ class Tracer:
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """Not traced."""
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None:
         """Not traced."""

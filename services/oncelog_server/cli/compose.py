@@ -7,6 +7,7 @@ over an etcd in memory, for `oncelog.testing`; its journals, drivers and gRPC ar
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,6 +18,7 @@ from oncelog_server.cli.settings import ServeSettings
 from oncelog_server.cli.trust import Trust, files_of
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.role import CoordinatorRole
+from oncelog_server.core.ids import TopicId
 from oncelog_server.core.ports import AccessStore, EtcdUnavailable, Reporter
 from oncelog_server.core.role import Role
 from oncelog_server.core.roles import PORTS, ROLES
@@ -275,12 +277,22 @@ def _real_node(
         renewals=etcd.renewals,
         guard=trust.guard,
     )
+    serve_cluster = cluster_handler(settings.loaded.values, trust.guard)
+
+    def with_names(
+        view: ClusterView, elect_uncleanly: ElectUncleanly, store: AccessStore
+    ) -> object:
+        metrics.name_topics(functools.partial(_topic_name, view))
+        return serve_cluster(view, elect_uncleanly, store)
+
     return Node(
-        make_roles(settings.roles, settings.loaded),
-        pointed(outside),
-        limits_of(config),
-        cluster_handler(settings.loaded.values, trust.guard),
+        make_roles(settings.roles, settings.loaded), pointed(outside), limits_of(config), with_names
     )
+
+
+def _topic_name(view: ClusterView, topic_id: bytes) -> str | None:
+    topic = view.topic_by_id(TopicId(topic_id))
+    return None if topic is None else topic.name
 
 
 def limits_of(config: NodeConfig) -> NodeLimits:

@@ -332,6 +332,7 @@ _OFFSET_MANAGER: Final = Section(
             ("groups_max", LimitExceeded, "oncelog_offset_manager_groups"),
             ("offsets_per_group_max", LimitExceeded, ""),
             ("producers_max", LimitExceeded, "oncelog_offset_manager_producers"),
+            ("lag_series_max", "is not shown", "oncelog_offset_manager_group_lag_left_out"),
         ),
         _limit(
             "(offsets_per_call_max)",

@@ -6,7 +6,7 @@ Roles import nothing of `runtime/`: they are given these.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol
 
 from oncelog_server.core.access import Pattern, Rule
@@ -498,6 +498,13 @@ class Reporter(Protocol):
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """A duration, into a histogram."""
+        ...
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None:
+        """All series of a gauge that `whose` shows, as (labels, value): those that it showed before
+        and that are not among them go."""
         ...
 
     def forget(self, label: str, value: str) -> None:

@@ -7,7 +7,7 @@ stays while `hold` is set, and moves by `sync`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -262,6 +262,10 @@ class FakeReporter:
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         pass
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None:
         pass
