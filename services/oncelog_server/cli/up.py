@@ -9,9 +9,10 @@ folder finds the same data at the same addresses. It listens on loopback without
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -24,6 +25,7 @@ from oncelog_server.cli.failures import ETCD_REFUSED, CommandFailed
 from oncelog_server.cli.folder import ONE_PROCESS, Folder, Layout, Ports
 from oncelog_server.cli.output import error_console, print_json
 from oncelog_server.cli.processes import Service, show_exit
+from oncelog_server.cli.profiles import FILE_VARIABLE
 from oncelog_server.cli.running import DEFAULT_FOLDER
 from oncelog_server.cli.session import json_option, open_protocol
 from oncelog_server.core.ids import CONTROL_PARTITIONS, partition_of_name
@@ -46,6 +48,7 @@ METADATA_TIMEOUT_MS: Final = 2_000
         "oncelog up",
         "oncelog up --data /tmp/play --free-ports",
         "oncelog up --one-process --set node.disk_free_floor_bytes=0",
+        "oncelog up --metrics-ports-from 9100",
     )
 )
 @click.option(
@@ -66,6 +69,11 @@ METADATA_TIMEOUT_MS: Final = 2_000
 @click.option(
     "--set", "pairs", metavar="SECTION.KEY=VALUE", multiple=True, help="A setting of the services."
 )
+@click.option(
+    "--metrics-ports-from",
+    type=click.IntRange(1, 65_533),
+    help="First of the ports where each process shows its metrics. Default: none does.",
+)
 @click.option("--allow-old-etcd", is_flag=True, help="Also an etcd that can lose data when killed.")
 @click.option("--recover", is_flag=True, help="First rebuild a lost or restored etcd.")
 @click.option("--accept-loss", is_flag=True, help="With --recover: with replicas in doubt, too.")
@@ -76,6 +84,7 @@ def up(
     free_ports: bool,
     one_process: bool,
     pairs: tuple[str, ...],
+    metrics_ports_from: int | None,
     allow_old_etcd: bool,
     recover: bool,
     accept_loss: bool,
@@ -90,6 +99,8 @@ def up(
         raise click.UsageError("--ports-from and --free-ports exclude each other.")
     if accept_loss and not recover:
         raise click.UsageError("--accept-loss belongs to --recover.")
+    processes = 1 if one_process else len(PORTS)
+    _require_shareable(pairs, processes)
     say = _Said(as_json)
     with ExitStack() as stack:
         stop = stack.enter_context(_stop_signals())
@@ -99,7 +110,11 @@ def up(
         etcd = _start_etcd(folder, stack, say, allow_old=allow_old_etcd)
         if recover:
             _recover(folder, layout, etcd, say, accept_loss=accept_loss)
-        services = [_service(folder, layout, name, etcd, pairs) for name in layout.processes]
+        metrics = metrics_ports(metrics_ports_from, layout.processes)
+        services = [
+            _service(folder, layout, name, etcd, [*metrics_setting(metrics.get(name)), *pairs])
+            for name in layout.processes
+        ]
         stack.callback(_stop_all, services, say)
         for service in services:
             service.start()
@@ -107,13 +122,33 @@ def up(
             return
         bootstrap = ",".join(service.address for service in services)
         folder.announce(bootstrap)
-        say.ready(bootstrap)
+        say.ready(bootstrap, metrics)
         while not stop():
             _require_alive(services, etcd)
             time.sleep(LOOK_EVERY_SECONDS)
 
 
 # ---------------------------------------------------------------------------------------- start
+
+
+def _require_shareable(pairs: Sequence[str], processes: int) -> None:
+    """Raises UsageError."""
+    with interrupts.importing():
+        from oncelog_server.cli.shared_settings import require_shareable
+    # As the processes will read them.
+    file = os.environ.get(FILE_VARIABLE) or None
+    require_shareable(pairs, processes=processes, file=file, environment=os.environ)
+
+
+def metrics_ports(first: int | None, processes: Sequence[str]) -> dict[str, int]:
+    """One each, in their order; none where there is no first."""
+    if first is None:
+        return {}
+    return {name: first + step for step, name in enumerate(processes)}
+
+
+def metrics_setting(port: int | None) -> list[str]:
+    return [] if port is None else [f"node.metrics_listen={HOST}:{port}"]
 
 
 def _layout(
@@ -186,7 +221,7 @@ def _recover(
 
 
 def _service(
-    folder: Folder, layout: Layout, name: str, etcd: EmbeddedEtcd, pairs: tuple[str, ...]
+    folder: Folder, layout: Layout, name: str, etcd: EmbeddedEtcd, pairs: Sequence[str]
 ) -> Service:
     address = f"{HOST}:{layout.ports.of(name)}"
     roles = list(PORTS) if name == ONE_PROCESS else [name]
@@ -335,7 +370,11 @@ class _Said:
             {"recovery": recovery, "doubts": list(doubts)},
         )
 
-    def ready(self, bootstrap: str) -> None:
+    def ready(self, bootstrap: str, metrics: Mapping[str, int]) -> None:
+        """`metrics`: the port of each process that shows any."""
+        shown = {name: f"http://{HOST}:{port}/metrics" for name, port in metrics.items()}
+        for name, address in shown.items():
+            self._say(f"{name:<17} {address}", {"service": name, "metrics": address})
         self._say(
             f"ready: {bootstrap} (this machine only, without TLS). Ctrl-C stops it.",
             {"ready": True, "bootstrap": bootstrap},
