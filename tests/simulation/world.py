@@ -101,7 +101,7 @@ class World:
                 )
             ),
             limits_of(self._settings.node),
-            cluster_handler(()),
+            cluster_handler((), self.loop),
         )
         self.processes[role] = Process(role, node, etcd, disk)
         await self._as(role, node.start())

@@ -51,6 +51,11 @@ COMMANDS: Final = {
         "Limit what identities may do in a second, of each process that they call.",
     ),
     "cluster": Listed(f"{_ROOM}.cluster", "cluster", "Look at the cluster, and repair it."),
+    "doctor": Listed(
+        f"{_ROOM}.doctor.command",
+        "doctor",
+        "Look for what is wrong, here and with a cluster, and say what to do.",
+    ),
     "profile": Listed(
         f"{_ROOM}.profile", "profile", "Keep addresses and certificates of clusters under names."
     ),

@@ -19,7 +19,7 @@ from oncelog_server.cli.trust import Trust, files_of
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.role import CoordinatorRole
 from oncelog_server.core.ids import TopicId
-from oncelog_server.core.ports import AccessStore, EtcdUnavailable, Reporter
+from oncelog_server.core.ports import AccessStore, Clock, EtcdUnavailable, Reporter
 from oncelog_server.core.role import Role
 from oncelog_server.core.roles import PORTS, ROLES
 from oncelog_server.offset_manager.config import OffsetManagerConfig
@@ -277,7 +277,7 @@ def _real_node(
         renewals=etcd.renewals,
         guard=trust.guard,
     )
-    serve_cluster = cluster_handler(settings.loaded.values, trust.guard)
+    serve_cluster = cluster_handler(settings.loaded.values, outside.clock, trust.guard)
 
     def with_names(
         view: ClusterView, elect_uncleanly: ElectUncleanly, store: AccessStore
@@ -328,12 +328,14 @@ def _connections_max(config: NodeConfig, log: Log) -> int:
     return connections_max
 
 
-def cluster_handler(values: Sequence[Value], guard: Guard | None = None) -> ClusterHandler:
+def cluster_handler(
+    values: Sequence[Value], clock: Clock, guard: Guard | None = None
+) -> ClusterHandler:
     """Makes the Cluster service of a process with these settings, whose callers the guard asks."""
 
     def make(view: ClusterView, elect_uncleanly: ElectUncleanly, store: AccessStore) -> object:
         access = AccessService(store, guard)
-        return ClusterService(view, lambda: values, elect_uncleanly, access)
+        return ClusterService(view, lambda: values, elect_uncleanly, access, clock)
 
     return make
 
@@ -457,7 +459,7 @@ class InProcessCluster:
             make_roles([role], self._settings.loaded),
             pointed(outside),
             limits_of(self._settings.node),
-            cluster_handler(self._settings.loaded.values, trust.guard),
+            cluster_handler(self._settings.loaded.values, outside.clock, trust.guard),
         )
         self._nodes[role] = node
         await node.start()

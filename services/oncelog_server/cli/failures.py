@@ -24,7 +24,13 @@ REFUSED: Final = 1
 UNREACHABLE: Final = 3
 ETCD_REFUSED: Final = 4
 
-_UNREACHABLE_REASONS: Final = frozenset({"UNAVAILABLE", "NOT_LEADER", "LOADING", "UNKNOWN_OUTCOME"})
+UNREACHABLE_REASONS: Final = frozenset({"UNAVAILABLE", "NOT_LEADER", "LOADING", "UNKNOWN_OUTCOME"})
+
+# Where a process says that etcd does not answer it: nobody may lead, whatever the error says.
+ETCD_AWAY: Final = (
+    "etcd does not answer the cluster's processes: nobody may lead until it does. Start it, or "
+    "look at the network to it; `oncelog doctor` says more. What is stored can still be read."
+)
 
 # By reason; `_general_advice` answers for the rest.
 ADVICE: Final[dict[str, str]] = {
@@ -58,17 +64,24 @@ class Refused(click.ClickException):
 
     exit_code = REFUSED
 
-    def __init__(self, error: errors.OncelogError, *, as_json: bool = False) -> None:
+    def __init__(
+        self, error: errors.OncelogError, *, as_json: bool = False, cause: str | None = None
+    ) -> None:
+        """`cause`: a deeper reason that was found; advice that takes the place of the usual."""
         super().__init__(error.message)
         self.error = error
         self.as_json = as_json
-        if error.reason in _UNREACHABLE_REASONS:
+        self.cause = cause
+        if error.reason in UNREACHABLE_REASONS:
             # click reads it from the instance.
             vars(self)["exit_code"] = UNREACHABLE
 
     def show(self, file: Any = None) -> None:
         if self.as_json:
-            click.echo(json.dumps({"error": describe(self.error)}), err=True)
+            told = describe(self.error)
+            if self.cause is not None:
+                told["advice"] = self.cause
+            click.echo(json.dumps({"error": told}), err=True)
             return
         from rich.markup import escape
 
@@ -78,7 +91,7 @@ class Refused(click.ClickException):
         )
         for name, value in sorted(self.error.metadata.items()):
             console.print(f"  {name}: {escape(value)}", highlight=False)
-        console.print(advice(self.error), highlight=False, markup=False)
+        console.print(self.cause or advice(self.error), highlight=False, markup=False)
 
 
 class CommandFailed(click.ClickException):

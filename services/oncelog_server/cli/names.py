@@ -10,19 +10,15 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import click
 from click.shell_completion import CompletionItem
 
 from oncelog_server.cli import connection
 from oncelog_server.cli.connection import Connection
+from oncelog_server.cli.direct import Direct
 from oncelog_server.cli.profiles import ProfileFile, config_path
-
-if TYPE_CHECKING:
-    import grpc
 
 # One process has so long, and all of it together.
 ANSWER_SECONDS: Final = 0.5
@@ -66,29 +62,19 @@ def _asked(context: click.Context, ask: Callable[[_Cluster], Iterable[str]]) -> 
         chosen = connection.resolve(
             given, context.params.get("profile"), source_of=lambda name: None
         )
-        with _Cluster.reach(chosen) as cluster:
-            return list(ask(cluster))
+        with Direct(chosen) as direct:
+            return list(ask(_Cluster(chosen, direct)))
     except (click.ClickException, grpc.RpcError, OSError, ValueError):
         return []
 
 
 class _Cluster:
-    """Channels to a cluster's processes, while one completion lasts."""
+    """Its processes, while one completion lasts."""
 
-    def __init__(self, chosen: Connection) -> None:
+    def __init__(self, chosen: Connection, direct: Direct) -> None:
         self._chosen = chosen
+        self._direct = direct
         self._give_up = time.monotonic() + ALL_SECONDS
-        self._channels: list[grpc.Channel] = []
-
-    @classmethod
-    @contextmanager
-    def reach(cls, chosen: Connection) -> Iterator[_Cluster]:
-        cluster = cls(chosen)
-        try:
-            yield cluster
-        finally:
-            for channel in cluster._channels:
-                channel.close()
 
     def of_role(self, role: str) -> list[str]:
         """Addresses of the processes that run the role."""
@@ -121,33 +107,7 @@ class _Cluster:
 
     def ask(self, address: str, method: str, request: Any, reply: Any) -> Any:
         left = min(ANSWER_SECONDS, self._give_up - time.monotonic())
-        call = self._channel(address.strip()).unary_unary(
-            f"/oncelogpb.v1.{method}",
-            request_serializer=type(request).SerializeToString,
-            response_deserializer=reply.FromString,
-        )
-        return call(request, timeout=max(0.0, left))
-
-    def _channel(self, address: str) -> grpc.Channel:
-        import grpc
-
-        if not self._chosen.uses_tls:
-            channel = grpc.insecure_channel(address)
-        else:
-            settings = self._chosen.settings
-            ca, key, certificate = (
-                _read(settings[name].value) for name in ("tls_ca", "tls_key", "tls_cert")
-            )
-            server_name = settings["tls_server_name"].value
-            options = [("grpc.ssl_target_name_override", server_name)] if server_name else None
-            credentials = grpc.ssl_channel_credentials(ca, key, certificate)
-            channel = grpc.secure_channel(address, credentials, options=options)
-        self._channels.append(channel)
-        return channel
-
-
-def _read(path: str | None) -> bytes | None:
-    return None if path is None else Path(path).read_bytes()
+        return self._direct.ask(address, method, request, reply, timeout_s=max(0.0, left))
 
 
 def _listed(cluster: _Cluster) -> Any:

@@ -12,14 +12,18 @@ import click
 
 from oncelog_server.cli import interrupts, output
 from oncelog_server.cli.connection import Connection, connection_options
-from oncelog_server.cli.failures import Refused
+from oncelog_server.cli.failures import ETCD_AWAY, UNREACHABLE_REASONS, Refused
 
 # The client takes half a second to import: who asks for help does not wait for it.
 if TYPE_CHECKING:
     import oncelog
     from oncelog.options import Tls
     from oncelog.protocol import Protocol
+    from oncelogpb.errors import OncelogError
     from oncelogpb.v1 import partition_leader_pb2
+
+# How long the search for the cause of an error may take.
+CAUSE_TIMEOUT_MS: Final = 1_000
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -89,6 +93,22 @@ def open_protocol(bootstrap: str, *, timeout_ms: int, tls: Tls | None) -> Protoc
     return Protocol(bootstrap, timeout_ms=timeout_ms, tls=tls)
 
 
+def _cause(session: Session, error: OncelogError) -> str | None:
+    """Why nobody answers, where a process of the cluster knows."""
+    if error.reason not in UNREACHABLE_REASONS:
+        return None
+    from oncelogpb.errors import OncelogError
+    from oncelogpb.v1 import cluster_pb2
+
+    try:
+        metadata = session.protocol.call(
+            "cluster.get_metadata", cluster_pb2.GetMetadataRequest(), CAUSE_TIMEOUT_MS
+        )
+    except OncelogError:
+        return None
+    return None if metadata.etcd_reachable else ETCD_AWAY
+
+
 def require_bootstrap(bootstrap: str) -> None:
     """Raises UsageError where it is no list of addresses."""
     with interrupts.importing():
@@ -116,7 +136,8 @@ def connected(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
         try:
             return command(session, *args, **kwargs)
         except OncelogError as error:
-            raise Refused(error, as_json=as_json) from error
+            cause = _cause(session, error)
+            raise Refused(error, as_json=as_json, cause=cause) from error
         finally:
             session.close()
 

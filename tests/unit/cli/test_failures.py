@@ -10,6 +10,7 @@ from click.testing import Result
 
 from oncelog_server.cli import failures
 from oncelogpb import errors
+from oncelogpb.v1 import cluster_pb2
 from tests.unit.cli.scripted import Cluster
 
 REASONS = sorted(errors.BY_REASON)
@@ -38,6 +39,28 @@ def test_a_refusal_as_json(reason: str, run: Callable[..., Result]) -> None:
     assert (told["reason"], told["message"]) == (reason, "[bold]words[/]")
     assert told["may_have_applied"] is error.may_have_applied
     assert told["metadata"] == {"tx_id": "00000000000000ff"}
+
+
+@pytest.mark.parametrize("reason", sorted(UNREACHABLE))
+def test_an_etcd_that_is_away_is_said_whatever_it_looks_like(
+    reason: str, run: Callable[..., Result]
+) -> None:
+    """Else it is told as a leader that is changing."""
+    error = errors.BY_REASON[reason]("these words")
+    away = cluster_pb2.GetMetadataReply(etcd_reachable=False)
+    cluster = Cluster(partition_leader__list_topics=error, cluster__get_metadata=away)
+    result = run(cluster, "topic list")
+    assert result.exit_code == 3
+    assert "these words" in result.stderr
+    assert failures.ETCD_AWAY in result.stderr
+    assert failures.advice(error) not in result.stderr
+    told = json.loads(run(cluster, "topic list --json").stderr)["error"]
+    assert told["advice"] == failures.ETCD_AWAY
+    # Where nobody can say, it is not guessed.
+    nobody = Cluster(
+        partition_leader__list_topics=error, cluster__get_metadata=errors.Unavailable("no")
+    )
+    assert failures.advice(error) in run(nobody, "topic list").stderr
 
 
 def test_markup_in_a_message_is_shown_as_it_is(run: Callable[..., Result]) -> None:
