@@ -27,6 +27,11 @@ class Listed(NamedTuple):
 
 _ROOM: Final = "oncelog_server.cli"
 COMMANDS: Final = {
+    "quickstart": Listed(
+        f"{_ROOM}.quickstart",
+        "quickstart",
+        "Show in some seconds what a transaction is, and what its readers see.",
+    ),
     "up": Listed(
         f"{_ROOM}.up", "up", "Run etcd and the three services on this machine, until Ctrl-C."
     ),
@@ -112,6 +117,7 @@ class LazyGroup(click.Group):
     cls=LazyGroup,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog=examples(
+        "oncelog quickstart",
         "oncelog up",
         "oncelog topic create payments --partitions 3",
         "echo alice:10 | oncelog produce payments --key-separator : --transactional",
