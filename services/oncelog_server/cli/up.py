@@ -135,8 +135,12 @@ def _require_shareable(pairs: Sequence[str], processes: int) -> None:
     """Raises UsageError."""
     with interrupts.importing():
         from oncelog_server.cli.shared_settings import require_shareable
-    # As the processes will read them.
-    file = os.environ.get(FILE_VARIABLE) or None
+    # As the processes will read them. A file that is not there says nothing, as to all commands;
+    # `serve` alone, which would run with other settings than was meant, insists on it.
+    file = os.environ.get(FILE_VARIABLE)
+    if not file or not Path(file).exists():
+        os.environ.pop(FILE_VARIABLE, None)
+        file = None
     require_shareable(pairs, processes=processes, file=file, environment=os.environ)
 
 

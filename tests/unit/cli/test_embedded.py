@@ -203,6 +203,12 @@ def test_settings_of_the_environment_and_of_a_file_are_looked_at_too(tmp_path: P
     assert _up(tmp_path, ONCELOG_CONFIG=str(file)).exit_code == 2
 
 
+def test_a_file_of_profiles_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+    result = _up(tmp_path, "--free-ports", ONCELOG_CONFIG=str(tmp_path / "absent.toml"))
+    assert result.exit_code == 1, result.output
+    assert "/nowhere" in result.stderr
+
+
 @pytest.mark.parametrize(
     "words",
     [
