@@ -117,6 +117,26 @@ def test_a_producer_writes_to_them_too() -> None:
     assert set(written[heard:]) == {0, 1, 2}
 
 
+def test_who_asks_for_the_topic_again_and_again_hears_of_them() -> None:
+    """Spark's source does, at each trigger."""
+
+    async def work() -> list[int]:
+        transport = ScriptedTransport(5)
+        protocol = protocol_over(transport, topic_refresh_ms=REFRESH_MS)
+        heard = []
+        for second in range(12):
+            if second == 2:
+                transport.partitions = [5, 5]
+            heard.append(len((await protocol.topic("a")).partitions))
+            await asyncio.sleep(1)
+        await protocol.close()
+        return heard
+
+    heard, _ = on_virtual_time(work)
+    since = REFRESH_MS // 1000 + 1
+    assert heard == [1] * since + [2] * (12 - since)
+
+
 def test_a_change_is_told_when_the_new_ones_are_led_whatever_was_known_before() -> None:
     async def work() -> Any:
         transport = ScriptedTransport(5)

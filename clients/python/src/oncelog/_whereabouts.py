@@ -77,7 +77,9 @@ class Whereabouts:
     # ------------------------------------------------------------------------------------ topics
 
     async def topic(self, name: str) -> partition_leader_pb2.TopicDescription:
-        """The topic, from the cache or asked for. Raises UnknownTopic."""
+        """The topic, from the cache (which is looked after beside this) or asked for. Raises
+        UnknownTopic."""
+        self.look_again()
         topic = self.directory.topic(name)
         give_up = self.now_ms() + TOPIC_GRACE_MS
         attempt = 0
