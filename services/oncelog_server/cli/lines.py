@@ -74,7 +74,8 @@ def pieces(source: IO[bytes], delimiter: bytes) -> Iterator[tuple[bytes, int]]:
             yield piece, len(piece) + len(delimiter)
         if len(kept) > PIECE_BYTES_MAX:
             raise click.UsageError(
-                f"No {delimiter!r} within {PIECE_BYTES_MAX} bytes: is it the right --delimiter?"
+                f"No {delimiter!r} within piece_bytes_max ({PIECE_BYTES_MAX}) bytes: is it the "
+                "right --delimiter?"
             )
     if kept:
         yield kept, len(kept)

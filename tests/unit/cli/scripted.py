@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import json
-import os
 from collections.abc import Callable
 from typing import Any
 
@@ -13,6 +12,7 @@ from click.testing import CliRunner, Result
 
 from oncelog_server.cli import session
 from oncelog_server.cli.app import oncelog
+from oncelog_server.cli.connection import PROFILE_VARIABLE, SETTINGS
 from oncelogpb.errors import OncelogError
 from oncelogpb.v1 import cluster_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
@@ -86,8 +86,8 @@ def partition(number: int) -> types_pb2.Partition:
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., Result]:
     """`run(cluster, "topic list --json")` in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    for name in [name for name in os.environ if name.startswith("ONCELOG_")]:
-        monkeypatch.delenv(name)
+    for name in (PROFILE_VARIABLE, *(setting.variable for setting in SETTINGS)):
+        monkeypatch.delenv(name, raising=False)
     # Not the file of whoever runs the tests.
     monkeypatch.setenv("ONCELOG_CONFIG", str(tmp_path / "config.toml"))
 
