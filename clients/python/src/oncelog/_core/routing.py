@@ -227,8 +227,10 @@ class Directory:
         for name in asked:
             if name not in told:
                 self.forget_topic(name)
-        for asked_for in (*request.topics, *request.topic_ids):
-            self._refused.pop(asked_for, None)
+        for name in request.topics:
+            self._refused.pop(name, None)
+        for topic_id in request.topic_ids:
+            self._refused.pop(topic_id, None)
         for refused in reply.refused_topics:
             self._refused[refused.name or refused.topic_id] = refused.error
         for topic in reply.topics:
