@@ -182,6 +182,8 @@ CASES: Final = (
             ]
         ),
         ("describe topic:a", "describe topic:b"),
+        # Offset managers measure what waits for groups.
+        services_may=True,
     ),
     Case(
         "PartitionLeader",

@@ -12,7 +12,7 @@ import asyncio
 import contextvars
 import random
 import weakref
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -33,7 +33,12 @@ from tests.simulation.marks import Marks
 from tests.simulation.network import Network
 from tests.simulation.virtual_time import VirtualTimeLoop
 
-SETTINGS = ("node.segment_bytes=262144", "node.disk_free_floor_bytes=0")
+SETTINGS = (
+    "node.segment_bytes=262144",
+    "node.disk_free_floor_bytes=0",
+    # Metrics are of no interest here.
+    "offset_manager.lag_every_ms=0",
+)
 READY_TIMEOUT_SECONDS = 60
 
 
@@ -110,7 +115,7 @@ class World:
                 )
             ),
             limits_of(self._settings.node),
-            cluster_handler(()),
+            cluster_handler((), self.loop),
         )
         self.processes[role] = Process(role, owner, node, etcd, disk)
         await self.run_as(owner, node.start())
@@ -277,6 +282,10 @@ class Tracer:
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """Not traced."""
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None:
         """Not traced."""

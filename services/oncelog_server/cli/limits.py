@@ -19,7 +19,8 @@ from typing import Any, Final, NamedTuple
 from oncelog import options
 from oncelog._core import batching, routing, sequencing, transaction
 from oncelog.aio import sender
-from oncelog_server.cli import supervision
+from oncelog_server.cli import lines, supervision
+from oncelog_server.cli import names as completed_names
 from oncelog_server.coordinator import config as coordinator_config
 from oncelog_server.coordinator import deliveries, producers, unborn
 from oncelog_server.coordinator import listing as coordinator_listing
@@ -398,6 +399,7 @@ _OFFSET_MANAGER: Final = Section(
             ("groups_max", LimitExceeded, "oncelog_offset_manager_groups"),
             ("offsets_per_group_max", LimitExceeded, ""),
             ("producers_max", LimitExceeded, "oncelog_offset_manager_producers"),
+            ("lag_series_max", "is not shown", "oncelog_offset_manager_group_lag_left_out"),
         ),
         _limit(
             "(offsets_per_call_max)",
@@ -484,7 +486,26 @@ _CLIENT: Final = Section(
     ),
 )
 
-SECTIONS: Final = (_PROCESS, _COORDINATOR, _PARTITION_LEADER, _OFFSET_MANAGER, _CLIENT)
+_COMMAND: Final = Section(
+    "`oncelog` command",
+    "Fixed.",
+    (
+        _limit(
+            "(piece_bytes_max)",
+            lines.PIECE_BYTES_MAX,
+            "What stands between two delimiters of `oncelog produce`, bytes.",
+            "is refused",
+        ),
+        _limit(
+            "(completed_names_max)",
+            completed_names.NAMES_MAX,
+            "Names that the shell is given to complete a word.",
+            "are left out",
+        ),
+    ),
+)
+
+SECTIONS: Final = (_PROCESS, _COORDINATOR, _PARTITION_LEADER, _OFFSET_MANAGER, _CLIENT, _COMMAND)
 # Settings whose bound is no limit on what callers do.
 NO_LIMITS: Final = frozenset({"timeout_ms_max"})
 # The line of the document behind which the table stands.

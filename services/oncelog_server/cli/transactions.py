@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import (
     TX_ID,
@@ -142,7 +143,7 @@ def abort(session: Session, tx_id: int, yes: bool) -> None:
     )
 )
 @click.argument("tx_id", type=TX_ID)
-@click.argument("place", type=PLACE, metavar="TOPIC/PARTITION")
+@click.argument("place", type=PLACE, metavar="TOPIC/PARTITION", shell_complete=names.places)
 @click.option("--drop", is_flag=True, help="Drop what the part holds here.")
 @click.option("--expose", is_flag=True, help="Expose it, although it differs.")
 @connected

@@ -6,7 +6,15 @@ Roles import nothing of `runtime/`: they are given these.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Any, NamedTuple, Protocol
 
 from oncelog_server.core.access import Need, Pattern, Rule
@@ -315,7 +323,11 @@ class TopicStore(Protocol):
         """Returns when this process's Directory shows it."""
         ...
 
-    async def alter(self, name: str, configs: Mapping[str, str]) -> TopicInfo: ...
+    async def alter(
+        self, name: str, configs: Mapping[str, str], *, partitions: int = 0
+    ) -> TopicInfo:
+        """`partitions`: how many there shall be, at least as many as there are; 0: as many."""
+        ...
 
     async def delete(self, name: str) -> TopicId: ...
 
@@ -511,6 +523,13 @@ class Reporter(Protocol):
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """A duration, into a histogram."""
+        ...
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None:
+        """All series of a gauge that `whose` shows, as (labels, value): those that it showed before
+        and that are not among them go."""
         ...
 
     def forget(self, label: str, value: str) -> None:

@@ -122,6 +122,10 @@ class OffsetManagerMachine:
         """For the gauge."""
         return len(self._state.groups)
 
+    def recent_groups(self) -> Iterator[tuple[str, Group]]:
+        """Those that changed last come first. For who looks on; changed by `apply` alone."""
+        return reversed(self._state.groups.items())
+
     @property
     def producers(self) -> int:
         """For the gauge."""

@@ -10,8 +10,6 @@ from oncelog_server.runtime.etcd.identity import LEASE_MS_MAX, LEASE_MS_MIN
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-# Where each role listens if nothing else is said.
-PORTS: Final = {"coordinator": 7400, "partition_leader": 7401, "offset_manager": 7402}
 # Every address of a machine: to listen on, not to connect to.
 WILDCARDS: Final = ("0.0.0.0", "::", "*")
 

@@ -487,4 +487,52 @@ BUGS: Final = (
             ): "assert 10 == 7",
         },
     ),
+    Bug(
+        "added-partitions-from-where-reading-began",
+        "I15, ADR 32: what comes to a topic while it is read is read from its first record on",
+        (
+            Edit(
+                "oncelog.aio.consumer:Consumer._first_offsets",
+                'if added and self._options.start != "earliest":',
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_added_partitions",
+                "test_a_consumer_reads_them_from_their_first_record_on",
+            ): "assert 7 == 3",
+        },
+    ),
+    Bug(
+        "topic-loses-partitions-by-an-old-answer",
+        "ADR 32: a client never believes that a topic has fewer partitions than it was told once",
+        (
+            Edit(
+                "oncelog._core.routing:Directory.learn_topic",
+                "topic.partitions.extend(known.partitions[len(topic.partitions) :])",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_routing",
+                "test_a_topic_never_loses_partitions_by_an_answer_of_before",
+            ): "== [0, 1, 2]",
+        },
+    ),
+    Bug(
+        "lag-without-what-was-never-committed",
+        "a partition that a group never committed waits from its first record on (ADR 33)",
+        (
+            Edit(
+                "oncelog._core.group_offsets:of_whole_topics",
+                "if key not in found:",
+                "if False:",
+            ),
+        ),
+        {
+            unit("cli/test_admin", "test_offsets_of_the_journal_view_are_shown_too"): "['journal']",
+        },
+    ),
 )

@@ -74,6 +74,40 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "added-partitions-without-comparison",
+        "I18, ADR 32: keys of new partitions are written while the topic is as it was read",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.topics:EtcdTopics._write_added",
+                "self._etcd.txn([unchanged], batch)",
+                "self._etcd.txn([], batch)",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_added_partitions",
+                "test_i18_keys_that_come_late_do_not_unseat_a_leader",
+            ): "epochs(other, after) == before"
+        },
+    ),
+    Bug(
+        "partitions-known-before-the-topic-counts-them",
+        "I18, ADR 32: nobody leads a partition before its topic counts it",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.directory:ClusterView._counts",
+                "return topic is not None and partition.number < topic.partitions",
+                "return topic is not None",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_added_partitions",
+                "test_i18_who_dies_in_between_leaves_nothing_that_anybody_can_use",
+            ): "is None"
+        },
+    ),
+    Bug(
         "list-of-an-earlier-revision-taken",
         "I25: a view never goes back",
         (

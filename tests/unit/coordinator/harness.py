@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from oncelog_server.coordinator.config import CoordinatorConfig
@@ -205,6 +205,10 @@ class Surroundings:
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         self.counted[name] = self.counted.get(name, 0) + 1
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None:
         pass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from oncelog_server.core.ids import BootId, PartitionId
@@ -41,6 +41,10 @@ class Log:
     def gauge(self, name: str, value: float, **labels: str) -> None: ...
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None: ...
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None: ...
 

@@ -18,6 +18,7 @@ from oncelog_server.core.ids import (
 )
 from oncelog_server.core.ports import Address
 from oncelog_server.offset_manager.commands import CommitTransactionOffsets, OffsetCommit
+from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.outbox import OffsetManagerOutbox
 from oncelog_server.participant.commands import Heard, HearVerdicts, Verdict
 from oncelogpb.errors import UnknownOutcome
@@ -64,6 +65,7 @@ class Story:
         return OffsetManagerOutbox(
             self.replica,  # type: ignore[arg-type]
             self.outside.env,
+            OffsetManagerConfig(lag_every_ms=0),
         )
 
     async def after(self, ms: int) -> int:

@@ -199,6 +199,8 @@ def test_marker_groups_are_answered_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("field", list(OffsetManagerConfig.__dataclass_fields__))
-def test_a_setting_of_zero_is_refused_by_name(field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        OffsetManagerRole(OffsetManagerConfig(**{field: 0}))
+def test_a_setting_that_cannot_be_is_refused_by_name(field: str) -> None:
+    # 0: the lag is never measured.
+    for value in (-1,) if field == "lag_every_ms" else (-1, 0):
+        with pytest.raises(ValueError, match=field):
+            OffsetManagerRole(OffsetManagerConfig(**{field: value}))

@@ -7,7 +7,7 @@ stays while `hold` is set, and moves by `sync`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -221,12 +221,16 @@ class FakeTopics:
         self._directory.by_name[name] = topic
         return topic
 
-    async def alter(self, name: str, configs: Mapping[str, str]) -> TopicInfo:
+    async def alter(
+        self, name: str, configs: Mapping[str, str], *, partitions: int = 0
+    ) -> TopicInfo:
         found = self._directory.by_name.get(name)
         if found is None:
             raise UnknownTopic(name)
         merged = {k: v for k, v in {**found.configs, **configs}.items() if v}
-        self._directory.by_name[name] = found._replace(configs=merged)
+        self._directory.by_name[name] = found._replace(
+            configs=merged, partitions=partitions or found.partitions
+        )
         return self._directory.by_name[name]
 
     async def delete(self, name: str) -> TopicId:
@@ -265,6 +269,10 @@ class FakeReporter:
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         pass
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None:
         pass

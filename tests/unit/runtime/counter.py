@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -161,6 +161,10 @@ class Silent:
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """Not looked at."""
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None:
         self.gauges = {key: held for key, held in self.gauges.items() if value not in key[1:]}

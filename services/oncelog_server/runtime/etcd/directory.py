@@ -190,17 +190,20 @@ class ClusterView:
 
     def entry(self, partition: PartitionId) -> Entry | None:
         """As `partition`, with the revision that a compare-and-set needs."""
-        if self.topic_by_id(partition.topic_id) is None:
-            return None
-        return self._partitions.get(partition)
+        return self._partitions.get(partition) if self._counts(partition) else None
 
     def replicas_on(self, node_id: str) -> Sequence[PartitionId]:
         """The partitions with a replica on this node, in order; only of topics that stand."""
         return sorted(
             partition
             for partition, entry in self._partitions.items()
-            if node_id in entry.state.replicas and self.topic_by_id(partition.topic_id) is not None
+            if node_id in entry.state.replicas and self._counts(partition)
         )
+
+    def _counts(self, partition: PartitionId) -> bool:
+        """Its topic stands, and has that many: the keys of partitions come before it says so."""
+        topic = self.topic_by_id(partition.topic_id)
+        return topic is not None and partition.number < topic.partitions
 
     def replica_counts(self) -> dict[str, int]:
         """How many replicas are placed on each node; nodes without one are absent."""

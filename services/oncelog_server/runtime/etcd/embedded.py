@@ -87,6 +87,21 @@ def find_or_build(progress: Progress, *, allow_old: bool = False) -> Path:
     return cached if cached.exists() else _build(cached, progress)
 
 
+def look_for() -> str:
+    """What `find_or_build` would use, for people; nothing is built. Raises EtcdNotFound."""
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        return f"the etcd that {ENVIRONMENT} names, {_require_good(Path(named), 'it', False)}"
+    on_path = shutil.which("etcd")
+    version = None if on_path is None else version_of(Path(on_path))
+    if version is not None and is_good(version):
+        return f"etcd {_show(version)}, {on_path}"
+    cached = cache_directory() / "etcd"
+    if cached.exists():
+        return f"etcd {VERSION}, {cached}"
+    return f"etcd {VERSION}, built once in a minute or two with {_find_go()}"
+
+
 def cache_directory() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "oncelog" / f"etcd-{VERSION}"
