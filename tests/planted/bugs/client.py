@@ -62,20 +62,24 @@ BUGS: Final = (
             unit(
                 "client/test_sequencing",
                 "test_i6_what_may_stand_under_the_old_id_is_never_sent_under_a_new_one",
-            ): "_doubt=",
+            ): "doubt=<oncelogpb.doubt.Doubt",
         },
     ),
     Bug(
         "doubt-ends-with-the-next-refusal",
-        "§9: a refusal promises that nothing happened, of this sending only",
+        "§9, I4: a refusal promises that nothing happened, of this sending only",
         (
             Edit(
-                "oncelog._core.sequencing:Lane.fail",
-                "batch.in_doubt |= error.may_have_applied",
-                "batch.in_doubt = error.may_have_applied",
+                "oncelogpb.doubt:Doubt.told",
+                "        if not self._lost or error.reason",
+                "        self._lost = False\n        if not self._lost or error.reason",
             ),
         ),
         {
+            unit(
+                "client/test_doubt",
+                "test_i4_a_commit_that_begins_the_next_and_is_fenced_on_repetition_learns_that_it_happened",
+            ): "PRODUCER_FENCED: a later instance took over",
             unit(
                 "client/test_delivery",
                 "test_i6_a_lost_answer_stays_in_doubt_whatever_is_refused_after_it",
@@ -88,8 +92,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog._fan_out:FanOut.call_partitions",
-                "in_doubt |= {index for index in again if failed[index].may_have_applied}",
-                "in_doubt = {index for index in again if failed[index].may_have_applied}",
+                "doubts.setdefault(index, Doubt(method, request)).told(error)",
+                "Doubt(method, request).told(error)",
             ),
         ),
         {
@@ -97,6 +101,41 @@ BUGS: Final = (
                 "client/test_protocol",
                 "test_a_refusal_of_a_batch_after_a_lost_answer_is_still_an_unknown_outcome",
             ): "isinstance(NotLeader('x')",
+        },
+    ),
+    Bug(
+        "rights-called-a-fact",
+        "§9: rights are judged before a request is looked up: their refusal ends no doubt",
+        (
+            Edit(
+                "oncelogpb.doubt:Doubt.told",
+                "        if not self._lost or error.reason",
+                "        if not self._lost or error.reason in RIGHTS or error.reason",
+            ),
+        ),
+        {
+            unit(
+                "wire/test_doubt",
+                "test_i4_after_a_lost_answer_a_refusal_that_is_no_fact_is_an_unknown_outcome",
+            ): "Unauthenticated(",
+        },
+    ),
+    Bug(
+        "one-shot-in-doubt-under-another-number",
+        "I6: what may stand, or may yet arrive, under one number is not sent under another",
+        (
+            Edit(
+                "oncelogpb.doubt:facts_of",
+                "    return FACTS[method]",
+                "    known = FACTS[method]\n"
+                '    return known._replace(reasons=known.reasons | {"OUT_OF_ORDER_SEQUENCE"})',
+            ),
+        ),
+        {
+            unit(
+                "client/test_doubt",
+                "test_i6_a_one_shot_in_doubt_is_not_sent_under_another_number",
+            ): "DID NOT RAISE",
         },
     ),
     Bug(
@@ -122,10 +161,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.commit",
-                "            except errors.UnknownOutcome:\n"
-                "                if await self._stands(progress):\n"
-                "                    break",
-                "            except errors.UnknownOutcome:\n                break",
+                "if doubt.lost and await self._stands(progress):",
+                "if doubt.lost:",
             ),
         ),
         {
@@ -141,7 +178,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.commit",
-                "if attempt and await self._stands(progress):",
+                "if doubt.lost and await self._stands(progress):",
                 "if False:",
             ),
         ),

@@ -48,7 +48,7 @@ def test_i31_one_sending_is_not_waited_for_beyond_the_calls_deadline() -> None:
             return asyncio.sleep(1_000)
 
         transport.handlers[METHOD] = never
-        with pytest.raises(errors.UnknownOutcome):
+        with pytest.raises(errors.Unavailable):
             await protocol_over(transport).call(METHOD, FETCH, 3_000)
 
     assert on_virtual_time(work)[1] <= 3.1

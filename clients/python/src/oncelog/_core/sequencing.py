@@ -24,9 +24,14 @@ from typing import Final
 from oncelog._core.batching import Sealed
 from oncelog._core.retries import Action, action_for
 from oncelogpb import errors
+from oncelogpb.doubt import Doubt
 
 # Batches of one lane that may be unanswered: what a leader remembers (design §6).
 IN_FLIGHT_MAX: Final = 16
+
+
+def _no_doubt() -> Doubt:
+    return Doubt("partition_leader.produce")
 
 
 class Fate(Enum):
@@ -51,8 +56,12 @@ class Numbered:
     fate: Fate = Fate.FLYING
     # Sendings so far.
     attempts: int = 0
-    # Invariant: once true stays true. An earlier sending may have been appended.
-    in_doubt: bool = False
+    # Each failed sending passes through it: an earlier one may have been appended.
+    doubt: Doubt = field(default_factory=_no_doubt)
+
+    @property
+    def in_doubt(self) -> bool:
+        return self.doubt.lost
 
     @property
     def size(self) -> int:
@@ -113,9 +122,9 @@ class Lane:
         assert batch.fate is Fate.FLYING, "answered twice"
         action = self._judge(batch, error)
         self.draining = True
+        batch.doubt.told(error)
         if action in (Action.RETRY, Action.REDIRECT):
             batch.fate = Fate.AGAIN
-            batch.in_doubt |= error.may_have_applied
         else:
             batch.fate = Fate.LOST
             self.broken = True

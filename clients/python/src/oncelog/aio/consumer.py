@@ -23,6 +23,7 @@ from oncelog.errors import Closed
 from oncelog.options import ConsumerOptions
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
+from oncelogpb.doubt import Doubt
 from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2, types_pb2
 
 # How long `async for` waits at a time; it goes on waiting until the consumer is closed.
@@ -168,8 +169,9 @@ class Consumer:
 
     async def commit(self) -> None:
         """Commits, outside of a transaction, what was given so far. Raises StalePosition where
-        another consumer of the group committed meanwhile (positions are asked of the group again),
-        PendingTransaction, InvalidArgument without a group."""
+        another consumer of the group committed meanwhile, UnknownOutcome where an answer was lost
+        and the group does not stand where this commit puts it (positions are asked of the group
+        again after both), PendingTransaction, InvalidArgument without a group."""
         group = self._require_group()
         progress = self._positions.progress()
         if not progress:
@@ -178,21 +180,19 @@ class Consumer:
         request = offset_manager_pb2.CommitOffsetsRequest(
             offsets=offset_manager_pb2.GroupOffsets(group=group, offsets=offsets)
         )
+        doubt = Doubt("offset_manager.commit_offsets", request)
         for attempt in range(COMMIT_ATTEMPTS_MAX):
             try:
                 await self._protocol.call("offset_manager.commit_offsets", request)
                 break
-            except errors.StalePosition:
-                if attempt and await self._stands(progress):
+            except errors.OncelogError as error:
+                told = doubt.told(error)
+                if doubt.lost and await self._stands(progress):
                     break
-                self.forget()
-                raise
-            except errors.UnknownOutcome:
-                if await self._stands(progress):
-                    break
-                if attempt + 1 == COMMIT_ATTEMPTS_MAX:
-                    self.forget()
-                    raise
+                if not error.may_have_applied or attempt + 1 == COMMIT_ATTEMPTS_MAX:
+                    if isinstance(told, errors.GroupMoved | errors.UnknownOutcome):
+                        self.forget()
+                    doubt.give_up(error)
         self._positions.committed(progress, None)
 
     def group_metadata(self) -> GroupMetadata:
@@ -319,9 +319,13 @@ class Consumer:
         return [listed.offset for listed in reply.offsets]
 
     async def _stands(self, progress: Iterable[Progress]) -> bool:
-        """Does the group have exactly this? After a commit whose answer was lost."""
+        """Does the group have exactly this? After a commit whose answer was lost. False also where
+        nobody says."""
         wanted = {item.partition: item.to for item in progress}
-        reply = await self._fetch_offsets(wanted, stable=True)
+        try:
+            reply = await self._fetch_offsets(wanted, stable=True)
+        except errors.OncelogError:
+            return False
         return all(
             offset.HasField("offset") and offset.offset == wanted[PartitionKey.of(offset.partition)]
             for offset in reply.offsets

@@ -292,9 +292,9 @@ class Sender:
 
     def _lose(self, batches: list[Numbered], error: errors.OncelogError) -> None:
         self._on_settled(sum(batch.size for batch in batches))
-        if any(batch.in_doubt for batch in batches) and not error.may_have_applied:
-            error = errors.UnknownOutcome(f"an answer was lost, and then: {error}")
-        self._on_failed(error)
+        told = [batch.doubt.told(error) for batch in batches]
+        # What may stand is worse than what does not.
+        self._on_failed(max(told, key=lambda one: one.may_have_applied, default=error))
 
     # --------------------------------------------------------------------------------- locating
 
