@@ -35,6 +35,7 @@ class InitProducerRequest(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     INSTANCE_ID_FIELD_NUMBER: builtins.int
     SESSION_FIELD_NUMBER: builtins.int
+    HELD_GENERATION_FIELD_NUMBER: builtins.int
     group: builtins.str
     """Transaction group: producers of one group share a coordinator and one order. Absent: `name`.
     Required where `name` is absent (choose one at random).
@@ -49,6 +50,11 @@ class InitProducerRequest(google.protobuf.message.Message):
     """True: an open transaction is aborted `session_grace_ms` (10 s) after the stream that carried this
     call has ended and no other took over. Only on `Stream`; elsewhere INVALID_ARGUMENT.
     """
+    held_generation: builtins.int
+    """The generation that the caller holds, for who registers again under a new instance id (after an
+    outcome that it could not learn). Where the producer has a newer one, the answer is
+    PRODUCER_FENCED and nobody is fenced. 0: the caller holds none, and takes over.
+    """
     def __init__(
         self,
         *,
@@ -56,8 +62,9 @@ class InitProducerRequest(google.protobuf.message.Message):
         name: builtins.str = ...,
         instance_id: builtins.bytes = ...,
         session: builtins.bool = ...,
+        held_generation: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "instance_id", b"instance_id", "name", b"name", "session", b"session"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "held_generation", b"held_generation", "instance_id", b"instance_id", "name", b"name", "session", b"session"]) -> None: ...
 
 global___InitProducerRequest = InitProducerRequest
 
@@ -111,7 +118,9 @@ class BeginTransactionRequest(google.protobuf.message.Message):
     request_id: builtins.int
     """Grows within a generation. The last 16 are remembered; a lower unknown one is STALE_REQUEST_ID."""
     timeout_ms: builtins.int
-    """Idle time after which the transaction is aborted. 0: the default (60 s)."""
+    """Idle time after which the transaction is aborted, from `transaction_timeout_ms_min` (4 s) to
+    `transaction_timeout_ms_max` (1 h), else INVALID_TIMEOUT. 0: the default (60 s).
+    """
     @property
     def producer(self) -> oncelogpb.v1.types_pb2.Producer: ...
     @property
@@ -210,7 +219,9 @@ class CommitTransactionRequest(google.protobuf.message.Message):
 
     @property
     def begin_next(self) -> global___BeginNext:
-        """Absent: no next transaction. Else it begins in the same step, with a request id of its own."""
+        """Absent: no next transaction. Else it begins in the same step, with a request id of its own. The
+        commit's own answer never depends on it: what refuses it is told in `next_error`.
+        """
 
     def __init__(
         self,
@@ -263,6 +274,7 @@ class CommitTransactionReply(google.protobuf.message.Message):
     VISIBLE_FIELD_NUMBER: builtins.int
     EXPOSED_FIELD_NUMBER: builtins.int
     NEXT_FIELD_NUMBER: builtins.int
+    NEXT_ERROR_FIELD_NUMBER: builtins.int
     already_committed: builtins.bool
     """True where commit_seq was committed before: nothing changed."""
     visible: builtins.bool
@@ -273,7 +285,13 @@ class CommitTransactionReply(google.protobuf.message.Message):
 
     @property
     def next(self) -> global___BeginTransactionReply:
-        """Of begin_next; absent where it was not asked for."""
+        """Of begin_next; absent where it was not asked for, or refused."""
+
+    @property
+    def next_error(self) -> google.rpc.status_pb2.Status:
+        """Why there is no next transaction, although begin_next asked for one. The commit stands all the
+        same; ask again with BeginTransaction and the same request id, or with the repeated commit.
+        """
 
     def __init__(
         self,
@@ -282,9 +300,10 @@ class CommitTransactionReply(google.protobuf.message.Message):
         visible: builtins.bool = ...,
         exposed: collections.abc.Iterable[oncelogpb.v1.types_pb2.ExposedPart] | None = ...,
         next: global___BeginTransactionReply | None = ...,
+        next_error: google.rpc.status_pb2.Status | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["next", b"next"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["already_committed", b"already_committed", "exposed", b"exposed", "next", b"next", "visible", b"visible"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["next", b"next", "next_error", b"next_error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["already_committed", b"already_committed", "exposed", b"exposed", "next", b"next", "next_error", b"next_error", "visible", b"visible"]) -> None: ...
 
 global___CommitTransactionReply = CommitTransactionReply
 
@@ -349,7 +368,9 @@ class TransactRequest(google.protobuf.message.Message):
     COMMIT_SEQ_FIELD_NUMBER: builtins.int
     WAIT_FIELD_NUMBER: builtins.int
     request_number: builtins.int
-    """Consecutive within a generation, from 1; at most 16 in flight. A known one gets its old answer."""
+    """Consecutive within a generation, from 1; at most 16 in flight. A known one gets its old answer,
+    before anything else is judged; with another content it is DUPLICATE_SEQUENCE.
+    """
     wait: oncelogpb.v1.types_pb2.Wait.ValueType
     @property
     def producer(self) -> oncelogpb.v1.types_pb2.Producer: ...
@@ -364,7 +385,11 @@ class TransactRequest(google.protobuf.message.Message):
         """Offsets of one consumer group that commit with it. Absent: none."""
 
     @property
-    def commit_seq(self) -> oncelogpb.v1.types_pb2.CommitSeq: ...
+    def commit_seq(self) -> oncelogpb.v1.types_pb2.CommitSeq:
+        """While a request with a commit_seq waits for the offset manager, another with one is
+        CONCURRENT_TRANSACTION: the earlier may yet be aborted, and its number must not be passed over.
+        """
+
     def __init__(
         self,
         *,
@@ -388,10 +413,13 @@ class TransactReply(google.protobuf.message.Message):
     ALREADY_COMMITTED_FIELD_NUMBER: builtins.int
     VISIBLE_FIELD_NUMBER: builtins.int
     EXPOSED_FIELD_NUMBER: builtins.int
+    DUPLICATE_FIELD_NUMBER: builtins.int
     tx_id: builtins.int
     """0 where already_committed."""
     already_committed: builtins.bool
     visible: builtins.bool
+    duplicate: builtins.bool
+    """The request number was known: nothing was written, this is its old answer."""
     @property
     def exposed(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.ExposedPart]:
         """Only with WAIT_VISIBLE."""
@@ -403,23 +431,41 @@ class TransactReply(google.protobuf.message.Message):
         already_committed: builtins.bool = ...,
         visible: builtins.bool = ...,
         exposed: collections.abc.Iterable[oncelogpb.v1.types_pb2.ExposedPart] | None = ...,
+        duplicate: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["already_committed", b"already_committed", "exposed", b"exposed", "tx_id", b"tx_id", "visible", b"visible"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["already_committed", b"already_committed", "duplicate", b"duplicate", "exposed", b"exposed", "tx_id", b"tx_id", "visible", b"visible"]) -> None: ...
 
 global___TransactReply = TransactReply
 
 @typing.final
 class GetTransactionRequest(google.protobuf.message.Message):
+    """By TxId; or by the producer and the request number of a Transact whose answer was lost."""
+
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TX_ID_FIELD_NUMBER: builtins.int
+    PRODUCER_FIELD_NUMBER: builtins.int
+    REQUEST_NUMBER_FIELD_NUMBER: builtins.int
     tx_id: builtins.int
+    """0: by producer and request number."""
+    request_number: builtins.int
+    """A number that was not accepted is UNKNOWN_TRANSACTION: nothing of it happened, and nothing will
+    once the producer has registered again (until then a delayed copy may still arrive). One that is
+    no longer remembered (the last 16 are) is described as EXPIRED, with tx_id 0: nobody knows.
+    """
+    @property
+    def producer(self) -> oncelogpb.v1.types_pb2.Producer:
+        """With the generation in which the Transact was sent. Absent with tx_id."""
+
     def __init__(
         self,
         *,
         tx_id: builtins.int = ...,
+        producer: oncelogpb.v1.types_pb2.Producer | None = ...,
+        request_number: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["tx_id", b"tx_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["producer", b"producer"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["producer", b"producer", "request_number", b"request_number", "tx_id", b"tx_id"]) -> None: ...
 
 global___GetTransactionRequest = GetTransactionRequest
 
@@ -428,15 +474,21 @@ class GetTransactionReply(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRANSACTION_FIELD_NUMBER: builtins.int
+    ALREADY_COMMITTED_FIELD_NUMBER: builtins.int
+    already_committed: builtins.bool
+    """The request number was answered `already_committed`: it has no transaction of its own."""
     @property
-    def transaction(self) -> global___TransactionDescription: ...
+    def transaction(self) -> global___TransactionDescription:
+        """Absent with already_committed."""
+
     def __init__(
         self,
         *,
         transaction: global___TransactionDescription | None = ...,
+        already_committed: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["transaction", b"transaction"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["transaction", b"transaction"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["already_committed", b"already_committed", "transaction", b"transaction"]) -> None: ...
 
 global___GetTransactionReply = GetTransactionReply
 
@@ -640,7 +692,10 @@ class Answer(google.protobuf.message.Message):
         DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
         VERDICT_UNSPECIFIED: Answer._Verdict.ValueType  # 0
         VERDICT_LATER: Answer._Verdict.ValueType  # 1
-        """Cannot say yet: the TxId is not below this coordinator's high watermark. Ask again."""
+        """Cannot say yet: the TxId is not below this coordinator's high watermark. Ask again. (About one
+        that lies at or above the log end, a later answer is NEVER, once the coordinator has proved by
+        a record of its own that nobody had given it out when it was asked.)
+        """
         VERDICT_ONGOING: Answer._Verdict.ValueType  # 2
         """Open, or a marker is on its way. Ask again."""
         VERDICT_COMMITTED_WITH_YOU: Answer._Verdict.ValueType  # 3
@@ -657,7 +712,10 @@ class Answer(google.protobuf.message.Message):
 
     VERDICT_UNSPECIFIED: Answer.Verdict.ValueType  # 0
     VERDICT_LATER: Answer.Verdict.ValueType  # 1
-    """Cannot say yet: the TxId is not below this coordinator's high watermark. Ask again."""
+    """Cannot say yet: the TxId is not below this coordinator's high watermark. Ask again. (About one
+    that lies at or above the log end, a later answer is NEVER, once the coordinator has proved by
+    a record of its own that nobody had given it out when it was asked.)
+    """
     VERDICT_ONGOING: Answer.Verdict.ValueType  # 2
     """Open, or a marker is on its way. Ask again."""
     VERDICT_COMMITTED_WITH_YOU: Answer.Verdict.ValueType  # 3

@@ -26,7 +26,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from oncelogpb.v1 import types_pb2 as oncelogpb_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!oncelogpb/v1/offset_manager.proto\x12\x0concelogpb.v1\x1a\x17google/rpc/status.proto\x1a\x18oncelogpb/v1/types.proto\"I\n\x0bGroupMember\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\"\xe2\x01\n\x0cOffsetCommit\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x15\n\x0b\x66rom_offset\x18\x02 \x01(\x04H\x00\x12\x13\n\tfrom_none\x18\x03 \x01(\x08H\x00\x12\x12\n\x08\x66rom_any\x18\x04 \x01(\x08H\x00\x12\x11\n\tto_offset\x18\x05 \x01(\x04\x12 \n\x04view\x18\x06 \x01(\x0e\x32\x12.oncelogpb.v1.View\x12\x10\n\x08metadata\x18\x07 \x01(\t\x12\x17\n\x0b\x61\x66ter_tx_id\x18\x08 \x01(\x06\x42\x02\x30\x01\x42\x06\n\x04\x66rom\"u\n\x0cGroupOffsets\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n\x06member\x18\x02 \x01(\x0b\x32\x19.oncelogpb.v1.GroupMember\x12+\n\x07offsets\x18\x03 \x03(\x0b\x32\x1a.oncelogpb.v1.OffsetCommit\"C\n\x14\x43ommitOffsetsRequest\x12+\n\x07offsets\x18\x01 \x01(\x0b\x32\x1a.oncelogpb.v1.GroupOffsets\"\x14\n\x12\x43ommitOffsetsReply\"\x9f\x01\n\x1f\x43ommitTransactionOffsetsRequest\x12\x11\n\x05tx_id\x18\x01 \x01(\x06\x42\x02\x30\x01\x12(\n\x08producer\x18\x02 \x01(\x0b\x32\x16.oncelogpb.v1.Producer\x12+\n\x07offsets\x18\x03 \x01(\x0b\x32\x1a.oncelogpb.v1.GroupOffsets\x12\x12\n\ntimeout_ms\x18\x04 \x01(\r\"M\n\x1d\x43ommitTransactionOffsetsReply\x12,\n\x0bparticipant\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\"\x83\x01\n\x13\x46\x65tchOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12+\n\npartitions\x18\x02 \x03(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x0e\n\x06stable\x18\x03 \x01(\x08\x12 \n\x04view\x18\x04 \x01(\x0e\x32\x12.oncelogpb.v1.View\"\xc4\x01\n\x0f\x43ommittedOffset\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x06offset\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08metadata\x18\x03 \x01(\t\x12 \n\x04view\x18\x04 \x01(\x0e\x32\x12.oncelogpb.v1.View\x12\x16\n\x0e\x63ommit_time_ms\x18\x05 \x01(\x03\x12\x19\n\rpending_tx_id\x18\x06 \x01(\x06\x42\x02\x30\x01\x42\t\n\x07_offset\"8\n\nLastCommit\x12\x17\n\x0bproducer_id\x18\x01 \x01(\x06\x42\x02\x30\x01\x12\x11\n\x05tx_id\x18\x02 \x01(\x06\x42\x02\x30\x01\"s\n\x11\x46\x65tchOffsetsReply\x12.\n\x07offsets\x18\x01 \x03(\x0b\x32\x1d.oncelogpb.v1.CommittedOffset\x12.\n\x0clast_commits\x18\x02 \x03(\x0b\x32\x18.oncelogpb.v1.LastCommit\"#\n\x11ListGroupsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"t\n\x0cGroupListing\x12\r\n\x05group\x18\x01 \x01(\t\x12\x1c\n\x14\x63ommitted_partitions\x18\x02 \x01(\r\x12\x1a\n\x12pending_partitions\x18\x03 \x01(\r\x12\x1b\n\x13last_commit_time_ms\x18\x04 \x01(\x03\"=\n\x0fListGroupsReply\x12*\n\x06groups\x18\x01 \x03(\x0b\x32\x1a.oncelogpb.v1.GroupListing\"#\n\x12\x44\x65leteGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x12\n\x10\x44\x65leteGroupReply\"\x8f\x01\n\x10HeartbeatRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n\x06member\x18\x02 \x01(\x0b\x32\x19.oncelogpb.v1.GroupMember\x12\x19\n\x11subscribed_topics\x18\x03 \x03(\t\x12&\n\x05owned\x18\x04 \x03(\x0b\x32\x17.oncelogpb.v1.Partition\"h\n\x0eHeartbeatReply\x12)\n\x06member\x18\x01 \x01(\x0b\x32\x19.oncelogpb.v1.GroupMember\x12+\n\nassignment\x18\x02 \x03(\x0b\x32\x17.oncelogpb.v1.Partition\"\x91\x02\n\x11OffsetManagerCall\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12<\n\x0e\x63ommit_offsets\x18\n \x01(\x0b\x32\".oncelogpb.v1.CommitOffsetsRequestH\x00\x12S\n\x1a\x63ommit_transaction_offsets\x18\x0b \x01(\x0b\x32-.oncelogpb.v1.CommitTransactionOffsetsRequestH\x00\x12:\n\rfetch_offsets\x18\x0c \x01(\x0b\x32!.oncelogpb.v1.FetchOffsetsRequestH\x00\x42\t\n\x07request\"D\n\x12OffsetManagerCalls\x12.\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1f.oncelogpb.v1.OffsetManagerCall\"\x9a\x02\n\x13OffsetManagerAnswer\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12:\n\x0e\x63ommit_offsets\x18\n \x01(\x0b\x32 .oncelogpb.v1.CommitOffsetsReplyH\x00\x12Q\n\x1a\x63ommit_transaction_offsets\x18\x0b \x01(\x0b\x32+.oncelogpb.v1.CommitTransactionOffsetsReplyH\x00\x12\x38\n\rfetch_offsets\x18\x0c \x01(\x0b\x32\x1f.oncelogpb.v1.FetchOffsetsReplyH\x00\x42\x07\n\x05reply\"J\n\x14OffsetManagerAnswers\x12\x32\n\x07\x61nswers\x18\x01 \x03(\x0b\x32!.oncelogpb.v1.OffsetManagerAnswer2\xf0\x04\n\rOffsetManager\x12U\n\rCommitOffsets\x12\".oncelogpb.v1.CommitOffsetsRequest\x1a .oncelogpb.v1.CommitOffsetsReply\x12v\n\x18\x43ommitTransactionOffsets\x12-.oncelogpb.v1.CommitTransactionOffsetsRequest\x1a+.oncelogpb.v1.CommitTransactionOffsetsReply\x12R\n\x0c\x46\x65tchOffsets\x12!.oncelogpb.v1.FetchOffsetsRequest\x1a\x1f.oncelogpb.v1.FetchOffsetsReply\x12L\n\nListGroups\x12\x1f.oncelogpb.v1.ListGroupsRequest\x1a\x1d.oncelogpb.v1.ListGroupsReply\x12O\n\x0b\x44\x65leteGroup\x12 .oncelogpb.v1.DeleteGroupRequest\x1a\x1e.oncelogpb.v1.DeleteGroupReply\x12I\n\tHeartbeat\x12\x1e.oncelogpb.v1.HeartbeatRequest\x1a\x1c.oncelogpb.v1.HeartbeatReply\x12R\n\x06Stream\x12 .oncelogpb.v1.OffsetManagerCalls\x1a\".oncelogpb.v1.OffsetManagerAnswers(\x01\x30\x01\x42\x80\x01\n\x0concelogpb.v1B\x12OffsetManagerProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n!oncelogpb/v1/offset_manager.proto\x12\x0concelogpb.v1\x1a\x17google/rpc/status.proto\x1a\x18oncelogpb/v1/types.proto\"I\n\x0bGroupMember\x12\x12\n\ngeneration\x18\x01 \x01(\x04\x12\x11\n\tmember_id\x18\x02 \x01(\t\x12\x13\n\x0binstance_id\x18\x03 \x01(\t\"\xe2\x01\n\x0cOffsetCommit\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x15\n\x0b\x66rom_offset\x18\x02 \x01(\x04H\x00\x12\x13\n\tfrom_none\x18\x03 \x01(\x08H\x00\x12\x12\n\x08\x66rom_any\x18\x04 \x01(\x08H\x00\x12\x11\n\tto_offset\x18\x05 \x01(\x04\x12 \n\x04view\x18\x06 \x01(\x0e\x32\x12.oncelogpb.v1.View\x12\x10\n\x08metadata\x18\x07 \x01(\t\x12\x17\n\x0b\x61\x66ter_tx_id\x18\x08 \x01(\x06\x42\x02\x30\x01\x42\x06\n\x04\x66rom\"u\n\x0cGroupOffsets\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n\x06member\x18\x02 \x01(\x0b\x32\x19.oncelogpb.v1.GroupMember\x12+\n\x07offsets\x18\x03 \x03(\x0b\x32\x1a.oncelogpb.v1.OffsetCommit\"C\n\x14\x43ommitOffsetsRequest\x12+\n\x07offsets\x18\x01 \x01(\x0b\x32\x1a.oncelogpb.v1.GroupOffsets\"\x14\n\x12\x43ommitOffsetsReply\"\x9f\x01\n\x1f\x43ommitTransactionOffsetsRequest\x12\x11\n\x05tx_id\x18\x01 \x01(\x06\x42\x02\x30\x01\x12(\n\x08producer\x18\x02 \x01(\x0b\x32\x16.oncelogpb.v1.Producer\x12+\n\x07offsets\x18\x03 \x01(\x0b\x32\x1a.oncelogpb.v1.GroupOffsets\x12\x12\n\ntimeout_ms\x18\x04 \x01(\r\"M\n\x1d\x43ommitTransactionOffsetsReply\x12,\n\x0bparticipant\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\"\x9e\x01\n\x13\x46\x65tchOffsetsRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12+\n\npartitions\x18\x02 \x03(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x0e\n\x06stable\x18\x03 \x01(\x08\x12 \n\x04view\x18\x04 \x01(\x0e\x32\x12.oncelogpb.v1.View\x12\x19\n\x11with_last_commits\x18\x05 \x01(\x08\"\xc4\x01\n\x0f\x43ommittedOffset\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x06offset\x18\x02 \x01(\x04H\x00\x88\x01\x01\x12\x10\n\x08metadata\x18\x03 \x01(\t\x12 \n\x04view\x18\x04 \x01(\x0e\x32\x12.oncelogpb.v1.View\x12\x16\n\x0e\x63ommit_time_ms\x18\x05 \x01(\x03\x12\x19\n\rpending_tx_id\x18\x06 \x01(\x06\x42\x02\x30\x01\x42\t\n\x07_offset\"8\n\nLastCommit\x12\x17\n\x0bproducer_id\x18\x01 \x01(\x06\x42\x02\x30\x01\x12\x11\n\x05tx_id\x18\x02 \x01(\x06\x42\x02\x30\x01\"s\n\x11\x46\x65tchOffsetsReply\x12.\n\x07offsets\x18\x01 \x03(\x0b\x32\x1d.oncelogpb.v1.CommittedOffset\x12.\n\x0clast_commits\x18\x02 \x03(\x0b\x32\x18.oncelogpb.v1.LastCommit\"#\n\x11ListGroupsRequest\x12\x0e\n\x06prefix\x18\x01 \x01(\t\"t\n\x0cGroupListing\x12\r\n\x05group\x18\x01 \x01(\t\x12\x1c\n\x14\x63ommitted_partitions\x18\x02 \x01(\r\x12\x1a\n\x12pending_partitions\x18\x03 \x01(\r\x12\x1b\n\x13last_commit_time_ms\x18\x04 \x01(\x03\"=\n\x0fListGroupsReply\x12*\n\x06groups\x18\x01 \x03(\x0b\x32\x1a.oncelogpb.v1.GroupListing\"#\n\x12\x44\x65leteGroupRequest\x12\r\n\x05group\x18\x01 \x01(\t\"\x12\n\x10\x44\x65leteGroupReply\"\x8f\x01\n\x10HeartbeatRequest\x12\r\n\x05group\x18\x01 \x01(\t\x12)\n\x06member\x18\x02 \x01(\x0b\x32\x19.oncelogpb.v1.GroupMember\x12\x19\n\x11subscribed_topics\x18\x03 \x03(\t\x12&\n\x05owned\x18\x04 \x03(\x0b\x32\x17.oncelogpb.v1.Partition\"h\n\x0eHeartbeatReply\x12)\n\x06member\x18\x01 \x01(\x0b\x32\x19.oncelogpb.v1.GroupMember\x12+\n\nassignment\x18\x02 \x03(\x0b\x32\x17.oncelogpb.v1.Partition\"\x91\x02\n\x11OffsetManagerCall\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12\x12\n\ntimeout_ms\x18\x02 \x01(\r\x12<\n\x0e\x63ommit_offsets\x18\n \x01(\x0b\x32\".oncelogpb.v1.CommitOffsetsRequestH\x00\x12S\n\x1a\x63ommit_transaction_offsets\x18\x0b \x01(\x0b\x32-.oncelogpb.v1.CommitTransactionOffsetsRequestH\x00\x12:\n\rfetch_offsets\x18\x0c \x01(\x0b\x32!.oncelogpb.v1.FetchOffsetsRequestH\x00\x42\t\n\x07request\"D\n\x12OffsetManagerCalls\x12.\n\x05\x63\x61lls\x18\x01 \x03(\x0b\x32\x1f.oncelogpb.v1.OffsetManagerCall\"\x9a\x02\n\x13OffsetManagerAnswer\x12\x0e\n\x06number\x18\x01 \x01(\x04\x12!\n\x05\x65rror\x18\x02 \x01(\x0b\x32\x12.google.rpc.Status\x12:\n\x0e\x63ommit_offsets\x18\n \x01(\x0b\x32 .oncelogpb.v1.CommitOffsetsReplyH\x00\x12Q\n\x1a\x63ommit_transaction_offsets\x18\x0b \x01(\x0b\x32+.oncelogpb.v1.CommitTransactionOffsetsReplyH\x00\x12\x38\n\rfetch_offsets\x18\x0c \x01(\x0b\x32\x1f.oncelogpb.v1.FetchOffsetsReplyH\x00\x42\x07\n\x05reply\"J\n\x14OffsetManagerAnswers\x12\x32\n\x07\x61nswers\x18\x01 \x03(\x0b\x32!.oncelogpb.v1.OffsetManagerAnswer2\xf0\x04\n\rOffsetManager\x12U\n\rCommitOffsets\x12\".oncelogpb.v1.CommitOffsetsRequest\x1a .oncelogpb.v1.CommitOffsetsReply\x12v\n\x18\x43ommitTransactionOffsets\x12-.oncelogpb.v1.CommitTransactionOffsetsRequest\x1a+.oncelogpb.v1.CommitTransactionOffsetsReply\x12R\n\x0c\x46\x65tchOffsets\x12!.oncelogpb.v1.FetchOffsetsRequest\x1a\x1f.oncelogpb.v1.FetchOffsetsReply\x12L\n\nListGroups\x12\x1f.oncelogpb.v1.ListGroupsRequest\x1a\x1d.oncelogpb.v1.ListGroupsReply\x12O\n\x0b\x44\x65leteGroup\x12 .oncelogpb.v1.DeleteGroupRequest\x1a\x1e.oncelogpb.v1.DeleteGroupReply\x12I\n\tHeartbeat\x12\x1e.oncelogpb.v1.HeartbeatRequest\x1a\x1c.oncelogpb.v1.HeartbeatReply\x12R\n\x06Stream\x12 .oncelogpb.v1.OffsetManagerCalls\x1a\".oncelogpb.v1.OffsetManagerAnswers(\x01\x30\x01\x42\x80\x01\n\x0concelogpb.v1B\x12OffsetManagerProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -59,35 +59,35 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_COMMITTRANSACTIONOFFSETSREPLY']._serialized_start=778
   _globals['_COMMITTRANSACTIONOFFSETSREPLY']._serialized_end=855
   _globals['_FETCHOFFSETSREQUEST']._serialized_start=858
-  _globals['_FETCHOFFSETSREQUEST']._serialized_end=989
-  _globals['_COMMITTEDOFFSET']._serialized_start=992
-  _globals['_COMMITTEDOFFSET']._serialized_end=1188
-  _globals['_LASTCOMMIT']._serialized_start=1190
-  _globals['_LASTCOMMIT']._serialized_end=1246
-  _globals['_FETCHOFFSETSREPLY']._serialized_start=1248
-  _globals['_FETCHOFFSETSREPLY']._serialized_end=1363
-  _globals['_LISTGROUPSREQUEST']._serialized_start=1365
-  _globals['_LISTGROUPSREQUEST']._serialized_end=1400
-  _globals['_GROUPLISTING']._serialized_start=1402
-  _globals['_GROUPLISTING']._serialized_end=1518
-  _globals['_LISTGROUPSREPLY']._serialized_start=1520
-  _globals['_LISTGROUPSREPLY']._serialized_end=1581
-  _globals['_DELETEGROUPREQUEST']._serialized_start=1583
-  _globals['_DELETEGROUPREQUEST']._serialized_end=1618
-  _globals['_DELETEGROUPREPLY']._serialized_start=1620
-  _globals['_DELETEGROUPREPLY']._serialized_end=1638
-  _globals['_HEARTBEATREQUEST']._serialized_start=1641
-  _globals['_HEARTBEATREQUEST']._serialized_end=1784
-  _globals['_HEARTBEATREPLY']._serialized_start=1786
-  _globals['_HEARTBEATREPLY']._serialized_end=1890
-  _globals['_OFFSETMANAGERCALL']._serialized_start=1893
-  _globals['_OFFSETMANAGERCALL']._serialized_end=2166
-  _globals['_OFFSETMANAGERCALLS']._serialized_start=2168
-  _globals['_OFFSETMANAGERCALLS']._serialized_end=2236
-  _globals['_OFFSETMANAGERANSWER']._serialized_start=2239
-  _globals['_OFFSETMANAGERANSWER']._serialized_end=2521
-  _globals['_OFFSETMANAGERANSWERS']._serialized_start=2523
-  _globals['_OFFSETMANAGERANSWERS']._serialized_end=2597
-  _globals['_OFFSETMANAGER']._serialized_start=2600
-  _globals['_OFFSETMANAGER']._serialized_end=3224
+  _globals['_FETCHOFFSETSREQUEST']._serialized_end=1016
+  _globals['_COMMITTEDOFFSET']._serialized_start=1019
+  _globals['_COMMITTEDOFFSET']._serialized_end=1215
+  _globals['_LASTCOMMIT']._serialized_start=1217
+  _globals['_LASTCOMMIT']._serialized_end=1273
+  _globals['_FETCHOFFSETSREPLY']._serialized_start=1275
+  _globals['_FETCHOFFSETSREPLY']._serialized_end=1390
+  _globals['_LISTGROUPSREQUEST']._serialized_start=1392
+  _globals['_LISTGROUPSREQUEST']._serialized_end=1427
+  _globals['_GROUPLISTING']._serialized_start=1429
+  _globals['_GROUPLISTING']._serialized_end=1545
+  _globals['_LISTGROUPSREPLY']._serialized_start=1547
+  _globals['_LISTGROUPSREPLY']._serialized_end=1608
+  _globals['_DELETEGROUPREQUEST']._serialized_start=1610
+  _globals['_DELETEGROUPREQUEST']._serialized_end=1645
+  _globals['_DELETEGROUPREPLY']._serialized_start=1647
+  _globals['_DELETEGROUPREPLY']._serialized_end=1665
+  _globals['_HEARTBEATREQUEST']._serialized_start=1668
+  _globals['_HEARTBEATREQUEST']._serialized_end=1811
+  _globals['_HEARTBEATREPLY']._serialized_start=1813
+  _globals['_HEARTBEATREPLY']._serialized_end=1917
+  _globals['_OFFSETMANAGERCALL']._serialized_start=1920
+  _globals['_OFFSETMANAGERCALL']._serialized_end=2193
+  _globals['_OFFSETMANAGERCALLS']._serialized_start=2195
+  _globals['_OFFSETMANAGERCALLS']._serialized_end=2263
+  _globals['_OFFSETMANAGERANSWER']._serialized_start=2266
+  _globals['_OFFSETMANAGERANSWER']._serialized_end=2548
+  _globals['_OFFSETMANAGERANSWERS']._serialized_start=2550
+  _globals['_OFFSETMANAGERANSWERS']._serialized_end=2624
+  _globals['_OFFSETMANAGER']._serialized_start=2627
+  _globals['_OFFSETMANAGER']._serialized_end=3251
 # @@protoc_insertion_point(module_scope)

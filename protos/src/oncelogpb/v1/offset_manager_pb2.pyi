@@ -201,11 +201,16 @@ class FetchOffsetsRequest(google.protobuf.message.Message):
     PARTITIONS_FIELD_NUMBER: builtins.int
     STABLE_FIELD_NUMBER: builtins.int
     VIEW_FIELD_NUMBER: builtins.int
+    WITH_LAST_COMMITS_FIELD_NUMBER: builtins.int
     group: builtins.str
     stable: builtins.bool
     """True: PENDING_TRANSACTION while any requested partition has a pending offset."""
     view: oncelogpb.v1.types_pb2.View.ValueType
     """Absent: committed. Asking for the other view than was stored is INVALID_ARGUMENT."""
+    with_last_commits: builtins.bool
+    """True: `last_commits` of the reply are filled in. There may be one for each producer that ever
+    committed offsets of the group.
+    """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.Partition]:
         """Empty: all partitions that the group has offsets of."""
@@ -217,8 +222,9 @@ class FetchOffsetsRequest(google.protobuf.message.Message):
         partitions: collections.abc.Iterable[oncelogpb.v1.types_pb2.Partition] | None = ...,
         stable: builtins.bool = ...,
         view: oncelogpb.v1.types_pb2.View.ValueType = ...,
+        with_last_commits: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "partitions", b"partitions", "stable", b"stable", "view", b"view"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "partitions", b"partitions", "stable", b"stable", "view", b"view", "with_last_commits", b"with_last_commits"]) -> None: ...
 
 global___FetchOffsetsRequest = FetchOffsetsRequest
 
@@ -290,7 +296,7 @@ class FetchOffsetsReply(google.protobuf.message.Message):
 
     @property
     def last_commits(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LastCommit]:
-        """By producer id."""
+        """By producer id; only with `with_last_commits`."""
 
     def __init__(
         self,

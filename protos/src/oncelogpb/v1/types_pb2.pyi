@@ -451,12 +451,17 @@ class ExposedPart(google.protobuf.message.Message):
     FIRST_OFFSET_FIELD_NUMBER: builtins.int
     RECORD_COUNT_FIELD_NUMBER: builtins.int
     DAMAGED_FIELD_NUMBER: builtins.int
+    SURPLUS_RECORDS_FIELD_NUMBER: builtins.int
     writer: builtins.int
     first_offset: builtins.int
     """Offset in the committed log of the first record, and the number of records."""
     record_count: builtins.int
     damaged: builtins.bool
-    """True where the log did not match the manifest: nothing of this part is exposed."""
+    """True where the log did not hold what the manifest counts: nothing of this part is exposed."""
+    surplus_records: builtins.int
+    """Records of this writer that stood behind the counted ones when the marker came: acknowledged too
+    late to belong to the transaction, and dropped. 0 unless something was sent beside the commit.
+    """
     @property
     def partition(self) -> global___Partition: ...
     def __init__(
@@ -467,9 +472,10 @@ class ExposedPart(google.protobuf.message.Message):
         first_offset: builtins.int = ...,
         record_count: builtins.int = ...,
         damaged: builtins.bool = ...,
+        surplus_records: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["partition", b"partition"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["damaged", b"damaged", "first_offset", b"first_offset", "partition", b"partition", "record_count", b"record_count", "writer", b"writer"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["damaged", b"damaged", "first_offset", b"first_offset", "partition", b"partition", "record_count", b"record_count", "surplus_records", b"surplus_records", "writer", b"writer"]) -> None: ...
 
 global___ExposedPart = ExposedPart
 
