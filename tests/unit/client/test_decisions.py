@@ -185,12 +185,12 @@ def test_an_ended_transaction_gives_its_place_back_to_whoever_waits() -> None:
     async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
         async with producer.transaction() as tx:
             await fill(tx, large=False)
-        assert producer._current is None
+        assert producer._place._current is None
         async with producer.transaction() as second:
             # Leaving the first again takes nothing from the second.
             await tx.leave(None)
             with pytest.raises(errors.InvalidArgument, match="under way"):
-                producer.occupy(producer.transaction())
+                producer._place.occupy(producer.transaction())
             await fill(second, large=False)
 
     transacting(work)
@@ -332,7 +332,7 @@ def test_a_session_that_is_taken_over_late_does_not_replace_a_newer_registration
         (listener,) = transport.listeners
         listener()
         await asyncio.sleep(0.5)
-        producer.doubt(0)
+        producer.registration.doubt(await producer.identity(), 0)
         transport.delay_s = 0.001
         await producer.start()
         newer = (await producer.identity()).producer_id

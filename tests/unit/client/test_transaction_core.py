@@ -134,8 +134,13 @@ def test_a_number_that_was_used_or_makes_no_sense_is_not_taken(expected: str) ->
 
 def test_a_transaction_that_begin_next_opened_is_used_while_it_is_fresh() -> None:
     producer = ProducerCore(1, 1)
-    producer.keep_adopted(77, now_ms=1_000, timeout_ms=60_000)
-    assert producer.take_adopted(now_ms=30_999, timeout_ms=60_000) == (77, True)
-    assert producer.take_adopted(now_ms=31_000, timeout_ms=60_000) is None
-    producer.keep_adopted(78, now_ms=1_000, timeout_ms=0)
-    assert producer.take_adopted(now_ms=31_000, timeout_ms=60_000) == (78, False)
+    producer.keep_adopted(77, 5, now_ms=1_000, timeout_ms=60_000)
+    adopted = producer.take_adopted()
+    assert adopted is not None
+    assert (adopted.tx_id, adopted.request_id) == (77, 5)
+    assert adopted.serves(now_ms=30_999, wanted_ms=60_000)
+    assert not adopted.serves(now_ms=31_000, wanted_ms=60_000), "too old"
+    assert not adopted.serves(now_ms=1_000, wanted_ms=60_001), "begun with another timeout"
+    assert producer.take_adopted() is None
+    producer.keep_adopted(78, 6, now_ms=1_000, timeout_ms=0)
+    assert producer.take_adopted() == (78, 6, 1_000, 0, 60_000)

@@ -175,12 +175,15 @@ class TransactionalProducer:
     ) -> Transaction:
         """See `aio.TransactionalProducer.transaction`."""
         self._loop.require_usable()
-        made = self.twin.transaction(
-            None if consumer is None else consumer.twin,
-            commit_seq=commit_seq,
-            wait=wait,
-            timeout_ms=timeout_ms,
-        )
+        reading = None if consumer is None else consumer.twin
+        try:
+            made = self.twin.make_transaction(
+                reading, commit_seq=commit_seq, wait=wait, timeout_ms=timeout_ms
+            )
+        except BaseException:
+            if reading is not None:
+                self._loop.run(_rewind(reading))
+            raise
         return Transaction(self._loop, made)
 
     def close(self) -> None:
@@ -267,10 +270,14 @@ class Transaction:
         self._loop.run(self._twin.abort())
 
     def __enter__(self) -> Transaction:
-        if self._twin.can_enter_at_once:
-            self._twin.enter()
-        else:
+        if not self._twin.can_enter_at_once:
             self._loop.run(self._twin.__aenter__())
+            return self
+        try:
+            self._twin.enter()
+        except BaseException:
+            self._loop.run(_turn_back(self._twin))
+            raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
@@ -455,6 +462,14 @@ class Admin:
     def nodes(self) -> list[NodeInfo]:
         """See `aio.Admin.nodes`."""
         return self._loop.run(self._twin.nodes())
+
+
+async def _rewind(consumer: aio.Consumer) -> None:
+    consumer.rewind()
+
+
+async def _turn_back(transaction: aio.Transaction) -> None:
+    transaction.turn_back()
 
 
 async def _connect(bootstrap: str, settings: ConnectOptions) -> aio.Log:

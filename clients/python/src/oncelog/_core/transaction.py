@@ -206,12 +206,20 @@ def manifest_of(
 
 
 class Adopted(NamedTuple):
-    """A transaction that begin_next opened, the moment (ms, monotonic) at which, and the idle
-    timeout that the coordinator holds it to."""
+    """A transaction that a commit's begin_next opened, or may have: the TxId (0: no answer came,
+    the request id tells), the moment (ms, monotonic) at which, the idle timeout that was asked for,
+    and the one that the coordinator holds it to."""
 
     tx_id: int
+    request_id: int
     since_ms: int
+    asked_timeout_ms: int
     timeout_ms: int
+
+    def serves(self, now_ms: int, wanted_ms: int) -> bool:
+        """May one of this timeout use it? Not where it is stale, or was begun with another."""
+        fresh = now_ms - self.since_ms < wanted_ms * ADOPT_WITHIN
+        return fresh and wanted_ms == self.timeout_ms
 
 
 @dataclass(slots=True)
@@ -252,16 +260,13 @@ class ProducerCore:
         self.next_request_number = int(expected)
         return True
 
-    def keep_adopted(self, tx_id: int, now_ms: int, timeout_ms: int) -> None:
-        assert tx_id != 0
-        self.adopted = Adopted(tx_id, now_ms, timeout_ms or self.default_timeout_ms)
+    def keep_adopted(self, tx_id: int, request_id: int, now_ms: int, timeout_ms: int) -> None:
+        """`tx_id` 0: nobody said whether it is open."""
+        kept_ms = timeout_ms or self.default_timeout_ms
+        self.adopted = Adopted(tx_id, request_id, now_ms, timeout_ms, kept_ms)
 
-    def take_adopted(self, now_ms: int, timeout_ms: int) -> tuple[int, bool] | None:
-        """The transaction that is open already, and whether one of this timeout may use it; one
-        that it may not (stale, of another timeout) is to be aborted. None: there is none."""
+    def take_adopted(self) -> Adopted | None:
+        """The transaction that may be open already, once: it is used or ended by whoever takes
+        it."""
         adopted, self.adopted = self.adopted, None
-        if adopted is None:
-            return None
-        wanted_ms = timeout_ms or self.default_timeout_ms
-        fresh = now_ms - adopted.since_ms < wanted_ms * ADOPT_WITHIN
-        return adopted.tx_id, fresh and wanted_ms == adopted.timeout_ms
+        return adopted
