@@ -247,4 +247,21 @@ BUGS: Final = (
             ): "DID NOT RAISE UnknownTopic",
         },
     ),
+    Bug(
+        "quiet-consumer-gives-no-sign",
+        "§8, I21: a living consumer's group does not expire under it",
+        (
+            Edit(
+                "oncelog.aio.sign_of_life:SignOfLife._after",
+                "        self._timer = asyncio.get_running_loop().call_later(seconds, self._due)",
+                "        pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_sign_of_life",
+                "test_i21_a_group_whose_topic_is_quiet_for_longer_than_its_retention_goes_on",
+            ): "STALE_POSITION: it stands at None",
+        },
+    ),
 )

@@ -99,9 +99,14 @@ class ConsumerOptions:
     # How long positions that a transaction in flight holds are waited for, milliseconds
     # (PENDING_TRANSACTION is raised then).
     pending_timeout_ms: int = 30_000
+    # How long a group may be quiet before its consumer says that it lives, milliseconds. Danger:
+    # above half of the services' `group_retention_ms` (7 days) the group of a quiet topic may be
+    # forgotten, and its consumers begin again at `start`.
+    sign_of_life_ms: int = 3_600_000
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the field."""
+        require("sign_of_life_ms", self.sign_of_life_ms, 100, 30 * 24 * 3_600_000)
         require_one("isolation", self.isolation, ["committed", "uncommitted"])
         require_one("start", self.start, ["earliest", "latest"])
         require("batch_records_max", self.batch_records_max, 1, 10_000_000)

@@ -141,6 +141,15 @@ class Positions:
             if place.position != place.base
         ]
 
+    def standing(self) -> list[Progress]:
+        """What the group has committed, as far as this consumer knows, as steps from there to
+        there."""
+        return [
+            Progress(partition, place.since, place.since)
+            for partition, place in self._places.items()
+            if isinstance(place.since, int)
+        ]
+
     def offsets(
         self, progress: Iterable[Progress], *, producer_id: int, view: types_pb2.View.ValueType
     ) -> list[offset_manager_pb2.OffsetCommit]:

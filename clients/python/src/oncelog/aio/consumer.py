@@ -18,6 +18,7 @@ from typing import Final
 from oncelog._core.positions import After, Origin, Positions, Progress, start_of
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.fetching import Prefetcher
+from oncelog.aio.sign_of_life import SignOfLife
 from oncelog.batch import Batch, TopicPartition
 from oncelog.errors import Closed
 from oncelog.options import ConsumerOptions
@@ -73,6 +74,7 @@ class Consumer:
             if committed
             else partition_leader_pb2.ISOLATION_UNCOMMITTED
         )
+        self._sign_of_life = SignOfLife(options.sign_of_life_ms, self._live)
         self._prefetcher = Prefetcher(
             protocol,
             self._positions,
@@ -194,6 +196,7 @@ class Consumer:
                         self.forget()
                     doubt.give_up(error)
         self._positions.committed(progress, None)
+        self._sign_of_life.given()
 
     def group_metadata(self) -> GroupMetadata:
         """For `Transaction.send_offsets`; take it before the records are read. Raises
@@ -213,6 +216,7 @@ class Consumer:
         self._closed = True
         self._prefetcher.wake()
         await self._prefetcher.stop()
+        await self._sign_of_life.stop()
         self.on_closed()
 
     async def __aenter__(self) -> Consumer:
@@ -239,6 +243,7 @@ class Consumer:
     def committed_in(self, progress: Iterable[Progress], after: After | None) -> None:
         """A transaction with this progress is decided."""
         self._positions.committed(progress, after)
+        self._sign_of_life.given()
 
     async def since(self, place: TopicPartition) -> int | Origin:
         """What the group has committed, asked of it where that is not known."""
@@ -251,6 +256,7 @@ class Consumer:
         """A transaction with these offsets, which named them itself, is decided."""
         for place, to in offsets.items():
             self._positions.sent(self._keys[place], to, after)
+        self._sign_of_life.given()
 
     def rewind(self, cause: BaseException | None = None) -> None:
         """To where the open transaction began; where the group moved on, to what it committed."""
@@ -286,6 +292,28 @@ class Consumer:
         for known in reply.offsets:
             position, since = start_of(known, fallback)
             self._positions.start(PartitionKey.of(known.partition), position, since)
+        self._sign_of_life.begin()
+
+    async def _live(self) -> bool:
+        """Commits one partition where the group has it; False where nobody heard it. Nothing is
+        lost with a sign: its outcome is in no doubt that matters."""
+        assert self.group is not None, "who has no group is not asked for a sign"
+        for standing in self._positions.standing():
+            offsets = self._positions.offsets([standing], producer_id=0, view=self._view)
+            message = offset_manager_pb2.GroupOffsets(group=self.group, offsets=offsets)
+            request = offset_manager_pb2.CommitOffsetsRequest(offsets=message)
+            try:
+                await self._protocol.call("offset_manager.commit_offsets", request, pending_ms=0)
+            except (errors.StalePosition, errors.PendingTransaction):
+                # Another one has committed here, or is about to: the group lives.
+                return True
+            except errors.TryAgain:
+                return False
+            except errors.OncelogError:
+                # The topic may be gone, or is not ours to commit any more: another partition.
+                continue
+            return True
+        return not self._positions.standing()
 
     async def _fetch_offsets(
         self, partitions: Iterable[PartitionKey], *, stable: bool
