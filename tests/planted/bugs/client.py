@@ -264,4 +264,21 @@ BUGS: Final = (
             ): "STALE_POSITION: it stands at None",
         },
     ),
+    Bug(
+        "told-once-then-silent",
+        "§10, I14: a consumer that cannot read says so each time, and reads on when it can",
+        (
+            Edit(
+                "oncelog.aio.fetching:Prefetcher.take",
+                "                    self._freed += head.partitions\n",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "client/test_troubles",
+                "test_i14_a_consumer_tells_each_poll_what_is_the_matter_and_reads_on_when_it_is_over",
+            ): "DID NOT RAISE",
+        },
+    ),
 )

@@ -17,7 +17,7 @@ from typing import Final
 
 from oncelog._core.positions import After, Origin, Positions, Progress, start_of
 from oncelog._core.routing import PartitionKey
-from oncelog.aio.fetching import Prefetcher
+from oncelog.aio.fetching import Prefetcher, why_gone
 from oncelog.aio.sign_of_life import SignOfLife
 from oncelog.batch import Batch, TopicPartition
 from oncelog.errors import Closed
@@ -88,7 +88,9 @@ class Consumer:
     async def poll(self, timeout_s: float = 1.0) -> Batch | None:
         """The next records, at most `batch_records_max`; None where none came in time. Raises
         PendingTransaction (an open transaction holds the group's offsets), OffsetOutOfRange (seek),
-        UnknownTopic, Closed."""
+        CorruptBatch, Internal and others that a leader met, Closed: each time, for as long as it is
+        so; reading goes on once it is not. UnknownTopic: deleted, for ever, also where a topic of
+        that name was made since (it is another one: open a new consumer)."""
         self._require_open()
         deadline_ms = self._protocol.now_ms() + timeout_s * 1000
         await self._start_unknown()
@@ -341,9 +343,12 @@ class Consumer:
             else:
                 query.earliest = True
         reply = await self._protocol.call("partition_leader.list_offsets", request)
-        for listed in reply.offsets:
+        for partition, listed in zip(partitions, reply.offsets, strict=True):
             if listed.HasField("error"):
-                raise errors.from_status(listed.error)
+                error = errors.from_status(listed.error)
+                if isinstance(error, errors.UnknownTopic):
+                    raise await why_gone(self._protocol, self._names[partition])
+                raise error
         return [listed.offset for listed in reply.offsets]
 
     async def _stands(self, progress: Iterable[Progress]) -> bool:
