@@ -29,12 +29,13 @@ OURS: Final = {
 EXEMPT: Final[dict[str, str]] = {
     "oncelog._whereabouts:Whereabouts.led_topic": "asks for metadata",
     "oncelog._whereabouts:Whereabouts._refresh": "asks for metadata, one process after the other",
+    "oncelog.aio.consumer:Consumer._live": "a sign of life: from = to moves nothing, however often",
     "oncelog.aio.fetching:Prefetcher._receive": "reads; nothing is sent",
     "oncelog.aio.log:Log.start": "asks for metadata",
     "oncelog.aio.log:Log.run": "a new transaction each time; what the last one left in doubt its "
     "consumer asks the group",
     "oncelog.aio.log:Log.close": "closes one after the other",
-    "oncelog.aio.outcomes:transact": "the gap is told only where no answer was lost (the call's "
+    "oncelog.aio.outcomes:_transact": "the gap is told only where no answer was lost (the call's "
     "own Doubt), so nothing of the first request can follow the second",
     "oncelog.aio.recorder:Recorder._describe": "asks for metadata",
     "oncelog.checker.recorder:RecordedLog.settle": "lists transactions",

@@ -362,4 +362,21 @@ BUGS: Final = (
             ): "assert 10 == 7",
         },
     ),
+    Bug(
+        "held-for-ever-in-a-small-buffer",
+        "§10, I31: what is held for the end of a transaction makes no room",
+        (
+            Edit(
+                "oncelog.aio.written:Written.overflows",
+                " or self.recorder.outstanding > self._options.buffer_bytes_max",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "client/test_decisions",
+                "test_i31_a_buffer_smaller_than_one_message_does_not_wait_for_ever",
+            ): "Deadlock",
+        },
+    ),
 )

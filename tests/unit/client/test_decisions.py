@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from oncelog._core.routing import PartitionKey
+from oncelog.aio.admin import Admin
 from oncelog.aio.outcomes import ExposedPart
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelogpb import errors
@@ -358,3 +359,107 @@ def test_after_an_abort_that_was_cancelled_a_new_instance_registers() -> None:
         assert len(services.instances) == 2
 
     transacting(work, name="n")
+
+
+ONE_SHOT_NAMES = {
+    "producer_id": "0000000000000001",
+    "generation": "0.1",
+    "request_number": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("reply", "state"),
+    [
+        (
+            pb.GetTransactionReply(
+                transaction=pb.TransactionDescription(
+                    tx_id=77, state=types.TRANSACTION_STATE_COMMITTED, visible=True
+                )
+            ),
+            "committed",
+        ),
+        (pb.GetTransactionReply(already_committed=True), "committed"),
+        (
+            pb.GetTransactionReply(
+                transaction=pb.TransactionDescription(
+                    tx_id=77, state=types.TRANSACTION_STATE_ABORTED
+                )
+            ),
+            "aborted",
+        ),
+        (
+            pb.GetTransactionReply(
+                transaction=pb.TransactionDescription(state=types.TRANSACTION_STATE_EXPIRED)
+            ),
+            "in doubt",
+        ),
+        (errors.UnknownTransaction("it may yet arrive"), "in doubt"),
+    ],
+    ids=["committed", "its number was committed", "aborted", "forgotten", "not heard of"],
+)
+def test_i4_a_small_commit_in_doubt_is_looked_up_by_its_request_number(
+    reply: Any, state: str
+) -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.script = {
+            "transact": [errors.UnknownOutcome("lost")] * 200,
+            "get_transaction": [reply] * 5,
+        }
+        consumer = consumer_of(producer, 3)
+        tx = producer.transaction(consumer)
+        told: errors.OncelogError | None = None
+        try:
+            async with tx:
+                await tx.send("a", b"v")
+        except errors.OncelogError as error:
+            told = error
+        raised = {"aborted": "TRANSACTION_ENDED", "in doubt": "UNKNOWN_OUTCOME"}
+        assert (told and told.reason) == raised.get(state)
+        assert told is None or state == "aborted" or told.metadata == ONE_SHOT_NAMES
+        assert {"spoiled": "aborted"}.get(tx.state, tx.state) == state
+        (asked,) = {
+            (r.producer.producer_id, r.producer.generation, r.request_number)
+            for r in services.of("get_transaction")
+        }
+        assert asked == (1, 1, 1)
+
+    transacting(work, timeout_ms=3_000)
+
+
+def test_what_became_of_it_can_be_asked_with_the_error_itself() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        admin = Admin(producer.protocol)
+        small = errors.UnknownOutcome("x")
+        small.metadata = dict(ONE_SHOT_NAMES)
+        opened = errors.UnknownOutcome("x", tx_id=0x0003000000000005)
+        await admin.describe_transaction(small)
+        await admin.describe_transaction(opened)
+        await admin.describe_transaction("0003000000000005")
+        await admin.describe_transaction(0x0003000000000005)
+        await admin.describe_transaction(producer_id=1, generation=1, request_number=1)
+        asked = [
+            (r.tx_id, r.producer.producer_id, r.producer.generation, r.request_number)
+            for r in services.of("get_transaction")
+        ]
+        by_tx_id = (0x0003000000000005, 0, 0, 0)
+        assert asked == [(0, 1, 1, 1), by_tx_id, by_tx_id, by_tx_id, (0, 1, 1, 1)]
+        for nothing in (0, "5", errors.UnknownOutcome("of something else")):
+            with pytest.raises(errors.InvalidArgument, match="transaction"):
+                await admin.describe_transaction(nothing)
+
+    transacting(work)
+
+
+def test_i31_a_buffer_smaller_than_one_message_does_not_wait_for_ever() -> None:
+    """Nothing that is held for the end makes room: it begins early."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        async with producer.transaction() as tx:
+            for number in range(2):
+                await tx.send("a", b"x" * 1_100, partition=number)
+        assert tx.state == "committed"
+        sent = [batch for request in services.of("produce") for batch in request.batches]
+        assert sum(batch.record_count for batch in sent) == 2
+
+    transacting(work, batch_bytes=1_024, buffer_bytes_max=1_500)

@@ -26,7 +26,7 @@ from oncelog.aio.admin import GroupInfo, GroupOffset, NodeInfo, TopicInfo, Trans
 from oncelog.aio.consumer import IDLE_S, GroupMetadata
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.batch import Batch, TopicPartition
-from oncelog.errors import Closed
+from oncelog.errors import Closed, OncelogError
 from oncelog.options import ConnectOptions, make_options
 
 
@@ -435,9 +435,23 @@ class Admin:
             )
         )
 
-    def describe_transaction(self, tx_id: int) -> TransactionInfo:
+    def describe_transaction(
+        self,
+        transaction: int | str | OncelogError = 0,
+        *,
+        producer_id: int = 0,
+        generation: int = 0,
+        request_number: int = 0,
+    ) -> TransactionInfo:
         """See `aio.Admin.describe_transaction`."""
-        return self._loop.run(self._twin.describe_transaction(tx_id))
+        return self._loop.run(
+            self._twin.describe_transaction(
+                transaction,
+                producer_id=producer_id,
+                generation=generation,
+                request_number=request_number,
+            )
+        )
 
     def abort_transaction(self, tx_id: int) -> None:
         """See `aio.Admin.abort_transaction`."""
