@@ -27,6 +27,8 @@ OURS: Final = {
 }
 # Function, by module and qualified name -> why nothing is in doubt.
 EXEMPT: Final[dict[str, str]] = {
+    "oncelog._leaving:_flush_all": "each connection once, at the end",
+    "oncelog.aio.log:Log.flush": "each producer once",
     "oncelog._whereabouts:Whereabouts.led_topic": "asks for metadata",
     "oncelog._whereabouts:Whereabouts._refresh": "asks for metadata, one process after the other",
     "oncelog.aio.consumer:Consumer._live": "a sign of life: from = to moves nothing, however often",

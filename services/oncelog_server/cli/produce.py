@@ -37,7 +37,7 @@ class Interrupted(KeyboardInterrupt):
 class Sender(Protocol):
     """A producer, or an open transaction of one."""
 
-    def send(self, topic: str, value: bytes | None, key: bytes | None = ...) -> None: ...
+    def send(self, topic: str, value: bytes | None, key: bytes | None = ...) -> object: ...
 
 
 class Plain(Sender, Protocol):

@@ -206,9 +206,9 @@ BUGS: Final = (
                 "oncelog.aio.recorder:Recorder._lingered",
                 "        buffer.armed = False\n"
                 "        if not self.stopped:\n"
-                "            self._seal_here(buffer)",
+                "            self._seal_here(buffer, buffer.take)",
                 "        if not self.stopped:\n"
-                "            self._seal_here(buffer)\n"
+                "            self._seal_here(buffer, buffer.take)\n"
                 "        buffer.armed = False",
             ),
         ),
@@ -279,6 +279,57 @@ BUGS: Final = (
                 "client/test_troubles",
                 "test_i14_a_consumer_tells_each_poll_what_is_the_matter_and_reads_on_when_it_is_over",
             ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "bad-record-takes-its-chunk-along",
+        "§10: one bad record fails alone, the others stand",
+        (
+            Edit(
+                "oncelog._core.batching:_seal_chosen",
+                "    refused = _refuse_chosen(chosen, layout)",
+                "    refused = _refuse_chosen(chosen, layout)\n"
+                "    rows = range(count if refused else 0)\n"
+                "    refused |= dict.fromkeys(rows, [*refused.values(), None][0])",
+            ),
+        ),
+        {
+            unit(
+                "client/test_receipts", "test_one_bad_record_takes_no_good_one_along"
+            ): "assert (1001, False) == (1, False)",
+        },
+    ),
+    Bug(
+        "record-left-in-a-taken-cell",
+        "§10, I6: a record that comes while its cell is taken goes into the next one",
+        (
+            Edit(
+                "oncelog.aio.front:Front.send",
+                "        if buffer.cell is not cell:",
+                "        if False:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_receipts",
+                "test_i6_a_record_whose_cell_is_taken_under_its_hands_goes_into_the_next",
+            ): "a record is in its own cell",
+        },
+    ),
+    Bug(
+        "topics-own-batch-limit-ignored",
+        "§13: a batch is no larger than its topic takes",
+        (
+            Edit(
+                "oncelog._core.batching:max_batch_bytes_of",
+                "    return min(most, int(chosen)) if chosen.isdigit() else most",
+                "    return most",
+            ),
+        ),
+        {
+            unit(
+                "client/test_producing", "test_batches_are_no_larger_than_their_topic_takes"
+            ): "assert ",
         },
     ),
 )

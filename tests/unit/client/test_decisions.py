@@ -288,7 +288,7 @@ def test_what_is_spoiled_while_it_opens_sends_nothing() -> None:
                 opening = asyncio.create_task(tx.flush())
                 await asyncio.sleep(0.05)
                 await tx.send("a", b"v", partition=9)
-                await tx._recorder.seal_all()
+                await tx.recorder.seal_all()
                 await opening
         await asyncio.sleep(1)
         assert "produce" not in services.names()
@@ -463,3 +463,33 @@ def test_i31_a_buffer_smaller_than_one_message_does_not_wait_for_ever() -> None:
         assert sum(batch.record_count for batch in sent) == 2
 
     transacting(work, batch_bytes=1_024, buffer_bytes_max=1_500)
+
+
+def test_one_message_that_a_coordinator_finds_too_large_begins_and_goes_in_parts() -> None:
+    """Its limits may be lower than what this client takes for given."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        limit = "one_shot_decompressed_bytes_max"
+        services.script["transact"] = [errors.TooLarge("x", limit=limit)]
+        consumer = consumer_of(producer, 3)
+        async with producer.transaction(consumer) as tx:
+            receipt = await tx.send("a", b"v", partition=1)
+        assert tx.state == "committed"
+        assert (await receipt).partition == 1
+        names = services.names()
+        assert names[1:3] == ["transact", "begin_transaction"]
+        assert names[-1] == "commit_transaction"
+        assert consumer.progress() == []
+
+    transacting(work)
+
+
+def test_a_topic_that_takes_smaller_batches_now_is_asked_for_again() -> None:
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        services.script["transact"] = [errors.TooLarge("x", limit="max_batch_bytes")]
+        with pytest.raises(errors.TooLarge):
+            async with producer.transaction() as tx:
+                await tx.send("a", b"v")
+        assert producer.protocol.directory.topic("a") is None
+
+    transacting(work)

@@ -13,6 +13,7 @@ from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import (
     ENDED,
     ONE_SHOT_BYTES_MAX,
+    ONE_SHOT_LOADED_BYTES_MAX,
     ONE_SHOT_PARTITIONS_MAX,
     TRANSITIONS,
     Event,
@@ -29,8 +30,8 @@ TOPIC = b"t" * 16
 OTHER = b"a" * 16
 
 
-def batch(partition: int, size: int = 1) -> tuple[PartitionKey, Sealed]:
-    return PartitionKey(TOPIC, partition), Sealed(partition, 1, 1, 0, 0, b"x" * size)
+def batch(partition: int, size: int = 1, loaded: int = 0) -> tuple[PartitionKey, Sealed]:
+    return PartitionKey(TOPIC, partition), Sealed(partition, 1, 1, 0, 0, b"x" * size, loaded)
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
@@ -77,6 +78,9 @@ def test_the_first_error_is_the_one_that_is_kept_and_raised() -> None:
         ([batch(0, ONE_SHOT_BYTES_MAX), batch(1)], False),
         ([batch(n) for n in range(ONE_SHOT_PARTITIONS_MAX)], True),
         ([batch(n) for n in range(ONE_SHOT_PARTITIONS_MAX + 1)], False),
+        # It is small on the wire, and large once a coordinator has loaded it.
+        ([batch(0, 1_000, loaded=ONE_SHOT_LOADED_BYTES_MAX)], True),
+        ([batch(0, 1_000, loaded=ONE_SHOT_LOADED_BYTES_MAX), batch(1, loaded=1)], False),
     ],
 )
 def test_what_fits_into_one_message(batches: list[tuple[PartitionKey, Sealed]], fits: bool) -> None:

@@ -30,14 +30,19 @@
     │   └── CorruptLog, Internal
     ├── NotAllowed
     │   └── Unauthenticated, PermissionDenied
+    ├── DeliveryFailed              some of the records that were sent are not there, or may not be
     ├── Closed                      used after close()
     └── Forked                      used in a forked child: spawn it, or connect there first
 
-The last two are of this client alone: no service answers them.
+The last three are of this client alone: no service answers them. A DeliveryFailed is also of the
+class of its first failure, so that `except UnknownTopic` catches it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from oncelog._core.deliveries import Delivery
 from oncelogpb.errors import (
     BadRequest,
     ConcurrentTransaction,
@@ -95,6 +100,54 @@ INSTEAD_OF_FORK = (
 )
 
 
+class DeliveryFailed(OncelogError):
+    """Records that were sent before are not there, or may not be (`may_have_applied`); all others
+    are. Raised by `flush` and `close`. `failures` holds the first of them, `count` says how many
+    there are. `reason` and metadata are of the first."""
+
+    failures: tuple[Delivery, ...] = ()
+    count = 0
+    _may_have_applied = True
+
+    @property
+    def may_have_applied(self) -> bool:
+        """False promises that none of them is there."""
+        return self._may_have_applied
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (delivery_failed, (self.failures, self.count, self._may_have_applied))
+
+
+def delivery_failed(
+    failures: Sequence[Delivery], count: int, may_have_applied: bool | None = None
+) -> DeliveryFailed:
+    """`failures`: the first of `count`. `may_have_applied` None: as they say."""
+    first = failures[0]
+    assert first.error is not None, "it failed"
+    cause = first.error
+    kind = type(cause)
+    if kind not in _FAILED:
+        names = {"reason": kind.reason, "rule": kind.rule, "__module__": __name__}
+        _FAILED[kind] = type("DeliveryFailed", (DeliveryFailed, kind), names)
+    which = f"record {first.index} of topic {first.topic!r}"
+    told = _FAILED[kind](
+        f"{which} was not delivered: {cause.message}"
+        if count == 1
+        else f"{count} records were not delivered; the first, {which}: {cause.message}"
+    )
+    told.metadata = dict(cause.metadata)
+    told.failures, told.count = tuple(failures), count
+    if may_have_applied is None:
+        may_have_applied = any(one.error and one.error.may_have_applied for one in failures)
+    told._may_have_applied = may_have_applied
+    told.__cause__ = cause
+    return told
+
+
+# The class of the first failure -> DeliveryFailed of that class.
+_FAILED: dict[type[OncelogError], type[DeliveryFailed]] = {}
+
+
 class Closed(OncelogError):
     """Used after close(). Nothing happened."""
 
@@ -117,6 +170,7 @@ __all__ = [
     "CorruptBatch",
     "CorruptLog",
     "Damaged",
+    "DeliveryFailed",
     "DiskFull",
     "DuplicateCommitSeq",
     "DuplicateSequence",

@@ -22,6 +22,7 @@ from enum import Enum
 from typing import Final
 
 from oncelog._core.batching import Sealed
+from oncelog._core.deliveries import Part
 from oncelog._core.retries import Action, action_for
 from oncelogpb import errors
 from oncelogpb.doubt import Doubt
@@ -53,6 +54,8 @@ class Numbered:
     base_sequence: int
     # When the sender gives up, on its clock, milliseconds.
     deadline_ms: float
+    # Its records, to be told what became of them.
+    part: Part | None = field(default=None, repr=False)
     fate: Fate = Fate.FLYING
     # Sendings so far.
     attempts: int = 0
@@ -84,9 +87,9 @@ class Lane:
     # True: nothing can follow under this sequence: `restart` is due once nothing flies.
     broken: bool = False
 
-    def add(self, sealed: Sealed, deadline_ms: float) -> Numbered:
-        """Puts a batch at the end."""
-        numbered = Numbered(sealed, self.next_sequence, deadline_ms)
+    def add(self, sealed: Sealed, deadline_ms: float, part: Part | None = None) -> Numbered:
+        """Puts a batch at the end. `part` is told how it ends, by who sends it."""
+        numbered = Numbered(sealed, self.next_sequence, deadline_ms, part)
         self.next_sequence += sealed.record_count
         self.waiting.append(numbered)
         return numbered

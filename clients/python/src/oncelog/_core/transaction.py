@@ -12,6 +12,7 @@
     OPENING, OPEN, COMMITTING, ONE_SHOT
                  SPOIL     SPOILED      AbortTransaction where a TxId is known; the error is kept
     SPOILED      OPENED    SPOILED      what was under way is open: its TxId is kept for the abort
+    ONE_SHOT     OUTGROW   BUFFERING    nothing: it is too much for one message; it begins now
     ONE_SHOT, COMMITTING
                  DECIDE    COMMITTED    advances the consumer
     ONE_SHOT, COMMITTING
@@ -38,9 +39,15 @@ from oncelog._core.routing import PartitionKey
 from oncelogpb import errors
 from oncelogpb.v1 import types_pb2
 
-# Limits of Transact (design §7): all payloads together, and partitions.
+# Limits of Transact, as a coordinator has them by default: all payloads together, as they are sent
+# and once they are loaded (a compressed one grows), and partitions.
 ONE_SHOT_BYTES_MAX: Final = 256 * 1024
+ONE_SHOT_LOADED_BYTES_MAX: Final = 4 * 1024 * 1024
 ONE_SHOT_PARTITIONS_MAX: Final = 64
+# What a coordinator says that has lower ones. Nothing happened then: it may begin, and go in parts.
+ONE_SHOT_LIMITS: Final = frozenset(
+    {"one_shot_bytes_max", "one_shot_decompressed_bytes_max", "one_shot_partitions_max"}
+)
 # An adopted transaction (begin_next) that is older than this part of its timeout is not trusted.
 ADOPT_WITHIN: Final = 0.5
 # Idle timeout of a transaction where the coordinator does not say, milliseconds (design §13).
@@ -70,6 +77,7 @@ class Event(Enum):
     DECIDE = "decide"
     SPOIL = "spoil"
     LOSE = "lose"
+    OUTGROW = "outgrow"
     DROP = "drop"
 
 
@@ -93,6 +101,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
         Event.DROP: State.ABORTED,
     },
     State.ONE_SHOT: {
+        Event.OUTGROW: State.BUFFERING,
         Event.DECIDE: State.COMMITTED,
         Event.SPOIL: State.SPOILED,
         Event.LOSE: State.IN_DOUBT,
@@ -168,6 +177,11 @@ class TransactionCore:
             f"this transaction is {self.state.value}: begin another", field="transaction"
         )
 
+    def refuse_records(self) -> None:
+        """Raises why nothing may be sent any more: what spoiled it, or that it ends."""
+        self.require_open()
+        raise errors.InvalidArgument("this transaction is ending: begin another")
+
 
 def fits_one_shot(batches: Sequence[tuple[PartitionKey, Sealed]]) -> bool:
     """May these go as one Transact? One batch per partition, within the limits."""
@@ -176,6 +190,7 @@ def fits_one_shot(batches: Sequence[tuple[PartitionKey, Sealed]]) -> bool:
         len(partitions) == len(batches)
         and len(partitions) <= ONE_SHOT_PARTITIONS_MAX
         and sum(len(sealed.payload) for _, sealed in batches) <= ONE_SHOT_BYTES_MAX
+        and sum(sealed.loaded_bytes for _, sealed in batches) <= ONE_SHOT_LOADED_BYTES_MAX
     )
 
 

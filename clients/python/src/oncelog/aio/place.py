@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Protocol
 
+from oncelog.aio.producer import OnDelivery
 from oncelog.aio.recorder import Sticky
 from oncelog.aio.registration import Registration
 from oncelog.options import ProducerOptions
@@ -23,11 +25,17 @@ class Place:
     """Where a producer's one transaction stands, and what each of its transactions is made with."""
 
     def __init__(
-        self, registration: Registration, options: ProducerOptions, sticky: Sticky
+        self,
+        registration: Registration,
+        options: ProducerOptions,
+        sticky: Sticky,
+        on_delivery: OnDelivery | None,
     ) -> None:
         self.registration = registration
         self.options = options
         self.sticky = sticky
+        self.on_delivery = on_delivery
+        self.loop = asyncio.get_running_loop()
         self._current: Occupant | None = None
 
     def occupy(self, transaction: Occupant) -> None:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from oncelog._core.transaction import ProducerCore
 from oncelog.aio.outcomes import CommitSeq, wait_of
 from oncelog.aio.place import Place
+from oncelog.aio.producer import OnDelivery
 from oncelog.aio.recorder import Sticky
 from oncelog.aio.registration import Registration
 from oncelog.aio.transactions import Transaction
@@ -35,11 +36,12 @@ class TransactionalProducer:
         *,
         name: str | None,
         group: str | None,
+        on_delivery: OnDelivery | None = None,
     ) -> None:
         self.protocol = protocol
         self.registration = Registration(protocol, name=name, group=group)
         self._options = options
-        self._place = Place(self.registration, options, Sticky(protocol.chance))
+        self._place = Place(self.registration, options, Sticky(protocol.chance), on_delivery)
         self._closed = False
         # Called once it is: for who keeps it.
         self.on_closed: Callable[[], object] = lambda: None

@@ -23,14 +23,16 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from oncelog._core import transaction as core
-from oncelog._core.batching import HeadersLike
+from oncelog._core.buffers import HeadersLike
 from oncelog._core.messages import Identity
 from oncelog._core.positions import After, Progress
 from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import Event, State, TransactionCore
 from oncelog.aio.consumed import Consumed
+from oncelog.aio.front import Front
 from oncelog.aio.outcomes import CommitSeq, ExposedPart, commit, transact
 from oncelog.aio.place import Place
+from oncelog.aio.receipts import Receipt, TableReceipt
 from oncelog.aio.written import Written
 from oncelog.batch import TopicPartition
 from oncelogpb import errors
@@ -85,14 +87,15 @@ class Transaction:
             self._protocol,
             place.options,
             place.sticky,
+            loop=place.loop,
             takes=self._takes_records,
             on_held=self._held_more,
             on_failed=self._spoil,
+            on_delivery=place.on_delivery,
         )
-        self._recorder = self._written.recorder
-        # `send` and `send_arrow` without waiting, from any thread: what the plain face calls.
-        self.put = self._recorder.put
-        self.put_arrow = self._recorder.put_arrow
+        self.recorder = self._written.recorder
+        # `send` without waiting, from any thread.
+        self._put = Front(self.recorder).send
 
     @property
     def tx_id(self) -> int:
@@ -119,16 +122,21 @@ class Transaction:
         headers: HeadersLike | None = None,
         partition: int | None = None,
         timestamp_us: int | None = None,
-    ) -> None:
-        """Takes in a record. Raises InvalidArgument, TooLarge, or what spoiled the transaction."""
-        if self.put(topic, value, key, headers, partition, timestamp_us):
+    ) -> Receipt:
+        """Takes in a record, and returns its receipt, which knows what became of it once the
+        transaction has ended: its offset with wait="visible". Raises InvalidArgument, TooLarge, or
+        what spoiled the transaction."""
+        receipt = self._put(topic, value, key, headers, partition, timestamp_us)
+        if self.recorder.is_pressed:
             await self.room()
+        return receipt
 
-    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> None:
+    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> TableReceipt:
         """Takes in a table with the columns value and any of key, timestamp, headers, partition,
         behind what was sent to the topic before. As `send`."""
-        if self.put_arrow(topic, table):
-            await self.room()
+        receipt = self.recorder.put_arrow(topic, table)
+        await self.room()
+        return receipt
 
     async def send_offsets(
         self, offsets: Mapping[TopicPartition, int], group: GroupMetadata
@@ -146,7 +154,7 @@ class Transaction:
         For long transactions, whose errors should show early."""
         self._core.require_open()
         self._began_early = True
-        await self._recorder.seal_all()
+        await self.recorder.seal_all()
         await self._open()
         await self._written.drain()
         self._core.require_open()
@@ -160,13 +168,11 @@ class Transaction:
         self._core.require_open()
         self._end()
         try:
-            await self._recorder.seal_all()
+            await self.recorder.seal_last()
             self._core.require_open()
             progress = self._consumed.progress()
             self._began_early |= self._written.overflows
-            if self._is_one_shot(progress):
-                await self._commit_at_once(progress)
-            else:
+            if not (self._is_one_shot(progress) and await self._commit_at_once(progress)):
                 await self._commit_opened(progress)
         except errors.OncelogError as error:
             if self._core.state not in core.ENDED:
@@ -256,12 +262,12 @@ class Transaction:
 
     async def room(self) -> None:
         """Waits until less than `buffer_bytes_max` is outstanding."""
-        await self._recorder.room()
+        await self.recorder.room()
 
     def _end(self) -> None:
         """From now on nothing may be put."""
         self._ending = True
-        self._recorder.halt = self._refuse
+        self._written.halt(self._core.refuse_records)
 
     def _drop(self) -> bool:
         """True where it is aborted now; False where it has ended, or nobody here can say how."""
@@ -272,13 +278,10 @@ class Transaction:
             self._lose()
             return False
         self._core.on(Event.DROP)
+        self._written.failed(_why_aborted(self._core.spoiled_by))
         self._release()
         self._consumed.aborted(self._core.spoiled_by)
         return True
-
-    def _refuse(self) -> None:
-        self._core.require_open()
-        raise errors.InvalidArgument("this transaction is ending: begin another")
 
     # ------------------------------------------------------------------------------------ opening
 
@@ -380,15 +383,16 @@ class Transaction:
         if self._core.state in core.ENDED:
             return
         self._core.spoil(error)
-        self._recorder.halt = self._refuse
+        self._written.halt(self._core.refuse_records)
         if isinstance(error, errors.ProducerFenced) and self._identity is not None:
             self._registration.fence(error, self._identity)
         if isinstance(error, errors.GroupMoved):
             self._consumed.group_moved()
-        if isinstance(error, errors.UnknownTopic):
-            # A coordinator does not say which of the topics in a one-shot is gone.
+        if isinstance(error, errors.UnknownTopic | errors.TooLarge):
+            # A coordinator does not say which of the topics in a one-shot is gone, or takes smaller
+            # batches now: the next one asks.
             for partition in self._written.held_partitions():
-                self._protocol.learn_failure(partition, error)
+                self._protocol.directory.forget_topic_id(partition.topic_id)
         self._release()
 
     # --------------------------------------------------------------------------------- committing
@@ -402,17 +406,28 @@ class Transaction:
             and self._written.fits_one_shot
         )
 
-    async def _commit_at_once(self, progress: Sequence[Progress]) -> None:
+    async def _commit_at_once(self, progress: Sequence[Progress]) -> bool:
+        """False where it turned out to be too much for one message."""
         self._core.on(Event.COMMIT)
         nothing = self._written.is_empty and not progress and not self._consumed.groups(progress)
         if nothing and self._commit_seq is None:
             self._core.on(Event.DECIDE)
-            return
-        _, reply = await self._registration.asking(
-            lambda identity: self._ask_at_once(identity, progress)
-        )
+            self._written.committed(())
+            return True
+        try:
+            _, reply = await self._registration.asking(
+                lambda identity: self._ask_at_once(identity, progress)
+            )
+        except errors.TooLarge as error:
+            if error.metadata.get("limit") not in core.ONE_SHOT_LIMITS:
+                raise
+            # This coordinator has lower limits than ours; of a request that was refused so nothing
+            # happened.
+            self._core.on(Event.OUTGROW)
+            return False
         self._core.tx_id = reply.tx_id
         self._decided(reply, progress)
+        return True
 
     async def _ask_at_once(
         self, identity: core.ProducerCore, progress: Sequence[Progress]
@@ -452,6 +467,7 @@ class Transaction:
         self._core.require_open()
         if self.already_committed:
             self._core.on(Event.KNOWN)
+            self._written.failed(_committed_before())
             self._consumed.unknown()
             return
         identity = self._identity
@@ -517,7 +533,10 @@ class Transaction:
             )
         self._core.on(Event.DECIDE)
         if self.already_committed:
+            self._written.failed(_committed_before())
             self._consumed.unknown()
+        else:
+            self._written.committed(reply.exposed)
         if self.already_committed or given_up:
             return
         assert self._identity is not None
@@ -529,6 +548,9 @@ class Transaction:
         if self._core.state is State.IN_DOUBT:
             return
         self._core.on(Event.LOSE)
+        self._written.failed(
+            errors.UnknownOutcome("nobody could say what became of this record's transaction")
+        )
         self._doubt(self._core.tx_id)
         self._consumed.unknown()
 
@@ -537,3 +559,20 @@ class Transaction:
 
     def _release(self) -> None:
         self._written.stop()
+        if self._core.state in core.ENDED:
+            self._written.let_go()
+
+
+def _why_aborted(cause: BaseException | None) -> errors.TransactionEnded:
+    """For the receipts of its records."""
+    why = "" if cause is None else f": {cause}"
+    ended = errors.TransactionEnded(f"its transaction was aborted{why}", outcome="ABORTED")
+    ended.__cause__ = cause
+    return ended
+
+
+def _committed_before() -> errors.TransactionEnded:
+    return errors.TransactionEnded(
+        "an earlier run committed this commit_seq: nothing of this one was written",
+        outcome="ALREADY_COMMITTED",
+    )
