@@ -39,6 +39,9 @@ READS: Final = frozenset(
     {
         "cluster.get_metadata",
         "cluster.get_config",
+        "cluster.list_quotas",
+        "cluster.list_rules",
+        "cluster.test_access",
         "coordinator.get_transaction",
         "coordinator.list_transactions",
         # Announces a partition that takes part; asked again until a verdict comes.
@@ -123,6 +126,10 @@ FACTS: Final[dict[str, Facts]] = {
         "to send it again",
     ),
     "cluster.unclean_elect": NONE,
+    "cluster.add_rules": NONE,
+    "cluster.remove_rules": NONE,
+    "cluster.set_quotas": NONE,
+    "cluster.remove_quotas": NONE,
 }
 
 
