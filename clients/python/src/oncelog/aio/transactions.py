@@ -139,7 +139,9 @@ class Transaction:
         return receipt
 
     async def send_offsets(
-        self, offsets: Mapping[TopicPartition, int], group: GroupMetadata
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
+        group: GroupMetadata,
     ) -> None:
         """Commits, with this transaction, the next offsets to read of a consumer that was not given
         to `transaction`. `group` is its `group_metadata()`, taken before the records were read: it
