@@ -15,6 +15,7 @@ from typing import Any, Final
 import click
 from rich.markup import escape
 
+from oncelog.errors import CannotConnect
 from oncelog_server.cli.output import error_console
 from oncelogpb import errors
 
@@ -24,7 +25,13 @@ ETCD_REFUSED: Final = 4
 
 _UNREACHABLE_REASONS: Final = frozenset(
     kind.reason
-    for kind in (errors.Unavailable, errors.NotLeader, errors.Loading, errors.UnknownOutcome)
+    for kind in (
+        CannotConnect,
+        errors.Unavailable,
+        errors.NotLeader,
+        errors.Loading,
+        errors.UnknownOutcome,
+    )
 )
 
 # By reason; `_general_advice` answers for the rest.
@@ -35,6 +42,7 @@ ADVICE: Final[dict[str, str]] = {
     "OFFSET_OUT_OF_RANGE": "Start from `earliest` or `latest`, or an offset between start and end.",
     "NOT_FOUND": "See `oncelog offsets list` for groups, `oncelog tx list` for transactions.",
     "UNSUPPORTED": "The message says whether a later version has it, or another process serves it.",
+    "CANNOT_CONNECT": "Name the right address with --bootstrap, certificates with --tls-ca etc.",
     "UNAVAILABLE": "Start it with `oncelog up`, name it with --bootstrap, or try again later.",
     "NOT_LEADER": "Its leader is changing; try again in a few seconds.",
     "LOADING": "It is starting; try again in a few seconds.",
@@ -97,6 +105,8 @@ class RefusedEtcd(CommandFailed):
 
 def advice(error: errors.OncelogError) -> str:
     """What to do about it."""
+    if error.metadata.get("etcd") == "unreachable":
+        return "Start etcd, or see why the services do not reach it: docs/operating.md, `etcd`."
     return ADVICE.get(error.reason) or _general_advice(error)
 
 

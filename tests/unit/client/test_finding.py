@@ -114,8 +114,10 @@ def test_who_asks_is_told_that_nobody_answers() -> None:
         def silent(to: Endpoint, request: Any) -> Any:
             raise errors.Unavailable("x")
 
+        protocol = protocol_over(transport)
+        await protocol.refresh()
         transport.handlers["cluster.get_metadata"] = silent
         with pytest.raises(errors.Unavailable, match="no process answers"):
-            await protocol_over(transport).refresh()
+            await protocol.refresh()
 
     on_virtual_time(work)

@@ -58,5 +58,5 @@ class Repeating(Whereabouts):
         """Waits, or raises how the call ended where the deadline leaves no time."""
         wait = retries.wait_ms(error, attempt, self.chance())
         if self.now_ms() + wait >= deadline:
-            doubt.give_up(error)
+            doubt.give_up(self.explained(error))
         await asyncio.sleep(wait / 1000)

@@ -31,10 +31,11 @@
     ├── NotAllowed
     │   └── Unauthenticated, PermissionDenied
     ├── DeliveryFailed              some of the records that were sent are not there, or may not be
+    ├── CannotConnect               no process was ever reached; the message says what is wrong
     ├── Closed                      used after close()
     └── Forked                      used in a forked child: spawn it, or connect there first
 
-The last three are of this client alone: no service answers them. A DeliveryFailed is also of the
+The last four are of this client alone: no service answers them. A DeliveryFailed is also of the
 class of its first failure, so that `except UnknownTopic` catches it.
 """
 
@@ -93,7 +94,7 @@ from oncelogpb.errors import (
     Unsupported,
 )
 
-FAILED_PRECONDITION = 9
+FAILED_PRECONDITION, UNAVAILABLE = 9, 14
 # What to do about Forked.
 INSTEAD_OF_FORK = (
     "start the child with multiprocessing's 'spawn' or 'forkserver', or connect in the child only"
@@ -148,6 +149,16 @@ def delivery_failed(
 _FAILED: dict[type[OncelogError], type[DeliveryFailed]] = {}
 
 
+class CannotConnect(OncelogError):
+    """No process of the bootstrap list was ever reached. The message says what is wrong with each
+    address; `metadata["problem"]` says it in a word, of the first: address, refused, silent,
+    unreachable, tls_wanted, tls_not_spoken, certificate, client_certificate, not_oncelog. Nothing
+    happened."""
+
+    reason = "CANNOT_CONNECT"
+    rule = Rule(UNAVAILABLE, retriable=False, may_have_applied=False)
+
+
 class Closed(OncelogError):
     """Used after close(). Nothing happened."""
 
@@ -165,6 +176,7 @@ class Forked(OncelogError):
 
 __all__ = [
     "BadRequest",
+    "CannotConnect",
     "Closed",
     "ConcurrentTransaction",
     "CorruptBatch",

@@ -34,9 +34,10 @@ from oncelog.errors import Closed, OncelogError
 from oncelog.options import ConnectOptions, make_options
 
 
-def connect(bootstrap: str, **options: Any) -> Log:
-    """A connection, for `with`. `bootstrap`: host:port[,host:port] of any processes of the cluster.
-    Options: see ConnectOptions. Raises Unavailable where none of them answers, InvalidArgument."""
+def connect(bootstrap: str | Sequence[str], **options: Any) -> Log:
+    """A connection, for `with`. `bootstrap`: host:port[,host:port] of any processes of the cluster,
+    or a list. Options: see ConnectOptions. Raises CannotConnect where none of them answers within
+    `connect_timeout_ms`, and says why; InvalidArgument."""
     settings = make_options(ConnectOptions, options)
     loop = LoopThread(f"the connection to {bootstrap}")
     try:
@@ -281,7 +282,11 @@ class Transaction(Front):
         self._loop.run(self._twin.room())
         return receipt
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
+    def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
+        group: GroupMetadata,
+    ) -> None:
         """See `aio.Transaction.send_offsets`."""
         self._loop.run(self._twin.send_offsets(offsets, group))
 
@@ -528,7 +533,7 @@ async def _turn_back(transaction: aio.Transaction) -> None:
     transaction.turn_back()
 
 
-async def _connect(bootstrap: str, settings: ConnectOptions) -> aio.Log:
+async def _connect(bootstrap: str | Sequence[str], settings: ConnectOptions) -> aio.Log:
     log = aio.Log(bootstrap, settings)
     try:
         await log.start()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -24,10 +25,10 @@ Made = TypeVar("Made", Producer, TransactionalProducer, Consumer)
 Step = Callable[[Batch, Transaction], Awaitable[object]]
 
 
-def connect(bootstrap: str, **options: Any) -> Log:
+def connect(bootstrap: str | Sequence[str], **options: Any) -> Log:
     """A connection, for `async with`. `bootstrap`: host:port[,host:port] of any processes of the
-    cluster. Options: see ConnectOptions. Call it on the event loop that will use it. Raises
-    InvalidArgument."""
+    cluster, or a list. Options: see ConnectOptions. Call it on the event loop that will use it;
+    connects at the first call, or with `async with`. Raises InvalidArgument."""
     return Log(bootstrap, make_options(ConnectOptions, options))
 
 
@@ -35,7 +36,11 @@ class Log:
     """See the module. Belongs to one event loop."""
 
     def __init__(
-        self, bootstrap: str, options: ConnectOptions, *, protocol: AsyncProtocol | None = None
+        self,
+        bootstrap: str | Sequence[str],
+        options: ConnectOptions,
+        *,
+        protocol: AsyncProtocol | None = None,
     ) -> None:
         self.protocol = protocol or AsyncProtocol(bootstrap, options)
         self.admin = Admin(self.protocol)
@@ -44,7 +49,8 @@ class Log:
         self._numbers = itertools.count()
 
     async def start(self) -> None:
-        """Finds the cluster. Raises Unavailable where no process of the bootstrap list answers."""
+        """Finds the cluster. Raises CannotConnect where no process of the bootstrap list answers
+        within `connect_timeout_ms`."""
         deadline = self.protocol.deadline()
         attempt = 0
         while True:
@@ -52,9 +58,10 @@ class Log:
                 await self.protocol.refresh(deadline=deadline)
                 return
             except errors.TryAgain as error:
-                if self.protocol.now_ms() + retries.BACKOFF_MS_MAX >= deadline:
-                    raise
-                await self.protocol.back_off(attempt, error)
+                wait_ms = retries.wait_ms(error, attempt, self.protocol.chance())
+                if self.protocol.now_ms() + wait_ms >= deadline:
+                    raise self.protocol.explained(error) from None
+                await asyncio.sleep(wait_ms / 1000)
                 attempt += 1
 
     async def producer(self, *, on_delivery: OnDelivery | None = None, **options: Any) -> Producer:
