@@ -2,7 +2,7 @@
 
 A service with hot calls has `rpc Stream(stream XxxCalls) returns (stream XxxAnswers)`: a call is
 {number, timeout_ms, request}, an answer {number, reply | google.rpc.Status}. A writer takes all
-calls that wait and writes one message, which is what makes it quick (design §14). Everything here
+calls that wait and writes one message, which is what makes it quick. Everything here
 follows from the descriptors: the field of a call's `oneof` is the RPC's name in snake case.
 
 Invariants:
@@ -44,7 +44,8 @@ from oncelogpb.errors import (
 )
 
 MESSAGE_BYTES_MAX: Final = 32 * 1024 * 1024
-# design §9: gRPC's defaults break I29 and the 16 MiB batch.
+# With gRPC's defaults a client finds a restarted service only after many seconds (I29), and a batch
+# of 16 MiB does not fit into a message.
 CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     ("grpc.initial_reconnect_backoff_ms", 100),

@@ -13,13 +13,13 @@ message, or ENCODING_ROWS, a protobuf `Rows`. The schema of version 1 is implied
 Nodes and buffers, depth first: key (validity, offsets, data), value (the same), timestamp
 (validity, data), headers (validity, offsets), item (validity), header key (validity, offsets,
 data), header value (the same): 7 nodes, 17 buffers. A column of another type with the same layout
-cannot be seen (design §6).
+cannot be seen.
 
 Invariants:
 - a payload that `validate` accepted decodes without error, to exactly its record count, for ever;
 - nothing is decompressed before its claimed size is below `decompressed_bytes_max`;
-- no per-record Python work on Arrow, except in `arrow_to_rows` (bounded by the batch; off the
-  loop: design §14).
+- no per-record Python work on Arrow, except in `arrow_to_rows` (bounded by the batch; who serves
+  others does it off the event loop).
 
 Left out: the meaning of keys, values and headers; who may write what.
 """

@@ -7,7 +7,7 @@ Per partition there are three numbers:
     base       position at the last commit, rewind, seek or start: where the open transaction began
 
 and `from`, what the group must have committed for the next commit to be ours: an offset, NONE, or
-ANY after a seek (design §8). After a commit that is decided but perhaps not visible yet, `after`
+ANY after a seek. After a commit that is decided but perhaps not visible yet, `after`
 names that transaction, so that the next one of the same producer may chain on it.
 
 Invariants:

@@ -53,7 +53,8 @@ class Method(NamedTuple):
     """How one RPC is called."""
 
     kind: Kind
-    # Repeating it after a lost answer is harmless by design (design §9).
+    # Repeating it after a lost answer is harmless: the service knows the request again, or carrying
+    # it out twice is as good as once.
     idempotent: bool
     # Travels on the role's bidirectional stream.
     streamed: bool = False

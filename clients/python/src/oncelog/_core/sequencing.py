@@ -2,7 +2,7 @@
 
 A *lane* belongs to (producer, partition), in a transaction to (TxId, writer, partition). Its
 sequence counts records from 0. At most 16 batches are in flight, because a leader remembers the
-positions of the last 16 (design §6).
+positions of the last 16, and so knows each of them again.
 
 Invariants:
 - a batch keeps its sequence number for ever: a retry sends the same bytes under the same number;
@@ -27,7 +27,7 @@ from oncelog._core.retries import Action, action_for
 from oncelogpb import errors
 from oncelogpb.doubt import Doubt
 
-# Batches of one lane that may be unanswered: what a leader remembers (design §6).
+# Batches of one lane that may be unanswered: what a leader remembers.
 IN_FLIGHT_MAX: Final = 16
 
 

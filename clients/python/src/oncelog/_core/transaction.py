@@ -21,8 +21,8 @@
     OPENING, OPEN, SPOILED
                  DROP      ABORTED      rewinds the consumer
 
-A small transaction opens lazily, i.e. never: it is buffered and goes as one `Transact` at its end
-(design §10). It needs Begin as soon as it holds more than the one-shot limits.
+A small transaction opens lazily, i.e. never: it is buffered and goes as one `Transact` at its end:
+one message instead of three. It needs Begin as soon as it holds more than the one-shot limits.
 
 Left out: records (`batching`), sequences (`sequencing`), positions (`positions`), the wire.
 """
@@ -50,7 +50,7 @@ ONE_SHOT_LIMITS: Final = frozenset(
 )
 # An adopted transaction (begin_next) that is older than this part of its timeout is not trusted.
 ADOPT_WITHIN: Final = 0.5
-# Idle timeout of a transaction where the coordinator does not say, milliseconds (design §13).
+# Idle timeout of a transaction where the coordinator does not say, milliseconds.
 DEFAULT_TIMEOUT_MS: Final = 60_000
 # Parts that a manifest may name: what a coordinator takes by default.
 MANIFEST_PARTS_MAX: Final = 100_000

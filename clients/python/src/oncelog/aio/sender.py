@@ -25,9 +25,9 @@ from oncelog.errors import Closed
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
 
-# A Produce message is closed once it holds so much (perf_facts: 1-2 MiB).
+# A Produce message is closed once it holds so much: 1 to 2 MiB are quickest, measured.
 MESSAGE_BYTES: Final = 1024 * 1024
-# Produce messages to one leader that are not answered yet (perf_facts: 4-8).
+# Produce messages to one leader that are not answered yet: 4 to 8 keep the leader busy.
 MESSAGES_IN_FLIGHT_MAX: Final = 8
 # How long one message may take; the batch goes again until its own deadline.
 ATTEMPT_MS_MAX: Final = 30_000
