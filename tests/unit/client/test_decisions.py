@@ -6,9 +6,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from oncelog._core.routing import PartitionKey
+from oncelog._core.transaction import ONE_SHOT_BYTES_MAX
 from oncelog.aio.admin import Admin
 from oncelog.aio.outcomes import ExposedPart
 from oncelog.aio.transactional_producer import TransactionalProducer
@@ -463,6 +465,24 @@ def test_i31_a_buffer_smaller_than_one_message_does_not_wait_for_ever() -> None:
         assert sum(batch.record_count for batch in sent) == 2
 
     transacting(work, batch_bytes=1_024, buffer_bytes_max=1_500)
+
+
+def test_what_is_small_only_because_it_is_compressed_goes_in_parts() -> None:
+    """A coordinator refuses to load so much of one message."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        async with producer.transaction() as tx:
+            for partition in (0, 1):
+                rows = {"value": [bytes(30_000)] * 100, "partition": [partition] * 100}
+                await tx.send_arrow("a", pa.table(rows))
+        assert tx.state == "committed"
+        names = services.names()
+        assert "transact" not in names
+        assert "begin_transaction" in names
+        sent = [batch for request in services.of("produce") for batch in request.batches]
+        assert sum(len(batch.payload) for batch in sent) < ONE_SHOT_BYTES_MAX
+
+    transacting(work, compression="zstd", batch_bytes=4 * 1024 * 1024)
 
 
 def test_one_message_that_a_coordinator_finds_too_large_begins_and_goes_in_parts() -> None:
