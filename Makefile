@@ -52,12 +52,41 @@ check: install drift ## Formatting, lint, types, import contracts, style, deploy
 	$(BIN)/pytest -rs tests/tidy
 
 .PHONY: test
-test: check ## All tests: make check, then pytest with real etcd, processes and Spark
-	$(BIN)/pytest
+test: check etcd ## All tests: make check, then pytest in lanes beside each other, with real etcd, processes and Spark
+	$(BIN)/python -m tests.lanes
+
+.PHONY: etcd
+etcd: install ## A real etcd: from PATH, or built once with Go into the cache
+	@$(BIN)/python -c 'from oncelog_server.runtime.etcd.embedded import find_or_build; print("etcd:", find_or_build(print))'
+
+.PHONY: wheels
+wheels: install ## Build the four wheels and source distributions into dist/
+	rm -rf dist
+	$(BIN)/python -m tests.wheels.building dist
+	@ls dist
+
+.PHONY: floors
+floors: install ## The quick rooms with the oldest dependencies that the wheels allow (a few minutes)
+	$(BIN)/python -m tests.wheels.floors
+
+.PHONY: version
+version: install ## Change the version wherever it stands: make version TO=0.2.0
+	$(BIN)/python -m tests.tidy.version $(TO)
 
 .PHONY: faults
 faults: install ## The whole kill matrix: every failpoint, role and fault, simulated and on real processes; 100,000 producers (about an hour)
 	ONCELOG_FAULTS=all:3 $(BIN)/pytest tests/faults tests/fuzz/test_abuse_processes.py
+
+.PHONY: planted
+planted: install ## All planted bugs, each caught by the tests that are named beside it (make test plants one per promise)
+	ONCELOG_PLANTED=all $(BIN)/pytest tests/planted
+
+# Seeds, and where they begin: other ones with each commit where nothing is said.
+SEEDS ?= 200
+FROM ?=
+.PHONY: sim
+sim: install ## Random days in the simulated world on all cores: make sim SEEDS=1000 [FROM=1]
+	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(FROM),--from $(FROM))
 
 .PHONY: flights
 flights: install ## The main job: etcd, three services, the flights data set and Spark on this machine

@@ -130,6 +130,14 @@ CASES: Final = (
         lambda s: coordinator_pb2.GetTransactionRequest(tx_id=s.transactions["asking"]),
         ("describe transaction:asking",),
     ),
+    Case(
+        "Coordinator",
+        "get_transaction",
+        lambda s: coordinator_pb2.GetTransactionRequest(
+            producer=s.producers["asking"], request_number=1
+        ),
+        ("describe transaction:asking",),
+    ),
     Case("Coordinator", "list_transactions", lambda s: coordinator_pb2.ListTransactionsRequest()),
     Case(
         "Coordinator",
@@ -174,6 +182,8 @@ CASES: Final = (
             ]
         ),
         ("describe topic:a", "describe topic:b"),
+        # Offset managers measure what waits for groups.
+        services_may=True,
     ),
     Case(
         "PartitionLeader",

@@ -164,9 +164,12 @@ def test_transactions_of_others_are_neither_seen_nor_ended(tmp_path: Path) -> No
             theirs = await mallory.call("Coordinator", "init_producer", init(group="theirs"))
             tx = (await victim.call("Coordinator", "begin_transaction", begin(mine.producer))).tx_id
             await mallory.call("Coordinator", "begin_transaction", begin(theirs.producer))
-            describe = coordinator_pb2.GetTransactionRequest(tx_id=tx)
-            for call in ways(world, "mallory", "Coordinator", "get_transaction", describe):
-                await require_refused(call, "describe transaction:")
+            for describe in (
+                coordinator_pb2.GetTransactionRequest(tx_id=tx),
+                coordinator_pb2.GetTransactionRequest(producer=mine.producer, request_number=1),
+            ):
+                for call in ways(world, "mallory", "Coordinator", "get_transaction", describe):
+                    await require_refused(call, "describe transaction:")
             for request in (
                 coordinator_pb2.AbortTransactionRequest(tx_id=tx, operator=True),
                 coordinator_pb2.AbortTransactionRequest(tx_id=tx, producer=mine.producer),

@@ -109,7 +109,33 @@ FENCING = [
         read(20, 21, [(0, "a"), (1, "b")]),
     ),
     story(
-        "i20 acknowledged after the abort", [20], MADE[0], abort(5, 6, "x"), send(10, 11, "x", "b")
+        "i20 acknowledged after the abort, before its marker",
+        [],
+        MADE[0],
+        abort(5, 6, "x"),
+        send(10, 11, "x", "b"),
+    ),
+    story(
+        "i20 acknowledged after the commit, before its marker",
+        [],
+        MADE[0],
+        commit(5, 6, "x"),
+        send(10, 11, "x", "b"),
+    ),
+    story(
+        "i20 acknowledged after it was looked up as visible",
+        [20],
+        MADE[0],
+        commit(5, 6, "x", ID),
+        lookup(7, 8, "committed", visible=True),
+        send(10, 11, "x", "b"),
+    ),
+    story(
+        "i20 acknowledged where it has no marker",
+        [],
+        MADE[0],
+        commit(5, 6, "x", {"visible": True}),
+        send(10, 11, "x", "b", partition=1),
     ),
     story(
         "i20 acknowledged while the commit was on its way",

@@ -153,7 +153,7 @@ class Injector:
                 self._fell.set()
                 raise Died(fault.value)
             case Fault.PAUSE:
-                self._world.loop.pause(role, PAUSE_SECONDS)
+                self._world.pause(role, PAUSE_SECONDS)
             case Fault.REPLY_LOST:
                 raise UnknownOutcome("the reply was lost")
             case Fault.REQUEST_TWICE:

@@ -6,7 +6,7 @@ import asyncio
 import copy
 import functools
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from oncelog.aio.log import Log
@@ -166,13 +166,13 @@ def _open_transactions(role: str, machine: Any) -> int:
             return count
 
 
-def replayed(world: World) -> int:
+def replayed(world: World, seen: Callable[[object], None] = lambda record: None) -> int:
     """I35: a fresh machine that replays the journal has the live machine's state, whether it begins
-    at the front or at a snapshot. The number of journals compared."""
+    at the front or at a snapshot. The number of journals compared. `seen` is shown all records."""
     compared = 0
     for role, process in world.processes.items():
         for driver in process.node.led_replicas():
-            again = functools.partial(replay, driver._role, driver.partition, driver.journal)
+            again = functools.partial(replay, driver._role, driver.partition, driver.journal, seen)
             fresh = again(from_snapshot=False).snapshot()
             restored = again(from_snapshot=True).snapshot()
             # Of a copy: a snapshot hands rows over, which the live machine must still do.
@@ -184,7 +184,14 @@ def replayed(world: World) -> int:
     return compared
 
 
-def replay(role: Role, partition: PartitionId, journal: Journal, *, from_snapshot: bool) -> Any:
+def replay(
+    role: Role,
+    partition: PartitionId,
+    journal: Journal,
+    seen: Callable[[object], None] = lambda record: None,
+    *,
+    from_snapshot: bool,
+) -> Any:
     """A fresh machine that has seen the journal, all of it or what stands behind the snapshot."""
     machine = role.machine(partition)
     position = journal.log_start
@@ -195,6 +202,7 @@ def replay(role: Role, partition: PartitionId, journal: Journal, *, from_snapsho
     for stored in journal.replay(position):
         is_epoch = stored.frame.kind is Kind.EPOCH_START
         record = EpochStart() if is_epoch else role.codec.decode(stored.frame)
+        seen(record)
         machine.apply(record, stored.at)
     machine.check()
     return machine

@@ -3,7 +3,8 @@
 look, questions           time passed; what is owed now
 asked TX ..., answered    these questions were sent; a reply came to what was asked last
 moved PARTITION ...       these journal partitions have another leader
-verdict TX WORDS          what the coordinator answered: never, committed without you, ...
+verdict TX WORDS [of=P]   what the coordinator answered: never, committed without you, ...; the
+                          question named who holds it here, or P
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 
-from oncelog_server.core.ids import TxId
+from oncelog_server.core.ids import Generation, ProducerId, TxId
 from oncelog_server.participant.commands import (
     Answered,
     Asked,
+    Heard,
     HearVerdicts,
     LeaderMoved,
     Look,
@@ -36,9 +38,18 @@ class AskingDriver(HostDriver):
     def parse_tx(self, word: str) -> TxId: ...
 
     @abc.abstractmethod
+    def parse_who(self, word: str) -> tuple[ProducerId, Generation]: ...
+
+    @abc.abstractmethod
+    def held_for(self, tx_id: TxId) -> tuple[ProducerId, Generation]:
+        """Whoever opened it here; nobody (0, 0)."""
+
+    @abc.abstractmethod
     def show_question(self, question: Question) -> str: ...
 
-    def ask(self, verb: str, words: Sequence[str], line: str) -> str | None:
+    def ask(
+        self, verb: str, words: Sequence[str], options: dict[str, str], line: str
+    ) -> str | None:
         """None: not one of these verbs."""
         match verb:
             case "look":
@@ -55,8 +66,9 @@ class AskingDriver(HostDriver):
                 shown = [self.show_question(question) for question in self._owed()]
                 return "\n".join(shown) or "no questions"
             case "verdict":
-                verdict = Verdict["_".join(words[1:]).upper()]
-                return self.submit(HearVerdicts(((self.parse_tx(words[0]), verdict),)), line)
+                tx_id, verdict = self.parse_tx(words[0]), Verdict["_".join(words[1:]).upper()]
+                who = self.parse_who(options["of"]) if "of" in options else self.held_for(tx_id)
+                return self.submit(HearVerdicts((Heard(tx_id, *who, verdict),)), line)
             case _:
                 return None
         return ""

@@ -11,6 +11,8 @@ Verbs that every role's scripts know:
     sync [OFFSET]   moves the HW, to the log end by default, and shows the replies it covers
     release         sync, and after every command from now on
     pass MS         lets time pass, then ticks
+    idle MS         the same in steps of an hour, each with its tick
+    jump MS         sets the wall clock ahead, or back; no time passes
     tick            ticks
     failover        another leader, from a snapshot at the HW and the frames behind it: a later
                     epoch, timers and sessions forgotten
@@ -42,6 +44,7 @@ from tests.golden.remembered import remembered
 WALL_START_MS: Final = 1_767_225_600_000
 # So that nobody takes one clock for the other.
 MONOTONIC_START_MS: Final = 1_000
+HOUR_MS: Final = 60 * 60 * 1000
 # How many prefixes of a script's journal a machine is restored after.
 RESTORES_MAX: Final = 20
 
@@ -83,7 +86,7 @@ class MachineHost:
 
     @property
     def ready(self) -> bool:
-        """The HW covers the EPOCH_START of this epoch (design §5, "Ready")."""
+        """Ready: the HW covers the EPOCH_START of this epoch."""
         starts = (s.at.offset for s in reversed(self.frames) if s.frame.kind is Kind.EPOCH_START)
         return self.high_watermark > next(starts)
 
@@ -131,6 +134,20 @@ class MachineHost:
 
     def pass_time(self, ms: int) -> None:
         self.now = Instant(self.now.monotonic_ms + ms, self.now.wall_ms + ms)
+
+    def idle(self, ms: int) -> list[tuple[At, Any]]:
+        """Lets time pass in steps of an hour, each with its tick. What was recorded."""
+        recorded: list[tuple[At, Any]] = []
+        while ms:
+            step_ms = min(ms, HOUR_MS)
+            ms -= step_ms
+            self.pass_time(step_ms)
+            recorded += self.tick()
+        return recorded
+
+    def jump(self, ms: int) -> None:
+        """Of the wall clock."""
+        self.now = Instant(self.now.monotonic_ms, self.now.wall_ms + ms)
 
     # -------------------------------------------------------------------------------- leadership
 
@@ -251,7 +268,8 @@ class HostDriver(abc.ABC):
         """One command of the role: usually `return self.submit(command, line)`."""
 
     @abc.abstractmethod
-    def show_record(self, record: Any) -> str: ...
+    def show_record(self, record: Any) -> str:
+        """ "" is left out: time that passed."""
 
     @abc.abstractmethod
     def show_reply(self, reply: Any) -> str:
@@ -271,6 +289,11 @@ class HostDriver(abc.ABC):
             case "pass":
                 self.host.pass_time(int(words[0]))
                 return self._recorded(self.host.tick())
+            case "idle":
+                return self._recorded(self.host.idle(int(words[0])))
+            case "jump":
+                self.host.jump(int(words[0]))
+                return ""
             case "tick":
                 return self._recorded(self.host.tick())
             case "failover" | "crash":
@@ -287,7 +310,8 @@ class HostDriver(abc.ABC):
         return self._recorded(self.host.submit(command, label))
 
     def _recorded(self, recorded: Sequence[tuple[At, Any]]) -> str:
-        lines = [f"@{at.offset} {self.show_record(record)}" for at, record in recorded]
+        shown = [(at.offset, self.show_record(record)) for at, record in recorded]
+        lines = [f"@{offset} {text}" for offset, text in shown if text]
         if not self._holding:
             lines.append(self._replies(self.host.sync()))
         return "\n".join(line for line in lines if line)

@@ -32,7 +32,12 @@ NOT_REPLICATED: Final = frozenset(
         "lifetime",
         "sessions",
         "asked",
+        "asked_parts",
         "unarmed",
+        "unborn",
+        # Whether the journal ages.
+        "watch",
+        "_watch",
     }
 )
 PLAIN: Final = (type(None), bool, int, float, str, bytes, Enum)

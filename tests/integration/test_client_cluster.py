@@ -162,7 +162,8 @@ def test_i8_an_open_transaction_holds_back_nobody(log: oncelog.Log, topic: str) 
     with early.transaction(wait="visible") as open_one:
         open_one.send(topic, b"first sent", partition=0)
         open_one.flush()
-        with late.transaction() as tx:
+        # Visible: else the plain record, which is readable at once, may come before it.
+        with late.transaction(wait="visible") as tx:
             tx.send(topic, b"committed", partition=0)
         with log.producer() as plain:
             plain.send(topic, b"plain", partition=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import signal
 import subprocess
 import sys
@@ -47,6 +48,10 @@ class Up(Shell):
                 super().__init__(self.said[-1]["bootstrap"])
                 return
         raise AssertionError(f"it did not come up: {self.said} {self._process.communicate()[1]}")
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
 
     def interrupt(self) -> list[dict[str, Any]]:
         """Ctrl-C: what it says until it ends, which it must do well."""
@@ -157,6 +162,99 @@ def test_records_are_produced_and_consumed_by_a_group(up: Up) -> None:
     assert up.refused("offsets", "show", "audit") == "NOT_FOUND"
 
 
+def test_records_are_copied_whole_and_found_by_time(up: Up) -> None:
+    """Keys, values that are no text, headers and times, from one topic to another through JSON."""
+    for name in ("original", "copied"):
+        up.ask("topic", "create", name, "--partitions", "1")
+    given = "".join(
+        f'{{"key": "{day}", "value_base64": "/w0K", "timestamp": "2026-01-0{day}", '
+        f'"headers": {{"day": "{day}"}}}}\n'
+        for day in (1, 2, 3)
+    )
+    sent = up.ask("produce", "original", "--format", "json", "--transactional", given=given)
+    assert sent["records"] == 3
+    printed = up.run("consume", "original").stdout
+    assert up.ask("produce", "copied", "--format", "json", given=printed)["records"] == 3
+    first, second, third = up.lines("consume", "copied")
+    assert (first["key"], first["value_base64"]) == ("1", "/w0K")
+    assert first["timestamp"] == "2026-01-01T00:00:00.000000Z"
+    assert third["headers"] == [{"key": "day", "value": "3"}]
+    days = ("--from", "2026-01-02", "--until", "2026-01-03T00:00:00Z")
+    assert up.lines("consume", "copied", *days) == [second]
+    up.ask("offsets", "set", "copier", "copied=2026-01-03")
+    assert up.lines("consume", "copied", "--group", "copier") == [third]
+
+
+def test_partitions_that_a_group_never_committed_are_shown_with_what_waits_there(up: Up) -> None:
+    """Left out, 500 records that nobody has read looked like a lag of 0."""
+    up.ask("topic", "create", "wide", "--partitions", "3")
+    with oncelog.connect(up.bootstrap) as log:
+        with log.producer() as producer:
+            for number in range(6):
+                producer.send("wide", b"%d" % number, partition=number % 3)
+            producer.flush()
+        up.lines("consume", "wide", "--partition", "0", "--group", "narrow")
+        shown = up.ask("offsets", "show", "narrow")["offsets"]
+        asked = ("partition", "offset", "start", "end", "lag")
+        assert [tuple(row[name] for name in asked) for row in shown] == [
+            ("wide/0", 2, 0, 2, 0),
+            ("wide/1", None, 0, 2, 2),
+            ("wide/2", None, 0, 2, 2),
+        ]
+        listed = log.admin.group_offsets("narrow")
+        assert [
+            (p.topic, p.partition, p.offset, p.start_offset, p.end_offset, p.lag) for p in listed
+        ] == [
+            ("wide", 0, 2, 0, 2, 0),
+            ("wide", 1, None, 0, 2, 2),
+            ("wide", 2, None, 0, 2, 2),
+        ]
+        log.admin.delete_topic("wide")
+        # Other processes hear of it a moment later.
+        until(lambda: len(log.admin.group_offsets("narrow")) == 1, "the topic is gone everywhere")
+        (gone,) = log.admin.group_offsets("narrow")
+        assert (gone.offset, gone.end_offset, gone.lag) == (2, None, None)
+
+
+def test_partitions_are_added_while_the_topic_is_written_and_read(up: Up) -> None:
+    up.ask("topic", "create", "growing", "--partitions", "1")
+    with oncelog.connect(up.bootstrap, topic_refresh_ms=200) as log:
+        consumer = log.consumer(["growing"], group="grower", start="latest")
+        assert consumer.position("growing", 0) == 0
+        with log.producer() as producer:
+            producer.send("growing", b"before")
+            producer.flush()
+            described = up.ask("topic", "alter", "growing", "--partitions", "3", "--yes")
+            assert all(partition["leader"] for partition in described["partitions"])
+            assert up.refused("topic", "alter", "growing", "--partitions", "2") == (
+                "INVALID_ARGUMENT"
+            )
+            # In one transaction, by a client that has not heard of them before.
+            with (
+                oncelog.connect(up.bootstrap) as other,
+                other.transactional_producer("grower").transaction(wait="visible") as tx,
+            ):
+                for number in range(3):
+                    tx.send("growing", b"at once", partition=number)
+            # The old ones hear of them, and skip nothing of them.
+            written: set[int] = set()
+            seen: set[tuple[int, bytes | None]] = set()
+
+            def grown() -> bool:
+                producer.send("growing", b"after")
+                producer.flush()
+                for record in consumer.poll(1.0) or ():
+                    seen.add((record.partition, record.value))
+                written.update(at for at, value in seen if value == b"after")
+                return written == {0, 1, 2} and {(n, b"at once") for n in range(3)} <= seen
+
+            until(grown, "both know all three partitions")
+        assert (0, b"before") in seen
+        consumer.commit()
+    shown = up.ask("offsets", "show", "grower")["offsets"]
+    assert [row["partition"] for row in shown] == ["growing/0", "growing/1", "growing/2"]
+
+
 def test_transactions_are_listed_described_aborted(up: Up) -> None:
     up.ask("topic", "create", "watched", "--partitions", "1")
     with ByHand(up.bootstrap, "watched-producer") as hand:
@@ -223,6 +321,40 @@ def test_scripts_tell_nobody_there_from_a_wrong_word() -> None:
     assert json.loads(done.stderr.splitlines()[-1])["error"]["reason"] == "UNAVAILABLE"
     done = subprocess.run([*COMMAND, "topic", "lst"], capture_output=True, text=True, check=False)
     assert done.returncode == WRONG_USAGE
+
+
+def test_i29_a_process_of_up_that_dies_is_started_again(tmp_path: Path) -> None:
+    """The whole of it ended, and took the others along."""
+    with up_over(tmp_path / "data") as up:
+        up.ask("topic", "create", "kept")
+        up.ask("produce", "kept", given="1\n")
+        (pid,) = children_of(up.pid, "partition_leader")
+        os.kill(pid, signal.SIGKILL)
+        until(lambda: children_of(up.pid, "partition_leader") not in ([], [pid]), "a restart")
+        up.ask("produce", "kept", given="2\n")
+        (etcd,) = children_of(up.pid, "--initial-cluster-token")
+        os.kill(etcd, signal.SIGKILL)
+        until(lambda: children_of(up.pid, "--initial-cluster-token") not in ([], [etcd]), "etcd")
+        up.ask("topic", "create", "after", "--partitions", "1")
+        assert sorted(row["value"] for row in up.lines("consume", "kept")) == ["1", "2"]
+        died, etcd_died, *stopped = up.interrupt()
+        assert (died["died"], died["restarts"]) == ("partition_leader", 1)
+        assert "SIGKILL" in died["how"]
+        assert etcd_died["died"] == "etcd"
+        assert all(said["clean"] for said in stopped)
+
+
+def children_of(parent: int, argument: str) -> list[int]:
+    """Processes that `parent` started, and that have this in their command line."""
+    found = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                status = (folder / "stat").read_text().rpartition(")")[2].split()
+                command = (folder / "cmdline").read_text()
+                if int(status[1]) == parent and status[0] != "Z" and argument in command:
+                    found.append(int(folder.name))
+    return found
 
 
 def test_i5_ctrl_c_stops_cleanly_and_a_restart_keeps_everything(tmp_path: Path) -> None:

@@ -168,7 +168,9 @@ def test_i3_i21_a_transaction_over_two_topics_and_offsets_by_rows(program: Progr
     assert (second.topic_id, 0, 1) in places
     assert [row.value for row in program.read(first.topic_id)] == [b"a", b"b"]
     assert [row.value for row in program.read(second.topic_id, 1)] == [b"c"]
-    asked = offset_manager_pb2.FetchOffsetsRequest(group="group", stable=True)
+    asked = offset_manager_pb2.FetchOffsetsRequest(
+        group="group", stable=True, with_last_commits=True
+    )
     committed = stubs.offsets.FetchOffsets(asked, timeout=TIMEOUT_S)
     assert [place.offset for place in committed.offsets] == [2]
     assert [last.tx_id for last in committed.last_commits] == [tx_id]
@@ -232,11 +234,11 @@ def test_an_error_names_its_reason_and_what_is_wrong(program: Program) -> None:
         producer=pb.Producer(producer_id=program.producer.producer_id, generation=1), request_id=1
     )
     assert refusal(stubs.coordinator.BeginTransaction, begin).reason == "PRODUCER_FENCED"
-    # A record of the journal that began no transaction; and one that is still to come.
+    # A record of the journal that began no transaction; and one that nobody has given out.
     unknown = coordinator_pb2.GetTransactionRequest(tx_id=program.producer.producer_id)
     assert refusal(stubs.coordinator.GetTransaction, unknown).reason == "UNKNOWN_TRANSACTION"
     unknown.tx_id += 1 << 30
-    assert refusal(stubs.coordinator.GetTransaction, unknown).reason == "UNAVAILABLE"
+    assert refusal(stubs.coordinator.GetTransaction, unknown).reason == "UNKNOWN_TRANSACTION"
     heartbeat = offset_manager_pb2.HeartbeatRequest(group="g")
     assert refusal(stubs.offsets.Heartbeat, heartbeat).reason == "UNSUPPORTED"
 

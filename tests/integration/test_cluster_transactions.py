@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+
 import pytest
 
 import oncelog
@@ -128,6 +130,34 @@ def test_i16_a_fenced_producer_can_write_begin_and_commit_nothing(
     assert values(log, topic) == [b"new"]
 
 
+def test_i16_i22_what_a_fenced_producer_sends_late_is_dropped_unseen(
+    cluster: Cluster, log: oncelog.Log, topic: str
+) -> None:
+    """A partition that has not heard of the fence acknowledges it, and offsets become pending:
+    until the question is answered. Nothing of it is read or committed, whenever one looks."""
+    with ByHand(cluster.bootstrap, topic) as older:
+        tx = older.begin()
+        with ByHand(cluster.bootstrap, topic) as newer:
+            tx.produce(topic, 0, b"never")
+            tx.send_offset(topic, topic, 0, since=None, to=7)
+            with pytest.raises(errors.ProducerFenced):
+                tx.commit()
+
+            def is_dropped() -> bool:
+                assert values(log, topic) == []
+                offsets = log.admin.group_offsets(topic)
+                assert all(place.offset is None for place in offsets)
+                return not offsets and not newer.journal(topic, 0).open_transactions
+
+            until(is_dropped, "its questions are answered")
+            next_tx = newer.begin()
+            next_tx.produce(topic, 0, b"new")
+            next_tx.send_offset(topic, topic, 0, since=None, to=3)
+            next_tx.commit(VISIBLE)
+    assert values(log, topic) == [b"new"]
+    assert [place.offset for place in log.admin.group_offsets(topic)] == [3]
+
+
 # --------------------------------------------------------------------------------------- timeouts
 
 
@@ -136,7 +166,7 @@ def test_i30_an_idle_transaction_is_aborted_and_nothing_stays_pending(
     cluster: Cluster, log: oncelog.Log, topic: str, restart: tuple[str, ...]
 ) -> None:
     with ByHand(cluster.bootstrap, topic) as hand:
-        tx = hand.begin(timeout_ms=1_000)
+        tx = hand.begin(timeout_ms=4_000)
         tx.produce(topic, 0, b"never")
         tx.send_offset(topic, topic, 0, since=None, to=7)
         cluster.restart(*restart)
@@ -152,7 +182,7 @@ def test_i30_an_idle_transaction_is_aborted_and_nothing_stays_pending(
         until(lambda: not hand.journal(topic, 0).open_transactions, "it is aborted there, too")
         assert not hand.journal(topic, 0).HasField("first_open_position")
     assert values(log, topic) == [b"after"]
-    assert [place.offset for place in log.admin.group_offsets(topic)] == [1]
+    assert [place.offset for place in log.admin.group_offsets(topic)] == [1, None]
     assert not log.admin.transactions(states=["ongoing"])
 
 
@@ -171,6 +201,26 @@ def test_i30_data_of_a_transaction_that_never_was_is_aborted(
     assert values(log, topic) == [b"other"]
 
 
+def test_i30_data_under_a_txid_that_nobody_gave_out_does_not_stay_open(
+    cluster: Cluster, log: oncelog.Log, topic: str
+) -> None:
+    """Nothing else happens in its journal: the coordinator proves by itself that nobody gave it
+    out."""
+    with ByHand(cluster.bootstrap, topic) as hand:
+        begun = hand.begin()
+        far = ByHandTransaction(hand, begun.tx_id + 1_000_000)
+        far.produce(topic, 0, b"nobody's")
+        far.send_offset(topic, topic, 0, since=None, to=7)
+        assert hand.journal(topic, 0).open_transactions == 1
+        until(lambda: not hand.journal(topic, 0).open_transactions, "it is aborted")
+        with pytest.raises(errors.UnknownTransaction):
+            far.look()
+        # So are the offsets: a stable fetch goes on.
+        until(lambda: not log.admin.group_offsets(topic), "its offsets are dropped")
+        begun.abort()
+    assert values(log, topic) == []
+
+
 # ------------------------------------------------------------------------------------- visibility
 
 
@@ -186,6 +236,33 @@ def test_i12_wait_visible_names_the_offsets_and_they_can_be_read(
         assert tx.visible
         assert [tuple(part) for part in tx.exposed] == [(topic, 1, ends[1], size)]
         assert log.admin.offsets(topic)[1] == ends[1] + size
+
+
+def test_i3_i5_a_batch_that_comes_beside_the_commit_costs_nothing_that_was_committed(
+    cluster: Cluster, log: oncelog.Log, topic: str
+) -> None:
+    """Acknowledged before its marker, or refused after it: what the manifest counts is seen."""
+    with ByHand(cluster.bootstrap, topic) as hand, ThreadPoolExecutor() as threads:
+        surplus = 0
+        for number in range(30):
+            tx = hand.begin()
+            tx.produce(topic, 0, b"%d" % number)
+            # The same transaction; what it sends is not counted.
+            beside = ByHandTransaction(hand, tx.tx_id)
+            beside.counts[topic, 0] = 1
+            late = threads.submit(beside.produce, topic, 0, b"late")
+            reply = tx.commit(VISIBLE)
+            dropped = sum(part.surplus_records for part in reply.exposed)
+            try:
+                late.result()
+            except errors.TransactionEnded:
+                assert not dropped
+            else:
+                assert dropped == 1
+            surplus += dropped
+        assert surplus, "some came before their markers"
+        assert not hand.journal(topic, 0).open_transactions
+    assert values(log, topic) == [b"%d" % number for number in range(30)]
 
 
 @pytest.mark.parametrize(("action", "seen"), [("drop", []), ("expose", [b"a", b"b"])])

@@ -50,7 +50,7 @@ class Process:
         self.disk = RealDisk(directory)
         self.identity = Identity(self.disk, self.etcd, random_bytes=os.urandom)
         self.host, self.log = Host(node_id), Log()
-        self.refused: list[EtcdRefused] = []
+        self.refused: list[BaseException] = []
         self._node = BootValue(node_id, "localhost", 7401, ROLES, "0.1")
         self._renew = renew
 
@@ -60,7 +60,7 @@ class Process:
             self.etcd,
             cluster_id=record.cluster_id,
             guard=self.identity,
-            on_refused=self.refused.append,
+            on_fatal=self.refused.append,
         )
         await self.view.start()
         self.membership = Membership(
@@ -84,7 +84,7 @@ class Process:
             self.membership,
             host=self.host,
             reporter=self.log,
-            on_refused=self.refused.append,
+            on_fatal=self.refused.append,
         )
         await self.elections.start()
         self.topics = EtcdTopics(

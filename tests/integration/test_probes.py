@@ -1,4 +1,4 @@
-"""What the probes of deploy/k8s mean, on real processes (design §16): ready is "up, and the logs
+"""What the probes of deploy/k8s mean, on real processes: ready is "up, and the logs
 are open", alive is "the loop ticks", and SIGTERM hands over before the process ends.
 
 tests/tidy/test_deploy.py holds that the manifests ask what is asked here.

@@ -19,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec, SourceFileLoader
+from pathlib import Path
 from types import CodeType, ModuleType
 from typing import Final
 
@@ -51,7 +52,7 @@ class Bug:
     """A bug that could be made, and the tests that must not let it through."""
 
     name: str
-    # The line of why.md or design.md, or the invariant, that it breaks.
+    # What it breaks: the promise by its number, if it is one, and the rule in words.
     breaks: str
     edits: Sequence[Edit]
     # Node id of a test that must fail -> what its failure shows: this reason, and no other.
@@ -92,6 +93,17 @@ def plant(bug: Bug) -> None:
                 # Something that the module needs is missing, not the module.
                 raise
             raise TargetGone(f"{bug.name}: there is no module {module}") from error
+
+
+def source_of(module: str) -> str:
+    """As it stands on disk; nothing is imported but the packages above it. Raises TargetGone."""
+    try:
+        spec = importlib.util.find_spec(module)
+    except ModuleNotFoundError as error:
+        raise TargetGone(f"there is no module {module}") from error
+    if spec is None or spec.origin is None:
+        raise TargetGone(f"there is no module {module}")
+    return Path(spec.origin).read_text()
 
 
 def edited(source: str, edits: Sequence[Edit]) -> str:

@@ -8,14 +8,17 @@ run is a fork of that.
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from types import TracebackType
 from typing import Final, NamedTuple, Self
@@ -95,6 +98,46 @@ class Runner:
             assert ended, "the process that forks has ended: what does it say on stderr?"
             lines = report.read_text().splitlines() if report.exists() else []
             return Run(f"{output.read_text()}\n{ended}", [_verdict(line) for line in lines])
+
+
+class Runners:
+    """Several of them side by side. Use it as a context manager."""
+
+    def __init__(self, count: int) -> None:
+        self._stack = contextlib.ExitStack()
+        self._free: queue.SimpleQueue[Runner] = queue.SimpleQueue()
+        self._pool = ThreadPoolExecutor(count)
+        self._count = count
+        self._runs: dict[str, Future[Run]] = {}
+
+    def __enter__(self) -> Self:
+        for _ in range(self._count):
+            self._free.put(self._stack.enter_context(Runner()))
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._pool.shutdown(cancel_futures=True)
+        self._stack.close()
+
+    def begin(self, bug: str, nodes: Sequence[str]) -> None:
+        """These tests with that bug, as soon as somebody is free."""
+        self._runs[bug] = self._pool.submit(self._run, bug, nodes)
+
+    def end(self, bug: str) -> Run:
+        """Waits for what was begun."""
+        return self._runs[bug].result()
+
+    def _run(self, bug: str, nodes: Sequence[str]) -> Run:
+        runner = self._free.get()
+        try:
+            return runner.run(nodes, bug=bug)
+        finally:
+            self._free.put(runner)
 
 
 def _verdict(line: str) -> Verdict:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import re
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 from tests.planted.bugs import (
@@ -17,13 +18,17 @@ from tests.planted.bugs import (
     disk,
     elections,
     fetching,
+    known_requests,
     leadership,
+    manifests,
     offset_manager,
     one_shots,
     participant,
     partition_leader,
+    questions,
     recovery,
     runtime,
+    slots,
     snapshots,
     spark,
     storage,
@@ -36,8 +41,11 @@ from tests.planted.planting import Bug
 BUGS: Final[tuple[Bug, ...]] = (
     *coordinator.BUGS,
     *one_shots.BUGS,
+    *known_requests.BUGS,
+    *questions.BUGS,
     *participant.BUGS,
     *partition_leader.BUGS,
+    *manifests.BUGS,
     *committed_log.BUGS,
     *offset_manager.BUGS,
     *runtime.BUGS,
@@ -45,6 +53,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *leadership.BUGS,
     *snapshots.BUGS,
     *storage.BUGS,
+    *slots.BUGS,
     *fetching.BUGS,
     *recovery.BUGS,
     *cluster_recovery.BUGS,
@@ -61,3 +70,21 @@ BUGS: Final[tuple[Bug, ...]] = (
 )
 BY_NAME: Final[Mapping[str, Bug]] = {bug.name: bug for bug in BUGS}
 assert len(BY_NAME) == len(BUGS), "a name is given once"
+
+
+def promises_of(bug: Bug) -> frozenset[int]:
+    """Those that it breaks by number: I7 is 7."""
+    return frozenset(int(digits) for digits in re.findall(r"\bI(\d+)\b", bug.breaks))
+
+
+def one_per_promise(bugs: Sequence[Bug]) -> tuple[Bug, ...]:
+    """Of each promise that some bug breaks, the first one: what `make test` has time for. One that
+    breaks several stands for all of them."""
+    chosen: list[Bug] = []
+    covered: set[int] = set()
+    for number in sorted({number for bug in bugs for number in promises_of(bug)}):
+        if number not in covered:
+            bug = next(bug for bug in bugs if number in promises_of(bug))
+            chosen.append(bug)
+            covered |= promises_of(bug)
+    return tuple(chosen)

@@ -5,6 +5,7 @@ files that were made and not synced. One seed decides every delay and every tear
 
     disk = FakeDisk(seed=7)
     disk.fail_next(errno.EIO)        the next durable step fails, its bytes stay in doubt
+    disk.fail_files(".slots", errno.EIO)   writes and syncs of such files fail
     disk.short_write_next()          the next write takes half of its bytes, then fails
     disk.full = True                 every write that needs room fails with ENOSPC
     disk.left_bytes = 4096           so much room is left, whatever is written
@@ -151,6 +152,7 @@ class FakeDisk:
         self._next_errno = 0
         self._fail_after = 0
         self._next_is_short = False
+        self._failing = ("", 0)
         # Every write that needs room fails.
         self.full = False
         # None: there is no end.
@@ -167,6 +169,10 @@ class FakeDisk:
         """The next commit, sync, replace, rename or remove raises, or the one `after` so many. Its
         bytes are in doubt, though reads show them."""
         self._next_errno, self._fail_after = errno, after
+
+    def fail_files(self, ending: str, errno: int) -> None:
+        """Every write and sync of a file whose name ends so fails, until told otherwise."""
+        self._failing = (ending, errno)
 
     def short_write_next(self) -> None:
         self._next_is_short = True
@@ -192,9 +198,12 @@ class FakeDisk:
         """The disk as the next process finds it."""
         if self._alive:
             self.kill()
-        return FakeDisk(
+        again = FakeDisk(
             delay_ms=self._delay_ms, capacity_bytes=self.capacity_bytes, platter=self._platter
         )
+        again.full, again.left_bytes = self.full, self.left_bytes
+        again._failing = self._failing
+        return again
 
     def bytes_of(self, path: str) -> bytes:
         """A file as processes see it."""
@@ -256,6 +265,7 @@ class FakeDisk:
     def sync(self, file: File) -> None:
         self._require_alive()
         fake = _fake(file)
+        self._require_fit(fake.path)
         self._fail_if_told(fake.inode)
         fake.inode.sync()
         self._make_name_durable(fake.path, fake.inode)
@@ -334,6 +344,7 @@ class FakeDisk:
     # ----------------------------------------------------------------------------------- the rules
 
     def _write(self, file: FakeFile, inode: _Inode, position: int, data: bytes) -> None:
+        self._require_fit(file.path)
         end = position + len(data)
         self._require_room(end - len(inode.content))
         if self._next_is_short:
@@ -344,6 +355,11 @@ class FakeDisk:
         ahead = min(end + ALLOCATED_AHEAD_BYTES, file.grows_to) - len(inode.content)
         if ahead > 0:
             inode.content.extend(bytes(ahead))
+
+    def _require_fit(self, path: str) -> None:
+        ending, errno = self._failing
+        if errno and path.endswith(ending):
+            raise OSError(errno, "the fake disk was told to fail", path)
 
     def _require_room(self, needed: int) -> None:
         if needed > self.free_bytes():

@@ -1,8 +1,12 @@
 """The network of the simulator: handlers called directly, messages as bytes, delays from a seed.
 
-A message is serialized and parsed on its way, so that no object is shared between processes. A
-process that is taken off the network answers nothing more: calls on their way to it are
-UNAVAILABLE where they had not arrived and UNKNOWN_OUTCOME where they had.
+A message is serialized and parsed on its way, so that no object is shared between processes. Calls
+travel on connections, as the real ones do on streams: each keeps the order of its messages, and
+what hangs on it (calls under way, a producer's session) ends with it. A process that is taken off
+the network answers nothing more: calls on their way to it are UNAVAILABLE where they had not
+arrived and UNKNOWN_OUTCOME where they had.
+
+Who calls is in `callers`.
 """
 
 from __future__ import annotations
@@ -10,13 +14,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
-from typing import Any
+from functools import cache
+from typing import Any, NamedTuple
 
-from oncelog._core.routing import Endpoint
-from oncelog_server.core.ports import Address
 from oncelogpb import bulk, rpcs
 from oncelogpb.errors import (
     Internal,
@@ -26,20 +29,54 @@ from oncelogpb.errors import (
     from_status,
     to_status,
 )
+from tests.simulation.marks import Marks
 
 DELAY_MS = (0.05, 0.6)
 STREAM_REPLIES_MAX = 4
 
 
-@dataclass
+class _Rpc(NamedTuple):
+    """What the descriptors say of one method."""
+
+    service: str
+    name: str
+    request: type[Any]
+    reply: type[Any]
+
+
+@dataclass(eq=False)
 class _Process:
+    port: int
     handlers: Mapping[str, object]
     # Its handlers run as tasks of the process, not of the caller.
     context: contextvars.Context
     alive: bool = True
-    stream_end: list[Callable[[], None]] = field(default_factory=list)
-    # In order of arrival.
-    running: dict[asyncio.Task[Any], None] = field(default_factory=dict)
+    # In the order in which they were made.
+    connections: dict[Connection, None] = field(default_factory=dict)
+
+    def handler(self, rpc: _Rpc) -> Any:
+        return getattr(self.handlers[rpc.service], rpc.name)
+
+
+class Connection:
+    """From one caller to one process. `on_end` is the caller's: called once, when it has ended."""
+
+    def __init__(
+        self, number: int, process: _Process, caller: str, on_end: Callable[[], None]
+    ) -> None:
+        self.number = number
+        self.process = process
+        self.caller = caller
+        self.alive = True
+        self.on_end = on_end
+        # The caller's, who hears of the end as of a step of its own.
+        self.context = contextvars.copy_context()
+        # What the process wants to know of its end.
+        self.at_process: list[Callable[[], None]] = []
+        # Handlers that run on it, and who waits for them, in order of arrival.
+        self.running: dict[asyncio.Task[Any], Callable[[], None]] = {}
+        # When its newest message arrives: it keeps their order.
+        self.arrival_s = 0.0
 
 
 @dataclass
@@ -47,16 +84,25 @@ class SimCall:
     """The Call port."""
 
     timeout_ms: int
-    process: _Process
+    connection: Connection
     identity: str = ""
-    stream_id: int = 1
     refused: Mapping[int, OncelogError] = field(default_factory=dict)
 
     def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
 
+    def sees(self, need: object) -> bool:
+        return True
+
+    @property
+    def stream_id(self) -> int:
+        return self.connection.number
+
     def on_stream_end(self, callback: Callable[[], None]) -> None:
-        self.process.stream_end.append(callback)
+        if self.connection.alive:
+            self.connection.at_process.append(callback)
+        else:
+            callback()
 
     async def room(self, size: int) -> None:
         pass
@@ -72,19 +118,24 @@ class SimCall:
 
 
 class Network:
-    """All processes of a run, by port."""
+    """All processes of a run, by port. `slowness` stretches every delay."""
 
-    def __init__(self, seed: int, trace: Callable[[str], None]) -> None:
+    def __init__(self, seed: int, trace: Callable[[str], None], marks: Marks) -> None:
         self._random = random.Random(seed)
         self._trace = trace
+        self._marks = marks
         self._processes: dict[int, _Process] = {}
         self._next_port = 7400
-        # When the newest message to a port arrives: a connection keeps the order of its messages.
-        self._arrival_s: dict[int, float] = {}
+        self._connections_made = 0
+        # Pairs of a caller and a port between which nothing gets through.
+        self._severed: set[tuple[str, int]] = set()
+        self.slowness = 1.0
+
+    # ------------------------------------------------------------------------------- who is there
 
     def listen(self, handlers: Mapping[str, object], context: contextvars.Context) -> int:
         port, self._next_port = self._next_port, self._next_port + 1
-        self._processes[port] = _Process(handlers, context)
+        self._processes[port] = _Process(port, handlers, context)
         return port
 
     def cut(self, port: int) -> None:
@@ -93,60 +144,108 @@ class Network:
         if process is None:
             return
         process.alive = False
-        for running in tuple(process.running):
-            running.cancel()
+        for connection in tuple(process.connections):
+            self.end(connection)
 
-    async def call(self, port: int, method: str, request: Any, timeout_ms: int) -> Any:
-        service, _, name = method.partition(".")
-        sent = _bytes_of(request)
-        await self._travel_to(port)
+    def connect(self, caller: str, port: int, on_end: Callable[[], None]) -> Connection:
+        """Raises Unavailable."""
         process = self._processes.get(port)
-        if process is None or not process.alive:
+        if process is None or not process.alive or (caller, port) in self._severed:
             raise Unavailable(f"nobody listens on port {port}")
-        descriptor = rpcs.methods(rpcs.find(service))[name]
-        handler: Any = process.handlers[rpcs.find(service).name]
-        arrived = rpcs.message_class(descriptor.input_type).FromString(sent)
+        self._connections_made += 1
+        connection = Connection(self._connections_made, process, caller, on_end)
+        process.connections[connection] = None
+        return connection
+
+    def end(self, connection: Connection) -> None:
+        """Both sides hear of it; the process after a while, and as one of its own steps."""
+        if not connection.alive:
+            return
+        connection.alive = False
+        process = connection.process
+        process.connections.pop(connection, None)
+        loop = asyncio.get_running_loop()
+        for wake in tuple(connection.running.values()):
+            wake()
+        loop.call_soon(connection.on_end, context=connection.context)
+        if process.alive:
+            loop.call_later(self._delay_s(), _end_at_process, connection, context=process.context)
+        else:
+            _end_at_process(connection)
+
+    def reset(self, caller: str = "", port: int = 0) -> int:
+        """Ends all connections of a caller, or to a port; says how many."""
+        found = [
+            connection
+            for process in self._processes.values()
+            for connection in process.connections
+            if connection.caller == caller or process.port == port
+        ]
+        for connection in found:
+            self.end(connection)
+        return len(found)
+
+    def sever(self, caller: str, port: int) -> None:
+        """Nothing gets through between these two, until `heal`."""
+        self._severed.add((caller, port))
+        process = self._processes.get(port)
+        for connection in tuple(process.connections if process is not None else ()):
+            if connection.caller == caller:
+                self.end(connection)
+
+    def heal(self) -> None:
+        self._severed.clear()
+
+    # ------------------------------------------------------------------------------------- calling
+
+    async def call(self, connection: Connection, method: str, request: Any, timeout_ms: int) -> Any:
+        rpc = _rpc(method)
+        sent = bytes_of(request)
+        await self._travel_to(connection)
+        process = connection.process
         work = asyncio.get_running_loop().create_task(
-            getattr(handler, name)(arrived, SimCall(timeout_ms, process)), context=process.context
+            process.handler(rpc)(rpc.request.FromString(sent), SimCall(timeout_ms, connection)),
+            context=process.context,
         )
-        process.running[work] = None
         try:
-            reply = await asyncio.wait_for(asyncio.shield(work), timeout_ms / 1000)
-        except OncelogError as error:
-            self._trace(f"{method} -> {error.reason}")
-            await self._travel_back(process, method)
-            raise from_status(to_status(error)) from None
-        except asyncio.CancelledError:
-            if process.alive:
-                raise
-            raise UnknownOutcome(f"{method}: the process on port {port} went away") from None
-        except TimeoutError:
-            raise UnknownOutcome(f"{method}: no answer in {timeout_ms} ms") from None
+            await _end_of(work, connection, timeout_ms / 1000)
         finally:
-            process.running.pop(work, None)
+            if not work.done():
+                # The handler goes on, and nobody hears what it says.
+                work.add_done_callback(_unheard)
+        if not connection.alive:
+            raise UnknownOutcome(f"{method}: the connection to port {process.port} broke")
+        if not work.done() or work.cancelled():
+            raise UnknownOutcome(f"{method}: no answer in {timeout_ms} ms")
+        error = work.exception()
+        if isinstance(error, OncelogError):
+            self._trace(f"{method} -> {error.reason}")
+            self._marks.add("reason", error.reason)
+            await self._travel_back(connection, method)
+            raise from_status(to_status(error)) from None
+        if error is not None:
+            raise error
         self._trace(f"{method} -> ok")
-        await self._travel_back(process, method)
-        return rpcs.message_class(descriptor.output_type).FromString(_bytes_of(reply))
+        self._marks.add("call", method)
+        answered = bytes_of(work.result())
+        await self._travel_back(connection, method)
+        return rpc.reply.FromString(answered)
 
-    async def stream(self, port: int, method: str, request: Any) -> AsyncGenerator[Any, None]:
+    async def stream(
+        self, connection: Connection, method: str, request: Any
+    ) -> AsyncGenerator[Any, None]:
         """The replies of a server-streaming call. Closing it ends the handler."""
-        service, _, name = method.partition(".")
-        sent = _bytes_of(request)
-        await self._travel_to(port)
-        process = self._processes.get(port)
-        if process is None or not process.alive:
-            raise Unavailable(f"nobody listens on port {port}")
-        descriptor = rpcs.methods(rpcs.find(service))[name]
-        reply_class = rpcs.message_class(descriptor.output_type)
-        arrived = rpcs.message_class(descriptor.input_type).FromString(sent)
-        handler: Any = process.handlers[rpcs.find(service).name]
+        rpc = _rpc(method)
+        sent = bytes_of(request)
+        await self._travel_to(connection)
+        process = connection.process
+        replies = process.handler(rpc)(rpc.request.FromString(sent), SimCall(0, connection))
         # The sender waits while the reader is so many replies behind: flow control.
         queue: asyncio.Queue[Any] = asyncio.Queue(STREAM_REPLIES_MAX)
         pump = asyncio.get_running_loop().create_task(
-            _pump(getattr(handler, name)(arrived, SimCall(0, process)), queue),
-            context=process.context,
+            _pump(replies, queue), context=process.context
         )
-        process.running[pump] = None
+        connection.running[pump] = lambda: _push(queue, UnknownOutcome("the connection broke"))
         try:
             while True:
                 reply = await queue.get()
@@ -154,28 +253,88 @@ class Network:
                 if isinstance(reply, OncelogError):
                     self._trace(f"{method} -> {reply.reason}")
                     raise from_status(to_status(reply))
-                yield reply_class.FromString(reply)
+                yield rpc.reply.FromString(reply)
         finally:
             pump.cancel()
-            process.running.pop(pump, None)
+            connection.running.pop(pump, None)
 
-    async def _travel_to(self, port: int) -> None:
+    # ----------------------------------------------------------------------------------- travelling
+
+    async def _travel_to(self, connection: Connection) -> None:
         now_s = asyncio.get_running_loop().time()
-        delay_s = self._random.uniform(*DELAY_MS) / 1000
-        arrival_s = max(now_s + delay_s, self._arrival_s.get(port, 0.0) + 1e-9)
-        self._arrival_s[port] = arrival_s
+        arrival_s = max(now_s + self._delay_s(), connection.arrival_s + 1e-9)
+        connection.arrival_s = arrival_s
         await asyncio.sleep(arrival_s - now_s)
+        if not connection.alive:
+            raise Unavailable(f"the connection to port {connection.process.port} broke")
 
-    async def _travel_back(self, process: _Process, method: str) -> None:
+    async def _travel_back(self, connection: Connection, method: str) -> None:
         await self._travel()
-        if not process.alive:
+        if not connection.alive:
             raise UnknownOutcome(f"{method}: the answer was lost")
 
     async def _travel(self) -> None:
-        await asyncio.sleep(self._random.uniform(*DELAY_MS) / 1000)
+        await asyncio.sleep(self._delay_s())
+
+    def _delay_s(self) -> float:
+        return self._random.uniform(*DELAY_MS) / 1000 * self.slowness
 
 
-def _bytes_of(message: Any) -> bytes:
+@cache
+def _rpc(method: str) -> _Rpc:
+    """By "service.name" in snake case."""
+    service, _, name = method.partition(".")
+    found = rpcs.find(service)
+    descriptor = rpcs.methods(found)[name]
+    return _Rpc(
+        found.name,
+        name,
+        rpcs.message_class(descriptor.input_type),
+        rpcs.message_class(descriptor.output_type),
+    )
+
+
+async def _end_of(work: asyncio.Task[Any], connection: Connection, timeout_s: float) -> None:
+    """Returns when `work` or its connection has ended, or at the timeout; cancels nothing.
+    (`wait_for` over `shield` takes three futures and four turns for it.)"""
+    loop = asyncio.get_running_loop()
+    woken = loop.create_future()
+
+    def wake(_: object = None) -> None:
+        if not woken.done():
+            woken.set_result(None)
+
+    timer = loop.call_later(timeout_s, wake)
+    work.add_done_callback(wake)
+    connection.running[work] = wake
+    work.add_done_callback(lambda _: connection.running.pop(work, None))
+    try:
+        await woken
+    finally:
+        timer.cancel()
+        work.remove_done_callback(wake)
+
+
+def _end_at_process(connection: Connection) -> None:
+    """Its handlers are cancelled, then who wanted to know is told: as the real streams do it."""
+    running = tuple(connection.running)
+    for task in running:
+        task.cancel()
+    if connection.process.alive:
+        for callback in connection.at_process:
+            callback()
+
+
+def _unheard(work: asyncio.Task[Any]) -> None:
+    """A refusal that nobody waits for is no news; whatever else is raised is a bug, and is told."""
+    error = None if work.cancelled() else work.exception()
+    if error is not None and not isinstance(error, OncelogError):
+        work.get_loop().call_exception_handler(
+            {"message": "a handler failed after its caller gave up", "exception": error}
+        )
+
+
+def bytes_of(message: Any) -> bytes:
     """Of a message, or of one that was joined by hand."""
     return b"".join(bulk.encode(message).chunks)
 
@@ -184,60 +343,16 @@ async def _pump(replies: AsyncGenerator[Any, None], queue: asyncio.Queue[Any]) -
     async with aclosing(replies):
         try:
             async for reply in replies:
-                await queue.put(_bytes_of(reply))
+                await queue.put(bytes_of(reply))
             await queue.put(UnknownOutcome("the stream ended"))
         except OncelogError as error:
             await queue.put(error)
         except Exception as error:
             await queue.put(Internal(f"a bug in a handler: {error!r}"))
-        except asyncio.CancelledError:
-            # The process is gone: the reader hears that the connection broke.
-            while queue.full():
-                queue.get_nowait()
-            queue.put_nowait(UnknownOutcome("the process went away"))
-            raise
 
 
-class SimPeers:
-    """The Peers port."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    async def call(self, to: Address, method: str, request: Any, *, timeout_ms: int) -> Any:
-        return await self._network.call(to.port, method, request, timeout_ms)
-
-    async def close(self) -> None:
-        """Nothing is held."""
-
-
-class SimTransport:
-    """The client's Transport. Calls to one process are begun in the order of `begin`."""
-
-    def __init__(self, network: Network) -> None:
-        self._network = network
-
-    def begin(
-        self, to: Endpoint, method: str, request: Any, timeout_ms: int
-    ) -> asyncio.Future[Any]:
-        return asyncio.ensure_future(self.call(to, method, request, timeout_ms))
-
-    async def call(self, to: Endpoint, method: str, request: Any, timeout_ms: int) -> Any:
-        return await self._network.call(to.port, method, request, timeout_ms)
-
-    async def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
-        replies = self._network.stream(to.port, method, request)
-        async with aclosing(replies):
-            async for reply in replies:
-                yield reply
-
-    def on_end(
-        self, to: Endpoint, service: str, listener: Callable[[], None]
-    ) -> Callable[[], None]:
-        return lambda: None
-
-    def retain(self, members: Collection[Endpoint]) -> None:
-        """Nothing is held."""
-
-    async def close(self) -> None:
-        """Nothing is held."""
+def _push(queue: asyncio.Queue[Any], error: OncelogError) -> None:
+    """What the reader has not taken is lost with the connection."""
+    while not queue.empty():
+        queue.get_nowait()
+    queue.put_nowait(error)

@@ -1,25 +1,71 @@
 """Random days of several applications under random faults: what they were told fits the promises.
 
-Each seed is one run, the same everywhere. `python -m tests.simulation.workload SEED FILE` repeats
-one and keeps its history, for `oncelog check FILE`.
+The seeds are others with each commit (`sim.fresh_seed`); a failing one is told with the command
+that repeats it. `make sim SEEDS=3000` runs more.
 """
 
 from __future__ import annotations
 
-import pytest
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Final
 
-from tests.simulation.workload import run_seed
+from tests.simulation import sim
+from tests.simulation.marks import everything
+from tests.simulation.seeds import Sum, outcome_of, run_all
+from tests.simulation.swarm import plan_of
 
-SEEDS = range(1, 11)
+ROOT: Final = Path(__file__).parents[2]
+# About a minute of two cores.
+SEEDS: Final = 200
+TRANSACTIONS_MIN: Final = 20 * SEEDS
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-def test_i1_to_i24_hold_under_power_losses_lost_answers_and_without_etcd(seed: int) -> None:
-    report, trace, events = run_seed(seed)
-    assert report.clean, str(report)
-    size = report.size
-    assert size.committed > 50, "a day without work shows nothing"
-    assert any("loses power" in line for line in trace) or any(
-        event.get("what") == "etcd" for event in events
-    ), "a day without trouble shows nothing"
-    assert not size.unknown, "everything was read at the end: each commit has its outcome"
+def test_i1_i3_i4_i5_i6_i15_i21_i22_i29_i30_i35_hold_on_the_days_of_this_commit() -> None:
+    first = sim.fresh_seed()
+    total = Sum()
+    for outcome in run_all(range(first, first + SEEDS), os.cpu_count() or 1):
+        total.add(outcome)
+    print("\n".join(sim.summary(total, total.cpu_s)))
+    failing = [sim.line_of(seed, wrong) for seed, wrong in sorted(total.wrong.items())]
+    assert not failing, "\n".join(failing)
+    assert total.transactions > TRANSACTIONS_MIN, "days without work show nothing"
+    for kind in ("fault", "application"):
+        missing = everything()[kind] - total.reached[kind]
+        assert not missing, f"no day of {SEEDS} had the {kind} {sorted(missing)}"
+
+
+def test_one_seed_gives_one_day_whatever_the_hash_seed() -> None:
+    days = [
+        subprocess.run(
+            [sys.executable, "-m", "tests.simulation.workload", "10", "/dev/stderr"],
+            cwd=ROOT,
+            env={"PYTHONHASHSEED": hash_seed, "PATH": ""},
+            capture_output=True,
+            # It may fail: then both fail alike.
+            check=False,
+            timeout=120,
+        )
+        for hash_seed in ("1", "2")
+    ]
+    assert (days[0].stdout + days[0].stderr).count(b"\n") > 100
+    assert days[0].stdout == days[1].stdout
+    assert days[0].stderr == days[1].stderr
+
+
+def test_one_seed_gives_one_day_whatever_ran_before_it() -> None:
+    """Else a seed that failed among others could not be repeated alone."""
+    alone = outcome_of(10)
+    outcome_of(11)
+    again = outcome_of(10)
+    assert (again.wrong, again.transactions) == (alone.wrong, alone.transactions)
+    assert again.reached == alone.reached
+
+
+def test_days_differ() -> None:
+    plans = [plan_of(seed) for seed in range(200)]
+    assert len({str(plan) for plan in plans}) == len(plans)
+    assert {name for plan in plans for name in plan.applications} == everything()["application"]
+    assert {name for plan in plans for name in plan.faults} == everything()["fault"]

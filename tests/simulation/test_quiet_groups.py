@@ -8,7 +8,7 @@ import asyncio
 from oncelog.aio.log import Log
 from oncelog.options import ConnectOptions
 from oncelog.protocol import AsyncProtocol
-from tests.simulation.network import SimTransport
+from tests.simulation.callers import SimTransport
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World
 

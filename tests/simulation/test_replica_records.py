@@ -51,6 +51,16 @@ def test_a_replica_knows_its_topic_its_settings_and_its_incarnation() -> None:
         assert newest is not None
         assert newest.topic is not None
         assert newest.topic.version == 2
+
+        # Partitions that are added know their topic, and the older ones hear of them.
+        await client.admin.alter_topic("orders", partitions=3)
+        await asyncio.sleep(SOON_S)
+        for number in range(3):
+            partition = PartitionId(TopicId(bytes.fromhex(topic.topic_id)), number)
+            record = load_record(disk, directory_of(partition))
+            assert record is not None
+            assert record.topic is not None
+            assert (record.topic.partitions, record.topic.version) == (3, 3)
         await client.close()
         await world.stop_all()
 

@@ -1,7 +1,8 @@
 """An asyncio loop whose time is a variable: what waits, waits no real time; one seed gives one run.
 
-select(timeout) adds the timeout to the clock; select(None) means that everything waits for
-something that can never come, which is a found deadlock.
+Where nothing is ready, the clock goes to the next timer. Where there is none, everything waits for
+something that can never come, which is a found deadlock. A turn is written out here, without the
+checks of a real loop: simulated runs spend a good part of their time in it.
 
 Who is stopped (SIGSTOP) runs nothing while time goes on for the others: `pause` may be called in
 the middle of a step, which then goes on later.
@@ -10,6 +11,7 @@ the middle of a step, which then goes on later.
 from __future__ import annotations
 
 import asyncio
+import collections
 import contextvars
 import heapq
 import selectors
@@ -27,44 +29,55 @@ class Deadlock(AssertionError):
     """Every task waits, and nothing is scheduled."""
 
 
-class _TimeSelector(selectors.SelectSelector):
-    def __init__(self, loop: VirtualTimeLoop) -> None:
-        super().__init__()
-        self._loop = loop
+class _NoSelector(selectors.SelectSelector):
+    """The base class wants one, for its wake-up socket. It is never asked."""
 
     def select(self, timeout: float | None = None) -> list[Any]:
-        if timeout is None:
-            raise Deadlock("all tasks wait and no timer is set")
-        self._loop.now_s += max(timeout, 0.0)
-        return []
+        raise AssertionError("a turn of virtual time waits for nothing outside")
 
 
-class _Stoppable:
-    """A handle that waits while its owner is stopped."""
+class _Soon(asyncio.Handle):
+    """A callback that is due. Made ten thousand times a second: nothing is asked of the loop."""
 
     __slots__ = ()
 
-    def _run(self) -> None:
-        loop: VirtualTimeLoop = self._loop  # type: ignore[attr-defined]
-        if not loop._put_by(self):
-            super()._run()  # type: ignore[misc]
+    def __init__(self, callback: Any, args: Any, loop: VirtualTimeLoop, context: Any) -> None:
+        self._context = context if context is not None else contextvars.copy_context()
+        self._loop = loop
+        self._callback = callback
+        self._args = args
+        self._cancelled = False
+        self._repr = None
+        self._source_traceback = None
 
 
-class _Soon(_Stoppable, asyncio.Handle):
+class _Later(asyncio.TimerHandle):
+    """A callback that waits for its time."""
+
     __slots__ = ()
 
+    def __init__(
+        self, when: float, callback: Any, args: Any, loop: VirtualTimeLoop, context: Any
+    ) -> None:
+        _Soon.__init__(self, callback, args, loop, context)  # type: ignore[arg-type]
+        self._when = when
+        # The loop forgets cancelled timers when their time comes.
+        self._scheduled = False
 
-class _Later(_Stoppable, asyncio.TimerHandle):
-    __slots__ = ()
+
+class _Nowhere(list[Any]):
+    """Where the callbacks of the dead wait."""
+
+    def append(self, handle: Any) -> None:
+        """Nobody comes back for it."""
 
 
 class VirtualTimeLoop(asyncio.SelectorEventLoop):
     """Also the Clock port."""
 
     # asyncio's own, which it does not declare.
-    _ready: Any
-    _scheduled: Any
-    _run_once: Any
+    _ready: collections.deque[Any]
+    _stopping: bool
 
     def __init__(self) -> None:
         self.now_s = 0.0
@@ -72,10 +85,54 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.owner_of: Callable[[contextvars.Context], str] = lambda context: ""
         # What waits for owners who are stopped, in order.
         self._stopped: dict[str, list[Any]] = {}
-        super().__init__(_TimeSelector(self))
+        # (when, number, handle): of one time, the first that was set rings first.
+        self._timers: list[tuple[float, int, _Later]] = []
+        self._timers_set = 0
+        super().__init__(_NoSelector())
 
     def time(self) -> float:
         return self.now_s
+
+    # ---------------------------------------------------------------------------------- one turn
+
+    def _run_once(self) -> None:
+        """What was ready when the turn began; where nothing is, what rings next."""
+        ready, timers = self._ready, self._timers
+        while timers and timers[0][2]._cancelled:
+            heapq.heappop(timers)
+        if not ready and not self._stopping:
+            if not timers:
+                raise Deadlock("all tasks wait and no timer is set")
+            self.now_s = max(self.now_s, timers[0][0])
+        while timers and timers[0][0] <= self.now_s:
+            ready.append(heapq.heappop(timers)[2])
+        turn = len(ready)
+        # A pause in the middle of the turn runs turns of its own, and may leave less.
+        while turn and ready:
+            turn -= 1
+            handle = ready.popleft()
+            if not handle._cancelled and not (self._stopped and self._put_by(handle)):
+                handle._run()
+
+    def call_soon(  # type: ignore[override]
+        self, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.Handle:
+        handle = _Soon(callback, args, self, context)
+        self._ready.append(handle)
+        return handle
+
+    def call_at(  # type: ignore[override]
+        self, when: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        handle = _Later(when, callback, args, self, context)
+        self._timers_set += 1
+        heapq.heappush(self._timers, (when, self._timers_set, handle))
+        return handle
+
+    def call_later(  # type: ignore[override]
+        self, delay: float, callback: Any, *args: Any, context: Any = None
+    ) -> asyncio.TimerHandle:
+        return self.call_at(self.now_s + delay, callback, *args, context=context)
 
     # ----------------------------------------------------------------------------- who is stopped
 
@@ -87,47 +144,33 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         for handle in self._stopped.pop(owner, ()):
             self._ready.append(handle)
 
+    def drop_owner(self, owner: str) -> None:
+        """Nothing of this owner ever runs again."""
+        self._stopped[owner] = _Nowhere()
+
     def pause(self, owner: str, seconds: float) -> None:
         """Called by `owner` itself, in the middle of a step: the rest of the world goes on for so
         long, then this step does."""
         end_s = self.now_s + seconds
-        waiting = len(self._ready)
         task = asyncio.current_task(self)
         if task is not None:
             asyncio.tasks._leave_task(self, task)
         self.stop_owner(owner)
-        # A timer of its own, so that the selector finds no deadlock.
+        # A timer of its own, so that the loop finds no deadlock.
         self.call_at(end_s, _nothing, context=contextvars.Context())
-        while self.now_s < end_s:
+        # Where the run ends meanwhile, nobody is left to wait for.
+        while self.now_s < end_s and not self._stopping:
             self._run_once()
         self.resume_owner(owner)
         if task is not None:
             asyncio.tasks._enter_task(self, task)
-        # The turn that called us counted what was ready before.
-        while len(self._ready) < waiting:
-            self._call_soon(_nothing, (), contextvars.Context())
 
     def _put_by(self, handle: Any) -> bool:
-        if not self._stopped:
-            return False
         held = self._stopped.get(self.owner_of(handle._context))
         if held is None:
             return False
         held.append(handle)
         return True
-
-    def _call_soon(self, callback: Any, args: Any, context: Any) -> asyncio.Handle:
-        handle = _Soon(callback, args, self, context)
-        self._ready.append(handle)
-        return handle
-
-    def call_at(  # type: ignore[override]
-        self, when: float, callback: Any, *args: Any, context: Any = None
-    ) -> asyncio.TimerHandle:
-        handle = _Later(when, callback, args, self, context)
-        heapq.heappush(self._scheduled, handle)
-        handle._scheduled = True  # type: ignore[attr-defined]
-        return handle
 
     def now(self) -> Instant:
         milliseconds = round(self.now_s * 1000)

@@ -11,7 +11,8 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import Callable, Coroutine, Sequence
+import weakref
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,11 +26,19 @@ from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.node import Node, Outside
 from oncelog_server.runtime.pointed import pointed
+from tests.simulation.callers import SimPeers, SimTransport
 from tests.simulation.disk import FakeDisk, Tear
-from tests.simulation.network import Network, SimPeers, SimTransport
+from tests.simulation.fates import Fates
+from tests.simulation.marks import Marks
+from tests.simulation.network import Network
 from tests.simulation.virtual_time import VirtualTimeLoop
 
-SETTINGS = ("node.segment_bytes=262144", "node.disk_free_floor_bytes=0")
+SETTINGS = (
+    "node.segment_bytes=262144",
+    "node.disk_free_floor_bytes=0",
+    # Metrics are of no interest here.
+    "offset_manager.lag_every_ms=0",
+)
 READY_TIMEOUT_SECONDS = 60
 
 
@@ -45,6 +54,8 @@ class Process:
     """One run of one role."""
 
     role: str
+    # Who owns its tasks: this run of the role, and no other.
+    owner: str
     node: Node
     etcd: MemoryEtcd
     disk: FakeDisk
@@ -58,10 +69,16 @@ class World:
         self.trace: list[str] = []
         self.random = random.Random(seed)
         self.etcd = MemoryEtcdServer()
-        self.network = Network(self.random.randrange(1 << 30), self.say)
+        self.marks = Marks()
+        self.network = Network(self.random.randrange(1 << 30), self.say, self.marks)
+        # Chance of each fate of a call between processes, now.
+        self.peer_trouble = 0.0
         self.processes: dict[str, Process] = {}
+        self._runs = 0
         # By owner, in order of creation: a set would cancel in the order of addresses.
         self._tasks: dict[str, dict[asyncio.Task[Any], None]] = {}
+        # Tasks of the dead that ended after them.
+        self._dead: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._settings = ServeSettings.make(ROLES, pairs=[*SETTINGS, *settings])
         loop.owner_of = lambda context: context.get(_owner, "world")
         loop.set_task_factory(self._make_task)
@@ -80,6 +97,8 @@ class World:
             else before.disk.reopen()
         )
         etcd = MemoryEtcd(self.etcd)
+        self._runs += 1
+        owner = f"{role}#{self._runs}"
         node = Node(
             make_roles([role], self._settings.loaded),
             pointed(
@@ -87,19 +106,22 @@ class World:
                     disk=disk,
                     etcd=etcd,
                     clock=self.loop,
-                    peers=SimPeers(self.network),
-                    listener=_SimListener(self.network, role),
-                    reporter=Tracer(role, self.say),
-                    role_reporter=lambda name: Tracer(name, self.say),
+                    peers=SimPeers(self.network, role, self._fates()),
+                    listener=_SimListener(self.network, owner),
+                    reporter=Tracer(role, self.say, self.marks),
+                    role_reporter=lambda name: Tracer(name, self.say, self.marks),
                     random_bytes=self.random.randbytes,
                     offload=at_once,
                 )
             ),
             limits_of(self._settings.node),
-            cluster_handler(()),
+            cluster_handler((), self.loop),
         )
-        self.processes[role] = Process(role, node, etcd, disk)
-        await self._as(role, node.start())
+        self.processes[role] = Process(role, owner, node, etcd, disk)
+        await self.run_as(owner, node.start())
+
+    def _fates(self) -> Fates:
+        return Fates(random.Random(self.random.randrange(1 << 30)), lambda: self.peer_trouble)
 
     async def start_all(self) -> None:
         for role in ROLES:
@@ -129,28 +151,56 @@ class World:
             process.disk.crash(tear)
         process.etcd.unavailable = True
         self.network.cut(process.node.port)
-        self.loop.stop_owner(role)
+        self.loop.stop_owner(process.owner)
 
-    async def bury(self, role: str) -> None:
-        """Ends what a fallen process left. What its tasks start while they end is as dead."""
-        tasks = [task for task in self._tasks.get(role, ()) if not task.done()]
-        for task in tasks:
-            task.cancel()
-        self.loop.resume_owner(role)
+    async def bury(self, name: str) -> None:
+        """Ends what a fallen process left, by role or by the client's name. What its tasks start
+        while they end is as dead; then nothing of it ever runs again."""
+        owner = self._owner_of(name)
+        tasks = self._cancelled(owner)
+        self.loop.resume_owner(owner)
         while tasks:
             await asyncio.gather(*tasks, return_exceptions=True)
-            tasks = [task for task in self._tasks.get(role, ()) if not task.done()]
-            for task in tasks:
-                task.cancel()
+            tasks = self._cancelled(owner)
+        self.loop.drop_owner(owner)
+        self._tasks.pop(owner, None)
+
+    def _cancelled(self, owner: str) -> list[asyncio.Task[Any]]:
+        tasks = [task for task in self._tasks.get(owner, ()) if not task.done()]
+        self._dead.update(tasks)
+        for task in tasks:
+            task.cancel()
+        return tasks
+
+    def freeze(self, role: str) -> None:
+        """SIGSTOP: nothing of its process runs until `thaw`."""
+        self.say(f"-- {role} is frozen")
+        self.loop.stop_owner(self._owner_of(role))
+
+    def thaw(self, role: str) -> None:
+        self.loop.resume_owner(self._owner_of(role))
+
+    def pause(self, role: str, seconds: float) -> None:
+        """As `freeze`, by the process itself in the middle of a step."""
+        self.loop.pause(self._owner_of(role), seconds)
+
+    def _owner_of(self, name: str) -> str:
+        process = self.processes.get(name)
+        return name if process is None else process.owner
+
+    def was_buried(self, task: object) -> bool:
+        """A task of a process that had died already: what it meets then is nobody's."""
+        return task in self._dead
 
     @staticmethod
     def caller() -> str:
         """Whose step this is: a role, or "world"."""
-        return _owner.get()
+        return _owner.get().partition("#")[0]
 
     async def stop(self, role: str) -> None:
         """SIGTERM, or the end of a process whose node failed."""
-        await self._as(role, self.processes[role].node.stop())
+        process = self.processes[role]
+        await self.run_as(process.owner, process.node.stop())
 
     async def stop_all(self) -> None:
         for role in reversed(ROLES):
@@ -181,9 +231,10 @@ class World:
 
     # ------------------------------------------------------------------------------ who owns a task
 
-    async def _as(self, role: str, work: Coroutine[Any, Any, None]) -> None:
+    async def run_as(self, owner: str, work: Coroutine[Any, Any, None]) -> None:
+        """As a step of this process, and all that comes of it: it ends with its process."""
         context = contextvars.copy_context()
-        context.run(_owner.set, role)
+        context.run(_owner.set, owner)
         await asyncio.create_task(work, context=context)
 
     def _make_task(
@@ -201,10 +252,10 @@ class World:
 class _SimListener:
     """The node's Listener on the simulated network. Handlers run as tasks of their process."""
 
-    def __init__(self, network: Network, role: str) -> None:
+    def __init__(self, network: Network, owner: str) -> None:
         self._network = network
         self._context = contextvars.copy_context()
-        self._context.run(_owner.set, role)
+        self._context.run(_owner.set, owner)
         self._port = 0
 
     async def start(self, handlers: Any) -> tuple[str, int]:
@@ -218,8 +269,9 @@ class _SimListener:
 class Tracer:
     """The Reporter port: events into the trace."""
 
-    def __init__(self, role: str, say: Callable[[str], None]) -> None:
+    def __init__(self, role: str, say: Callable[[str], None], marks: Marks) -> None:
         self._role = role
+        self._marks = marks
         self._say = say
 
     def count(self, name: str, value: float = 1, **labels: str) -> None:
@@ -231,9 +283,14 @@ class Tracer:
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """Not traced."""
 
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
+
     def forget(self, label: str, value: str) -> None:
         """Not traced."""
 
     def event(self, event: str, **fields: object) -> None:
+        self._marks.add("event", event)
         said = " ".join(f"{key}={value}" for key, value in sorted(fields.items()))
         self._say(f"{self._role}: {event} {said}".rstrip())

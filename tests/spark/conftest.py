@@ -22,7 +22,7 @@ from oncelog.protocol import Protocol
 from oncelog_spark.fetch import read_range
 from oncelog_spark.jobs.java import JavaMissing, provide_java
 from oncelog_spark.jobs.local_cluster import local_cluster
-from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2
+from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2, partition_leader_pb2
 from oncelogpb.v1 import types_pb2 as pb
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 # An arrival takes far less; this is when a test gives up.
-AVAILABLE_SECONDS_MAX = 120
+AVAILABLE_SECONDS_MAX = 300
 VISIBLE_SECONDS_MAX = 20
 
 
@@ -185,6 +185,14 @@ class Lab:
             one.partition.number: one.offset if one.HasField("offset") else None
             for one in reply.offsets
         }
+
+    def open_transactions(self, name: str) -> int:
+        """How many a producer of that name has; `name` "": how many unnamed ones have."""
+        request = coordinator_pb2.ListTransactionsRequest(
+            states=[pb.TRANSACTION_STATE_ONGOING], name=name
+        )
+        reply = self.protocol.call("coordinator.list_transactions", request)
+        return sum(1 for one in reply.transactions if one.name == name)
 
     def wait_for_values(self, topic: str, wanted: list[str]) -> None:
         """Until exactly these are there."""

@@ -8,6 +8,8 @@ import zlib
 import pytest
 from pyspark.sql import functions as F
 
+from oncelogpb.v1 import coordinator_pb2, partition_leader_pb2
+from oncelogpb.v1 import types_pb2 as pb
 from tests.spark.conftest import Lab, numbers, offset_document
 
 pytestmark = pytest.mark.spark
@@ -104,14 +106,52 @@ def test_i34_a_failed_attempt_leaves_nothing_behind(lab: Lab) -> None:
     assert sorted(map(int, lab.values(topic))) == list(range(8_000))
 
 
-def test_a_job_that_fails_shows_nothing(lab: Lab) -> None:
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"producer": "nightly"}, {"txnId": "load-1"}, {"producer": "hourly", "txnId": "load-2"}],
+    ids=["unnamed", "producer", "txnId", "both"],
+)
+@pytest.mark.parametrize("broken", ["id % 1000 = 999", "id = 1999"], ids=["every task", "one task"])
+def test_a_job_that_fails_shows_nothing_and_leaves_nothing_open(
+    lab: Lab, options: dict[str, str], broken: str
+) -> None:
+    """At the last row of a task: its transaction is open by then. Where every task fails, there is
+    nobody who could tell the driver of it."""
     topic = lab.topic()
-    frame = lab.spark.range(0, 100, numPartitions=2).selectExpr(
-        "if(id = 99, raise_error('no'), cast(id as string)) as value"
-    )
-    with pytest.raises(Exception, match="no"):
-        lab.save(frame, topic=topic)
+    lab.spark.conf.set("spark.sql.execution.arrow.maxRecordsPerBatch", 100)
+    try:
+        frame = lab.spark.range(0, 2000, numPartitions=2).selectExpr(
+            f"if({broken}, raise_error('no'), cast(id as string)) as value"
+        )
+        with pytest.raises(Exception, match="no"):
+            lab.save(frame, topic=topic, **options)
+    finally:
+        lab.spark.conf.unset("spark.sql.execution.arrow.maxRecordsPerBatch")
     assert lab.values(topic) == []
+    assert lab.open_transactions(options.get("producer") or options.get("txnId") or "") == 0
+
+
+def test_a_job_without_a_name_leaves_no_producer_that_stays(lab: Lab) -> None:
+    """Unnamed producers expire; named ones never do, for they remember their last commit."""
+    topic = lab.topic()
+    writer = lab.spark.range(10).selectExpr("cast(id as string) as value")
+    lab.save(writer, topic=topic)
+    request = partition_leader_pb2.FetchRequest(
+        isolation=partition_leader_pb2.ISOLATION_RAW,
+        partitions=[
+            partition_leader_pb2.FetchPartition(
+                partition=pb.Partition(topic_id=lab.protocol.topic(topic).topic_id, number=number)
+            )
+            for number in range(3)
+        ],
+    )
+    fetched = lab.protocol.call("partition_leader.fetch", request)
+    tx_ids = {batch.tx_id for part in fetched.partitions for batch in part.batches} - {0}
+    [tx_id] = tx_ids
+    asked = coordinator_pb2.GetTransactionRequest(tx_id=tx_id)
+    described = lab.protocol.call("coordinator.get_transaction", asked).transaction
+    assert described.name == ""
+    assert described.group != ""
 
 
 def test_a_job_with_a_txn_id_is_done_once(lab: Lab) -> None:

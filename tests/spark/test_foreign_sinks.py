@@ -1,5 +1,6 @@
 """Batches of a source with `transactionalSink` that no Oncelog sink commits: the query is told what
-to do before the next batch would wait for the transaction that the last one left open."""
+to do before the next batch would wait for the transaction that the last one left open; where it is
+an Oncelog sink that means another transaction, before its first batch is committed."""
 
 from __future__ import annotations
 
@@ -53,6 +54,48 @@ def test_a_sink_that_never_commits_is_told_at_the_next_batch(lab: Lab, sink: Any
         lab.copy(stream.select("value"), lab.checkpoint(), **sink(lab))
     # What the first batch left open ends with the next run of that name, not after 15 minutes.
     take_over(lab.protocol, name)
+    assert set(lab.positions(group, source).values()) == {None}
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["with inputGroups", "without"])
+def test_a_sink_of_another_producer_is_told_at_the_first_batch(lab: Lab, told: bool) -> None:
+    source, topic, group = lab.topic(), lab.topic(), lab.group()
+    lab.fill(source, 100)
+    stream = lab.stream(source, group=group, transactionalSink=f"one-{group}").select("value")
+    options: dict[str, Any] = {"topic": topic, "producer": f"other-{group}"}
+    if told:
+        options["inputGroups"] = group
+    says = rf"`transactionalSink` .*'one-{group}'.*`producer` .*'other-{group}'"
+    with pytest.raises(Exception, match=says):
+        lab.copy(stream, lab.checkpoint(), **options)
+    # Nothing came of it, and nothing stays behind for a quarter of an hour: neither the positions
+    # under the one name, nor what was written under the other.
+    assert lab.values(topic) == []
+    assert set(lab.positions(group, source).values()) == {None}
+    assert lab.open_transactions(f"one-{group}") == lab.open_transactions(f"other-{group}") == 0
+
+
+def test_a_sink_of_another_name_in_foreach_batch_is_told_by_its_groups(lab: Lab) -> None:
+    source, topic, group = lab.topic(), lab.topic(), lab.group()
+    lab.fill(source, 100)
+
+    def each(batch: DataFrame, _number: int) -> None:
+        lab.save(batch, topic=topic, sinkName="other", inputGroups=group)
+
+    stream = lab.stream(source, group=group, transactionalSink=f"job-{group}").select("value")
+    with pytest.raises(Exception, match=r"`transactionalSink` .*`producer` "):
+        lab.copy(stream, lab.checkpoint(), each=each)
+    assert lab.values(topic) == []
+    assert set(lab.positions(group, source).values()) == {None}
+
+
+def test_i21_a_sink_that_forgets_the_group_commits_nothing(lab: Lab) -> None:
+    source, topic, group = lab.topic(), lab.topic(), lab.group()
+    lab.fill(source, 100)
+    stream = lab.stream(source, group=group, transactionalSink="true").select("value")
+    with pytest.raises(Exception, match="name its group in the sink's option `inputGroups`"):
+        lab.copy(stream, lab.checkpoint(), topic=topic)
+    assert lab.values(topic) == []
     assert set(lab.positions(group, source).values()) == {None}
 
 

@@ -1,5 +1,6 @@
 """deploy/: the manifests are what Kubernetes accepts and what the processes understand, and keep
-the rules of design §16. What the probes mean is tests/integration/test_probes.py."""
+the rules of every process: nothing is root, nobody waits for another, production is mTLS. What the
+probes mean is tests/integration/test_probes.py."""
 
 from __future__ import annotations
 
@@ -9,11 +10,9 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import kubernetes_validate
 import pytest
-import yaml
 
 from oncelog_server.cli.serve import serve
 from oncelog_server.cli.settings import ServeSettings
@@ -119,7 +118,7 @@ def test_each_set_has_one_disruption_budget_that_lets_nodes_drain(overlay: str) 
         assert budgets[name]["spec"]["maxUnavailable"] == 1
 
 
-# ----------------------------------------------------------------------------- rules of design §16
+# --------------------------------------------------------------------------- rules of every process
 
 
 @pytest.mark.parametrize(("overlay", "name"), EVERY_SET)
@@ -300,12 +299,3 @@ def test_the_image_holds_what_it_copies_and_runs_as_the_pods_user() -> None:
     for overlay, name in PROCESSES:
         context = pods(overlay)[name]["securityContext"]
         assert (str(context["runAsUser"]), str(context["runAsGroup"])) == user
-
-
-def test_the_image_has_the_version_of_the_project() -> None:
-    version = re.search(r'^version = "(.+)"$', (ROOT / "pyproject.toml").read_text(), re.MULTILINE)
-    assert version
-    for overlay in OVERLAYS:
-        path = DEPLOY / "k8s" / "overlays" / overlay / "kustomization.yaml"
-        spec: Any = yaml.safe_load(path.read_text())
-        assert [image["newTag"] for image in spec["images"]] == [version.group(1)]

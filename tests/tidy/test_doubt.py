@@ -31,6 +31,7 @@ EXEMPT: Final[dict[str, str]] = {
     "oncelog.aio.log:Log.flush": "each producer once",
     "oncelog._whereabouts:Whereabouts.led_topic": "asks for metadata",
     "oncelog._whereabouts:Whereabouts._refresh": "asks for metadata, one process after the other",
+    "oncelog.aio.admin:Admin._fetch_offsets": "reads",
     "oncelog.aio.consumer:Consumer._live": "a sign of life: from = to moves nothing, however often",
     "oncelog.aio.fetching:Prefetcher._receive": "reads; nothing is sent",
     "oncelog.aio.log:Log.start": "asks for metadata",
@@ -41,6 +42,7 @@ EXEMPT: Final[dict[str, str]] = {
     "own Doubt), so nothing of the first request can follow the second",
     "oncelog.aio.recorder:Recorder._describe": "asks for metadata",
     "oncelog.checker.recorder:RecordedLog.settle": "lists transactions",
+    "src.oncelog_spark.agreement:_refuse": "ends each transaction once",
     "oncelog_server.cli.offsets:fetch_offsets": "reads",
     "oncelog_server.coordinator.outbox:CoordinatorOutbox._bring": "nobody hears its failure: the "
     "answer is brought until it is durable, and brought twice it changes nothing",

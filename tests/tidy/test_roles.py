@@ -12,8 +12,7 @@ import pytest
 
 from oncelog import testing
 from oncelog_server.cli import compose, folder, limits, settings
-from oncelog_server.core.roles import ROLES
-from oncelog_server.runtime import node_config
+from oncelog_server.core.roles import PORTS, ROLES
 from oncelog_server.runtime.observe import catalogue
 from oncelogpb import rpcs
 
@@ -40,7 +39,7 @@ CONTRACTS = {
         ("services/oncelog_server/cli/compose.py ROLE_CLASSES", compose.ROLE_CLASSES),
         ("services/oncelog_server/cli/folder.py Ports", folder.Ports.__struct_fields__),
         ("services/oncelog_server/cli/limits.py SECTIONS", {one.title for one in limits.SECTIONS}),
-        ("services/oncelog_server/runtime/node_config.py PORTS", node_config.PORTS),
+        ("services/oncelog_server/core/roles.py PORTS", PORTS),
         ("services/oncelog_server/runtime/observe/catalogue.py ROLES", catalogue.ROLES),
         ("clients/python/src/oncelog/testing.py ROLES", testing.ROLES),
     ],

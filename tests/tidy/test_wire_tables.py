@@ -9,6 +9,8 @@ from oncelogpb.errors import BY_REASON
 from tests.tidy.error_metadata import ADDED_LATER, known_keys, raised
 from tests.tidy.wire_tables import PAGE, WRITE_IT, calls, reasons, unsaid, written_into
 
+# Of a Transact they say which one they are about.
+SAYS_WHICH_ONE_SHOT = ("UNKNOWN_OUTCOME", "TRANSACTION_ENDED")
 NAMED = {reason.name: reason.named for reason in reasons()}
 
 
@@ -33,5 +35,5 @@ def test_an_error_carries_what_its_reason_names() -> None:
 @pytest.mark.parametrize("reason", BY_REASON)
 def test_what_a_reason_names_is_carried(reason: str) -> None:
     carried = {one.key for one in raised() if one.reason == reason}
-    later = ADDED_LATER if reason == "UNKNOWN_OUTCOME" else frozenset()
+    later = ADDED_LATER if reason in SAYS_WHICH_ONE_SHOT else frozenset()
     assert NAMED[reason] & known_keys() <= carried | later, "nobody sends it any more"

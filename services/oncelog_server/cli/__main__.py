@@ -6,7 +6,7 @@ import errno
 import os
 import sys
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, NoReturn
 
 from oncelog_server.cli import interrupts
 
@@ -15,6 +15,8 @@ interrupts.end_at_once()
 
 from oncelog_server.cli.app import oncelog  # noqa: E402
 
+# Set, a fault of ours ends with its traceback.
+TRACEBACK_VARIABLE: Final = "ONCELOG_TRACEBACK"
 # Why a write to stdout fails, other than a pipe that nobody reads, which ends a command silently.
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
@@ -22,20 +24,39 @@ _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 def main(arguments: Sequence[str] | None = None) -> None:
     """Ends the process: 0 done, 1 refused, 2 wrong usage, 3 nobody answers."""
     _open_streams()
+    words = list(sys.argv[1:] if arguments is None else arguments)
     try:
-        oncelog.main(args=None if arguments is None else list(arguments), prog_name="oncelog")
-    except OSError as error:
-        # An error of a file that a command opened names it; that of a stream does not.
-        if error.errno not in _UNWRITABLE or error.filename is not None:
+        oncelog.main(args=words, prog_name="oncelog")
+    except Exception as error:
+        # A service's output is its log, where a fault wants its traceback.
+        if words[:1] == ["serve"] or os.environ.get(TRACEBACK_VARIABLE):
             raise
-        # What is still buffered is tried again at exit.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
-        # Imported here: it takes as long as all else.
-        from oncelog_server.cli.failures import CommandFailed
+        _end(_told(error))
 
-        failure = CommandFailed(f"cannot write what there is to print: {error.strerror}")
-        failure.show()
-        sys.exit(failure.exit_code)
+
+def _told(error: Exception) -> str:
+    """What went wrong, in words for whoever typed the command."""
+    if isinstance(error, OSError) and error.filename is None and error.errno in _UNWRITABLE:
+        # An error of a file that a command opened names it; that of a stream does not. What is
+        # still buffered is tried again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return f"cannot write what there is to print: {error.strerror}"
+    if isinstance(error, OSError) and error.filename is not None:
+        return f"{error.filename}: {error.strerror}"
+    text = f"{type(error).__name__}: {error}".removesuffix(": ")
+    return (
+        f"{text}. This should not happen: please report it, with what "
+        f"{TRACEBACK_VARIABLE}=1 shows before the same command"
+    )
+
+
+def _end(message: str) -> NoReturn:
+    # Imported here: it takes as long as all else.
+    from oncelog_server.cli.failures import CommandFailed
+
+    failure = CommandFailed(message)
+    failure.show()
+    sys.exit(failure.exit_code)
 
 
 def _open_streams() -> None:

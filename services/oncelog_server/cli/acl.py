@@ -5,17 +5,23 @@ from __future__ import annotations
 import json
 import shlex
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog import access
-from oncelog.access import AccessRule, Pattern
 from oncelog_server.cli.examples import examples
+from oncelog_server.cli.late import Late
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_time
 from oncelog_server.cli.session import Session, connected
 from oncelogpb.errors import InvalidArgument
 from oncelogpb.v1 import cluster_pb2 as pb
+
+# The client takes half a second to import: who asks for help does not wait for it.
+if TYPE_CHECKING:
+    from oncelog import access
+    from oncelog.access import AccessRule
+else:
+    access = Late("oncelog.access")
 
 WHAT = "[KIND:]NAME"
 RULES_PER_CALL = 100
@@ -234,12 +240,12 @@ def _wanted(
     if identity is None or verbs is None or what is None:
         raise click.UsageError(f"Say who, what and to what: IDENTITY VERB,... {WHAT}.")
     effect = "deny" if deny else "allow"
-    rules = access.rules(effect, Pattern(identity) if literal else identity, verbs, what)
+    rules = access.rules(effect, access.Pattern(identity) if literal else identity, verbs, what)
     if not literal:
         return rules
     _, name = access.place(what)
     return [
-        AccessRule(rule.effect, rule.identity, rule.verb, rule.kind, Pattern(name))
+        access.AccessRule(rule.effect, rule.identity, rule.verb, rule.kind, access.Pattern(name))
         for rule in rules
     ]
 
@@ -272,12 +278,12 @@ def _from_json(value: dict[str, Any]) -> AccessRule:
     if kind not in access.VERBS or value["effect"] not in access.EFFECTS:
         raise InvalidArgument(f"no rule: {value}")
     access.require_verb(kind, verb)
-    return AccessRule(
+    return access.AccessRule(
         value["effect"],
-        Pattern(value["identity"], bool(value["identity_prefixed"])),
+        access.Pattern(value["identity"], bool(value["identity_prefixed"])),
         verb,
         kind,
-        Pattern(value["name"], bool(value["name_prefixed"])),
+        access.Pattern(value["name"], bool(value["name_prefixed"])),
     )
 
 

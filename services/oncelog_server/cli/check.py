@@ -4,15 +4,19 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import click
-from rich.markup import escape
 
-from oncelog.checker import NOT_CHECKED, HistoryError, Report, check_files
+from oncelog_server.cli import interrupts
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.failures import REFUSED, CommandFailed
 from oncelog_server.cli.output import console, print_json
 from oncelog_server.cli.session import json_option
+
+# Its help needs nothing of the checker.
+if TYPE_CHECKING:
+    from oncelog.checker import Report
 
 
 @click.command(
@@ -36,6 +40,8 @@ def check(files: tuple[Path, ...], as_json: bool) -> None:
     docs/history_format.md says. Several files, of clients of one machine, are one history. Exits
     with 1 where a promise is broken.
     """
+    with interrupts.importing():
+        from oncelog.checker import HistoryError, check_files
     try:
         report = check_files(files)
     except (HistoryError, OSError) as error:
@@ -49,6 +55,8 @@ def check(files: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _described(report: Report) -> dict[str, object]:
+    from oncelog.checker import NOT_CHECKED
+
     return {
         "clean": report.clean,
         "violations": [
@@ -66,6 +74,10 @@ def _described(report: Report) -> dict[str, object]:
 
 
 def _print(report: Report) -> None:
+    from rich.markup import escape
+
+    from oncelog.checker import NOT_CHECKED
+
     out, size = console(), report.size
     for violation in report.violations:
         lines = ", ".join(violation.lines)

@@ -2,38 +2,26 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import Any, Final
+from typing import Any
 
 import click
 
-from oncelog.protocol import Protocol
+from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_fields, print_json, print_table
 from oncelog_server.cli.places import PLACE, Place
-from oncelog_server.cli.session import Session, connected
+from oncelog_server.cli.recover import recover
+from oncelog_server.cli.session import Session, connected, open_protocol
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2
 
-# Imported when it is run: the other commands need no server.
-RECOVER: Final = "oncelog_server.cli.recover"
 
-
-class _ClusterGroup(click.Group):
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return sorted([*self.commands, "recover"])
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name != "recover":
-            return super().get_command(ctx, cmd_name)
-        command = importlib.import_module(RECOVER).recover
-        assert isinstance(command, click.Command)
-        return command
-
-
-@click.group(cls=_ClusterGroup)
+@click.group()
 def cluster() -> None:
     """Look at the cluster, and repair it."""
+
+
+cluster.add_command(recover)
 
 
 @cluster.command(epilog=examples("oncelog cluster status", "oncelog cluster status --json"))
@@ -127,7 +115,7 @@ def config(session: Session, address: str | None, changed: bool, verbose: bool) 
     name="unclean-elect",
     epilog=examples("oncelog cluster unclean-elect payments/0 --accept-loss"),
 )
-@click.argument("place", type=PLACE, metavar="TOPIC/PARTITION")
+@click.argument("place", type=PLACE, metavar="TOPIC/PARTITION", shell_complete=names.places)
 @click.option("--node", "node_id", help="The replica's node. Default: the only replica.")
 @click.option("--accept-loss", is_flag=True, help="Acknowledged records may be lost.")
 @connected
@@ -177,7 +165,7 @@ def _addresses(session: Session) -> list[str]:
 
 def _config_of(session: Session, address: str) -> list[pb.ConfigValue]:
     """Asked of that process alone: a fresh connection knows no other."""
-    with Protocol(address, timeout_ms=session.timeout_ms, tls=session.tls) as protocol:
+    with open_protocol(address, timeout_ms=session.timeout_ms, tls=session.tls) as protocol:
         reply: pb.GetConfigReply = protocol.call("cluster.get_config", pb.GetConfigRequest())
     return list(reply.values)
 

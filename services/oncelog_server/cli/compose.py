@@ -7,6 +7,7 @@ over an etcd in memory, for `oncelog.testing`; its journals, drivers and gRPC ar
 from __future__ import annotations
 
 import asyncio
+import functools
 import os
 import signal
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -17,9 +18,10 @@ from oncelog_server.cli.settings import ServeSettings
 from oncelog_server.cli.trust import Trust, files_of
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.role import CoordinatorRole
-from oncelog_server.core.ports import AccessStore, EtcdUnavailable, Reporter
+from oncelog_server.core.ids import TopicId
+from oncelog_server.core.ports import AccessStore, Clock, EtcdUnavailable, Reporter
 from oncelog_server.core.role import Role
-from oncelog_server.core.roles import ROLES
+from oncelog_server.core.roles import PORTS, ROLES
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.role import OffsetManagerRole
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
@@ -36,7 +38,7 @@ from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.failpoint_actions import VARIABLE, arm_from_environment
 from oncelog_server.runtime.node import ClusterHandler, Node, NodeLimits, Outside
-from oncelog_server.runtime.node_config import MIB, PORTS, NodeConfig, split_address
+from oncelog_server.runtime.node_config import MIB, NodeConfig, split_address
 from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.observe.metrics import Metrics
 from oncelog_server.runtime.pointed import pointed
@@ -275,12 +277,22 @@ def _real_node(
         renewals=etcd.renewals,
         guard=trust.guard,
     )
+    serve_cluster = cluster_handler(settings.loaded.values, outside.clock, trust.guard)
+
+    def with_names(
+        view: ClusterView, elect_uncleanly: ElectUncleanly, store: AccessStore
+    ) -> object:
+        metrics.name_topics(functools.partial(_topic_name, view))
+        return serve_cluster(view, elect_uncleanly, store)
+
     return Node(
-        make_roles(settings.roles, settings.loaded),
-        pointed(outside),
-        limits_of(config),
-        cluster_handler(settings.loaded.values, trust.guard),
+        make_roles(settings.roles, settings.loaded), pointed(outside), limits_of(config), with_names
     )
+
+
+def _topic_name(view: ClusterView, topic_id: bytes) -> str | None:
+    topic = view.topic_by_id(TopicId(topic_id))
+    return None if topic is None else topic.name
 
 
 def limits_of(config: NodeConfig) -> NodeLimits:
@@ -291,6 +303,7 @@ def limits_of(config: NodeConfig) -> NodeLimits:
         segment_bytes=config.segment_bytes,
         snapshot_every_bytes=config.snapshot_every_bytes,
         tick_ms=config.tick_ms,
+        tail_bytes_max=config.tail_bytes_max,
     )
 
 
@@ -316,12 +329,14 @@ def _connections_max(config: NodeConfig, log: Log) -> int:
     return connections_max
 
 
-def cluster_handler(values: Sequence[Value], guard: Guard | None = None) -> ClusterHandler:
+def cluster_handler(
+    values: Sequence[Value], clock: Clock, guard: Guard | None = None
+) -> ClusterHandler:
     """Makes the Cluster service of a process with these settings, whose callers the guard asks."""
 
     def make(view: ClusterView, elect_uncleanly: ElectUncleanly, store: AccessStore) -> object:
         access = AccessService(store, guard)
-        return ClusterService(view, lambda: values, elect_uncleanly, access)
+        return ClusterService(view, lambda: values, elect_uncleanly, access, clock)
 
     return make
 
@@ -445,7 +460,7 @@ class InProcessCluster:
             make_roles([role], self._settings.loaded),
             pointed(outside),
             limits_of(self._settings.node),
-            cluster_handler(self._settings.loaded.values, trust.guard),
+            cluster_handler(self._settings.loaded.values, outside.clock, trust.guard),
         )
         self._nodes[role] = node
         await node.start()

@@ -7,30 +7,32 @@ be printed again after a crash, never skipped.
 
 from __future__ import annotations
 
-import base64
 import json
 import sys
-from collections.abc import Iterator, Sequence
-from typing import Any, Final, NamedTuple
+import time
+from typing import Any, Final
 
 import click
 
+from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
-from oncelog_server.cli.offsets import EARLIEST, LATEST, resolve_positions
+from oncelog_server.cli.formats import JSON, Format, Shown, parse_escapes
+from oncelog_server.cli.offsets import EARLIEST, LATEST, Start, parse_start, resolve_positions
+from oncelog_server.cli.reading import (
+    ISOLATIONS,
+    LOOK_EVERY_SECONDS,
+    Group,
+    Reader,
+    Record,
+    chosen_partitions,
+)
 from oncelog_server.cli.session import Session, connected
-from oncelogpb.errors import OffsetOutOfRange, from_status
+from oncelogpb.errors import OffsetOutOfRange
 from oncelogpb.ids import show_id
-from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
 FETCH_WAIT_MS: Final = 500
-ISOLATIONS: Final = {
-    "committed": pb.ISOLATION_COMMITTED,
-    "uncommitted": pb.ISOLATION_UNCOMMITTED,
-    "raw": pb.ISOLATION_RAW,
-}
-FORMATS: Final = ("value", "key-value", "json")
 KINDS: Final = {
     pb.FetchedBatch.KIND_COMMITTED: "committed",
     pb.FetchedBatch.KIND_ABORTED: "aborted",
@@ -39,90 +41,31 @@ KINDS: Final = {
 }
 
 
-class Record(NamedTuple):
-    """One record of one partition, or (RAW) a marker: then `row` is None."""
-
-    partition: int
-    offset: int
-    batch: pb.FetchedBatch
-    row: types_pb2.Row | None
-
-
-class Reader:
-    """Positions in the partitions of one topic, and what comes from there."""
-
-    def __init__(
-        self,
-        session: Session,
-        topic: pb.TopicDescription,
-        isolation: pb.Isolation.ValueType,
-        positions: dict[int, int],
-    ) -> None:
-        self.topic = topic
-        # Next offset of each partition, in the numbering of the isolation.
-        self.positions = positions
-        self._session = session
-        self._isolation = isolation
-
-    def poll(self, wait_ms: int) -> Iterator[Record]:
-        """What one fetch brings. A position moves when its record is taken. Raises OncelogError."""
-        request = pb.FetchRequest(
-            partitions=[
-                pb.FetchPartition(partition=self.partition(number), offset=offset)
-                for number, offset in sorted(self.positions.items())
-            ],
-            isolation=self._isolation,
-            format=pb.FORMAT_ROWS,
-            max_wait_ms=wait_ms,
-        )
-        reply: pb.FetchReply = self._session.call("partition_leader.fetch", request)
-        for fetched in reply.partitions:
-            if fetched.HasField("error"):
-                raise from_status(fetched.error)
-            yield from self._records(fetched)
-
-    def ends(self) -> dict[int, int]:
-        """Where each partition ends now."""
-        wanted = [(self.partition(number), LATEST) for number in sorted(self.positions)]
-        found = resolve_positions(self._session, wanted, self._isolation)
-        return dict(zip(sorted(self.positions), found, strict=True))
-
-    def partition(self, number: int) -> types_pb2.Partition:
-        return types_pb2.Partition(topic_id=self.topic.topic_id, number=number)
-
-    def _records(self, fetched: pb.FetchedPartition) -> Iterator[Record]:
-        number = fetched.partition.number
-        for batch in fetched.batches:
-            if batch.kind not in (pb.FetchedBatch.KIND_DATA, pb.FetchedBatch.KIND_ONE_SHOT):
-                self.positions[number] = batch.first_offset + 1
-                yield Record(number, batch.first_offset, batch, None)
-                continue
-            rows = types_pb2.Rows.FromString(batch.payload).rows
-            for offset, row in enumerate(rows, start=batch.first_offset):
-                # Batches are not cut: the first may begin below what was asked for.
-                if offset >= self.positions[number]:
-                    self.positions[number] = offset + 1
-                    yield Record(number, offset, batch, row)
-
-
 @click.command(
     epilog=examples(
         "oncelog consume payments",
-        "oncelog consume payments --from latest --follow --format key-value",
+        "oncelog consume payments --from 15m --follow --format long",
+        "oncelog consume payments --format '{timestamp} {key}={value} {header.source}'",
         "oncelog consume payments --group audit --max 100 --json",
+        "oncelog consume photos --max 1 --format '{value}' --delimiter ''",
         "oncelog consume payments --isolation raw --partition 0 --from 1500 --json",
     )
 )
-@click.argument("topic")
-@click.option("--group", help="Start where this group stands; commit its positions.")
+@click.argument("topic", shell_complete=names.topics)
+@click.option(
+    "--group",
+    shell_complete=names.groups,
+    help="Start where this group stands; commit its positions.",
+)
 @click.option(
     "--from",
     "start",
     default=EARLIEST,
     show_default=True,
-    metavar="earliest|latest|OFFSET",
+    metavar="earliest|latest|OFFSET|TIME",
     help="Where to start; with --group only where the group has no offset.",
 )
+@click.option("--until", metavar="TIME", help="Stop before the first record of that time or later.")
 @click.option("--partition", "numbers", type=click.IntRange(0), multiple=True, help="Repeatable.")
 @click.option(
     "--isolation",
@@ -132,7 +75,18 @@ class Reader:
     help="uncommitted and raw (with markers) read the journal; their offsets are journal offsets.",
 )
 @click.option("--max", "limit", type=click.IntRange(1), help="Stop after so many records.")
-@click.option("--format", "form", type=click.Choice(FORMATS), default="value", show_default=True)
+@click.option(
+    "-f",
+    "--format",
+    "form",
+    default="value",
+    show_default=True,
+    metavar="FORMAT",
+    help="value, key-value, long, json, or a text with fields, see above.",
+)
+@click.option(
+    "--delimiter", default="\\n", show_default=True, metavar="TEXT", help="Behind each record."
+)
 @click.option("--follow", is_flag=True, help="Go on and wait for what comes, until Ctrl-C.")
 @connected
 def consume(
@@ -140,50 +94,77 @@ def consume(
     topic: str,
     group: str | None,
     start: str,
+    until: str | None,
     numbers: tuple[int, ...],
     isolation: str,
     limit: int | None,
     form: str,
+    delimiter: str,
     follow: bool,
 ) -> None:
-    """Print a topic's records, one per line: committed ones in commit order."""
-    if start not in (EARLIEST, LATEST) and not start.isdecimal():
-        raise click.UsageError(f"--from {start!r} is neither earliest, latest nor an offset.")
+    """Print a topic's records, one per line: committed ones in commit order.
+
+    TIME is like 2026-01-31T12:00:00Z (UTC where no zone is named), or 15m: so long ago (s, m, h,
+    d).
+
+    \b
+    Fields of a FORMAT:
+      {topic} {partition} {offset} {tx_id}   where it stands, and of which transaction
+      {key} {value}                          as they are
+      {timestamp}                            also {timestamp:ms} and {timestamp:us} since 1970
+      {headers} {header.NAME}                name=value,...; one of them
+    Keys, values and headers also as {value:base64}, {value:hex}, {value:json}, {value:size}.
+    Outside of fields: \\n \\t \\r \\0 \\xHH, and {{ for a brace.
+    """
     if group and isolation == "raw":
         raise click.UsageError("--isolation raw is for looking; it commits nothing for a --group.")
+    if until and follow:
+        raise click.UsageError("--until and --follow exclude each other.")
+    begins = parse_start("--from", start)
+    ends_at = None if until is None else parse_start("--until", until)
+    if isinstance(ends_at, int | str):
+        raise click.UsageError(f"--until {until!r} is no time like 2026-01-31T12:00:00Z, nor 15m.")
+    writer = _Writer(JSON if session.as_json else form, delimiter)
     described = session.topic(topic)
-    chosen = _chosen(described, numbers)
-    progress = _Group(session, group, isolation) if group else None
+    chosen = chosen_partitions(described, numbers)
+    progress = Group(session, group, isolation) if group else None
     committed = progress.fetch(described, chosen) if progress else {}
-    positions = _start_positions(session, described, chosen, committed, start, isolation)
+    positions = _start_positions(session, described, chosen, committed, begins, isolation)
     reader = Reader(session, described, ISOLATIONS[isolation], positions)
-    writer = _Writer("json" if session.as_json else form)
-    ends = None if follow else reader.ends()
-    if ends is not None:
+    ends = None if follow else reader.ends(ends_at or LATEST)
+    if ends is not None and ends_at is None:
         _tell_beyond(session, topic, positions, ends)
+    widens = follow and not numbers
     try:
-        _read(reader, writer, progress, limit=limit, ends=ends)
+        _read(session, reader, writer, progress, limit=limit, ends=ends, widens=widens)
     except KeyboardInterrupt:
         session.say(f"{writer.count} records")
 
 
 def _read(
+    session: Session,
     reader: Reader,
     writer: _Writer,
-    progress: _Group | None,
+    progress: Group | None,
     *,
     limit: int | None,
     ends: dict[int, int] | None,
+    widens: bool,
 ) -> None:
+    looked = time.monotonic()
     while limit is None or writer.count < limit:
         if ends is not None and all(reader.positions[n] >= end for n, end in ends.items()):
             return
+        if widens and time.monotonic() - looked >= LOOK_EVERY_SECONDS:
+            looked = time.monotonic()
+            for number in reader.widen():
+                session.say(f"partition {number} was added to {reader.topic.name}; it is read, too")
         before = dict(reader.positions)
         for record in reader.poll(FETCH_WAIT_MS):
             if ends is not None and record.offset >= ends[record.partition]:
                 reader.positions[record.partition] = record.offset
                 break
-            writer.write(record)
+            writer.write(reader.topic.name, record)
             if writer.count == limit:
                 break
         writer.flush()
@@ -210,150 +191,55 @@ def _tell_beyond(
     session.say(f"nothing to read there: {told}")
 
 
-class _Group:
-    """A group's positions of the topic that is read."""
-
-    def __init__(self, session: Session, name: str, isolation: str) -> None:
-        self._session = session
-        self._name = name
-        committed = isolation == "committed"
-        self._view = types_pb2.VIEW_COMMITTED if committed else types_pb2.VIEW_JOURNAL
-        # As the group has them; absent: nothing committed.
-        self._committed: dict[int, int] = {}
-
-    def fetch(self, topic: pb.TopicDescription, numbers: Sequence[int]) -> dict[int, int]:
-        """Waits, up to --timeout, for transactions that hold these offsets."""
-        request = offsets_pb.FetchOffsetsRequest(
-            group=self._name,
-            partitions=[
-                types_pb2.Partition(topic_id=topic.topic_id, number=number) for number in numbers
-            ],
-            stable=True,
-            view=self._view,
-        )
-        reply: offsets_pb.FetchOffsetsReply = self._session.call(
-            "offset_manager.fetch_offsets", request
-        )
-        self._committed = {
-            offset.partition.number: offset.offset
-            for offset in reply.offsets
-            if offset.HasField("offset")
-        }
-        return dict(self._committed)
-
-    def commit(self, reader: Reader) -> None:
-        """Moves the group to what was printed. Raises StalePosition where another one moved it."""
-        moved = {
-            number: position
-            for number, position in sorted(reader.positions.items())
-            if position != self._committed.get(number)
-        }
-        if not moved:
-            return
-        commits = [self._step(reader, number, to) for number, to in moved.items()]
-        request = offsets_pb.CommitOffsetsRequest(
-            offsets=offsets_pb.GroupOffsets(group=self._name, offsets=commits)
-        )
-        self._session.call("offset_manager.commit_offsets", request)
-        self._committed.update(moved)
-
-    def _step(self, reader: Reader, number: int, to: int) -> offsets_pb.OffsetCommit:
-        step = offsets_pb.OffsetCommit(
-            partition=reader.partition(number), to_offset=to, view=self._view
-        )
-        if number in self._committed:
-            step.from_offset = self._committed[number]
-        else:
-            step.from_none = True
-        return step
-
-
 class _Writer:
-    """Records as lines on stdout, as bytes: a value need not be text."""
+    """Records on stdout, as bytes: a value need not be text."""
 
-    def __init__(self, form: str) -> None:
+    def __init__(self, form: str, delimiter: str) -> None:
+        """Raises UsageError."""
         self.count = 0
-        self._form = form
+        self._is_json = form == JSON
+        self._format = Format.parse(form)
+        self._delimiter = parse_escapes(delimiter)
 
-    def write(self, record: Record) -> None:
+    def write(self, topic: str, record: Record) -> None:
         self.count += 1
-        sys.stdout.buffer.write(line_of(record, self._form) + b"\n")
+        sys.stdout.buffer.write(self._line(topic, record) + self._delimiter)
 
     def flush(self) -> None:
         sys.stdout.buffer.flush()
 
+    def _line(self, topic: str, record: Record) -> bytes:
+        if record.row is None:
+            return self._marker(topic, record)
+        tx_id = record.batch.tx_id
+        return self._format.render(Shown(topic, record.partition, record.offset, tx_id, record.row))
 
-def line_of(record: Record, form: str) -> bytes:
-    """One record in one of FORMATS."""
-    row = record.row
-    if form == "json":
-        return json.dumps(describe(record)).encode()
-    if row is None:
-        kind = KINDS.get(record.batch.kind, "control")
-        return f"# {kind} {show_id(record.batch.tx_id)}".encode()
-    value = row.value if row.HasField("value") else b""
-    if form == "value":
-        return value
-    return (row.key if row.HasField("key") else b"") + b"\t" + value
-
-
-def describe(record: Record) -> dict[str, Any]:
-    """For --json. Bytes that are not UTF-8 stand under `key_base64`, `value_base64`."""
-    batch, row = record.batch, record.row
-    described: dict[str, Any] = {"partition": record.partition, "offset": record.offset}
-    if batch.tx_id:
-        described["tx_id"] = show_id(batch.tx_id)
-    if row is None:
-        return described | {"marker": KINDS.get(batch.kind, "control")}
-    return (
-        described
-        | {"timestamp_us": row.timestamp_us}
-        | _text("key", row.key if row.HasField("key") else None)
-        | _text("value", row.value if row.HasField("value") else None)
-        | {
-            "headers": [
-                {"key": header.key}
-                | _text("value", header.value if header.HasField("value") else None)
-                for header in row.headers
-            ]
+    def _marker(self, topic: str, record: Record) -> bytes:
+        kind, tx_id = KINDS.get(record.batch.kind, "control"), show_id(record.batch.tx_id)
+        if not self._is_json:
+            return f"# {kind} {tx_id}".encode()
+        told: dict[str, Any] = {
+            "topic": topic,
+            "partition": record.partition,
+            "offset": record.offset,
         }
-    )
-
-
-def _text(name: str, value: bytes | None) -> dict[str, Any]:
-    if value is None:
-        return {name: None}
-    try:
-        return {name: value.decode()}
-    except UnicodeDecodeError:
-        return {f"{name}_base64": base64.b64encode(value).decode()}
-
-
-def _chosen(topic: pb.TopicDescription, numbers: Sequence[int]) -> list[int]:
-    for number in numbers:
-        if number >= len(topic.partitions):
-            raise click.UsageError(
-                f"Topic {topic.name} has {len(topic.partitions)} partitions, no {number}."
-            )
-    return sorted(set(numbers)) or list(range(len(topic.partitions)))
+        if record.batch.tx_id:
+            told["tx_id"] = tx_id
+        return json.dumps(told | {"marker": kind}).encode()
 
 
 def _start_positions(
     session: Session,
     topic: pb.TopicDescription,
-    numbers: Sequence[int],
+    numbers: list[int],
     committed: dict[int, int],
-    start: str,
+    start: Start,
     isolation: str,
 ) -> dict[int, int]:
     """Where the group stands, else where --from says."""
     fresh = [number for number in numbers if number not in committed]
-    places: list[tuple[types_pb2.Partition, int | str]] = [
-        (
-            types_pb2.Partition(topic_id=topic.topic_id, number=number),
-            int(start) if start.isdecimal() else start,
-        )
-        for number in fresh
+    places: list[tuple[types_pb2.Partition, Start]] = [
+        (types_pb2.Partition(topic_id=topic.topic_id, number=number), start) for number in fresh
     ]
     found = resolve_positions(session, places, ISOLATIONS[isolation])
     return committed | dict(zip(fresh, found, strict=True))

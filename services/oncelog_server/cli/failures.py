@@ -10,28 +10,29 @@
 from __future__ import annotations
 
 import json
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.markup import escape
 
-from oncelog.errors import CannotConnect
 from oncelog_server.cli.output import error_console
-from oncelogpb import errors
+
+# A command's help needs nothing of them.
+if TYPE_CHECKING:
+    from oncelogpb import errors
 
 REFUSED: Final = 1
 UNREACHABLE: Final = 3
 ETCD_REFUSED: Final = 4
 
-_UNREACHABLE_REASONS: Final = frozenset(
-    kind.reason
-    for kind in (
-        CannotConnect,
-        errors.Unavailable,
-        errors.NotLeader,
-        errors.Loading,
-        errors.UnknownOutcome,
-    )
+UNREACHABLE_REASONS: Final = frozenset({"UNAVAILABLE", "NOT_LEADER", "LOADING", "UNKNOWN_OUTCOME"})
+
+# Of the client: no process was ever reached, so there is nobody to ask for a deeper cause.
+CANNOT_CONNECT: Final = "CANNOT_CONNECT"
+
+# Where a process says that etcd does not answer it: nobody may lead, whatever the error says.
+ETCD_AWAY: Final = (
+    "etcd does not answer the cluster's processes: nobody may lead until it does. Start it, or "
+    "look at the network to it; `oncelog doctor` says more. What is stored can still be read."
 )
 
 # By reason; `_general_advice` answers for the rest.
@@ -42,7 +43,7 @@ ADVICE: Final[dict[str, str]] = {
     "OFFSET_OUT_OF_RANGE": "Start from `earliest` or `latest`, or an offset between start and end.",
     "NOT_FOUND": "See `oncelog offsets list` for groups, `oncelog tx list` for transactions.",
     "UNSUPPORTED": "The message says whether a later version has it, or another process serves it.",
-    "CANNOT_CONNECT": "Name the right address with --bootstrap, certificates with --tls-ca etc.",
+    CANNOT_CONNECT: "Name the right address with --bootstrap, certificates with --tls-ca etc.",
     "UNAVAILABLE": "Start it with `oncelog up`, name it with --bootstrap, or try again later.",
     "NOT_LEADER": "Its leader is changing; try again in a few seconds.",
     "LOADING": "It is starting; try again in a few seconds.",
@@ -67,25 +68,34 @@ class Refused(click.ClickException):
 
     exit_code = REFUSED
 
-    def __init__(self, error: errors.OncelogError, *, as_json: bool = False) -> None:
+    def __init__(
+        self, error: errors.OncelogError, *, as_json: bool = False, cause: str | None = None
+    ) -> None:
+        """`cause`: a deeper reason that was found; advice that takes the place of the usual."""
         super().__init__(error.message)
         self.error = error
         self.as_json = as_json
-        if error.reason in _UNREACHABLE_REASONS:
+        self.cause = cause
+        if error.reason in (*UNREACHABLE_REASONS, CANNOT_CONNECT):
             # click reads it from the instance.
             vars(self)["exit_code"] = UNREACHABLE
 
     def show(self, file: Any = None) -> None:
         if self.as_json:
-            click.echo(json.dumps({"error": describe(self.error)}), err=True)
+            told = describe(self.error)
+            if self.cause is not None:
+                told["advice"] = self.cause
+            click.echo(json.dumps({"error": told}), err=True)
             return
+        from rich.markup import escape
+
         console = error_console()
         console.print(
             f"[bold red]{self.error.reason}[/] {escape(self.error.message)}", highlight=False
         )
         for name, value in sorted(self.error.metadata.items()):
             console.print(f"  {name}: {escape(value)}", highlight=False)
-        console.print(advice(self.error), highlight=False, markup=False)
+        console.print(self.cause or advice(self.error), highlight=False, markup=False)
 
 
 class CommandFailed(click.ClickException):
@@ -94,6 +104,8 @@ class CommandFailed(click.ClickException):
     exit_code = REFUSED
 
     def show(self, file: Any = None) -> None:
+        from rich.markup import escape
+
         error_console().print(f"[bold red]failed[/] {escape(self.message)}", highlight=False)
 
 
@@ -106,7 +118,7 @@ class RefusedEtcd(CommandFailed):
 def advice(error: errors.OncelogError) -> str:
     """What to do about it."""
     if error.metadata.get("etcd") == "unreachable":
-        return "Start etcd, or see why the services do not reach it: docs/operating.md, `etcd`."
+        return ETCD_AWAY
     return ADVICE.get(error.reason) or _general_advice(error)
 
 

@@ -14,17 +14,16 @@ import fcntl
 import json
 import os
 from pathlib import Path
-from typing import Any, Final, TextIO
+from typing import Final, TextIO
 
 import msgspec
 
 from oncelog_server.cli.failures import CommandFailed
+from oncelog_server.cli.running import RUNNING_FILE, read_running
 from oncelog_server.runtime.loopback_ports import free_ports
 
-DEFAULT_FOLDER: Final = ".oncelog"
 LOCK_FILE: Final = "lock"
 CLUSTER_FILE: Final = "cluster.json"
-RUNNING_FILE: Final = "running.json"
 # Name of the process that runs all roles.
 ONE_PROCESS: Final = "services"
 
@@ -126,32 +125,6 @@ class Folder:
         written.replace(self.path / name)
 
 
-def running_bootstrap(path: Path) -> str | None:
-    """The addresses of the `oncelog up` that runs over this folder now."""
-    running = _running(path)
-    return running.get("bootstrap") if running and _is_alive(running.get("pid")) else None
-
-
-def _running(path: Path) -> dict[str, Any] | None:
-    try:
-        running = json.loads((path / RUNNING_FILE).read_bytes())
-    except (OSError, ValueError):
-        return None
-    return running if isinstance(running, dict) else None
-
-
 def _holder(path: Path) -> str:
-    running = _running(path)
+    running = read_running(path)
     return f" (process {running['pid']})" if running and "pid" in running else ""
-
-
-def _is_alive(pid: Any) -> bool:
-    if not isinstance(pid, int):
-        return False
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True

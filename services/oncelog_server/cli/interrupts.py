@@ -1,10 +1,12 @@
-"""Ctrl-C while a command's modules are imported (half a second): the system's own way to end, so
-that nobody sees the traceback of an import. From then on Python's: a command ends in good order.
+"""Ctrl-C while modules are imported (half a second): the system's own way to end, so that nobody
+sees the traceback of an import. From then on Python's: a command ends in good order.
 """
 
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 # What stood before, while imports go on.
@@ -24,3 +26,13 @@ def hear_again() -> None:
     if _before is not None:
         signal.signal(signal.SIGINT, _before)
         _before = None
+
+
+@contextmanager
+def importing() -> Iterator[None]:
+    """For what a command imports once it runs, because its help does not need it."""
+    end_at_once()
+    try:
+        yield
+    finally:
+        hear_again()

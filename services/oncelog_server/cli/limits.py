@@ -19,21 +19,26 @@ from typing import Any, Final, NamedTuple
 from oncelog import options
 from oncelog._core import buffers, routing, sequencing, transaction
 from oncelog.aio import producer, sender
+from oncelog_server.cli import lines, supervision
+from oncelog_server.cli import names as completed_names
 from oncelog_server.coordinator import config as coordinator_config
-from oncelog_server.coordinator import deliveries, producers
+from oncelog_server.coordinator import deliveries, producers, unborn
+from oncelog_server.coordinator import listing as coordinator_listing
 from oncelog_server.coordinator import service as coordinator_service
 from oncelog_server.coordinator import state as coordinator_state
 from oncelog_server.coordinator import wire as coordinator_wire
-from oncelog_server.core import access
+from oncelog_server.core import access, topic_limits
 from oncelog_server.offset_manager import config as offsets_config
 from oncelog_server.offset_manager import wire as offsets_wire
 from oncelog_server.partition_leader import config as leader_config
 from oncelog_server.partition_leader import damage, exposures
+from oncelog_server.runtime import node_config
 from oncelog_server.runtime.access import audit, quotas
 from oncelog_server.runtime.config import help_of
-from oncelog_server.runtime.etcd import access_store, topics
+from oncelog_server.runtime.etcd import access_store, deletions, topics
 from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc import limits as rpc_limits
+from oncelog_server.runtime.storage import slots
 from oncelogpb import calls, errors
 from oncelogpb.errors import (
     InvalidArgument,
@@ -93,8 +98,9 @@ def _limit(
 
 _PROCESS: Final = Section(
     "every process",
-    "`node.inflight_bytes_max`, `node.streams_max` and `node.connections_max` are settings; the "
-    "others are fixed (`runtime/rpc/limits.py` and the modules that hold them).",
+    "`node.inflight_bytes_max`, `node.streams_max`, `node.connections_max` and "
+    "`node.tail_bytes_max` are settings; the others are fixed (`runtime/rpc/limits.py` and the "
+    "modules that hold them).",
     (
         *_settings(
             rpc_limits.RpcLimits,
@@ -110,6 +116,10 @@ _PROCESS: Final = Section(
             ("connections_max", "is closed", "oncelog_node_open_files"),
             ("connection_calls_max", WAITS, ""),
             ("timeout_ms_max", "is cut to it", ""),
+        ),
+        *_settings(
+            node_config.NodeConfig,
+            ("tail_bytes_max", "older ones are read from disk", "oncelog_node_tail_bytes"),
         ),
         _limit(
             "metadata_names_max",
@@ -168,6 +178,18 @@ _PROCESS: Final = Section(
             "is lost, and counted",
         ),
         _limit(
+            "restarts_max",
+            supervision.RESTARTS_MAX,
+            "`oncelog up`: restarts of one of its processes within a minute.",
+            "`oncelog up` ends",
+        ),
+        _limit(
+            "deletions_remembered",
+            deletions.DELETIONS_REMEMBERED,
+            "Deleted topics that etcd need not be asked about again.",
+            FORGETS,
+        ),
+        _limit(
             "error_message_bytes",
             errors.MESSAGE_BYTES_MAX,
             "Text of an error: it may quote a name of any length, and clients take 8 KiB of it.",
@@ -182,6 +204,7 @@ _COORDINATOR: Final = Section(
     (
         *_settings(
             coordinator_config.CoordinatorConfig,
+            ("transaction_timeout_ms_min", InvalidTimeout, ""),
             ("transaction_timeout_ms_max", InvalidTimeout, ""),
             (
                 "transaction_lifetime_ms_max",
@@ -197,6 +220,7 @@ _COORDINATOR: Final = Section(
             ("one_shot_partitions_max", TooLarge, ""),
             ("one_shot_decompressed_bytes_max", TooLarge, ""),
             ("parts_max", TooLarge, ""),
+            ("participants_max", Throttled, "oncelog_coordinator_participants"),
             ("marker_backlog_max", Throttled, "oncelog_coordinator_unacknowledged_markers"),
             ("marker_backlog_bytes_max", Throttled, ""),
             (
@@ -219,9 +243,21 @@ _COORDINATOR: Final = Section(
             TooLarge,
         ),
         _limit(
+            "(unborn_kept)",
+            unborn.UNBORN_KEPT,
+            "Questions about TxIds that nobody has given out; their answer costs a record.",
+            WAITS,
+        ),
+        _limit(
             "(listed_max)",
-            coordinator_service.LISTED_MAX,
+            coordinator_listing.LISTED_MAX,
             "Transactions of one ListTransactions.",
+            "`more` is true",
+        ),
+        _limit(
+            "(listed_bytes_max)",
+            coordinator_listing.LISTED_BYTES_MAX,
+            "Their descriptions, bytes.",
             "`more` is true",
         ),
         _limit(
@@ -241,6 +277,25 @@ _COORDINATOR: Final = Section(
             "(exposures_kept)",
             deliveries.EXPOSURES_KEPT,
             "Commits of which it is remembered where they became readable.",
+            FORGETS,
+        ),
+        _limit(
+            "(slots_held_max)",
+            slots.SLOTS_HELD_MAX,
+            "Outcomes that memory holds for a journal because the disk does not take them.",
+            "the partition is offline until it does",
+            "oncelog_coordinator_snapshot_failing",
+        ),
+        _limit(
+            "(exposed_parts_kept)",
+            deliveries.EXPOSED_PARTS_KEPT,
+            "Parts of these commits, in all.",
+            FORGETS,
+        ),
+        _limit(
+            "(damaged_partitions_kept)",
+            coordinator_state.DAMAGED_PARTITIONS_KEPT,
+            "Their partitions, in all.",
             FORGETS,
         ),
         _limit(
@@ -273,6 +328,12 @@ _PARTITION_LEADER: Final = Section(
             ("fetch_batches_max", "is cut to it", ""),
             ("rows_bytes_max", "is cut to it", ""),
             ("topic_partitions_max", TooLarge, ""),
+        ),
+        _limit(
+            "(max.batch.bytes)",
+            topic_limits.BATCH_BYTES_MOST,
+            "Payload of a batch, bytes, where its topic sets less; of one-shots too.",
+            TooLarge,
         ),
         _limit(
             "(partitions_per_topic_max)",
@@ -308,6 +369,12 @@ _PARTITION_LEADER: Final = Section(
             FORGETS,
         ),
         _limit(
+            "(exposed_parts_remembered)",
+            exposures.EXPOSED_PARTS_REMEMBERED,
+            "Parts of these commits, in all.",
+            FORGETS,
+        ),
+        _limit(
             "(empty_kept)",
             damage.EMPTY_KEPT,
             "Damaged parts without a batch here that are listed.",
@@ -332,12 +399,19 @@ _OFFSET_MANAGER: Final = Section(
             ("groups_max", LimitExceeded, "oncelog_offset_manager_groups"),
             ("offsets_per_group_max", LimitExceeded, ""),
             ("producers_max", LimitExceeded, "oncelog_offset_manager_producers"),
+            ("lag_series_max", "is not shown", "oncelog_offset_manager_group_lag_left_out"),
         ),
         _limit(
             "(offsets_per_call_max)",
             offsets_wire.OFFSETS_PER_CALL_MAX,
             "Partitions of one call.",
             TooLarge,
+        ),
+        _limit(
+            "(listed_max)",
+            offsets_wire.LISTED_MAX,
+            "Groups of one ListGroups.",
+            "`more` is true",
         ),
         _limit(
             "(metadata_bytes_max)",
@@ -418,7 +492,26 @@ _CLIENT: Final = Section(
     ),
 )
 
-SECTIONS: Final = (_PROCESS, _COORDINATOR, _PARTITION_LEADER, _OFFSET_MANAGER, _CLIENT)
+_COMMAND: Final = Section(
+    "`oncelog` command",
+    "Fixed.",
+    (
+        _limit(
+            "(piece_bytes_max)",
+            lines.PIECE_BYTES_MAX,
+            "What stands between two delimiters of `oncelog produce`, bytes.",
+            "is refused",
+        ),
+        _limit(
+            "(completed_names_max)",
+            completed_names.NAMES_MAX,
+            "Names that the shell is given to complete a word.",
+            "are left out",
+        ),
+    ),
+)
+
+SECTIONS: Final = (_PROCESS, _COORDINATOR, _PARTITION_LEADER, _OFFSET_MANAGER, _CLIENT, _COMMAND)
 # Settings whose bound is no limit on what callers do.
 NO_LIMITS: Final = frozenset({"timeout_ms_max"})
 # The line of the document behind which the table stands.

@@ -2,27 +2,54 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import click
 
+from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_json, print_table, show_time
 from oncelog_server.cli.places import Place
 from oncelog_server.cli.session import Session, connected
+from oncelog_server.cli.times import parse_time
 from oncelogpb.errors import InvalidArgument, NotFound, from_status
 from oncelogpb.ids import show_id
+from oncelogpb.v1 import cluster_pb2, partition_leader_pb2, types_pb2
 from oncelogpb.v1 import offset_manager_pb2 as pb
-from oncelogpb.v1 import partition_leader_pb2, types_pb2
+
+if TYPE_CHECKING:
+    from oncelog._core.group_offsets import Edges
+    from oncelog._core.routing import PartitionKey
 
 EARLIEST: Final = "earliest"
 LATEST: Final = "latest"
 
-_ISOLATIONS: Final = {
-    types_pb2.VIEW_COMMITTED: partition_leader_pb2.ISOLATION_COMMITTED,
-    types_pb2.VIEW_JOURNAL: partition_leader_pb2.ISOLATION_UNCOMMITTED,
-}
+
+class Since(NamedTuple):
+    """The first record of this time or later; the end where there is none."""
+
+    timestamp_us: int
+
+
+# An offset, EARLIEST, LATEST, or by time.
+Start = int | str | Since
+
+
+def parse_start(what: str, text: str) -> Start:
+    """Raises UsageError that names `what`."""
+    if text in (EARLIEST, LATEST):
+        return text
+    if text.isdecimal():
+        return int(text)
+    try:
+        return Since(parse_time(text, now_us=time.time_ns() // 1000))
+    except ValueError:
+        raise click.UsageError(
+            f"{what} {text!r} is neither {EARLIEST}, {LATEST}, an offset, nor a time like "
+            "2026-01-31T12:00:00Z or 15m."
+        ) from None
 
 
 class Target(NamedTuple):
@@ -31,8 +58,7 @@ class Target(NamedTuple):
     topic: str
     # None: all partitions of the topic.
     number: int | None
-    # An offset, EARLIEST or LATEST.
-    to: int | str
+    to: Start
 
 
 class TargetType(click.ParamType[Target]):
@@ -45,12 +71,11 @@ class TargetType(click.ParamType[Target]):
             return value
         where, equals, to = str(value).partition("=")
         topic, slash, number = where.partition("/")
-        named = to in (EARLIEST, LATEST)
-        if not equals or not topic or not (named or to.isdecimal()):
-            self.fail(f"{value!r} is not {self.name}; OFFSET is a number, earliest or latest.")
+        if not equals or not topic:
+            self.fail(f"{value!r} is not {self.name}, e.g. payments/0=120 or payments=earliest.")
         if slash and not number.isdecimal():
             self.fail(f"{value!r}: {number!r} is not a partition's number.")
-        return Target(topic, int(number) if slash else None, to if named else int(to))
+        return Target(topic, int(number) if slash else None, parse_start(str(value), to))
 
 
 @click.group()
@@ -63,9 +88,7 @@ def offsets() -> None:
 @connected
 def list_(session: Session, prefix: str) -> None:
     """List consumer groups that have offsets."""
-    reply: pb.ListGroupsReply = session.call(
-        "offset_manager.list_groups", pb.ListGroupsRequest(prefix=prefix)
-    )
+    groups, _ = session.listed("offset_manager.list_groups", pb.ListGroupsRequest(prefix=prefix))
     if session.as_json:
         print_json(
             [
@@ -75,7 +98,7 @@ def list_(session: Session, prefix: str) -> None:
                     "pending_partitions": group.pending_partitions,
                     "last_commit": show_time(group.last_commit_time_ms),
                 }
-                for group in reply.groups
+                for group in groups
             ]
         )
         return
@@ -88,23 +111,36 @@ def list_(session: Session, prefix: str) -> None:
                 group.pending_partitions,
                 show_time(group.last_commit_time_ms),
             ]
-            for group in reply.groups
+            for group in groups
         ],
         empty="no groups have committed offsets",
     )
 
 
 @offsets.command(epilog=examples("oncelog offsets show enricher", "oncelog offsets show g --json"))
-@click.argument("group")
+@click.argument("group", shell_complete=names.groups)
 @connected
 def show(session: Session, group: str) -> None:
-    """Show a group's offsets, its lag, and what transactions hold."""
+    """Show where a group stands, what waits for it, and what transactions hold.
+
+    In every partition of the topics that it has offsets of: one that it never committed waits from
+    its first record on.
+    """
+    from oncelog._core import group_offsets
+
     reply = fetch_offsets(session, group)
     if not reply.offsets:
         raise NotFound(f"group {group!r} has no offsets")
-    ends = end_offsets(session, reply.offsets)
-    topics = session.topic_names()
-    rows = [_described(offset, ends, topics) for offset in reply.offsets]
+    wanted = cluster_pb2.GetMetadataRequest(topic_ids=group_offsets.topic_ids(reply.offsets))
+    metadata: cluster_pb2.GetMetadataReply = session.call("cluster.get_metadata", wanted)
+    names = {topic.topic_id: topic.name for topic in metadata.topics}
+    known = group_offsets.of_whole_topics(reply.offsets, metadata.topics)
+    standing = [offset for offset in known if offset.partition.topic_id in names]
+    edges = group_offsets.edges(
+        session.call("partition_leader.list_offsets", request)
+        for request in group_offsets.edges_requests(standing)
+    )
+    rows = [_described(offset, edges, names) for offset in known]
     if session.as_json:
         last = [
             {"producer_id": str(commit.producer_id), "tx_id": show_id(commit.tx_id)}
@@ -113,11 +149,12 @@ def show(session: Session, group: str) -> None:
         print_json({"group": group, "offsets": rows, "last_commits": last})
         return
     print_table(
-        ["PARTITION", "OFFSET", "END", "LAG", "PENDING UNDER", "COMMITTED", "METADATA"],
+        ["PARTITION", "OFFSET", "START", "END", "LAG", "PENDING UNDER", "COMMITTED", "METADATA"],
         [
             [
                 row["partition"],
                 row["offset"],
+                row["start"],
                 row["end"],
                 row["lag"],
                 row["pending_tx_id"],
@@ -135,15 +172,19 @@ def show(session: Session, group: str) -> None:
     epilog=examples(
         "oncelog offsets set enricher payments=earliest",
         "oncelog offsets set enricher payments/0=120 payments/1=98",
+        "oncelog offsets set enricher payments=2026-01-31T12:00:00Z",
     ),
 )
-@click.argument("group")
+@click.argument("group", shell_complete=names.groups)
 @click.argument(
     "targets", nargs=-1, required=True, type=TargetType(), metavar="TOPIC[/PARTITION]=OFFSET..."
 )
 @connected
 def set_(session: Session, group: str, targets: tuple[Target, ...]) -> None:
     """Move a group. Stop its consumers first: they go on from where they are.
+
+    OFFSET is a number, earliest, latest, or a TIME: the first record of that time or later, like
+    2026-01-31T12:00:00Z (UTC where no zone is named), or 15m: so long ago.
 
     Refused while a transaction holds an offset of these partitions.
     """
@@ -169,7 +210,7 @@ def set_(session: Session, group: str, targets: tuple[Target, ...]) -> None:
 
 
 @offsets.command(epilog=examples("oncelog offsets delete enricher --yes"))
-@click.argument("group")
+@click.argument("group", shell_complete=names.groups)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
 def delete(session: Session, group: str, yes: bool) -> None:
@@ -185,7 +226,7 @@ def delete(session: Session, group: str, yes: bool) -> None:
 
 def fetch_offsets(session: Session, group: str) -> pb.FetchOffsetsReply:
     """All of a group's last committed offsets, in whichever view they are."""
-    request = pb.FetchOffsetsRequest(group=group)
+    request = pb.FetchOffsetsRequest(group=group, with_last_commits=True)
     try:
         reply: pb.FetchOffsetsReply = session.call("offset_manager.fetch_offsets", request)
     except InvalidArgument as error:
@@ -196,48 +237,18 @@ def fetch_offsets(session: Session, group: str) -> pb.FetchOffsetsReply:
     return reply
 
 
-def end_offsets(
-    session: Session, committed: Iterable[pb.CommittedOffset]
-) -> dict[tuple[bytes, int], int]:
-    """Where each partition ends now, in the view of its offset. Those that are gone are absent."""
-    ends: dict[tuple[bytes, int], int] = {}
-    by_view: dict[int, list[types_pb2.Partition]] = {}
-    for offset in committed:
-        by_view.setdefault(offset.view, []).append(offset.partition)
-    for view, partitions in by_view.items():
-        request = partition_leader_pb2.ListOffsetsRequest(
-            isolation=_ISOLATIONS[types_pb2.View.ValueType(view)],
-            queries=[
-                partition_leader_pb2.OffsetQuery(partition=partition, latest=True)
-                for partition in partitions
-            ],
-        )
-        reply: partition_leader_pb2.ListOffsetsReply = session.call(
-            "partition_leader.list_offsets", request
-        )
-        for listed in reply.offsets:
-            if not listed.HasField("error"):
-                ends[listed.partition.topic_id, listed.partition.number] = listed.offset
-    return ends
-
-
 def resolve_positions(
     session: Session,
-    places: Sequence[tuple[types_pb2.Partition, int | str]],
+    places: Sequence[tuple[types_pb2.Partition, Start]],
     isolation: partition_leader_pb2.Isolation.ValueType = partition_leader_pb2.ISOLATION_COMMITTED,
 ) -> list[int]:
-    """Offsets, with EARLIEST and LATEST looked up. Raises OncelogError."""
-    named = [(partition, to) for partition, to in places if isinstance(to, str)]
+    """Offsets; those that are none are looked up. Raises OncelogError."""
+    named = [(partition, to) for partition, to in places if not isinstance(to, int)]
     found: Iterator[partition_leader_pb2.ListedOffset] = iter(())
     if named:
         request = partition_leader_pb2.ListOffsetsRequest(
             isolation=isolation,
-            queries=[
-                partition_leader_pb2.OffsetQuery(partition=partition, earliest=True)
-                if to == EARLIEST
-                else partition_leader_pb2.OffsetQuery(partition=partition, latest=True)
-                for partition, to in named
-            ],
+            queries=[_query(partition, to) for partition, to in named],
         )
         reply: partition_leader_pb2.ListOffsetsReply = session.call(
             "partition_leader.list_offsets", request
@@ -246,10 +257,21 @@ def resolve_positions(
             if listed.HasField("error"):
                 raise from_status(listed.error)
         found = iter(reply.offsets)
-    return [next(found).offset if isinstance(to, str) else to for _, to in places]
+    return [to if isinstance(to, int) else next(found).offset for _, to in places]
 
 
-def _places(session: Session, target: Target) -> list[tuple[types_pb2.Partition, int | str]]:
+def _query(partition: types_pb2.Partition, to: str | Since) -> partition_leader_pb2.OffsetQuery:
+    query = partition_leader_pb2.OffsetQuery(partition=partition)
+    if isinstance(to, Since):
+        query.timestamp_us = to.timestamp_us
+    elif to == EARLIEST:
+        query.earliest = True
+    else:
+        query.latest = True
+    return query
+
+
+def _places(session: Session, target: Target) -> list[tuple[types_pb2.Partition, Start]]:
     topic = session.topic(target.topic)
     numbers = range(len(topic.partitions)) if target.number is None else [target.number]
     if numbers[-1] >= len(topic.partitions):
@@ -263,18 +285,20 @@ def _places(session: Session, target: Target) -> list[tuple[types_pb2.Partition,
 
 
 def _described(
-    offset: pb.CommittedOffset,
-    ends: dict[tuple[bytes, int], int],
-    topics: Mapping[bytes, str],
+    offset: pb.CommittedOffset, edges: Mapping[PartitionKey, Edges], topics: Mapping[bytes, str]
 ) -> dict[str, Any]:
+    from oncelog._core.group_offsets import lag
+    from oncelog._core.routing import PartitionKey
+
     committed = offset.offset if offset.HasField("offset") else None
-    end = ends.get((offset.partition.topic_id, offset.partition.number))
+    at = edges.get(PartitionKey.of(offset.partition))
     return {
         "partition": _place(offset.partition, topics),
         "offset": committed,
         "view": "journal" if offset.view == types_pb2.VIEW_JOURNAL else "committed",
-        "end": end,
-        "lag": None if end is None else max(0, end - (committed or 0)),
+        "start": None if at is None else at.start,
+        "end": None if at is None else at.end,
+        "lag": lag(committed, at),
         "pending_tx_id": show_id(offset.pending_tx_id) if offset.pending_tx_id else None,
         "committed": show_time(offset.commit_time_ms),
         "metadata": offset.metadata,

@@ -9,25 +9,31 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterable, Sequence
-from datetime import UTC, datetime
-from typing import Any, Final
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Any, Final
 
 import click
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+
+# Rich is imported where it is used: a command's help needs nothing of it.
+if TYPE_CHECKING:
+    from rich.console import Console
 
 # Width of tables that go into a pipe: wide enough never to fold a cell.
 PIPE_WIDTH: Final = 400
+EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def console() -> Console:
     """Where people read. Made per use, so that a redirected stdout is found."""
+    from rich.console import Console
+
     return Console(width=None if sys.stdout.isatty() else PIPE_WIDTH, highlight=False)
 
 
 def error_console() -> Console:
     """Where people read what went wrong, and progress."""
+    from rich.console import Console
+
     return Console(stderr=True, soft_wrap=True, highlight=False)
 
 
@@ -38,6 +44,9 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
     """A table, or what `empty` says. Numbers stand right."""
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     shown = [list(row) for row in rows]
     for index, name in enumerate(columns):
@@ -53,6 +62,9 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty:
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     """`name: value` lines, aligned."""
+    from rich.markup import escape
+    from rich.table import Table
+
     table = Table(box=None, pad_edge=False, show_header=False)
     table.add_column(style="bold")
     table.add_column(overflow="fold")
@@ -67,6 +79,15 @@ def show_time(time_ms: int) -> str | None:
         return None
     moment = datetime.fromtimestamp(time_ms / 1000, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def show_micros(time_us: int) -> str:
+    """RFC 3339 in UTC with microseconds; a time that no calendar has, as a number."""
+    try:
+        moment = EPOCH + timedelta(microseconds=time_us)
+    except OverflowError:
+        return f"{time_us}us"
+    return moment.isoformat(timespec="microseconds").replace("+00:00", "Z")
 
 
 def show_age(ms: int) -> str:

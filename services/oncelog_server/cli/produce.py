@@ -1,33 +1,30 @@
-"""`oncelog produce`: lines of text become records."""
+"""`oncelog produce`: lines of text, JSON or base64 become records."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+import time
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import IO, Any, Final, Protocol
 
 import click
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
 
+from oncelog_server.cli import lines, names
 from oncelog_server.cli.examples import examples
+from oncelog_server.cli.formats import parse_escapes
+from oncelog_server.cli.lines import BadLine, Headers, Parse, Record
 from oncelog_server.cli.output import error_console, print_json
 from oncelog_server.cli.session import Session, connected
+from oncelog_server.cli.times import parse_time
 
-# Lines between two looks at the progress bar.
-PROGRESS_EVERY_LINES: Final = 1_000
-
-
-class BadLine(click.UsageError):
-    """A line of the input that is no record."""
-
-    def __init__(self, message: str, number: int) -> None:
-        super().__init__(message)
-        self.number = number
+# Records between two looks at the progress bar.
+PROGRESS_EVERY: Final = 1_000
 
 
 class Interrupted(KeyboardInterrupt):
-    """Ctrl-C, after so many lines."""
+    """Ctrl-C, after so many records."""
 
     def __init__(self, count: int) -> None:
         super().__init__()
@@ -37,48 +34,95 @@ class Interrupted(KeyboardInterrupt):
 class Sender(Protocol):
     """A producer, or an open transaction of one."""
 
-    def send(self, topic: str, value: bytes | None, key: bytes | None = ...) -> object: ...
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        key: bytes | None = ...,
+        headers: Any = ...,
+        partition: int | None = ...,
+        timestamp_us: int | None = ...,
+    ) -> Any: ...
 
 
 class Plain(Sender, Protocol):
     """A producer."""
 
-    def flush(self) -> None: ...
+    def flush(self) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """What is read, and what each record gets that does not say it itself."""
+
+    topic: str
+    source: IO[bytes]
+    delimiter: bytes
+    parse: Parse
+    # Empty lines are none.
+    skips_blank: bool
+    key: bytes | None
+    headers: Headers
+    # Where all records go; None: by their key.
+    partition: int | None
+    # Those that say a partition go there.
+    keep_partitions: bool
+    timestamp_us: int | None
 
 
 @click.command(
     epilog=examples(
         "printf 'alice:10\\nbob:20\\n' | oncelog produce payments --key-separator :",
-        "oncelog produce payments --file payments.txt --transactional",
         "oncelog produce payments --file day.txt --transactional --name loader",
+        "oncelog produce payments --header source=shop --timestamp 2026-01-31T12:00:00Z",
+        "oncelog consume payments --json | oncelog produce copy --format json --transactional",
+        "base64 -w0 photo.jpg | oncelog produce photos --key p1 --base64",
     )
 )
-@click.argument("topic")
+@click.argument("topic", shell_complete=names.topics)
 @click.option("--file", "source", type=click.File("rb"), default="-", help="Default: stdin.")
-@click.option("--key-separator", metavar="TEXT", help="What stands between key and value.")
-@click.option("--transactional", is_flag=True, help="All lines in one transaction, or none.")
+@click.option(
+    "--format",
+    "form",
+    type=click.Choice(lines.FORMATS),
+    help="What a line is. Default: value; with --key-separator key-value. json: an object with "
+    "key, value, headers, timestamp, as `oncelog consume --json` prints it.",
+)
+@click.option(
+    "--key-separator", metavar="TEXT", help=r"Between key and value. Default of key-value: \t."
+)
+@click.option("--base64", "as_base64", is_flag=True, help="Keys and values are base64.")
+@click.option(
+    "--delimiter", metavar="TEXT", default="\\n", show_default=True, help=r"Between records: \0."
+)
+@click.option("--key", metavar="TEXT", help="Of every record that has none.")
+@click.option(
+    "--header", "headers", metavar="NAME=VALUE", multiple=True, help="Of every record. Repeatable."
+)
+@click.option("--timestamp", metavar="TIME", help="Of every record that has none. Default: now.")
+@click.option("--partition", type=click.IntRange(0), help="Of every record. Default: by its key.")
+@click.option("--keep-partitions", is_flag=True, help="With json: where each record says.")
+@click.option("--transactional", is_flag=True, help="All records in one transaction, or none.")
 @click.option("--name", help="The producer's name: a second one of that name fences the first.")
 @connected
-def produce(
-    session: Session,
-    topic: str,
-    source: IO[bytes],
-    key_separator: str | None,
-    transactional: bool,
-    name: str | None,
-) -> None:
+def produce(session: Session, /, transactional: bool, name: str | None, **options: Any) -> None:
     """Append each line as a record.
 
-    A line without the key separator is refused. With --transactional readers see all lines or none:
-    nothing of it, when it fails or is interrupted.
+    A line that is none is refused. With --transactional readers see all records or none: nothing of
+    it, when it fails or is interrupted.
+
+    TIME is like 2026-01-31T12:00:00Z (UTC where no zone is named), or 15m: so long ago.
     """
     if name and not transactional:
         raise click.UsageError("--name is for --transactional: plain producers have no name.")
-    # As it was typed, in whatever encoding.
-    separator = os.fsencode(key_separator) if key_separator else None
+    given = _input(**options)
     # So that a missing topic is told before the first line is read.
-    session.topic(topic)
-    with session.connect() as log, _progress(source) as advance:
+    described = session.topic(given.topic)
+    if given.partition is not None and given.partition >= len(described.partitions):
+        raise click.UsageError(
+            f"Topic {given.topic} has {len(described.partitions)} partitions, no {given.partition}."
+        )
+    with session.connect() as log, _progress(given.source) as advance:
         if transactional:
             with (
                 log.transactional_producer(
@@ -86,47 +130,98 @@ def produce(
                 ) as producer,
                 producer.transaction() as tx,
             ):
-                count = _send_all(tx, topic, source, separator, advance)
+                count = _send_all(tx, given, advance)
         else:
             with log.producer(delivery_timeout_ms=session.timeout_ms) as plain:
-                count = _send_plain(session, plain, topic, source, separator, advance)
+                count = _send_plain(session, plain, given, advance)
     if session.as_json:
-        print_json({"topic": topic, "records": count, "transactional": transactional})
+        print_json({"topic": given.topic, "records": count, "transactional": transactional})
     else:
-        click.echo(f"{count} records to {topic}{' in one transaction' if transactional else ''}")
+        where = " in one transaction" if transactional else ""
+        click.echo(f"{count} records to {given.topic}{where}")
 
 
-def _send_plain(
-    session: Session,
-    sender: Plain,
+def _input(
+    *,
     topic: str,
     source: IO[bytes],
-    separator: bytes | None,
-    advance: Any,
-) -> int:
+    form: str | None,
+    key_separator: str | None,
+    as_base64: bool,
+    delimiter: str,
+    key: str | None,
+    headers: tuple[str, ...],
+    timestamp: str | None,
+    partition: int | None,
+    keep_partitions: bool,
+) -> Input:
+    """Raises UsageError."""
+    form = form or ("value" if key_separator is None else "key-value")
+    if key_separator is not None and form != "key-value":
+        raise click.UsageError(f"--key-separator is for key-value, not for {form}.")
+    if key_separator == "":
+        raise click.UsageError("--key-separator is empty: nothing would be the key.")
+    if form == "json" and as_base64:
+        raise click.UsageError("--base64 is for lines; in json say key_base64 and value_base64.")
+    if keep_partitions and (form != "json" or partition is not None):
+        raise click.UsageError("--keep-partitions is for --format json, without --partition.")
+    separator = os.fsencode(key_separator or lines.DEFAULT_SEPARATOR)
+    ends = parse_escapes(delimiter)
+    if not ends:
+        raise click.UsageError("--delimiter is empty: all would be one record.")
+    return Input(
+        topic=topic,
+        source=source,
+        delimiter=ends,
+        parse=lines.parser(form, separator, as_base64=as_base64),
+        skips_blank=form == "json",
+        key=None if key is None else os.fsencode(key),
+        headers=lines.parse_headers(headers),
+        partition=partition,
+        keep_partitions=keep_partitions,
+        timestamp_us=_timestamp_us(timestamp),
+    )
+
+
+def _timestamp_us(timestamp: str | None) -> int | None:
+    if timestamp is None:
+        return None
+    try:
+        return parse_time(timestamp, now_us=time.time_ns() // 1000)
+    except ValueError:
+        raise click.UsageError(
+            f"--timestamp {timestamp!r} is no time like 2026-01-31T12:00:00Z, nor 15m."
+        ) from None
+
+
+def _send_plain(session: Session, sender: Plain, given: Input, advance: Any) -> int:
     """Says of a line that is refused, and at an interrupt, what became of those before it."""
     try:
-        return _send_all(sender, topic, source, separator, advance)
+        return _send_all(sender, given, advance)
     except BadLine as error:
-        before = f"{error.number - 1} lines before it are appended"
-        raise BadLine(f"{error.message}; {before}", error.number) from None
+        before = f"{error.before} lines before it are appended"
+        raise BadLine(f"{error.message}; {before}", error.before) from None
     except Interrupted as interrupted:
         sender.flush()
         session.say(f"interrupted: the first {interrupted.count} lines are appended")
         raise
 
 
-def _send_all(
-    sender: Sender, topic: str, source: IO[bytes], separator: bytes | None, advance: Any
-) -> int:
+def _send_all(sender: Sender, given: Input, advance: Any) -> int:
     count = size = 0
     try:
-        for line in source:
-            key, value = split_line(line, separator, number=count + 1)
-            sender.send(topic, value=value, key=key)
+        pieces = lines.pieces(given.source, given.delimiter)
+        for number, (piece, taken) in enumerate(pieces, start=1):
+            if given.skips_blank and not piece.strip():
+                continue
+            try:
+                record = given.parse(piece)
+            except ValueError as error:
+                raise BadLine(f"line {number} {error}", count) from None
+            sender.send(given.topic, **_whole(record, given))
             count += 1
-            size += len(line)
-            if count % PROGRESS_EVERY_LINES == 0:
+            size += taken
+            if count % PROGRESS_EVERY == 0:
                 advance(size)
                 size = 0
     except KeyboardInterrupt:
@@ -135,21 +230,23 @@ def _send_all(
     return count
 
 
-def split_line(line: bytes, separator: bytes | None, *, number: int) -> tuple[bytes | None, bytes]:
-    """Key and value, without the line's end. Raises BadLine where there is no separator."""
-    text = line.removesuffix(b"\n").removesuffix(b"\r")
-    if separator is None:
-        return None, text
-    key, found, value = text.partition(separator)
-    if not found:
-        shown = separator.decode(errors="backslashreplace")
-        raise BadLine(f"line {number} has no key: {shown!r} does not stand in it", number)
-    return key, value
+def _whole(record: Record, given: Input) -> Mapping[str, Any]:
+    """With what the command line says of every record."""
+    said = record.timestamp_us
+    return {
+        "value": record.value,
+        "key": given.key if record.key is None else record.key,
+        "headers": [*given.headers, *record.headers] or None,
+        "partition": record.partition if given.keep_partitions else given.partition,
+        "timestamp_us": given.timestamp_us if said is None else said,
+    }
 
 
 @contextmanager
 def _progress(source: IO[bytes]) -> Iterator[Any]:
     """A bar on long input, where people look; gives what to call with bytes done."""
+    from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeElapsedColumn
+
     console = error_console()
     bar = Progress(
         TextColumn("producing"),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from oncelog import access
-from oncelog.access import Quota
 from oncelog_server.cli.examples import examples
+from oncelog_server.cli.late import Late
 from oncelog_server.cli.output import print_json, print_table, show_time
 from oncelog_server.cli.session import Session, connected
 from oncelogpb.v1 import cluster_pb2 as pb
+
+# The client takes half a second to import: who asks for help does not wait for it.
+if TYPE_CHECKING:
+    from oncelog import access
+    from oncelog.access import Quota
+else:
+    access = Late("oncelog.access")
 
 
 @click.group()

@@ -1,55 +1,15 @@
-"""`oncelog cluster recover`: rebuilds what stood in etcd from data directories of stopped services.
-
-It holds the lock of each directory meanwhile, so no service can run on one of them. `oncelog up
---recover` comes here too.
-"""
+"""`oncelog cluster recover`: what is asked for; `recovering` does it."""
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import click
 
+from oncelog_server.cli import interrupts
 from oncelog_server.cli.examples import examples
-from oncelog_server.cli.failures import CommandFailed
-from oncelog_server.cli.folder import CLUSTER_FILE, Folder
-from oncelog_server.cli.output import error_console, print_fields, print_json, print_table
+from oncelog_server.cli.output import print_json
 from oncelog_server.cli.session import json_option
-from oncelog_server.core.ports import EtcdUnavailable
-from oncelog_server.runtime.cluster_recovery.inventory import (
-    DataDirectory,
-    FoundReplica,
-    RecoveryRefused,
-    look,
-    take,
-)
-from oncelog_server.runtime.cluster_recovery.perform import (
-    Loss,
-    Mode,
-    Replace,
-    Survey,
-    perform,
-    plan_of,
-    survey,
-)
-from oncelog_server.runtime.cluster_recovery.plan import Plan
-from oncelog_server.runtime.etcd.client import DEFAULT_PREFIX, EtcdClient
-from oncelog_server.runtime.etcd.endpoints import EtcdTls, parse_endpoints
-from oncelog_server.runtime.storage.disk import RealDisk
-
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
-    """What was found, and what was done about it."""
-
-    surveyed: Survey
-    plan: Plan
-    directories: Sequence[DataDirectory]
 
 
 @click.command(
@@ -71,7 +31,7 @@ class Recovered:
 @click.option(
     "--etcd", metavar="HOST:PORT", multiple=True, required=True, help="An endpoint. Repeatable."
 )
-@click.option("--etcd-prefix", default=DEFAULT_PREFIX, show_default=True, help="Before every key.")
+@click.option("--etcd-prefix", help="Before every key. Default: as `oncelog serve`.")
 @click.option("--etcd-ca", metavar="FILE", help="PEM file: who signs etcd's certificate.")
 @click.option("--etcd-cert", metavar="FILE", help="PEM file: what etcd is shown.")
 @click.option("--etcd-key", metavar="FILE", help="PEM file: its key.")
@@ -82,7 +42,7 @@ class Recovered:
 def recover(
     paths: tuple[Path, ...],
     etcd: tuple[str, ...],
-    etcd_prefix: str,
+    etcd_prefix: str | None,
     etcd_ca: str | None,
     etcd_cert: str | None,
     etcd_key: str | None,
@@ -98,183 +58,26 @@ def recover(
     all old ones, so nothing that was acknowledged is lost and no transaction id repeats. Running it
     again after it failed is safe.
     """
+    # Imported here: its help needs nothing of it.
+    with interrupts.importing():
+        from oncelog_server.cli import recovering
+        from oncelog_server.runtime.cluster_recovery.perform import Loss, Replace
+        from oncelog_server.runtime.etcd.client import DEFAULT_PREFIX, EtcdClient
+        from oncelog_server.runtime.etcd.endpoints import EtcdTls, parse_endpoints
+
     try:
         tls = EtcdTls.from_files(ca=etcd_ca, cert=etcd_cert, key=etcd_key) if etcd_ca else None
         parse_endpoints(etcd, tls)
     except (OSError, ValueError) as error:
         raise click.UsageError(str(error)) from None
-    recovered = run(
-        expand(paths),
-        lambda: EtcdClient(etcd, prefix=etcd_prefix, tls=tls),
+    recovered = recovering.run(
+        recovering.expand(paths),
+        lambda: EtcdClient(etcd, prefix=etcd_prefix or DEFAULT_PREFIX, tls=tls),
         Replace.EVERYTHING if replace else Replace.NOTHING,
         Loss.ACCEPTED if accept_loss or dry_run else Loss.REFUSED,
         dry_run=dry_run,
     )
     if as_json:
-        print_json(_described(recovered, dry_run=dry_run))
+        print_json(recovering.described(recovered, dry_run=dry_run))
     else:
-        show(recovered, dry_run=dry_run)
-
-
-def expand(paths: Sequence[Path]) -> list[Path]:
-    """A folder of `oncelog up` stands for the data of its processes."""
-    found: list[Path] = []
-    for path in paths:
-        if not (path / CLUSTER_FILE).exists():
-            found.append(path)
-            continue
-        folder = Folder.take(path)
-        try:
-            layout = folder.layout()
-            assert layout is not None, "its file is there"
-            found += [d for d in map(folder.data_of, layout.processes) if d.is_dir()]
-        finally:
-            folder.close()
-    return list(dict.fromkeys(path.resolve() for path in found))
-
-
-def run(
-    paths: Sequence[Path],
-    connect: Callable[[], EtcdClient],
-    replace: Replace,
-    loss: Loss,
-    *,
-    dry_run: bool = False,
-) -> Recovered:
-    """Raises CommandFailed."""
-    with ExitStack() as stack:
-        try:
-            directories = []
-            for path in paths:
-                disk = RealDisk(path)
-                stack.callback(disk.close)
-                directories.append(take(str(path), disk))
-            for directory in directories:
-                look(directory, _progress(directory))
-            return asyncio.run(_recover(directories, connect, replace, loss, dry_run=dry_run))
-        except RecoveryRefused as refused:
-            raise CommandFailed(str(refused)) from None
-        except EtcdUnavailable as error:
-            raise CommandFailed(f"{error}. Run the command again: it goes on") from error
-        except OSError as error:
-            raise CommandFailed(str(error)) from error
-
-
-async def _recover(
-    directories: Sequence[DataDirectory],
-    connect: Callable[[], EtcdClient],
-    replace: Replace,
-    loss: Loss,
-    *,
-    dry_run: bool,
-) -> Recovered:
-    client = connect()
-    try:
-        surveyed = await survey(directories, client, replace)
-        plan = plan_of(surveyed, loss)
-        if not dry_run and surveyed.mode is not Mode.DONE:
-            await perform(surveyed, plan, client)
-        return Recovered(surveyed, plan, directories)
-    finally:
-        await client.close()
-
-
-def _progress(directory: DataDirectory) -> Any:
-    def say(partition: object) -> None:
-        if error_console().is_terminal:
-            error_console().print(f"{directory.path}: {partition}", end="\r", markup=False)
-
-    return say
-
-
-# ----------------------------------------------------------------------------------------- showing
-
-
-def show(recovered: Recovered, *, dry_run: bool = False) -> None:
-    """For people."""
-    surveyed, plan = recovered.surveyed, recovered.plan
-    print_table(
-        ["PARTITION", "NODE", "LAST EPOCH", "SYNCED END", "INCARNATION", "NOW"],
-        [
-            [_name(replica), replica.node_id, replica.last_epoch, replica.synced_end,
-             replica.incarnation[:8], _standing_of(replica, recovered)]
-            for directory in recovered.directories
-            for replica in directory.replicas
-        ],
-        empty="no replicas in these directories",
-    )  # fmt: skip
-    print_fields(
-        [
-            ("cluster", surveyed.cluster.cluster_id),
-            ("recovery", str(surveyed.cluster.recovery)),
-            ("topics written", ", ".join(sorted(plan.topics)) or "none"),
-            ("without a replica", ", ".join(map(str, plan.vacant)) or "none"),
-        ]
-    )
-    for doubt in plan.doubts:
-        click.echo(f"in doubt: {_name(doubt.replica)} in {doubt.replica.path}: {doubt.why}")
-    if plan.vacant:
-        click.echo("partitions without a replica here come with the directories that hold them")
-    if surveyed.mode is Mode.DONE:
-        click.echo(
-            "nothing was done: this etcd is the one that the directories know, and services start "
-            "with it. If it was restored from a backup all the same, add --replace."
-        )
-    elif dry_run:
-        click.echo("nothing was written (--dry-run)")
-    else:
-        click.echo("done: start the services")
-
-
-def _described(recovered: Recovered, *, dry_run: bool) -> dict[str, Any]:
-    surveyed, plan = recovered.surveyed, recovered.plan
-    return {
-        "mode": "dry-run" if dry_run else surveyed.mode.value,
-        "cluster_id": surveyed.cluster.cluster_id,
-        "recovery": surveyed.cluster.recovery,
-        "replicas": [
-            {
-                "partition": str(replica.partition),
-                "topic": _topic(replica),
-                "node_id": replica.node_id,
-                "data": replica.path,
-                "last_epoch": replica.last_epoch,
-                "synced_end": replica.synced_end,
-                "incarnation": replica.incarnation,
-                "standing": _standing_of(replica, recovered),
-            }
-            for directory in recovered.directories
-            for replica in directory.replicas
-        ],
-        "topics": sorted(plan.topics),
-        "vacant": [str(partition) for partition in plan.vacant],
-        "doubts": [
-            {
-                "partition": str(doubt.replica.partition),
-                "data": doubt.replica.path,
-                "why": doubt.why,
-            }
-            for doubt in plan.doubts
-        ],
-    }
-
-
-def _topic(replica: FoundReplica) -> str | None:
-    record = replica.record
-    return None if record is None or record.topic is None else record.topic.name
-
-
-def _name(replica: FoundReplica) -> str:
-    topic = _topic(replica)
-    return str(replica.partition) if topic is None else f"{topic}/{replica.partition.number}"
-
-
-def _standing_of(replica: FoundReplica, recovered: Recovered) -> str:
-    if replica in recovered.plan.left_out:
-        return "left out"
-    state = recovered.plan.partitions.get(replica.partition)
-    if state is None or replica.node_id not in state.replicas:
-        return "as it was"
-    if replica.damage:
-        return "offline: damaged"
-    return f"may lead from epoch {state.epoch + 1}"
+        recovering.show(recovered, dry_run=dry_run)

@@ -6,11 +6,9 @@ import os
 
 import click
 
+from oncelog_server.cli import interrupts
 from oncelog_server.cli.examples import examples
-from oncelog_server.cli.failures import CommandFailed, Refused, RefusedEtcd
-from oncelog_server.runtime.config import ConfigError
-from oncelog_server.runtime.node_config import PORTS
-from oncelogpb.errors import OncelogError
+from oncelog_server.core.roles import ROLES
 
 
 @click.command(
@@ -25,7 +23,7 @@ from oncelogpb.errors import OncelogError
     nargs=-1,
     required=True,
     metavar="ROLE...",
-    type=click.Choice(list(PORTS)),
+    type=click.Choice(list(ROLES)),
 )
 @click.option("--data", metavar="DIR", help="Directory of this process alone.")
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen. Default: loopback.")
@@ -63,11 +61,14 @@ def serve(
     in that order of growing weight. `oncelog cluster config` shows each value and its source. It
     runs until SIGTERM or Ctrl-C, and hands leadership over before it ends.
     """
-    # Imported here: other commands need no server.
-    from oncelog_server.cli import compose
-    from oncelog_server.cli.settings import ServeSettings
-    from oncelog_server.runtime import event_loop
-    from oncelog_server.runtime.etcd.refusal import EtcdRefused
+    # Imported here: its help needs no server.
+    with interrupts.importing():
+        from oncelog_server.cli import compose
+        from oncelog_server.cli.settings import ServeSettings
+        from oncelog_server.core.ports import EtcdUnavailable
+        from oncelog_server.runtime import event_loop
+        from oncelog_server.runtime.config import ConfigError
+        from oncelogpb.errors import OncelogError
 
     try:
         settings = ServeSettings.make(
@@ -82,12 +83,21 @@ def serve(
         event_loop.run(compose.serve(settings))
     except ConfigError as error:
         raise click.UsageError(str(error)) from None
-    except EtcdRefused as error:
-        raise RefusedEtcd(str(error)) from error
-    except OncelogError as error:
-        raise Refused(error) from error
-    except OSError as error:
-        raise CommandFailed(f"cannot serve: {error}") from error
+    except (EtcdUnavailable, OncelogError, OSError) as error:
+        raise _failed(error) from error
+
+
+def _failed(error: Exception) -> click.ClickException:
+    # Imported here: what prints failures takes a tenth of a start.
+    from oncelog_server.cli.failures import CommandFailed, Refused, RefusedEtcd
+    from oncelog_server.runtime.etcd.refusal import EtcdRefused
+    from oncelogpb.errors import OncelogError
+
+    if isinstance(error, EtcdRefused):
+        return RefusedEtcd(str(error))
+    if isinstance(error, OncelogError):
+        return Refused(error)
+    return CommandFailed(f"cannot serve: {error}")
 
 
 # Flags that are settings by another name.

@@ -1,29 +1,29 @@
-"""What every command that talks to a cluster has: where it is, how long to wait, how to print.
-
-The cluster is named by --bootstrap, else ONCELOG_BOOTSTRAP, else by the `oncelog up` that runs over
-./.oncelog, else it is on this machine's usual ports.
+"""What every command that talks to a cluster has: where it is (`connection`), how long to wait, how
+to print.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Mapping
-from pathlib import Path
-from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
 
-import oncelog
-from oncelog.options import Tls
-from oncelog.protocol import Protocol
-from oncelog_server.cli import output
-from oncelog_server.cli.failures import Refused
-from oncelog_server.cli.folder import DEFAULT_FOLDER, running_bootstrap
-from oncelogpb.errors import OncelogError
-from oncelogpb.v1 import partition_leader_pb2
+from oncelog_server.cli import interrupts, output
+from oncelog_server.cli.connection import Connection, connection_options
+from oncelog_server.cli.failures import ETCD_AWAY, UNREACHABLE_REASONS, Refused
 
-DEFAULT_BOOTSTRAP: Final = "localhost:7400,localhost:7401,localhost:7402"
-DEFAULT_TIMEOUT_SECONDS: Final = 15.0
+# The client takes half a second to import: who asks for help does not wait for it.
+if TYPE_CHECKING:
+    import oncelog
+    from oncelog.options import Tls
+    from oncelog.protocol import Protocol
+    from oncelogpb.errors import OncelogError
+    from oncelogpb.v1 import partition_leader_pb2
+
+# How long the search for the cause of an error may take.
+CAUSE_TIMEOUT_MS: Final = 1_000
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -32,27 +32,41 @@ R = TypeVar("R")
 class Session:
     """One command's connection, made at its first use."""
 
-    def __init__(
-        self, *, bootstrap: str | None, timeout_ms: int, tls: Tls | None, as_json: bool
-    ) -> None:
+    def __init__(self, connection: Connection, *, as_json: bool) -> None:
         self.as_json = as_json
-        self.timeout_ms = timeout_ms
-        self.bootstrap = bootstrap or running_bootstrap(Path(DEFAULT_FOLDER)) or DEFAULT_BOOTSTRAP
-        self.tls = tls
+        self.timeout_ms = connection.timeout_ms
+        self.bootstrap = connection.bootstrap
+        self.tls = connection.tls
         self._protocol: Protocol | None = None
 
     @property
     def protocol(self) -> Protocol:
         if self._protocol is None:
-            self._protocol = Protocol(self.bootstrap, timeout_ms=self.timeout_ms, tls=self.tls)
+            self._protocol = open_protocol(self.bootstrap, timeout_ms=self.timeout_ms, tls=self.tls)
         return self._protocol
 
     def call(self, method: str, request: Any) -> Any:
         """Raises OncelogError."""
         return self.protocol.call(method, request)
 
+    def listed(self, method: str, request: Any, *, limit: int = 0) -> tuple[list[Any], bool]:
+        """All items of a listing, page by page, or the first `limit` of them; and whether there are
+        more. Raises OncelogError."""
+        from oncelog._core import paging
+
+        items: list[Any] = []
+        while request is not None and not (limit and len(items) >= limit):
+            reply = self.call(method, request)
+            items += getattr(reply, paging.LISTINGS[method].items)
+            request = paging.following(method, request, reply)
+        if not limit:
+            return items, False
+        return items[:limit], request is not None or len(items) > limit
+
     def topic(self, name: str) -> partition_leader_pb2.TopicDescription:
         """As the cluster says now. Raises UnknownTopic."""
+        from oncelogpb.v1 import partition_leader_pb2
+
         request = partition_leader_pb2.DescribeTopicsRequest(names=[name])
         described: partition_leader_pb2.DescribeTopicsReply = self.call(
             "partition_leader.describe_topics", request
@@ -61,6 +75,8 @@ class Session:
 
     def topic_names(self) -> Mapping[bytes, str]:
         """Names by topic id, control topics included."""
+        from oncelogpb.v1 import partition_leader_pb2
+
         request = partition_leader_pb2.ListTopicsRequest(internal=True)
         listed: partition_leader_pb2.ListTopicsReply = self.call(
             "partition_leader.list_topics", request
@@ -69,6 +85,9 @@ class Session:
 
     def connect(self) -> oncelog.Log:
         """The client that users have."""
+        with interrupts.importing():
+            import oncelog
+
         return oncelog.connect(self.bootstrap, timeout_ms=self.timeout_ms, tls=self.tls)
 
     def say(self, text: str) -> None:
@@ -81,58 +100,66 @@ class Session:
             self._protocol.close()
 
 
+def open_protocol(bootstrap: str, *, timeout_ms: int, tls: Tls | None) -> Protocol:
+    """A connection for calls one at a time. Raises InvalidArgument."""
+    with interrupts.importing():
+        from oncelog.protocol import Protocol
+    return Protocol(bootstrap, timeout_ms=timeout_ms, tls=tls)
+
+
+def _cause(session: Session, error: OncelogError) -> str | None:
+    """Why nobody answers, where a process of the cluster knows."""
+    if error.reason not in UNREACHABLE_REASONS:
+        return None
+    from oncelogpb.errors import OncelogError
+    from oncelogpb.v1 import cluster_pb2
+
+    try:
+        metadata = session.protocol.call(
+            "cluster.get_metadata", cluster_pb2.GetMetadataRequest(), CAUSE_TIMEOUT_MS
+        )
+    except OncelogError:
+        return None
+    return None if metadata.etcd_reachable else ETCD_AWAY
+
+
+def require_bootstrap(bootstrap: str) -> None:
+    """Raises UsageError where it is no list of addresses."""
+    with interrupts.importing():
+        from oncelog._core.routing import parse_bootstrap
+        from oncelogpb.errors import InvalidArgument
+    try:
+        parse_bootstrap(bootstrap)
+    except InvalidArgument as error:
+        raise click.UsageError(str(error)) from None
+
+
 def connected(command: Callable[Concatenate[Session, P], R]) -> Callable[P, R]:
-    """Gives a command the options below, and a Session as its first argument."""
+    """Gives a command the flags of `connection` and --json, and a Session as its first argument."""
 
     @_json_option
-    @click.option(
-        "--bootstrap",
-        metavar="HOST:PORT,...",
-        envvar="ONCELOG_BOOTSTRAP",
-        help="Any processes of the cluster. Default: the `oncelog up` over ./.oncelog, else "
-        f"{DEFAULT_BOOTSTRAP}.",
-    )
-    @click.option(
-        "--timeout",
-        "timeout_seconds",
-        type=click.FloatRange(0.1, 600),
-        default=DEFAULT_TIMEOUT_SECONDS,
-        show_default=True,
-        help="How long each call may take, seconds.",
-    )
-    @click.option("--tls-ca", type=click.Path(exists=True), help="PEM file of the authority.")
-    @click.option("--tls-cert", type=click.Path(exists=True), help="PEM file of your certificate.")
-    @click.option("--tls-key", type=click.Path(exists=True), help="PEM file of its key.")
+    @connection_options
     @functools.wraps(command)
-    def wrapped(
-        bootstrap: str | None,
-        timeout_seconds: float,
-        tls_ca: str | None,
-        tls_cert: str | None,
-        tls_key: str | None,
-        as_json: bool,
-        *args: P.args,
-        **kwargs: P.kwargs,
-    ) -> R:
+    def wrapped(connection: Connection, as_json: bool, *args: P.args, **kwargs: P.kwargs) -> R:
         for name, value in kwargs.items():
-            if isinstance(value, str) and name != "key_separator":
+            if isinstance(value, str) and name not in _BYTES:
                 _require_text(name, value)
-        session = Session(
-            bootstrap=bootstrap,
-            timeout_ms=int(timeout_seconds * 1000),
-            tls=_tls(tls_ca, tls_cert, tls_key),
-            as_json=as_json,
-        )
+        session = Session(connection, as_json=as_json)
+        with interrupts.importing():
+            from oncelogpb.errors import OncelogError
         try:
             return command(session, *args, **kwargs)
         except OncelogError as error:
-            raise Refused(error, as_json=as_json) from error
+            cause = _cause(session, error)
+            raise Refused(error, as_json=as_json, cause=cause) from error
         finally:
             session.close()
 
-    return wrapped  # type: ignore[return-value]
+    return wrapped
 
 
+# What is taken as it was typed, in whatever encoding.
+_BYTES: Final = frozenset({"delimiter", "form", "key", "key_separator"})
 _json_option: Final = click.option(
     "--json", "as_json", is_flag=True, help="Print JSON instead of tables."
 )
@@ -145,11 +172,3 @@ def _require_text(name: str, value: str) -> None:
     except UnicodeEncodeError:
         shown = value.encode(errors="backslashreplace").decode()
         raise click.UsageError(f"{name.replace('_', ' ')} '{shown}' is not UTF-8") from None
-
-
-def _tls(ca: str | None, certificate: str | None, key: str | None) -> Tls | None:
-    if ca is None and certificate is None and key is None:
-        return None
-    if (certificate is None) != (key is None):
-        raise click.UsageError("--tls-cert and --tls-key go together.")
-    return Tls(ca_file=ca, certificate_file=certificate, key_file=key)

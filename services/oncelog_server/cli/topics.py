@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 
+from oncelog_server.cli import names as names_known
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_time
 from oncelog_server.cli.session import Session, connected
@@ -91,7 +92,9 @@ def list_(session: Session, internal: bool) -> None:
 
 
 @topic.command(epilog=examples("oncelog topic describe payments"))
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
+@click.argument(
+    "names", nargs=-1, required=True, metavar="NAME...", shell_complete=names_known.topics
+)
 @connected
 def describe(session: Session, names: tuple[str, ...]) -> None:
     """Show a topic's partitions, their leaders, replicas and journals."""
@@ -132,27 +135,64 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
     epilog=examples(
         "oncelog topic alter payments --config materialization=reference",
         "oncelog topic alter payments --reset materialization",
+        "oncelog topic alter payments --partitions 12",
     )
 )
-@click.argument("name")
+@click.argument("name", shell_complete=names_known.topics)
 @click.option("--config", "configs", metavar="KEY=VALUE", multiple=True, help="Repeatable.")
 @click.option("--reset", "resets", metavar="KEY", multiple=True, help="Back to the default.")
+@click.option("--partitions", type=click.IntRange(1), help="How many there shall be: only more.")
+@click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
-def alter(session: Session, name: str, configs: tuple[str, ...], resets: tuple[str, ...]) -> None:
-    """Change a topic's settings."""
+def alter(
+    session: Session,
+    name: str,
+    configs: tuple[str, ...],
+    resets: tuple[str, ...],
+    partitions: int | None,
+    yes: bool,
+) -> None:
+    """Change a topic's settings, or add partitions.
+
+    With more partitions, keys move: the next records of a key may go to another partition than
+    those before, which stay where they are, so readers may see them in another order. Whoever reads
+    the whole topic finds the new ones within a minute, and misses nothing of them.
+    """
     changes = parse_configs(configs) | dict.fromkeys(resets, "")
-    if not changes:
-        raise click.UsageError("Say what to change: --config KEY=VALUE or --reset KEY.")
-    request = pb.AlterTopicRequest(name=name, configs=changes)
+    if not changes and partitions is None:
+        raise click.UsageError(
+            "Say what to change: --config KEY=VALUE, --reset KEY or --partitions N."
+        )
+    if partitions is not None:
+        _require_consent(session, name, partitions, yes=yes)
+    request = pb.AlterTopicRequest(name=name, configs=changes, partitions=partitions or 0)
     reply: pb.AlterTopicReply = session.call("partition_leader.alter_topic", request)
+    topic = reply.topic if partitions is None else session.protocol.led_topic(reply.topic)
     if session.as_json:
-        print_json(_json(reply.topic))
+        print_json(_json(topic))
+        return
+    click.echo(
+        f"changed topic {name}: {len(topic.partitions)} partitions, "
+        f"{_show_configs(reply.topic) or 'all defaults'}"
+    )
+    _say_what_lacks(session, topic)
+
+
+def _require_consent(session: Session, name: str, partitions: int, *, yes: bool) -> None:
+    """Asks, where keys will move."""
+    before = len(session.topic(name).partitions)
+    if partitions <= before:
+        # Nothing happens, or it is refused.
+        return
+    moving = f"from {before} to {partitions} partitions: keys move, for good"
+    if yes:
+        session.say(f"{name} goes {moving}")
     else:
-        click.echo(f"changed topic {name}: {_show_configs(reply.topic) or 'all defaults'}")
+        click.confirm(f"{name} goes {moving}. Add them?", abort=True, err=True)
 
 
 @topic.command(epilog=examples("oncelog topic delete payments --yes"))
-@click.argument("name")
+@click.argument("name", shell_complete=names_known.topics)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
 def delete(session: Session, name: str, yes: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Any, Final
 
 import click
 
+from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import (
     TX_ID,
@@ -67,18 +68,18 @@ def list_(
         group=group,
         limit=limit,
     )
-    reply: pb.ListTransactionsReply = session.call("coordinator.list_transactions", request)
+    found, more = session.listed("coordinator.list_transactions", request, limit=limit)
     if session.as_json:
         topics = session.topic_names()
-        shown = [_json(described, topics) for described in reply.transactions]
-        print_json({"transactions": shown, "more": reply.more})
+        shown = [_json(described, topics) for described in found]
+        print_json({"transactions": shown, "more": more})
         return
     print_table(
         ["TXID", "STATE", "PRODUCER", "GENERATION", "AGE", "WAITS FOR"],
-        [_row(described) for described in reply.transactions],
+        [_row(described) for described in found],
         empty="no open transactions",
     )
-    if reply.more:
+    if more:
         session.say(f"there are more; raise --limit above {limit}")
 
 
@@ -142,7 +143,7 @@ def abort(session: Session, tx_id: int, yes: bool) -> None:
     )
 )
 @click.argument("tx_id", type=TX_ID)
-@click.argument("place", type=PLACE, metavar="TOPIC/PARTITION")
+@click.argument("place", type=PLACE, metavar="TOPIC/PARTITION", shell_complete=names.places)
 @click.option("--drop", is_flag=True, help="Drop what the part holds here.")
 @click.option("--expose", is_flag=True, help="Expose it, although it differs.")
 @connected

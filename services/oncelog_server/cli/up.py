@@ -1,6 +1,7 @@
 """`oncelog up`: a whole cluster on this machine, for development.
 
     etcd ─► coordinator, partition_leader, offset_manager ─► ready: every group has a leader
+    one of them dies: it is started again (`supervision`)
     Ctrl-C: the services in reverse order, then etcd
 
 A real etcd and real services, each a process with its data below one folder. A second `up` over the
@@ -9,39 +10,35 @@ folder finds the same data at the same addresses. It listens on loopback without
 
 from __future__ import annotations
 
+import os
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from oncelog.protocol import Protocol
+from oncelog_server.cli import interrupts
 from oncelog_server.cli.examples import examples
-from oncelog_server.cli.failures import ETCD_REFUSED, CommandFailed
-from oncelog_server.cli.folder import (
-    DEFAULT_FOLDER,
-    ONE_PROCESS,
-    Folder,
-    Layout,
-    Ports,
-)
+from oncelog_server.cli.failures import CommandFailed
+from oncelog_server.cli.folder import ONE_PROCESS, Folder, Layout, Ports
 from oncelog_server.cli.output import error_console, print_json
-from oncelog_server.cli.processes import Service, show_exit
-from oncelog_server.cli.session import json_option
+from oncelog_server.cli.processes import Service
+from oncelog_server.cli.profiles import FILE_VARIABLE
+from oncelog_server.cli.running import DEFAULT_FOLDER
+from oncelog_server.cli.session import json_option, open_protocol
+from oncelog_server.cli.supervision import Child, EtcdChild, ServiceChild, Watch
 from oncelog_server.core.ids import CONTROL_PARTITIONS, partition_of_name
-from oncelog_server.runtime.etcd.embedded import (
-    EmbeddedEtcd,
-    EtcdFailed,
-    EtcdNotFound,
-    find_or_build,
-)
+from oncelog_server.core.roles import PORTS
 from oncelog_server.runtime.loopback_ports import HOST, is_free
-from oncelog_server.runtime.node_config import PORTS
-from oncelogpb.errors import OncelogError
-from oncelogpb.v1 import cluster_pb2 as pb
+
+# Its help needs nothing of them.
+if TYPE_CHECKING:
+    from oncelog.protocol import Protocol
+    from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd
+    from oncelogpb.v1 import cluster_pb2 as pb
 
 READY_TIMEOUT_SECONDS: Final = 60.0
 LOOK_EVERY_SECONDS: Final = 0.2
@@ -53,6 +50,7 @@ METADATA_TIMEOUT_MS: Final = 2_000
         "oncelog up",
         "oncelog up --data /tmp/play --free-ports",
         "oncelog up --one-process --set node.disk_free_floor_bytes=0",
+        "oncelog up --metrics-ports-from 9100",
     )
 )
 @click.option(
@@ -73,6 +71,11 @@ METADATA_TIMEOUT_MS: Final = 2_000
 @click.option(
     "--set", "pairs", metavar="SECTION.KEY=VALUE", multiple=True, help="A setting of the services."
 )
+@click.option(
+    "--metrics-ports-from",
+    type=click.IntRange(1, 65_533),
+    help="First of the ports where each process shows its metrics. Default: none does.",
+)
 @click.option("--allow-old-etcd", is_flag=True, help="Also an etcd that can lose data when killed.")
 @click.option("--recover", is_flag=True, help="First rebuild a lost or restored etcd.")
 @click.option("--accept-loss", is_flag=True, help="With --recover: with replicas in doubt, too.")
@@ -83,6 +86,7 @@ def up(
     free_ports: bool,
     one_process: bool,
     pairs: tuple[str, ...],
+    metrics_ports_from: int | None,
     allow_old_etcd: bool,
     recover: bool,
     accept_loss: bool,
@@ -91,12 +95,15 @@ def up(
     """Run etcd and the three services on this machine, until Ctrl-C.
 
     Needs an etcd (3.6.9 or later) on PATH, or builds one, once. Data stays: `oncelog up` again goes
-    on where it was. Other commands in the same directory find it by themselves.
+    on where it was. Other commands in the same directory find it by themselves. A process that dies
+    is started again, unless it dies too often.
     """
     if ports_from and free_ports:
         raise click.UsageError("--ports-from and --free-ports exclude each other.")
     if accept_loss and not recover:
         raise click.UsageError("--accept-loss belongs to --recover.")
+    processes = 1 if one_process else len(PORTS)
+    _require_shareable(pairs, processes)
     say = _Said(as_json)
     with ExitStack() as stack:
         stop = stack.enter_context(_stop_signals())
@@ -106,7 +113,11 @@ def up(
         etcd = _start_etcd(folder, stack, say, allow_old=allow_old_etcd)
         if recover:
             _recover(folder, layout, etcd, say, accept_loss=accept_loss)
-        services = [_service(folder, layout, name, etcd, pairs) for name in layout.processes]
+        metrics = metrics_ports(metrics_ports_from, layout.processes)
+        services = [
+            _service(folder, layout, name, etcd, [*metrics_setting(metrics.get(name)), *pairs])
+            for name in layout.processes
+        ]
         stack.callback(_stop_all, services, say)
         for service in services:
             service.start()
@@ -114,13 +125,38 @@ def up(
             return
         bootstrap = ",".join(service.address for service in services)
         folder.announce(bootstrap)
-        say.ready(bootstrap)
+        say.ready(bootstrap, metrics)
+        watch = Watch(_children(services, etcd), say.died)
         while not stop():
-            _require_alive(services, etcd)
+            watch.look()
             time.sleep(LOOK_EVERY_SECONDS)
 
 
 # ---------------------------------------------------------------------------------------- start
+
+
+def _require_shareable(pairs: Sequence[str], processes: int) -> None:
+    """Raises UsageError."""
+    with interrupts.importing():
+        from oncelog_server.cli.shared_settings import require_shareable
+    # As the processes will read them. A file that is not there says nothing, as to all commands;
+    # `serve` alone, which would run with other settings than was meant, insists on it.
+    file = os.environ.get(FILE_VARIABLE)
+    if not file or not Path(file).exists():
+        os.environ.pop(FILE_VARIABLE, None)
+        file = None
+    require_shareable(pairs, processes=processes, file=file, environment=os.environ)
+
+
+def metrics_ports(first: int | None, processes: Sequence[str]) -> dict[str, int]:
+    """One each, in their order; none where there is no first."""
+    if first is None:
+        return {}
+    return {name: first + step for step, name in enumerate(processes)}
+
+
+def metrics_setting(port: int | None) -> list[str]:
+    return [] if port is None else [f"node.metrics_listen={HOST}:{port}"]
 
 
 def _layout(
@@ -156,6 +192,13 @@ def _ports(kept: Layout | None, ports_from: int | None, *, free_ports: bool) -> 
 
 
 def _start_etcd(folder: Folder, stack: ExitStack, say: _Said, *, allow_old: bool) -> EmbeddedEtcd:
+    with interrupts.importing():
+        from oncelog_server.runtime.etcd.embedded import (
+            EmbeddedEtcd,
+            EtcdFailed,
+            EtcdNotFound,
+            find_or_build,
+        )
     try:
         binary = find_or_build(say.progress, allow_old=allow_old)
         etcd = EmbeddedEtcd(folder.path / "etcd", binary)
@@ -172,11 +215,11 @@ def _recover(
 ) -> None:
     """Raises CommandFailed."""
     # Imported here: other runs need nothing of it.
-    from oncelog_server.cli import recover
+    from oncelog_server.cli import recovering
     from oncelog_server.runtime.cluster_recovery.perform import Loss, Replace
     from oncelog_server.runtime.etcd.client import EtcdClient
 
-    recovered = recover.run(
+    recovered = recovering.run(
         [path for process in layout.processes if (path := folder.data_of(process)).is_dir()],
         lambda: EtcdClient([etcd.endpoint]),
         Replace.WHAT_IS_REFUSED,
@@ -186,7 +229,7 @@ def _recover(
 
 
 def _service(
-    folder: Folder, layout: Layout, name: str, etcd: EmbeddedEtcd, pairs: tuple[str, ...]
+    folder: Folder, layout: Layout, name: str, etcd: EmbeddedEtcd, pairs: Sequence[str]
 ) -> Service:
     address = f"{HOST}:{layout.ports.of(name)}"
     roles = list(PORTS) if name == ONE_PROCESS else [name]
@@ -207,7 +250,8 @@ def _wait_ready(
     """One line per service as it becomes ready. False where it was stopped meanwhile."""
     give_up = time.monotonic() + READY_TIMEOUT_SECONDS
     waiting = list(services)
-    with Protocol(",".join(service.address for service in services)) as protocol:
+    bootstrap = ",".join(service.address for service in services)
+    with open_protocol(bootstrap, timeout_ms=METADATA_TIMEOUT_MS, tls=None) as protocol:
         while not stop():
             _require_alive(services, etcd)
             ready, missing = _ready_addresses(protocol)
@@ -224,6 +268,9 @@ def _wait_ready(
 
 def _ready_addresses(protocol: Protocol) -> tuple[set[str], str]:
     """Addresses of the processes that etcd shows, and what has no leader yet ("": all have)."""
+    from oncelogpb.errors import OncelogError
+    from oncelogpb.v1 import cluster_pb2 as pb
+
     groups = _group_per_partition()
     request = pb.GetMetadataRequest(
         journal_partitions=range(CONTROL_PARTITIONS), consumer_groups=groups
@@ -258,22 +305,17 @@ def _group_per_partition() -> list[str]:
 # ----------------------------------------------------------------------------------------- watch
 
 
+def _children(services: list[Service], etcd: EmbeddedEtcd) -> list[Child]:
+    return [EtcdChild(etcd), *map(ServiceChild, services)]
+
+
 def _require_alive(services: list[Service], etcd: EmbeddedEtcd) -> None:
-    """Raises CommandFailed with the last words of who died."""
-    for service in services:
-        if service.exit_code == ETCD_REFUSED:
-            raise CommandFailed(
-                f"{service.name} does not work with the etcd of this folder:\n{service.tail()}\n"
-                "If etcd's data was removed or restored, `oncelog up --recover` rebuilds it from "
-                "the data of the services, which is untouched."
-            )
-        if service.exit_code is not None:
-            raise CommandFailed(
-                f"{service.name} ended by itself ({show_exit(service.exit_code)}). The end of its "
-                f"log, {service.log}:\n{service.tail()}"
-            )
-    if not etcd.alive():
-        raise CommandFailed(f"etcd ended by itself; see its log, {etcd.log_path}")
+    """While it starts: who dies then dies of a setting, mostly. Raises CommandFailed with the last
+    words of who died."""
+    for child in _children(services, etcd):
+        how = child.end()
+        if how is not None:
+            raise CommandFailed(f"{child.name} ended by itself ({how}). {child.last_words()}")
 
 
 def _not_ready(waiting: list[Service], missing: str) -> str:
@@ -331,10 +373,22 @@ class _Said:
             {"recovery": recovery, "doubts": list(doubts)},
         )
 
-    def ready(self, bootstrap: str) -> None:
+    def ready(self, bootstrap: str, metrics: Mapping[str, int]) -> None:
+        """`metrics`: the port of each process that shows any."""
+        shown = {name: f"http://{HOST}:{port}/metrics" for name, port in metrics.items()}
+        for name, address in shown.items():
+            self._say(f"{name:<17} {address}", {"service": name, "metrics": address})
         self._say(
             f"ready: {bootstrap} (this machine only, without TLS). Ctrl-C stops it.",
             {"ready": True, "bootstrap": bootstrap},
+        )
+
+    def died(self, name: str, how: str, restarts: int, pause_seconds: float) -> None:
+        when = f"in {pause_seconds:.0f} s" if pause_seconds else "now"
+        self._say(
+            f"{name:<17} ended by itself ({how}); it is started again {when}, for the {restarts}. "
+            "time in a minute",
+            {"died": name, "how": how, "restarts": restarts, "pause_s": pause_seconds},
         )
 
     def stopped(self, name: str, *, clean: bool) -> None:

@@ -39,10 +39,8 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.needs import (
     Entry,
     ItemNeed,
-    Sees,
     TopicNames,
     UnheardTopics,
-    keep,
     require_few,
     serving,
 )
@@ -60,7 +58,7 @@ OFFSETS_PER_CALL_MAX: Final = 10_000
 def entries(
     env: RoleEnv,
     config: CoordinatorConfig,
-    endings: Callable[[Replica, RoleEnv], Endings],
+    endings: Callable[[Replica], Endings],
 ) -> Mapping[str, Entry]:
     """By RPC."""
     needs = _Needs(env, config, endings)
@@ -75,7 +73,8 @@ def entries(
         ),
         "transact": Entry(needs.of_transact),
         "get_transaction": Entry(needs.of_get),
-        "list_transactions": Entry(shown=needs.show_transactions),
+        # Its handler shows what its caller sees.
+        "list_transactions": Entry(),
         "ask_transactions": serving("ask_transactions"),
     }
 
@@ -85,7 +84,7 @@ class _Needs:
         self,
         env: RoleEnv,
         config: CoordinatorConfig,
-        endings: Callable[[Replica, RoleEnv], Endings],
+        endings: Callable[[Replica], Endings],
     ) -> None:
         self._env = env
         self._config = config
@@ -112,18 +111,24 @@ class _Needs:
             yield Need(Verb.FENCE, Kind.PRODUCER, request.name)
 
     def _as_producer(self, producer_id: int, led_by: int) -> Iterable[Need]:
-        """`led_by`: the producer id or TxId that says who leads it. Raises NotLeader,
-        UnknownProducer."""
+        """Raises NotLeader, UnknownProducer."""
+        producer = self._producer(producer_id, led_by)
+        if producer is not None:
+            owner = None if producer.name else producer.owner
+            yield Need(Verb.WRITE, Kind.PRODUCER, producer.name, owner)
+
+    def _producer(self, producer_id: int, led_by: int) -> Producer | None:
+        """`led_by`: the producer id or TxId that says who leads it. None where its handler says
+        what is wrong with them. Raises NotLeader, UnknownProducer."""
         replica = self._lead(led_by)
         if replica is None or not producer_id:
-            return
+            return None
         producer = self._state(replica).producers.get(ProducerId(producer_id))
         if producer is None:
             raise UnknownProducer(
                 "no such producer here; call InitProducer first", producer_id=show_id(producer_id)
             )
-        owner = None if producer.name else producer.owner
-        yield Need(Verb.WRITE, Kind.PRODUCER, producer.name, owner)
+        return producer
 
     # -------------------------------------------------------------------------------- transactions
 
@@ -166,14 +171,15 @@ class _Needs:
         return self._hints(request.parts)
 
     def of_get(self, request: pb.GetTransactionRequest, call: Call) -> Iterable[Need]:
-        return self._of_transaction(Verb.DESCRIBE, request.tx_id)
+        if request.tx_id:
+            return self._of_transaction(Verb.DESCRIBE, request.tx_id)
+        return self._of_one_shot(request.producer.producer_id)
 
-    def show_transactions(self, reply: pb.ListTransactionsReply, sees: Sees) -> None:
-        def is_seen(transaction: pb.TransactionDescription) -> bool:
-            producer = self._known_producer(transaction.producer.producer_id)
-            return sees(_transaction(Verb.DESCRIBE, producer))
-
-        keep(reply.transactions, is_seen)
+    def _of_one_shot(self, producer_id: int) -> Iterable[Need]:
+        """By its request number. Raises NotLeader, UnknownProducer."""
+        producer = self._producer(producer_id, led_by=producer_id)
+        if producer is not None:
+            yield transaction_need(Verb.DESCRIBE, producer)
 
     def _of_transaction(self, verb: Verb, number: int) -> Iterable[Need]:
         """Raises NotLeader, UnknownTransaction, Unavailable, CorruptLog."""
@@ -184,12 +190,12 @@ class _Needs:
         state = self._state(replica)
         transaction = state.transactions.get(tx_id)
         if transaction is not None:
-            yield _transaction(verb, state.producers[transaction.producer_id])
+            yield transaction_need(verb, state.producers[transaction.producer_id])
             return
-        outcome = self._endings_of(replica, self._env).known_outcome(tx_id)
+        outcome = self._endings_of(replica).known_outcome(tx_id)
         # Of one that has expired nothing is told, but that.
         if not outcome.expired:
-            yield _transaction(verb, state.producers.get(outcome.producer.producer_id))
+            yield transaction_need(verb, state.producers.get(outcome.producer.producer_id))
 
     # --------------------------------------------------------------------------------------- parts
 
@@ -226,7 +232,7 @@ class _Needs:
         return self._state(replica).producers.get(ProducerId(producer_id))
 
 
-def _transaction(verb: Verb, producer: Producer | None) -> Need:
+def transaction_need(verb: Verb, producer: Producer | None) -> Need:
     """Of a producer that is forgotten nobody knows whose it was."""
     if producer is None:
         return Need(verb, Kind.TRANSACTION, "", "")

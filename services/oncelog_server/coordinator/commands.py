@@ -2,6 +2,10 @@
 
 Commands are decided and may be journaled; signals only change volatile state. A command is checked
 for its shape before it gets here (`wire`): sizes are in range, a manifest names each part once.
+
+What the outside has against a command (a topic that is gone, a full disk) it carries along, as
+`unfit`: `decide` raises it, but only where the request is new. One that is known gets its old
+answer whatever has happened since (docs/protocol.md, "Known requests first").
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from oncelog_server.coordinator.values import (
 )
 from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
 from oncelog_server.core.machine import Tick
+from oncelogpb.errors import OncelogError
 
 # ------------------------------------------------------------------------------------- commands
 
@@ -42,6 +47,8 @@ class InitProducer(msgspec.Struct, frozen=True):
     instance_id: bytes
     # Identity of who asks, by his certificate; "" without TLS.
     owner: str = ""
+    # What the caller held before, and may have lost to somebody meanwhile. 0: nothing.
+    held: Generation = Generation(0)
 
 
 class BeginTransaction(msgspec.Struct, frozen=True):
@@ -53,6 +60,7 @@ class BeginTransaction(msgspec.Struct, frozen=True):
     timeout_ms: int = 0
     commit_seq: CommitSeq | None = None
     parts: tuple[PartitionId, ...] = ()
+    unfit: OncelogError | None = None
 
 
 class CommitTransaction(msgspec.Struct, frozen=True):
@@ -63,6 +71,7 @@ class CommitTransaction(msgspec.Struct, frozen=True):
     manifest: Manifest
     commit_seq: CommitSeq | None = None
     begin_next: BeginTransaction | None = None
+    unfit: OncelogError | None = None
 
 
 class AbortTransaction(msgspec.Struct, frozen=True):
@@ -72,6 +81,7 @@ class AbortTransaction(msgspec.Struct, frozen=True):
     # None: an operator's.
     producer: Identity | None
     parts: tuple[PartitionId, ...] = ()
+    unfit: OncelogError | None = None
 
 
 class Transact(msgspec.Struct, frozen=True):
@@ -82,6 +92,14 @@ class Transact(msgspec.Struct, frozen=True):
     batches: tuple[OneShotBatch, ...]
     offsets: OneShotOffsets | None = None
     commit_seq: CommitSeq | None = None
+    unfit: OncelogError | None = None
+
+
+class FindOneShot(msgspec.Struct, frozen=True):
+    """What became of a Transact whose answer was lost. Changes nothing. Reply: FoundOneShot."""
+
+    producer: Identity
+    request_number: int
 
 
 class AnswerOffsets(msgspec.Struct, frozen=True):
@@ -90,6 +108,10 @@ class AnswerOffsets(msgspec.Struct, frozen=True):
     tx_id: TxId
     # None: the offsets are pending.
     refusal: Refusal | None
+
+
+class ProveLogEnd(msgspec.Struct, frozen=True):
+    """Participants ask about TxIds above the log end. Reply: None."""
 
 
 class FinishTransactions(msgspec.Struct, frozen=True):
@@ -104,7 +126,9 @@ Command = (
     | CommitTransaction
     | AbortTransaction
     | Transact
+    | FindOneShot
     | AnswerOffsets
+    | ProveLogEnd
     | FinishTransactions
     | Tick
 )
@@ -128,6 +152,8 @@ class Exposure(NamedTuple):
     first_offset: int
     record_count: int
     damaged: bool = False
+    # Came too late to belong to the transaction, and was dropped.
+    surplus_records: int = 0
 
 
 class MarkerResult(NamedTuple):
@@ -166,6 +192,22 @@ class PartitionAsked(NamedTuple):
     producer: Identity
     partition: PartitionId
     bytes_received: int
+
+
+class UnbornAsked(NamedTuple):
+    """A participant's question about a TxId at or above the log end."""
+
+    tx_id: TxId
+    producer: Identity
+    partition: PartitionId
+
+
+class UnbornTold(NamedTuple):
+    """It was answered: NEVER."""
+
+    tx_id: TxId
+    producer: Identity
+    partition: PartitionId
 
 
 class SessionOpened(NamedTuple):
@@ -212,12 +254,15 @@ class BeginAnswer(NamedTuple):
 
 
 class CommitAnswer(NamedTuple):
-    """Decided to commit; or committed before under this commit_seq."""
+    """Decided to commit; or committed before under this commit_seq. With `begin_next`, either
+    `next` or `next_refusal` is there."""
 
     already_committed: bool = False
     # Every participant has acknowledged.
     visible: bool = False
     next: BeginAnswer | None = None
+    # Why nothing begins. It says nothing about the commit.
+    next_refusal: OncelogError | None = None
 
 
 class AbortAnswer(NamedTuple):
@@ -233,6 +278,17 @@ class TransactAnswer(NamedTuple):
     staged: bool = False
     already_committed: bool = False
     visible: bool = False
+    # Its request number was known: this is the old answer.
+    duplicate: bool = False
+
+
+class FoundOneShot(NamedTuple):
+    """Of a request number that was accepted."""
+
+    # 0: it has none, or nobody knows it any more.
+    tx_id: TxId
+    already_committed: bool = False
+    forgotten: bool = False
 
 
 # ----------------------------------------------------------------------------------------- owed

@@ -19,6 +19,10 @@ class CoordinatorConfig:
 
     # Idle time after which a transaction is aborted where its Begin says 0, milliseconds.
     transaction_timeout_ms: int = MINUTE_MS
+    # The shortest idle time that a Begin may ask for, milliseconds. Danger: a leader tells of the
+    # batches that came every 2 seconds (partition_leader.question_again_ms); below about twice
+    # that, a transaction that never pauses is aborted.
+    transaction_timeout_ms_min: int = 4 * SECOND_MS
     # The longest idle time that a Begin may ask for, milliseconds. Danger: a pending transaction
     # holds back retention and the offsets it locked for that long.
     transaction_timeout_ms_max: int = HOUR_MS
@@ -27,7 +31,7 @@ class CoordinatorConfig:
     # How long a producer whose session's stream ended may take to come back, milliseconds. Danger:
     # too short, and a reconnect aborts its transaction.
     session_grace_ms: int = 10 * SECOND_MS
-    # How long the outcome of an ended transaction is told, milliseconds.
+    # How long the outcome of an ended transaction is told, milliseconds, by the journal's age.
     outcome_retention_ms: int = 7 * DAY_MS
     # How long a replaced instance id is remembered, milliseconds. Danger: too short, and a late
     # duplicate of an old InitProducer fences the living instance.
@@ -41,9 +45,9 @@ class CoordinatorConfig:
     producers_max: int = 100_000
     # Transactions that are open or staged, per journal partition.
     open_transactions_max: int = 100_000
-    # Parts in a manifest. Danger: a manifest is handled in
-    # turns of the loop that nobody else shares; at a million (what design §7 allows) they are as
-    # long as a lease, and all that this process leads would be lost with it.
+    # Parts in a manifest. Danger: a manifest is handled in turns of the loop that nobody else
+    # shares; at a million they are as long as a lease, and all that this process leads would be
+    # lost with it (docs/adr/0005).
     manifest_parts_max: int = 100_000
     # A manifest as it comes, bytes.
     manifest_bytes_max: int = 16 * MIB
@@ -55,6 +59,10 @@ class CoordinatorConfig:
     one_shot_decompressed_bytes_max: int = 4 * MIB
     # Partitions per message of a producer that only names them (Begin's and Abort's hints).
     parts_max: int = 100_000
+    # Participants per journal partition, once for each transaction: those that open transactions
+    # have named or that asked about them, and those whose markers are not acknowledged. Above, what
+    # would add to them is THROTTLED. Danger: about 0.5 KiB of memory each.
+    participants_max: int = 1_000_000
     # Markers that may wait for one participant before new one-shots to it are THROTTLED.
     marker_backlog_max: int = 10_000
     # And their payload, bytes. Danger: it stays in memory until it is delivered.
@@ -70,9 +78,18 @@ class CoordinatorConfig:
         for name in self.__dataclass_fields__:
             if getattr(self, name) <= 0:
                 raise ValueError(f"coordinator.{name} must be above 0, not {getattr(self, name)}")
+        if self.participants_max < max(self.parts_max, self.manifest_parts_max):
+            raise ValueError(
+                "coordinator.participants_max must not be below parts_max and manifest_parts_max: "
+                "one transaction must find room"
+            )
         if self.transaction_timeout_ms > self.transaction_timeout_ms_max:
             raise ValueError(
                 "coordinator.transaction_timeout_ms must not be above transaction_timeout_ms_max"
+            )
+        if self.transaction_timeout_ms < self.transaction_timeout_ms_min:
+            raise ValueError(
+                "coordinator.transaction_timeout_ms must not be below transaction_timeout_ms_min"
             )
         if self.transaction_timeout_ms_max > self.transaction_lifetime_ms_max:
             raise ValueError(

@@ -1,12 +1,14 @@
-"""CommitTransaction and AbortTransaction (design §7, 4). PURE.
+"""CommitTransaction and AbortTransaction (docs/protocol.md, "A transaction's life"). PURE.
 
 Order of precedence for a commit: the transaction is not kept here (`Elsewhere`: the service looks
 into the outcome file) · PRODUCER_MISMATCH · it is committed: the same answer · PRODUCER_FENCED ·
-TRANSACTION_ENDED · contradicting commit_seq · ALREADY_COMMITTED or DUPLICATE_COMMIT_SEQ ·
-MANIFEST_MISMATCH · PREPARE_COMMIT.
+TRANSACTION_ENDED · contradicting commit_seq · ALREADY_COMMITTED or DUPLICATE_COMMIT_SEQ · what the
+outside has against it · MANIFEST_MISMATCH · THROTTLED · PREPARE_COMMIT.
 
 A repeat of a commit that happened is answered before the fence: the outcome is a fact, and the
-client that asks again must learn it (I4). Nothing new happens for an old generation (I16).
+client that asks again must learn it (I4). Nothing new happens for an old generation (I16). For the
+same reason a commit's answer never depends on `begin_next`, which came along with it: what refuses
+the next transaction is told beside the commit.
 """
 
 from __future__ import annotations
@@ -16,17 +18,15 @@ from collections.abc import Iterable
 from oncelog_server.coordinator.commands import (
     AbortAnswer,
     AbortTransaction,
-    BeginAnswer,
     CommitAnswer,
     CommitTransaction,
     FinishTransactions,
 )
-from oncelog_server.coordinator.decide_begin import Closing, begin
+from oncelog_server.coordinator.decide_begin import Closing, begin, require_participants
 from oncelog_server.coordinator.identify import concurrent, require_owner, require_producer
 from oncelog_server.coordinator.producers import Producer
 from oncelog_server.coordinator.records import (
     Aborted,
-    Begun,
     Committed,
     PreparedAbort,
     PreparedCommit,
@@ -41,13 +41,14 @@ from oncelogpb.errors import (
     DuplicateCommitSeq,
     InvalidArgument,
     ManifestMismatch,
+    OncelogError,
     TransactionEnded,
 )
 
 
 class Elsewhere(Exception):
     """The transaction is not kept by the machine: it ended, or there never was one. An outcome is
-    read from the outcome file by the service, not by `decide` (design §4)."""
+    read from the outcome file by the service, not by `decide`, which knows the state alone."""
 
 
 def decide_commit(state: CoordinatorState, command: CommitTransaction) -> Decision[Record]:
@@ -64,9 +65,12 @@ def decide_commit(state: CoordinatorState, command: CommitTransaction) -> Decisi
     if transaction.commit_seq is not None and seq != transaction.commit_seq:
         raise InvalidArgument("commit_seq is not the one given to Begin", field="commit_seq")
     if _is_committed_before(producer, command, seq):
-        # Nothing changes: the transaction stays open, so there is no next one either.
-        return Decision((), CommitAnswer(already_committed=True))
+        # Nothing changes: the transaction stays open, so a next one is CONCURRENT_TRANSACTION.
+        return _with_next(state, command, CommitAnswer(already_committed=True))
+    if command.unfit is not None:
+        raise command.unfit
     _require_announced(state, transaction, command)
+    _require_room(state, transaction, command)
     record = PreparedCommit(
         transaction.tx_id,
         transaction.producer_id,
@@ -76,13 +80,13 @@ def decide_commit(state: CoordinatorState, command: CommitTransaction) -> Decisi
         seq,
         command.manifest,
     )
-    answer, begun = _begin_next(state, producer, command, closing=Closing(seq))
-    return Decision((record, *begun), CommitAnswer(next=answer))
+    return _with_next(state, command, CommitAnswer(), (record,), closing=Closing(seq))
 
 
 def decide_abort(state: CoordinatorState, command: AbortTransaction) -> Decision[Record]:
     """Order: Elsewhere · PRODUCER_MISMATCH · aborted: the same answer · PRODUCER_FENCED ·
-    committed: TRANSACTION_ENDED · staged: CONCURRENT_TRANSACTION · PREPARE_ABORT."""
+    committed: TRANSACTION_ENDED · staged: CONCURRENT_TRANSACTION · what the outside has against it
+    · PREPARE_ABORT."""
     transaction = _find(state, command.tx_id)
     if command.producer is not None:
         require_owner(transaction, command.producer)
@@ -94,6 +98,8 @@ def decide_abort(state: CoordinatorState, command: AbortTransaction) -> Decision
         raise ended(transaction.tx_id, "committed")
     if transaction.state is State.STAGED:
         raise concurrent(transaction.tx_id, "only the offset manager's answer ends a staged one")
+    if command.unfit is not None:
+        raise command.unfit
     cause = AbortCause.OPERATOR if command.producer is None else AbortCause.PRODUCER
     return Decision((abort_record(state, transaction, cause, command.parts),), AbortAnswer(cause))
 
@@ -116,8 +122,12 @@ def abort_record(
     parts: Iterable[PartitionId] = (),
     refusal: Refusal | None = None,
 ) -> PreparedAbort:
-    """An ABORT needs markers only at partitions that are known; others ask."""
-    known = {*transaction.parts, *parts, *state.asked.get(transaction.tx_id, ())}
+    """An ABORT needs markers only at partitions that are known; others ask. So hints that find no
+    room are left out."""
+    known = {*transaction.parts, *state.asked.get(transaction.tx_id, ())}
+    hinted = known.union(parts)
+    if state.participants + len(hinted) - len(known) <= state.config.participants_max:
+        known = hinted
     return PreparedAbort(
         transaction.tx_id,
         transaction.producer_id,
@@ -161,13 +171,8 @@ def _repeat_commit(
         raise ManifestMismatch(
             "the transaction is committed with another manifest", tx_id=transaction.tx_id
         )
-    answer: BeginAnswer | None = None
-    begun: tuple[Begun, ...] = ()
-    if command.begin_next is not None:
-        producer = require_producer(state, command.producer)
-        answer, begun = _begin_next(state, producer, command, closing=None)
     visible = state.deliveries.is_visible(transaction.tx_id)
-    return Decision(begun, CommitAnswer(visible=visible, next=answer))
+    return _with_next(state, command, CommitAnswer(visible=visible))
 
 
 def _is_committed_before(
@@ -192,8 +197,8 @@ def _duplicate_seq(tx_id: TxId) -> DuplicateCommitSeq:
 def _require_announced(
     state: CoordinatorState, transaction: Transaction, command: CommitTransaction
 ) -> None:
-    """why.md: else the question answers "ended without this partition": offsets are dropped while
-    the data is committed."""
+    """Else the question is answered "committed without you": the offsets are dropped, and the data
+    is committed."""
     announced = {*transaction.parts, *state.asked.get(transaction.tx_id, ())}
     offsets = {part for part in announced if part.topic_id == CONSUMER_OFFSETS_ID}
     if not offsets:
@@ -208,14 +213,29 @@ def _require_announced(
         )
 
 
-def _begin_next(
+def _require_room(
+    state: CoordinatorState, transaction: Transaction, command: CommitTransaction
+) -> None:
+    """For its markers, in the place of what is remembered of it while it is open."""
+    own = len(transaction.parts) + len(state.asked.get(transaction.tx_id, ()))
+    require_participants(state, len(command.manifest.participants()) - own)
+
+
+def _with_next(
     state: CoordinatorState,
-    producer: Producer,
     command: CommitTransaction,
+    answer: CommitAnswer,
+    records: tuple[Record, ...] = (),
     *,
-    closing: Closing | None,
-) -> tuple[BeginAnswer | None, tuple[Begun, ...]]:
-    """A next transaction that is refused refuses the whole call: nothing happened."""
+    closing: Closing | None = None,
+) -> Decision[Record]:
+    """The commit's answer, and beside it what becomes of `begin_next`: the commit is a fact, or
+    becomes one here, whether there is a next transaction or not (docs/adr/0010)."""
     if command.begin_next is None:
-        return None, ()
-    return begin(state, producer, command.begin_next, closing=closing)
+        return Decision(records, answer)
+    try:
+        producer = require_producer(state, command.producer)
+        begin_answer, begun = begin(state, producer, command.begin_next, closing=closing)
+    except OncelogError as refusal:
+        return Decision(records, answer._replace(next_refusal=refusal))
+    return Decision((*records, *begun), answer._replace(next=begin_answer))

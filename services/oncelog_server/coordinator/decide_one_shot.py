@@ -1,10 +1,11 @@
-"""Transact, and what the offset manager says about it (design §7, "One-shot transactions"). PURE.
+"""Transact, and what the offset manager says about it (docs/protocol.md, "One-shots"). PURE.
 
-Order of precedence: a request of an earlier generation that was accepted: its old answer ·
-UNKNOWN_PRODUCER, PRODUCER_FENCED · a known request number: its old answer ·
-STALE_REQUEST_ID · OUT_OF_ORDER_SEQUENCE · CONCURRENT_TRANSACTION (open, or the same commit_seq in
-flight) · ALREADY_COMMITTED by commit_seq (uses the number up) · THROTTLED (16 in flight) ·
-LIMIT_EXCEEDED · DISK_FULL and THROTTLED of a target · STAGED or PREPARE_COMMIT.
+Order of precedence: a request that was accepted, by this generation or an earlier one: its old
+answer, or DUPLICATE_SEQUENCE where its content is another · UNKNOWN_PRODUCER, PRODUCER_FENCED ·
+STALE_REQUEST_ID · OUT_OF_ORDER_SEQUENCE · CONCURRENT_TRANSACTION (open, or another commit_seq in
+flight) · ALREADY_COMMITTED by commit_seq (uses the number up) · what the outside has against it ·
+THROTTLED (16 in flight) · LIMIT_EXCEEDED · DISK_FULL and THROTTLED of a target · STAGED or
+PREPARE_COMMIT.
 
 After PREPARE nobody says no: whatever a participant could refuse is refused before the append. A
 refusal does not use the request number up, ALREADY_COMMITTED does.
@@ -12,10 +13,24 @@ refusal does not use the request number up, ALREADY_COMMITTED does.
 
 from __future__ import annotations
 
-from oncelog_server.coordinator.commands import AnswerOffsets, Transact, TransactAnswer
-from oncelog_server.coordinator.decide_begin import require_open_slot
+from crc32c import crc32c
+from msgspec.structs import replace
+
+from oncelog_server.coordinator.commands import (
+    AnswerOffsets,
+    FindOneShot,
+    FoundOneShot,
+    Identity,
+    Transact,
+    TransactAnswer,
+)
+from oncelog_server.coordinator.decide_begin import (
+    require_open_slot,
+    require_participants,
+    throttled,
+)
 from oncelog_server.coordinator.decide_end import abort_record, ended
-from oncelog_server.coordinator.identify import concurrent, require_producer
+from oncelog_server.coordinator.identify import concurrent, require_producer, unknown_producer
 from oncelog_server.coordinator.producers import (
     ONE_SHOTS_IN_FLIGHT_MAX,
     OneShotRequest,
@@ -31,38 +46,59 @@ from oncelog_server.coordinator.records import (
 )
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import State, Transaction
-from oncelog_server.coordinator.values import NO_PARTS, AbortCause, Refusal
+from oncelog_server.coordinator.values import NO_PARTS, AbortCause, Refusal, content_digest
 from oncelog_server.core.ids import TxId, compose_tx_id
 from oncelog_server.core.machine import Decision
 from oncelogpb import errors
 from oncelogpb.errors import (
     DiskFull,
+    DuplicateSequence,
     OncelogError,
     OutOfOrderSequence,
     StaleRequestId,
-    Throttled,
+    UnknownOutcome,
+    UnknownTransaction,
 )
-
-# When a THROTTLED caller should come back.
-RETRY_AFTER_MS = 50
+from oncelogpb.ids import show_generation
 
 
 def decide_transact(state: CoordinatorState, command: Transact) -> Decision[Record]:
-    former = _former(state, command)
-    if former is not None:
-        return Decision((), _old_answer(state, former))
-    producer = require_producer(state, command.producer)
-    known = producer.one_shot_request(command.request_number)
+    known = _known(state, command.producer, command.request_number)
     if known is not None:
+        _require_same(known, command)
         return Decision((), _old_answer(state, known))
+    _require_no_doubt(state, command)
+    producer = require_producer(state, command.producer)
     _require_next_number(producer, command.request_number)
     _require_no_rival(state, producer, command)
     last_seq = producer.committed_seq
     if last_seq is not None and last_seq.covers(command.commit_seq):
-        skipped = OneShotSkipped(producer.producer_id, producer.generation, command.request_number)
+        skipped = OneShotSkipped(
+            producer.producer_id, producer.generation, command.request_number, _digest(command)
+        )
         return Decision((skipped,), TransactAnswer(TxId(0), already_committed=True))
+    if command.unfit is not None:
+        raise command.unfit
     _require_room(state, producer, command)
     return _accept(state, producer, command)
+
+
+def find_one_shot(state: CoordinatorState, command: FindOneShot) -> FoundOneShot:
+    """Never a guess: what is forgotten is told as forgotten, and only what was never accepted is
+    UNKNOWN_TRANSACTION."""
+    producer = state.producers.get(command.producer.producer_id)
+    if producer is None or command.producer.generation > producer.generation:
+        raise unknown_producer(command.producer)
+    known = _known(state, command.producer, command.request_number)
+    if known is not None:
+        skipped = known.state is OneShotState.SKIPPED
+        return FoundOneShot(known.tx_id, already_committed=skipped)
+    if producer.has_forgotten(command.producer.generation, command.request_number):
+        return FoundOneShot(TxId(0), forgotten=True)
+    raise UnknownTransaction(
+        "this request number was not accepted; while the producer is not registered again, a copy "
+        "that is still on its way may be"
+    )
 
 
 def decide_answer(state: CoordinatorState, command: AnswerOffsets) -> Decision[Record]:
@@ -132,26 +168,58 @@ def _prepare(transaction: Transaction) -> PreparedCommit:
     )
 
 
-def _former(state: CoordinatorState, command: Transact) -> OneShotRequest | None:
-    """PRODUCER_FENCED promises that nothing happened; to what was accepted before the fence, that
-    would be a lie (I4)."""
-    producer = state.producers.get(command.producer.producer_id)
+def _known(state: CoordinatorState, asking: Identity, request_number: int) -> OneShotRequest | None:
+    """Also of an earlier generation: PRODUCER_FENCED promises that nothing happened, and to what
+    was accepted before the fence that would be a lie (I4)."""
+    producer = state.producers.get(asking.producer_id)
     if producer is None:
         return None
-    return producer.former_one_shot(command.producer.generation, command.request_number)
+    if asking.generation == producer.generation:
+        return producer.one_shot_request(request_number)
+    return producer.former_one_shot(asking.generation, request_number)
+
+
+def _require_no_doubt(state: CoordinatorState, command: Transact) -> None:
+    """For the same reason: what may have been accepted, and is forgotten, is not refused."""
+    asking = command.producer
+    producer = state.producers.get(asking.producer_id)
+    if producer is None or asking.generation >= producer.generation:
+        return
+    if producer.has_forgotten(asking.generation, command.request_number):
+        raise UnknownOutcome(
+            f"generation {show_generation(asking.generation)} was replaced by "
+            f"{show_generation(producer.generation)}, and what became of this request of it is no "
+            "longer remembered; this instance must stop"
+        )
+
+
+def _require_same(known: OneShotRequest, command: Transact) -> None:
+    """Else a second content under a used number is dropped without a word."""
+    if known.digest not in (b"", _digest(command)):
+        raise DuplicateSequence(
+            f"request number {command.request_number} was used with another content, whose outcome "
+            "GetTransaction tells; the client has a fault",
+            expected=command.request_number + 1,
+        )
+
+
+def _digest(command: Transact) -> bytes:
+    """Of what really came."""
+    batches = [replace(b, crc32c=crc32c(b.payload)) for b in command.batches]
+    return content_digest(batches, command.offsets, command.commit_seq)
 
 
 def _old_answer(state: CoordinatorState, known: OneShotRequest) -> TransactAnswer | OncelogError:
     match known.state:
         case OneShotState.STAGED:
-            return TransactAnswer(known.tx_id, staged=True)
+            return TransactAnswer(known.tx_id, staged=True, duplicate=True)
         case OneShotState.SKIPPED:
-            return TransactAnswer(TxId(0), already_committed=True)
+            return TransactAnswer(TxId(0), already_committed=True, duplicate=True)
         case OneShotState.ABORTED:
             return _remembered(known)
     over = known.tx_id not in state.transactions
     visible = over or state.deliveries.is_visible(known.tx_id)
-    return TransactAnswer(known.tx_id, visible=visible)
+    return TransactAnswer(known.tx_id, visible=visible, duplicate=True)
 
 
 def _remembered(known: OneShotRequest) -> OncelogError:
@@ -176,23 +244,27 @@ def _require_next_number(producer: Producer, request_number: int) -> None:
 
 
 def _require_no_rival(state: CoordinatorState, producer: Producer, command: Transact) -> None:
-    """why.md: beside an open transaction its TxId would move "highest ended" past the open one."""
+    """Beside an open transaction its TxId would move "highest ended" past the open one. Behind an
+    undecided commit_seq a later one could be committed while that one is aborted: its retry would
+    be taken for committed."""
     if producer.open_tx:
         raise concurrent(producer.open_tx, "the producer has an open transaction; end it first")
+    if command.commit_seq is None:
+        return
     for tx_id in producer.staged:
-        in_flight = state.transactions[tx_id].commit_seq
-        if in_flight is not None and in_flight.covers(command.commit_seq):
-            raise concurrent(tx_id, "this commit_seq is in flight and not decided yet; try again")
+        if state.transactions[tx_id].commit_seq is not None:
+            raise concurrent(tx_id, "a commit_seq is in flight and not decided yet; try again")
 
 
 def _require_room(state: CoordinatorState, producer: Producer, command: Transact) -> None:
     oldest = producer.oldest_staged_number()
     if oldest is not None and command.request_number - oldest >= ONE_SHOTS_IN_FLIGHT_MAX:
-        raise _throttled("one_shots_in_flight_max", ONE_SHOTS_IN_FLIGHT_MAX)
+        raise throttled("one_shots_in_flight_max", ONE_SHOTS_IN_FLIGHT_MAX)
     require_open_slot(state)
+    require_participants(state, len(command.batches))
     config, deliveries = state.config, state.deliveries
     if deliveries.payload_bytes >= config.one_shot_undelivered_bytes_max:
-        raise _throttled("one_shot_undelivered_bytes_max", config.one_shot_undelivered_bytes_max)
+        raise throttled("one_shot_undelivered_bytes_max", config.one_shot_undelivered_bytes_max)
     for batch in command.batches:
         if deliveries.is_disk_full(batch.partition):
             raise DiskFull(
@@ -202,17 +274,9 @@ def _require_room(state: CoordinatorState, producer: Producer, command: Transact
             )
         markers, size_bytes = deliveries.backlog(batch.partition)
         if markers >= config.marker_backlog_max:
-            raise _throttled("marker_backlog_max", config.marker_backlog_max)
+            raise throttled("marker_backlog_max", config.marker_backlog_max)
         if size_bytes >= config.marker_backlog_bytes_max:
-            raise _throttled("marker_backlog_bytes_max", config.marker_backlog_bytes_max)
-
-
-def _throttled(limit: str, value: int) -> Throttled:
-    return Throttled(
-        f"{limit} ({value}) is reached: markers wait to be taken; try again",
-        limit=limit,
-        retry_after_ms=RETRY_AFTER_MS,
-    )
+            raise throttled("marker_backlog_bytes_max", config.marker_backlog_bytes_max)
 
 
 def refusal_of(error: OncelogError) -> Refusal:

@@ -1,9 +1,13 @@
-"""InitProducer (design §7, 1). PURE.
+"""InitProducer (docs/protocol.md, "Fencing"). PURE.
 
 The reply waits for INIT and for all that was decided before it, because the driver releases it when
 the HW covers the log end. INIT is journaled even while one-shots of older generations are staged:
 from then on no more of them are accepted, so the wait for the rest is bounded; the caller, told
 CONCURRENT_TRANSACTION, repeats and gets the same generation.
+
+Who registers again, because it could not learn an outcome, draws a new instance id. Were it granted
+whatever happened meanwhile, it would fence the instance that has taken over from it, and go on
+itself. So it says which generation it held, and where a newer one exists it hears that.
 """
 
 from __future__ import annotations
@@ -39,8 +43,11 @@ def decide_init(state: CoordinatorState, command: InitProducer) -> Decision[Reco
         return _first(state, command)
     if producer.instance_id == command.instance_id:
         return _granted(state, producer)
-    if producer.was_replaced(command.instance_id):
-        raise ProducerFenced("a later instance of this producer has taken over; this one must stop")
+    if producer.was_replaced(command.instance_id) or 0 < command.held < producer.generation:
+        raise ProducerFenced(
+            "a later instance of this producer has taken over; this one must stop",
+            generation=producer.generation,
+        )
     return _take_over(state, producer, command)
 
 
@@ -125,7 +132,7 @@ def _grant(state: CoordinatorState, producer: Producer) -> ProducerGranted:
 
 def forget_idle(state: CoordinatorState, now: Instant) -> list[Record]:
     """Unnamed producers whose time is over. What they hold open keeps them."""
-    over_ms = now.wall_ms - state.config.unnamed_producer_retention_ms
+    over_ms = state.age.at(now.wall_ms) - state.config.unnamed_producer_retention_ms
     idle = islice(
         takewhile(lambda producer: producer.active_ms <= over_ms, state.producers.unnamed()),
         FORGOTTEN_PER_TICK_MAX,

@@ -1,4 +1,4 @@
-"""Tick: what ends by itself. Idle timeouts, lifetimes, sessions, unnamed producers (§7). PURE.
+"""Tick: what ends by itself. Idle timeouts, lifetimes, sessions, unnamed producers. PURE.
 
 What expires loses its TxId, not its producer: the generation stays.
 """
@@ -9,9 +9,10 @@ from typing import Final
 
 from oncelog_server.coordinator.decide_end import abort_record
 from oncelog_server.coordinator.decide_producer import forget_idle
-from oncelog_server.coordinator.records import Record
+from oncelog_server.coordinator.records import LogEndProved, Record
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.values import AbortCause
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.ids import TxId
 from oncelog_server.core.machine import Decision, Instant
 
@@ -33,4 +34,12 @@ def decide_tick(state: CoordinatorState, now: Instant) -> Decision[Record]:
         for tx_id, cause in sorted(causes.items())
     ]
     records += forget_idle(state, now)
+    records += prove_log_end(state)
+    if state.watch.wants_record and len(state.producers):
+        records.append(TimePassed())
     return Decision(records)
+
+
+def prove_log_end(state: CoordinatorState) -> list[Record]:
+    """A record of this epoch's own, where participants wait for one (`unborn`)."""
+    return [LogEndProved()] if state.unborn.wants_proof else []

@@ -5,8 +5,8 @@ volatile: a new leader sends again, and participants know a repeat by its PREPAR
 
 Invariants:
   * a participant's queue is ascending by PREPARE offset;
-  * a participant whose group is under way is owed nothing more until that is answered (why.md:
-    "one unacknowledged WriteMarkers call per (journal partition, participant)");
+  * a participant whose group is under way is owed nothing more until that is answered: were
+    T1 @2 and T2 @5 on their way at once, and 5 came first, 2 would be taken for a repeat;
   * asking what is due costs what is due: participants under way are not looked at.
 """
 
@@ -35,8 +35,10 @@ GROUP_BYTES_MAX: Final = 4 * 1024 * 1024
 # What a marker and a part take on the wire, about.
 MARKER_BYTES: Final = 64
 PART_BYTES: Final = 20
-# Visible transactions whose exposures are remembered for a repeated wait=VISIBLE.
+# Visible transactions whose exposures are remembered for a repeated wait=VISIBLE, and their parts
+# in all: one transaction may have very many.
 EXPOSURES_KEPT: Final = 10_000
+EXPOSED_PARTS_KEPT: Final = 20_000
 
 
 class Delivered(NamedTuple):
@@ -88,8 +90,11 @@ class Deliveries:
         self._delivered: dict[TxId, _Undelivered] = {}
         self._disk_full: set[PartitionId] = set()
         self._recent: OrderedDict[TxId, Delivered] = OrderedDict()
+        self._recent_parts = 0
         # One-shot payload of all that is undelivered.
         self.payload_bytes = 0
+        # Markers that are not acknowledged, at all participants.
+        self.waiting_markers = 0
 
     # --------------------------------------------------------------------------------- questions
 
@@ -126,10 +131,6 @@ class Deliveries:
 
     def is_disk_full(self, participant: PartitionId) -> bool:
         return participant in self._disk_full
-
-    @property
-    def waiting_markers(self) -> int:
-        return sum(queue.count for queue in self._queues.values())
 
     def _group(self, participant: PartitionId, below: int) -> list[OwedMarker]:
         markers: list[OwedMarker] = []
@@ -169,10 +170,12 @@ class Deliveries:
             self._settle(participant, transaction.tx_id)
         delivered = self.delivered(transaction.tx_id)
         del self._delivered[transaction.tx_id]
-        if delivered is not None and delivered.exposed:
+        if delivered is not None and 0 < len(delivered.exposed) <= EXPOSED_PARTS_KEPT:
             self._recent[transaction.tx_id] = delivered
-            if len(self._recent) > EXPOSURES_KEPT:
-                self._recent.popitem(last=False)
+            self._recent_parts += len(delivered.exposed)
+            while len(self._recent) > EXPOSURES_KEPT or self._recent_parts > EXPOSED_PARTS_KEPT:
+                _, oldest = self._recent.popitem(last=False)
+                self._recent_parts -= len(oldest.exposed)
 
     def _enqueue(self, participant: PartitionId, undelivered: _Undelivered) -> None:
         queue = self._queues.get(participant)
@@ -191,6 +194,7 @@ class Deliveries:
         queue.entries.append(entry)
         queue.count += 1
         queue.size_bytes += size_bytes
+        self.waiting_markers += 1
 
     # ------------------------------------------------------------------------------- called by seen
 
@@ -227,6 +231,7 @@ class Deliveries:
         batch = known.batches.get(participant)
         queue = self._queues[participant]
         queue.count -= 1
+        self.waiting_markers -= 1
         queue.size_bytes -= MARKER_BYTES + PART_BYTES * len(known.parts[participant])
         if batch is not None:
             queue.size_bytes -= len(batch.payload)
@@ -258,6 +263,8 @@ class Deliveries:
             assert queue.size_bytes == sum(entry.size_bytes for entry in living)
             assert (participant in self._ready) != (participant in self._under_way)
         assert all(participant in self._queues for participant in self._ready)
+        assert self.waiting_markers == sum(queue.count for queue in self._queues.values())
+        assert self._recent_parts == sum(len(kept.exposed) for kept in self._recent.values())
         assert self.payload_bytes == sum(
             len(batch.payload)
             for known in self._undelivered.values()

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oncelog_server.coordinator import wire
+from oncelog_server.coordinator.commands import Identity
 from oncelog_server.coordinator.outcomes import Outcome
 from oncelog_server.coordinator.questions import is_decided
 from oncelog_server.coordinator.records import (
@@ -36,7 +37,7 @@ def kept(
         manifest = _manifest(transaction)
     return pb.TransactionDescription(
         tx_id=transaction.tx_id,
-        state=_outside(transaction) if decided else types.TRANSACTION_STATE_ONGOING,
+        state=state_outside(transaction, below=below),
         visible=decided and state.deliveries.is_visible(transaction.tx_id),
         cause=types.AbortCause.ValueType(transaction.cause if decided else 0),
         producer=wire.producer_message(transaction.identity),
@@ -85,8 +86,24 @@ def over(
     )
 
 
-def _outside(transaction: Transaction) -> types.TransactionState.ValueType:
-    """PREPARE_COMMIT is COMMITTED (not yet visible) to the outside, PREPARE_ABORT is ABORTED."""
+def forgotten(producer: Identity) -> pb.TransactionDescription:
+    """Of a one-shot whose request number is no longer remembered: nobody knows."""
+    return pb.TransactionDescription(
+        state=types.TRANSACTION_STATE_EXPIRED, producer=wire.producer_message(producer)
+    )
+
+
+def part_count(described: pb.TransactionDescription) -> int:
+    """Of parts, and of participants that are waited for: what it costs to put it into words."""
+    in_topics = sum(len(topic.partition) for topic in described.parts.topics)
+    return in_topics + len(described.unacknowledged)
+
+
+def state_outside(transaction: Transaction, *, below: int) -> types.TransactionState.ValueType:
+    """PREPARE_COMMIT is COMMITTED (not yet visible) to the outside, PREPARE_ABORT is ABORTED; what
+    is not durable has not happened."""
+    if not is_decided(transaction, below=below):
+        return types.TRANSACTION_STATE_ONGOING
     if transaction.is_committed:
         return types.TRANSACTION_STATE_COMMITTED
     return types.TRANSACTION_STATE_ABORTED

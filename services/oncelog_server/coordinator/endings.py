@@ -18,7 +18,6 @@ from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.values import AbortCause
 from oncelog_server.core.ids import Generation, ProducerId, TxId, journal_offset_of
 from oncelog_server.core.ports import Replica
-from oncelog_server.core.role import RoleEnv
 from oncelogpb.errors import (
     Loading,
     ManifestMismatch,
@@ -32,7 +31,7 @@ _EXPIRED = Outcome(False, AbortCause.NONE, _NOBODY, 0, 0, 0, 0, expired=True)
 
 
 def state_of(replica: Replica) -> CoordinatorState:
-    """For a read below the HW. Raises Loading until the HW has passed EPOCH_START (design §5)."""
+    """For a read below the HW. Raises Loading until the HW has passed EPOCH_START."""
     machine = replica.machine
     if machine is None or replica.high_watermark <= machine.state.epoch_start:
         raise Loading("the coordinator is loading its journal; try again")
@@ -43,27 +42,31 @@ def state_of(replica: Replica) -> CoordinatorState:
 class Endings:
     """Of one journal partition that this process leads."""
 
-    def __init__(self, replica: Replica, outcomes: Outcomes, env: RoleEnv) -> None:
+    def __init__(self, replica: Replica, outcomes: Outcomes) -> None:
         self._replica = replica
         self._outcomes = outcomes
-        self._env = env
 
     def outcome(self, tx_id: TxId) -> Outcome | None:
         """None: there never was such a transaction. Only for a TxId below the HW, and one that the
         machine does not keep. Raises CorruptLog."""
         assert journal_offset_of(tx_id) < self._replica.high_watermark
-        found = self._outcomes.read(tx_id, now_ms=self._env.clock.now().wall_ms)
+        state: CoordinatorState = self._replica.machine.state
+        # By the journal's age, which never goes back: what is expired once stays so.
+        over_ms = state.age.aged_ms - state.config.outcome_retention_ms
+        found = self._outcomes.read(tx_id, over_ms=over_ms)
         if found is None and journal_offset_of(tx_id) < self._replica.log_start:
             # Its journal segment is gone, and its slot with it.
             return _EXPIRED
         return found
 
     def known_outcome(self, tx_id: TxId) -> Outcome:
-        """Raises UnknownTransaction; Unavailable where a later coordinator may know it."""
+        """Raises UnknownTransaction; Unavailable where its first record is not durable yet."""
+        if journal_offset_of(tx_id) >= self._replica.log_end:
+            # Within the lease nobody else has given it out either.
+            self._replica.require_lease()
+            raise UnknownTransaction("no coordinator has given out such a TxId", tx_id=tx_id)
         if journal_offset_of(tx_id) >= self._replica.high_watermark:
-            raise Unavailable(
-                "this coordinator has not given out such a TxId yet; if it is right, try again"
-            )
+            raise Unavailable("the transaction's first record is not durable yet; try again")
         outcome = self.outcome(tx_id)
         if outcome is None:
             raise UnknownTransaction("there is no such transaction", tx_id=tx_id)

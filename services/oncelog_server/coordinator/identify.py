@@ -24,20 +24,24 @@ def require_producer(state: CoordinatorState, identity: Identity) -> Producer:
     """The producer, if `identity` holds its current generation."""
     producer = state.producers.get(identity.producer_id)
     if producer is None or identity.generation > producer.generation:
-        raise UnknownProducer(
-            "no such producer and generation here; call InitProducer first",
-            producer_id=identity.producer_id,
-        )
+        raise unknown_producer(identity)
     if identity.generation < producer.generation:
         raise fenced(producer, identity)
     return producer
+
+
+def unknown_producer(identity: Identity) -> UnknownProducer:
+    return UnknownProducer(
+        "no such producer and generation here; call InitProducer first",
+        producer_id=identity.producer_id,
+    )
 
 
 def fenced(producer: Producer, identity: Identity) -> ProducerFenced:
     return ProducerFenced(
         f"generation {show_generation(identity.generation)} was replaced by "
         f"{show_generation(producer.generation)}; this instance must stop",
-        generation=show_generation(producer.generation),
+        generation=producer.generation,
     )
 
 

@@ -6,9 +6,12 @@
     CommitTransaction    PreparedCommit, Begun?                    `decide_end`
     AbortTransaction     PreparedAbort                             `decide_end`
     Transact             OneShotPrepared | OneShotStaged | ...     `decide_one_shot`
+    FindOneShot          -                                         `decide_one_shot`
     AnswerOffsets        PreparedCommit | PreparedAbort, ...       `decide_one_shot`
     FinishTransactions   Committed | Aborted, ...                  `decide_end`
-    Tick                 PreparedAbort, ..., ProducersForgotten    `decide_time`
+    ProveLogEnd          LogEndProved                              `unborn`
+    Tick                 PreparedAbort, ..., ProducersForgotten,   `decide_time`
+                         TimePassed
 
 Owed to the outside, below the HW: markers in PREPARE order (`deliveries`), offsets of staged
 one-shots in request order (`one_shots`), and the record that a transaction is over.
@@ -27,6 +30,7 @@ from oncelog_server.coordinator.commands import (
     BeginTransaction,
     Command,
     CommitTransaction,
+    FindOneShot,
     FinishTransactions,
     InitProducer,
     MarkersAnswered,
@@ -37,21 +41,34 @@ from oncelog_server.coordinator.commands import (
     OweFinish,
     OweOffsets,
     PartitionAsked,
+    ProveLogEnd,
     SessionEnded,
     SessionOpened,
     Transact,
+    UnbornAsked,
+    UnbornTold,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_begin import decide_begin
 from oncelog_server.coordinator.decide_end import decide_abort, decide_commit, decide_finish
-from oncelog_server.coordinator.decide_one_shot import decide_answer, decide_transact
+from oncelog_server.coordinator.decide_one_shot import (
+    decide_answer,
+    decide_transact,
+    find_one_shot,
+)
 from oncelog_server.coordinator.decide_producer import decide_init
-from oncelog_server.coordinator.decide_time import decide_tick
-from oncelog_server.coordinator.producers import LastCommit, OneShotState, Producer
+from oncelog_server.coordinator.decide_time import decide_tick, prove_log_end
+from oncelog_server.coordinator.producers import (
+    LastCommit,
+    OneShotRequest,
+    OneShotState,
+    Producer,
+)
 from oncelog_server.coordinator.records import (
     Aborted,
     Begun,
     Committed,
+    LogEndProved,
     OneShotPrepared,
     OneShotSkipped,
     OneShotStaged,
@@ -63,7 +80,9 @@ from oncelog_server.coordinator.records import (
 )
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import State, Transaction
-from oncelog_server.coordinator.values import AbortCause
+from oncelog_server.coordinator.unborn import Claim
+from oncelog_server.coordinator.values import AbortCause, content_digest
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import (
     PartitionId,
@@ -75,7 +94,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
 from oncelogpb.errors import OncelogError
 
-# The state diagram (design §7): each arrow is one record. None: not begun.
+# The state diagram (docs/protocol.md): each arrow is one record. None: not begun.
 TRANSITIONS: Final[Mapping[tuple[State | None, type[Record]], State]] = {
     (None, Begun): State.ONGOING,
     (None, OneShotStaged): State.STAGED,
@@ -128,8 +147,12 @@ class CoordinatorMachine:
                 return decide_abort(self.state, command)
             case Transact():
                 return decide_transact(self.state, command)
+            case FindOneShot():
+                return Decision((), find_one_shot(self.state, command))
             case AnswerOffsets():
                 return decide_answer(self.state, command)
+            case ProveLogEnd():
+                return Decision(prove_log_end(self.state))
             case FinishTransactions():
                 return decide_finish(self.state, command)
             case Tick():
@@ -140,6 +163,10 @@ class CoordinatorMachine:
 
     def apply(self, record: Record | EpochStart, at: At) -> None:
         self.state.next_offset = at.offset + 1
+        if isinstance(record, TimePassed):
+            self.state.age.passed(at.time_ms)
+        else:
+            self.state.age.saw(at.time_ms)
         match record:
             case EpochStart():
                 assert at.epoch > self.state.epoch, "epochs only grow"
@@ -159,14 +186,24 @@ class CoordinatorMachine:
             case OneShotPrepared():
                 self._prepare_one_shot(record, at)
             case OneShotSkipped():
-                producer = self._active(record.producer_id, at)
-                producer.asked_one_shot(record.request_number, TxId(0), OneShotState.SKIPPED)
+                self._active(record.producer_id, at).asked_one_shot(
+                    OneShotRequest(
+                        record.request_number,
+                        TxId(0),
+                        OneShotState.SKIPPED,
+                        digest=record.digest,
+                    )
+                )
             case Committed() | Aborted():
                 self._over(record)
             case ProducersForgotten():
                 for producer_id in record.producer_ids:
                     self.state.producers.remove(producer_id)
                     self.state.sessions.forget(producer_id)
+            case LogEndProved():
+                self.state.unborn.proved(at.offset)
+            case TimePassed():
+                self.state.watch.wants_record = False
             case _:
                 assert_never(record)
 
@@ -180,7 +217,7 @@ class CoordinatorMachine:
                 record.name,
                 record.instance_id,
                 active_offset=at.offset,
-                active_ms=at.time_ms,
+                active_ms=self.state.age.aged_ms,
                 owner=record.owner,
             )
             self.state.producers.add(producer)
@@ -190,7 +227,7 @@ class CoordinatorMachine:
             record.generation,
             record.instance_id,
             record.owner,
-            at_ms=at.time_ms,
+            at_ms=self.state.age.aged_ms,
             keep_ms=config.replaced_instance_retention_ms,
             keep_max=config.replaced_instances_max,
         )
@@ -209,6 +246,7 @@ class CoordinatorMachine:
             record.parts,
         )
         self.state.transactions.add(transaction)
+        self.state.named_parts += len(record.parts)
         self._active(record.producer_id, at).began(record.request_id, record.tx_id)
         self.state.unarmed[record.tx_id] = None
 
@@ -217,7 +255,8 @@ class CoordinatorMachine:
         transaction.offsets = record.offsets
         self.state.transactions.add(transaction)
         producer = self._active(record.producer_id, at)
-        producer.asked_one_shot(record.request_number, record.tx_id, OneShotState.STAGED)
+        digest = content_digest(record.batches, record.offsets, record.commit_seq)
+        producer.asked_one_shot(_asked(record, OneShotState.STAGED, digest))
         producer.staged.append(record.tx_id)
         if len(producer.staged) == 1:
             self.state.heads.became_head(record.tx_id, gate=at.offset)
@@ -227,7 +266,8 @@ class CoordinatorMachine:
         transaction.prepare_offset, transaction.prepare_ms = at.offset, at.time_ms
         self.state.transactions.add(transaction)
         producer = self._active(record.producer_id, at)
-        producer.asked_one_shot(record.request_number, record.tx_id, OneShotState.COMMITTED)
+        digest = content_digest(record.batches, None, record.commit_seq)
+        producer.asked_one_shot(_asked(record, OneShotState.COMMITTED, digest))
         self._committed(transaction, producer, b"")
 
     def _one_shot(self, record: OneShotStaged | OneShotPrepared, at: At) -> Transaction:
@@ -284,11 +324,14 @@ class CoordinatorMachine:
 
     def _active(self, producer_id: ProducerId, at: At) -> Producer:
         producer = self.state.producers[producer_id]
-        self.state.producers.active(producer, offset=at.offset, time_ms=at.time_ms)
+        aged_ms = self.state.age.aged_ms
+        self.state.producers.active(producer, offset=at.offset, aged_ms=aged_ms)
         return producer
 
     def _decided(self, record: PreparedCommit | PreparedAbort, at: At) -> Transaction:
         transaction = self.state.transactions[record.tx_id]
+        # A staged one-shot names none.
+        self.state.named_parts -= len(transaction.parts)
         self.state.transactions.decided(transaction, _next_state(transaction.state, record))
         transaction.prepare_offset, transaction.prepare_ms = at.offset, at.time_ms
         self.state.forget_open(record.tx_id)
@@ -348,6 +391,7 @@ class CoordinatorMachine:
         match signal:
             case Tick():
                 state.turn_timers(now.monotonic_ms)
+                state.watch.look(state.age, now)
             case MarkersSent():
                 state.deliveries.sent(signal.participant)
             case MarkersAnswered():
@@ -356,6 +400,11 @@ class CoordinatorMachine:
                 state.heads.sent(signal.tx_id)
             case PartitionAsked():
                 state.partition_asked(signal, now.monotonic_ms)
+            case UnbornAsked():
+                claim, end = Claim(*signal), self.next_offset
+                state.unborn.asked(claim, log_end=end, now_ms=now.monotonic_ms)
+            case UnbornTold():
+                state.unborn.told(Claim(*signal))
             case SessionOpened():
                 state.sessions.opened(signal)
             case SessionEnded():
@@ -388,6 +437,11 @@ class CoordinatorMachine:
 
     # ---------------------------------------------------------------------------------- snapshots
 
+    @property
+    def is_at_rest(self) -> bool:
+        """There are few of these, and each has something that expires."""
+        return False
+
     def check(self) -> None:
         self.state.check()
 
@@ -398,6 +452,12 @@ class CoordinatorMachine:
         assert not tables, "a coordinator has no tables"
         assert self.next_offset == 0, "restore into a fresh machine"
         self.state.decode(state)
+
+
+def _asked(
+    record: OneShotStaged | OneShotPrepared, state: OneShotState, digest: bytes
+) -> OneShotRequest:
+    return OneShotRequest(record.request_number, record.tx_id, state, digest=digest)
 
 
 def _next_state(state: State | None, record: Record) -> State:

@@ -72,6 +72,7 @@ def _results(answer: pb.MarkerGroupResult) -> list[MarkerResult]:
                     part.first_offset,
                     part.record_count,
                     part.damaged,
+                    part.surplus_records,
                 )
                 for part in result.exposed
             ),

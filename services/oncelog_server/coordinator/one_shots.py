@@ -1,8 +1,8 @@
 """The order of one-shots with offsets: which may be put to the offset manager now. PURE.
 
 A producer's one-shots are decided in request order, and none is put to the offset manager before
-all earlier ones have a durable PREPARE (why.md: else #6 is visible first, or chains on the pending
-position of #5, which then aborts). So at most one per producer may be put: the head of its staged
+all earlier ones have a durable PREPARE: else #6 is visible first, or chains on the pending position
+of #5, which then aborts. So at most one per producer may be put: the head of its staged
 ones, once the HW covers what made it the head.
 
 Volatile, rebuilt by `apply` and at restore.

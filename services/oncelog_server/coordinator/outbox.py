@@ -1,7 +1,7 @@
 """Does what one coordinator partition owes: markers to participants, offsets of staged one-shots to
 the offset manager, and the record that a transaction is over.
 
-Markers (design §6, §7): per participant at most one unacknowledged group, which begins with the
+Markers (docs/protocol.md): per participant at most one unacknowledged group, which begins with the
 earliest unacknowledged marker and carries all that are due; groups for one leader process travel in
 one message. Refused or unanswered, they are sent again for ever, to whoever leads by then; a topic
 that etcd says is gone is done. Nothing is lost with this object: `machine.owed` knows it all.
@@ -164,9 +164,12 @@ class CoordinatorOutbox:
             self._spawn(self._again(group.participant, disk_full=isinstance(error, DiskFull)))
 
     async def _without_leader(self, group: OweMarkers) -> None:
-        """Nobody leads it now; or the topic was deleted, and that is the end of it."""
+        """Nobody leads it now; or its topic was deleted, or there never was such a partition, and
+        that is the end of it: nothing can be written there any more under a decided TxId."""
+        directory, participant = self._env.directory, group.participant
         try:
-            gone = await self._env.directory.is_gone(group.participant.topic_id)
+            gone = await directory.is_gone(participant.topic_id)
+            gone = gone or not await directory.exists(participant)
         except (EtcdUnavailable, OncelogError):
             gone = False
         if not gone:

@@ -63,9 +63,8 @@ class Outcome(NamedTuple):
 class Outcomes:
     """The coordinator's Projection, and the reader of what it wrote."""
 
-    def __init__(self, slots: Slots, retention_ms: int) -> None:
+    def __init__(self, slots: Slots) -> None:
         self._slots = slots
-        self._retention_ms = retention_ms
 
     def project(self, record: Record, at: At) -> None:
         match record:
@@ -76,8 +75,9 @@ class Outcomes:
             case OneShotPrepared():
                 self._write(record, State.COMMITTED, AbortCause.NONE, at.time_ms, at)
 
-    def read(self, tx_id: TxId, *, now_ms: int) -> Outcome | None:
-        """None where no such transaction was decided. Raises CorruptLog."""
+    def read(self, tx_id: TxId, *, over_ms: int) -> Outcome | None:
+        """None where no such transaction was decided. What ended at `over_ms` or before is expired.
+        Raises CorruptLog."""
         slot = self._slots.read(journal_offset_of(tx_id))
         if slot is None:
             return None
@@ -98,7 +98,7 @@ class Outcomes:
             begin_ms,
             end_ms,
             prepare,
-            expired=end_ms + self._retention_ms <= now_ms,
+            expired=end_ms <= over_ms,
         )
 
     def _write(

@@ -22,7 +22,7 @@ from oncelog_server.coordinator.commands import BeginAnswer, BeginResult, Identi
 from oncelog_server.coordinator.values import AbortCause, CommitSeq, Refusal
 from oncelog_server.core.ids import Generation, ProducerId, TxId
 
-# Request ids of Begin, and request numbers of one-shots, that are remembered per producer (§13).
+# Request ids of Begin, and request numbers of one-shots, that are remembered per producer.
 REQUESTS_KEPT: Final = 16
 # One-shots of one producer that are not decided yet: their answers are all remembered.
 ONE_SHOTS_IN_FLIGHT_MAX: Final = REQUESTS_KEPT
@@ -32,7 +32,7 @@ class Replaced(msgspec.Struct, frozen=True, array_like=True):
     """An instance that a later one took over from."""
 
     instance_id: bytes
-    # Journal time.
+    # By the journal's age.
     at_ms: int
 
 
@@ -68,6 +68,9 @@ class OneShotRequest(msgspec.Struct, array_like=True):
     state: OneShotState
     # ABORTED: what the client is told.
     refusal: Refusal | None = None
+    # Of what was asked for (`values.content_digest`): the number is no other request's. b"" in
+    # snapshots from before it was kept.
+    digest: bytes = b""
 
 
 class FormerOneShot(msgspec.Struct, frozen=True, array_like=True):
@@ -107,7 +110,7 @@ class Producer(msgspec.Struct, array_like=True):
     staged: list[TxId] = []
     last_committed: TxId = TxId(0)
     last_commit: LastCommit | None = None
-    # Place and journal time of its last record.
+    # Place of its last record, and the journal's age there.
     active_offset: int = 0
     active_ms: int = 0
     # Of earlier generations, oldest first. No later one-shot is accepted while one is undecided, so
@@ -115,6 +118,9 @@ class Producer(msgspec.Struct, array_like=True):
     former_one_shots: list[FormerOneShot] = []
     # Identity of who registered this instance; "": nobody had one.
     owner: str = ""
+    # The highest request of an earlier generation whose answer is forgotten.
+    forgotten_generation: Generation = Generation(0)
+    forgotten_number: int = 0
 
     @property
     def identity(self) -> Identity:
@@ -147,6 +153,12 @@ class Producer(msgspec.Struct, array_like=True):
             None,
         )
 
+    def has_forgotten(self, generation: Generation, request_number: int) -> bool:
+        """Of a request that is not remembered: it may have been accepted, and nobody knows."""
+        if generation == self.generation:
+            return request_number < self.next_request_number
+        return (generation, request_number) <= (self.forgotten_generation, self.forgotten_number)
+
     def oldest_staged_number(self) -> int | None:
         """Of this generation."""
         staged = (r for r in self.one_shots if r.state is OneShotState.STAGED)
@@ -171,8 +183,7 @@ class Producer(msgspec.Struct, array_like=True):
         self.replaced.append(Replaced(self.instance_id, at_ms))
         young = [r for r in self.replaced if r.at_ms + keep_ms > at_ms]
         self.replaced = young[-keep_max:]
-        self.former_one_shots += [FormerOneShot(self.generation, r) for r in self.one_shots]
-        del self.former_one_shots[:-REQUESTS_KEPT]
+        self._keep_former()
         self.generation = generation
         self.instance_id = instance_id
         self.owner = owner
@@ -180,16 +191,28 @@ class Producer(msgspec.Struct, array_like=True):
         self.one_shots = []
         self.next_request_number = 1
 
+    def _keep_former(self) -> None:
+        """The last answers of all earlier generations, and how far they are forgotten."""
+        self.former_one_shots += [FormerOneShot(self.generation, r) for r in self.one_shots]
+        dropped = self.former_one_shots[:-REQUESTS_KEPT]
+        del self.former_one_shots[:-REQUESTS_KEPT]
+        if dropped:
+            self.forgotten_generation = dropped[-1].generation
+            self.forgotten_number = dropped[-1].request.request_number
+        before_the_kept = self.next_request_number - len(self.one_shots) - 1
+        if before_the_kept and self.forgotten_generation < self.generation:
+            self.forgotten_generation, self.forgotten_number = self.generation, before_the_kept
+
     def began(self, request_id: int, tx_id: TxId) -> None:
         assert not self.open_tx, "one ONGOING transaction per producer"
         self.open_tx = tx_id
         self.begins.append(BeginRequest(request_id, tx_id))
         del self.begins[:-REQUESTS_KEPT]
 
-    def asked_one_shot(self, request_number: int, tx_id: TxId, state: OneShotState) -> None:
-        assert request_number == self.next_request_number, "request numbers are consecutive"
+    def asked_one_shot(self, request: OneShotRequest) -> None:
+        assert request.request_number == self.next_request_number, "request numbers are consecutive"
         self.next_request_number += 1
-        self.one_shots.append(OneShotRequest(request_number, tx_id, state))
+        self.one_shots.append(request)
         del self.one_shots[:-REQUESTS_KEPT]
 
     def check(self) -> None:
@@ -247,8 +270,8 @@ class Producers:
         del self._by_key[_key(producer.group, producer.name, producer.instance_id)]
         del self._unnamed[producer_id]
 
-    def active(self, producer: Producer, *, offset: int, time_ms: int) -> None:
-        producer.active_offset, producer.active_ms = offset, time_ms
+    def active(self, producer: Producer, *, offset: int, aged_ms: int) -> None:
+        producer.active_offset, producer.active_ms = offset, aged_ms
         if not producer.name:
             del self._unnamed[producer.producer_id]
             self._unnamed[producer.producer_id] = None

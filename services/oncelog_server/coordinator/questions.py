@@ -1,8 +1,9 @@
 """What became of a transaction, as far as it is below the HW. PURE reads.
 
-design §6 "Unknown transactions cannot hang". An answer that makes a participant abort is given only
-from below the HW and only for a TxId below it (why.md: a paused coordinator does not know T, which
-began at its successor; p aborts T; T commits).
+An answer that makes a participant abort is given only from below the HW and only for a TxId below
+it: a paused coordinator does not know T, which began at its successor; p aborts T; T commits. For a
+TxId above the log end it is given once this coordinator has proved that it has no successor
+(`unborn`). docs/protocol.md, "Questions".
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from oncelog_server.coordinator.commands import Identity
 from oncelog_server.coordinator.outcomes import Outcome
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED, State, Transaction
+from oncelog_server.coordinator.unborn import Claim
 from oncelog_server.core.ids import PartitionId, TxId, journal_offset_of
 
 
@@ -38,7 +40,9 @@ def verdict(
 ) -> Verdict | None:
     """None: the machine does not keep it. It ended, or never was: `verdict_of` its outcome."""
     if below <= journal_offset_of(tx_id):
-        return Verdict.LATER
+        claim = Claim(tx_id, producer, partition)
+        unborn = is_unborn(state, tx_id) and state.unborn.is_disproved(claim, below=below)
+        return Verdict.NEVER if unborn else Verdict.LATER
     transaction = state.transactions.get(tx_id)
     if transaction is None:
         if partition in state.damaged.get(tx_id, ()):
@@ -66,6 +70,11 @@ def verdict_of(outcome: Outcome | None, producer: Identity) -> Verdict:
     # Over means that every partition in the manifest has acknowledged its marker: one that still
     # holds data of it is not in the manifest.
     return Verdict.COMMITTED_WITHOUT_YOU if outcome.committed else Verdict.ABORTED
+
+
+def is_unborn(state: CoordinatorState, tx_id: TxId) -> bool:
+    """It lies at or above the log end."""
+    return journal_offset_of(tx_id) >= state.next_offset
 
 
 def is_decided(transaction: Transaction, *, below: int) -> bool:

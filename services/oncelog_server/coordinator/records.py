@@ -17,6 +17,7 @@ from oncelog_server.coordinator.values import (
     OneShotOffsets,
     Refusal,
 )
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
 from oncelog_server.core.records import RecordCodec
 
@@ -105,6 +106,8 @@ class OneShotSkipped(msgspec.Struct, frozen=True, array_like=True, tag="skip"):
     producer_id: ProducerId
     generation: Generation
     request_number: int
+    # Of what was asked for (`values.content_digest`); b"" in journals from before it was kept.
+    digest: bytes = b""
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True, tag="committed"):
@@ -127,6 +130,11 @@ class ProducersForgotten(msgspec.Struct, frozen=True, array_like=True, tag="forg
     producer_ids: tuple[ProducerId, ...]
 
 
+class LogEndProved(msgspec.Struct, frozen=True, array_like=True, tag="prove"):
+    """Says nothing. Once it is durable in its own epoch, it has shown that nobody else led when it
+    was appended (`unborn`)."""
+
+
 Record = (
     ProducerInitialized
     | Begun
@@ -138,6 +146,8 @@ Record = (
     | Committed
     | Aborted
     | ProducersForgotten
+    | LogEndProved
+    | TimePassed
 )
 
 _DECODER: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)

@@ -40,7 +40,7 @@ class CoordinatorRole:
     def projection(
         self, partition: PartitionId, slots: Callable[[str, int], Slots]
     ) -> Outcomes | None:
-        opened = Outcomes(slots(SLOT_FILE, SLOT_BYTES), self._config.outcome_retention_ms)
+        opened = Outcomes(slots(SLOT_FILE, SLOT_BYTES))
         self._outcomes[partition] = opened
         return opened
 
@@ -56,5 +56,5 @@ class CoordinatorRole:
     def access(self, env: RoleEnv) -> Tables:
         return {"Coordinator": access.entries(env, self._config, self._endings)}
 
-    def _endings(self, replica: Replica, env: RoleEnv) -> Endings:
-        return Endings(replica, self._outcomes[replica.partition], env)
+    def _endings(self, replica: Replica) -> Endings:
+        return Endings(replica, self._outcomes[replica.partition])

@@ -7,8 +7,10 @@ the one in the top 16 bits of the producer id or TxId.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from typing import Final, NoReturn
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from msgspec.structs import replace
 
 from oncelog_server.coordinator import describe, wire
 from oncelog_server.coordinator.access import without_refused
@@ -18,52 +20,52 @@ from oncelog_server.coordinator.commands import (
     CommitAnswer,
     CommitTransaction,
     Exposure,
+    FoundOneShot,
     PartitionAsked,
     ProducerGranted,
+    ProveLogEnd,
     SessionEnded,
     SessionOpened,
     Transact,
     TransactAnswer,
+    UnbornAsked,
+    UnbornTold,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_end import Elsewhere
 from oncelog_server.coordinator.endings import Endings, state_of
-from oncelog_server.coordinator.questions import Verdict, verdict, verdict_of
+from oncelog_server.coordinator.fitness import Fitness, UnheardOf
+from oncelog_server.coordinator.listing import Listing
+from oncelog_server.coordinator.questions import Verdict, is_unborn, verdict, verdict_of
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED
-from oncelog_server.coordinator.values import OneShotBatch
 from oncelog_server.coordinator.waiting import Waiting
 from oncelog_server.core.ids import (
-    CONSUMER_OFFSETS_ID,
     CONTROL_PARTITIONS,
     TRANSACTION_CONTROL_ID,
     PartitionId,
-    TopicId,
     TxId,
     control_partition,
     journal_offset_of,
     journal_partition_of,
 )
-from oncelog_server.core.ports import Call, Replica, TopicInfo
+from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.core.wire import partition_id
-from oncelogpb import records
 from oncelogpb.errors import (
     Damaged,
+    InDoubt,
     InvalidArgument,
+    OncelogError,
     TooLarge,
+    TransactionEnded,
     TryAgain,
-    Unavailable,
     UnknownOutcome,
-    UnknownPartition,
-    UnknownTopic,
 )
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 
 QUESTIONS_MAX: Final = 1_000
-LISTED_DEFAULT: Final = 1_000
-LISTED_MAX: Final = 5_000
 
 
 class CoordinatorService:
@@ -74,18 +76,16 @@ class CoordinatorService:
         config: CoordinatorConfig,
         env: RoleEnv,
         waiting: Waiting,
-        endings: Callable[[Replica, RoleEnv], Endings],
+        endings: Callable[[Replica], Endings],
     ) -> None:
         self._config = config
         self._env = env
         self._waiting = waiting
         self._endings_of = endings
+        self._fitness = Fitness(config, env)
+        self._listing = Listing(env)
         # Sessions whose stream tells its end. Invariant: one per producer and stream.
         self._held: set[SessionOpened] = set()
-        self._batch_limits = records.BatchLimits(
-            max_batch_bytes=config.one_shot_bytes_max,
-            decompressed_bytes_max=config.one_shot_decompressed_bytes_max,
-        )
 
     # ----------------------------------------------------------------------------------- producers
 
@@ -122,10 +122,10 @@ class CoordinatorService:
         self, request: pb.BeginTransactionRequest, call: Call
     ) -> pb.BeginTransactionReply:
         command = wire.begin_transaction(request, self._config)
-        self._require_partitions(command.parts)
+        command = replace(command, unfit=self._fitness.of_begin(command))
         replica = self._lead(command.producer.producer_id, "producer")
         before = replica.log_end
-        answer: BeginAnswer = await replica.submit(command)
+        answer: BeginAnswer = await self._submit(replica, command)
         self._count_begun(answer, before)
         return wire.begun(answer)
 
@@ -134,16 +134,19 @@ class CoordinatorService:
     ) -> pb.CommitTransactionReply:
         without_refused(request.begin_next.parts, call)
         command = wire.commit_transaction(request, self._config)
-        self._require_partitions(command.manifest.participants())
-        if command.begin_next is not None:
-            self._require_partitions(command.begin_next.parts)
+        following = command.begin_next
+        if following is not None:
+            following = replace(following, unfit=self._fitness.of_begin(following))
+        command = replace(command, begin_next=following, unfit=self._fitness.of_commit(command))
         replica = self._lead(command.tx_id, "tx_id")
         arrived_ms = self._env.clock.now().monotonic_ms
         before = replica.log_end
         try:
-            answer: CommitAnswer = await replica.submit(command)
+            answer: CommitAnswer = await self._submit(replica, command)
         except Elsewhere:
             answer = await self._repeat_commit(replica, command)
+        if isinstance(answer.next_refusal, UnheardOf):
+            answer = await self._explain_next(answer, answer.next_refusal)
         self._observe("commit_prepare", arrived_ms)
         if answer.next is not None:
             self._count_begun(answer.next, before)
@@ -159,34 +162,46 @@ class CoordinatorService:
 
     async def _repeat_commit(self, replica: Replica, command: CommitTransaction) -> CommitAnswer:
         answer = await self._endings(replica).repeat_commit(command)
-        if command.begin_next is not None:
+        if command.begin_next is None:
+            return answer
+        try:
             # Idempotent by its own request id.
-            answer = answer._replace(next=await replica.submit(command.begin_next))
-        return answer
+            return answer._replace(next=await replica.submit(command.begin_next))
+        except OncelogError as refusal:
+            return answer._replace(next_refusal=refusal)
+
+    async def _explain_next(self, answer: CommitAnswer, unheard: UnheardOf) -> CommitAnswer:
+        try:
+            await self._fitness.explain(unheard)
+        except OncelogError as refusal:
+            return answer._replace(next_refusal=refusal)
 
     async def abort_transaction(
         self, request: pb.AbortTransactionRequest, call: Call
     ) -> pb.AbortTransactionReply:
         without_refused(request.parts, call)
         command = wire.abort_transaction(request, self._config)
-        self._require_partitions(command.parts)
+        command = replace(command, unfit=self._fitness.of_abort(command))
         replica = self._lead(command.tx_id, "tx_id")
         try:
-            await replica.submit(command)
+            await self._submit(replica, command)
         except Elsewhere:
             self._endings(replica).repeat_abort(command)
         return pb.AbortTransactionReply(state=types.TRANSACTION_STATE_ABORTED)
 
     async def transact(self, request: pb.TransactRequest, call: Call) -> pb.TransactReply:
-        command = wire.transact(request, self._config)
+        command = wire.transact(request)
+        try:
+            return await self._transact(command, request.wait, call)
+        except (InDoubt, TransactionEnded) as error:
+            # Its caller knows no TxId that it could ask about.
+            raise _naming(error, command) from error
+
+    async def _transact(
+        self, command: Transact, wait: types.Wait.ValueType, call: Call
+    ) -> pb.TransactReply:
         replica = self._lead(command.producer.producer_id, "producer")
-        for batch in command.batches:
-            topic = self._env.directory.topic_by_id(batch.partition.topic_id)
-            if topic is None:
-                await self._refuse_unknown(batch.partition.topic_id)
-            else:
-                self._require_sound(batch, topic)
-        replica.require_room()
+        command = replace(command, unfit=self._fitness.of_one_shot(command, replica))
         arrived_ms = self._env.clock.now().monotonic_ms
         before = replica.log_end
         answer = await self._decided(replica, command, call)
@@ -194,7 +209,7 @@ class CoordinatorService:
         self._count_one_shot(answer, before)
         visible = answer.visible
         exposed: Sequence[Exposure] = ()
-        if request.wait == types.WAIT_VISIBLE and not answer.already_committed:
+        if wait == types.WAIT_VISIBLE and not answer.already_committed:
             exposed = await self._visible(replica, answer.tx_id, call)
             visible = True
             self._observe("commit_visible", arrived_ms)
@@ -203,51 +218,14 @@ class CoordinatorService:
             already_committed=answer.already_committed,
             visible=visible,
             exposed=[wire.exposed_message(part) for part in exposed],
-        )
-
-    def _require_partitions(self, participants: Iterable[PartitionId]) -> None:
-        """A marker for a partition that never was would be sent for ever. A topic that is unknown
-        here may have been deleted, which etcd says when its markers are due."""
-        counts: dict[TopicId, int | None] = {CONSUMER_OFFSETS_ID: CONTROL_PARTITIONS}
-        for participant in participants:
-            if participant.topic_id not in counts:
-                topic = self._env.directory.topic_by_id(participant.topic_id)
-                counts[participant.topic_id] = None if topic is None else topic.partitions
-            count = counts[participant.topic_id]
-            if count is not None and participant.number >= count:
-                raise UnknownPartition(
-                    f"the topic of {participant} has {count} partitions",
-                    partition=participant.number,
-                )
-
-    async def _refuse_unknown(self, topic_id: TopicId) -> NoReturn:
-        """The client may have heard of a new topic before this process has."""
-        if await self._env.directory.is_gone(topic_id):
-            raise UnknownTopic(f"no topic with id {topic_id.hex()}", topic_id=topic_id.hex())
-        raise Unavailable(
-            f"this process has not heard of the topic with id {topic_id.hex()} yet; try again"
-        )
-
-    def _require_sound(self, batch: OneShotBatch, topic: TopicInfo) -> None:
-        """What a leader could refuse is refused before the append (design §7)."""
-        if batch.partition.number >= topic.partitions:
-            raise UnknownPartition(
-                f"topic {topic.name} has {topic.partitions} partitions",
-                partition=batch.partition.number,
-            )
-        records.validate(
-            batch.encoding,
-            batch.payload,
-            batch.record_count,
-            batch.crc32c,
-            self._batch_limits,
-            max_timestamp_us=batch.max_timestamp_us,
+            duplicate=answer.duplicate,
         )
 
     async def _decided(self, replica: Replica, command: Transact, call: Call) -> TransactAnswer:
         """A staged one-shot is answered once the offset manager has spoken. Asking again is
         idempotent by its request number, and gives the durable answer."""
-        answer: TransactAnswer = await replica.submit(command)
+        answer: TransactAnswer = await self._submit(replica, command)
+        duplicate = answer.duplicate
         while answer.staged:
             staged = _still_led(replica).transactions.get(answer.tx_id)
             if staged is not None and staged.state not in DECIDED:
@@ -258,7 +236,7 @@ class CoordinatorService:
             except TryAgain as error:
                 # It is journaled: "nothing happened" would be a lie.
                 raise UnknownOutcome(f"{error.message}; repeat the call") from error
-        return answer
+        return answer._replace(duplicate=duplicate)
 
     async def _visible(self, replica: Replica, tx_id: TxId, call: Call) -> Sequence[Exposure]:
         """Until every participant has acknowledged it. Raises Damaged."""
@@ -282,66 +260,41 @@ class CoordinatorService:
     async def get_transaction(
         self, request: pb.GetTransactionRequest, call: Call
     ) -> pb.GetTransactionReply:
+        if not request.tx_id:
+            return await self._get_one_shot(request)
+        if request.HasField("producer"):
+            raise InvalidArgument("ask by tx_id or by producer, not both", field="producer")
         tx_id = wire.tx_id(request.tx_id)
-        replica = self._lead(tx_id, "tx_id")
+        description = await self._described(self._lead(tx_id, "tx_id"), tx_id)
+        return pb.GetTransactionReply(transaction=description)
+
+    async def _get_one_shot(self, request: pb.GetTransactionRequest) -> pb.GetTransactionReply:
+        command = wire.find_one_shot(request)
+        replica = self._lead(command.producer.producer_id, "producer")
+        # A command, so that the answer waits until what it was read from is durable.
+        found: FoundOneShot = await replica.submit(command)
+        if found.already_committed:
+            return pb.GetTransactionReply(already_committed=True)
+        if found.forgotten:
+            return pb.GetTransactionReply(transaction=describe.forgotten(command.producer))
+        return pb.GetTransactionReply(transaction=await self._described(replica, found.tx_id))
+
+    async def _described(self, replica: Replica, tx_id: TxId) -> pb.TransactionDescription:
         replica.require_lease()
         state = state_of(replica)
         below = replica.high_watermark
         transaction = state.transactions.get(tx_id)
         if transaction is not None and journal_offset_of(tx_id) < below:
-            return pb.GetTransactionReply(
-                transaction=describe.kept(state, transaction, below=below)
-            )
+            return describe.kept(state, transaction, below=below)
         endings = self._endings(replica)
         outcome = endings.known_outcome(tx_id)
         found = [] if outcome.expired else await endings.records(tx_id, outcome)
-        return pb.GetTransactionReply(transaction=describe.over(state, tx_id, outcome, found))
+        return describe.over(state, tx_id, outcome, found)
 
     async def list_transactions(
         self, request: pb.ListTransactionsRequest, call: Call
     ) -> pb.ListTransactionsReply:
-        limit = min(request.limit or LISTED_DEFAULT, LISTED_MAX)
-        states = frozenset(request.states)
-        found = [
-            description
-            for replica in self._listed(request)
-            for description in self._descriptions(replica)
-            if self._matches(description, request, states)
-        ]
-        found.sort(key=lambda description: description.tx_id)
-        return pb.ListTransactionsReply(transactions=found[:limit], more=len(found) > limit)
-
-    def _listed(self, request: pb.ListTransactionsRequest) -> Sequence[Replica]:
-        if not request.journal_partitions:
-            return self._env.replicas.led()
-        return [
-            self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, number))
-            for number in sorted(set(request.journal_partitions))
-        ]
-
-    def _descriptions(self, replica: Replica) -> list[pb.TransactionDescription]:
-        replica.require_lease()
-        state = state_of(replica)
-        below = replica.high_watermark
-        return [
-            describe.kept(state, transaction, below=below)
-            for transaction in state.transactions
-            if journal_offset_of(transaction.tx_id) < below
-        ]
-
-    def _matches(
-        self,
-        of: pb.TransactionDescription,
-        request: pb.ListTransactionsRequest,
-        states: frozenset[int],
-    ) -> bool:
-        age_ms = self._env.clock.now().wall_ms - of.begin_time_ms
-        return (
-            (not states or of.state in states)
-            and age_ms >= request.min_age_ms
-            and request.name in ("", of.name)
-            and request.group in ("", of.group)
-        )
+        return await self._listing.page(request, call)
 
     async def ask_transactions(
         self, request: pb.AskTransactionsRequest, call: Call
@@ -369,7 +322,9 @@ class CoordinatorService:
         found = verdict(state, tx_id, producer, partition, below=replica.high_watermark)
         if found is None:
             found = verdict_of(self._endings(replica).outcome(tx_id), producer)
-        if found is Verdict.ONGOING:
+        if is_unborn(state, tx_id):
+            self._about_unborn(replica, UnbornAsked(tx_id, producer, partition), found)
+        elif found is Verdict.ONGOING:
             replica.signal(PartitionAsked(tx_id, producer, partition, question.bytes_received))
         self._env.reporter.count("questions_answered", verdict=found.name.lower())
         return pb.Answer(
@@ -378,7 +333,22 @@ class CoordinatorService:
             verdict=pb.Answer.Verdict.ValueType(found),
         )
 
+    def _about_unborn(self, replica: Replica, asked: UnbornAsked, told: Verdict) -> None:
+        if told is Verdict.NEVER:
+            replica.signal(UnbornTold(*asked))
+            return
+        replica.signal(asked)
+        if state_of(replica).unborn.wants_proof:
+            # Its answer is that it becomes durable; whoever asked asks again.
+            replica.submit(ProveLogEnd())
+
     # --------------------------------------------------------------------------------------- parts
+
+    async def _submit(self, replica: Replica, command: object) -> Any:
+        try:
+            return await replica.submit(command)
+        except UnheardOf as unheard:
+            await self._fitness.explain(unheard)
 
     def _lead(self, identity: int, field: str) -> Replica:
         number = journal_partition_of(identity)
@@ -389,7 +359,7 @@ class CoordinatorService:
         return self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, number))
 
     def _endings(self, replica: Replica) -> Endings:
-        return self._endings_of(replica, self._env)
+        return self._endings_of(replica)
 
     def _count_begun(self, answer: BeginAnswer, before: int) -> None:
         """A repeated request id begins nothing: its TxId is older than the call."""
@@ -407,6 +377,19 @@ class CoordinatorService:
 
     def _observe(self, name: str, since_ms: int) -> None:
         self._env.reporter.observe(name, self._env.clock.now().monotonic_ms - since_ms)
+
+
+def _naming(error: OncelogError, command: Transact) -> OncelogError:
+    """The same error, saying which one-shot it is about: GetTransaction finds it by that."""
+    return type(error)(
+        error.message,
+        **{
+            **error.metadata,
+            "producer_id": command.producer.producer_id,
+            "generation": command.producer.generation,
+            "request_number": command.request_number,
+        },
+    )
 
 
 def _still_led(replica: Replica) -> CoordinatorState:

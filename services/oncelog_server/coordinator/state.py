@@ -18,11 +18,15 @@ from oncelog_server.coordinator.one_shots import StagedHeads
 from oncelog_server.coordinator.producers import Producer, Producers
 from oncelog_server.coordinator.sessions import Sessions
 from oncelog_server.coordinator.transactions import DECIDED, State, Transaction, Transactions
-from oncelog_server.core.ids import PartitionId, TxId
+from oncelog_server.coordinator.unborn import Unborn
+from oncelog_server.core.age import AgeWatch, JournalAge
+from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, PartitionId, TxId
 from oncelog_server.core.timers import Timers
 
-# Transactions with damaged parts that are remembered per journal partition; the oldest go first.
+# Transactions with damaged parts that are remembered per journal partition, and their partitions in
+# all; the oldest go first.
 DAMAGED_KEPT: Final = 10_000
+DAMAGED_PARTITIONS_KEPT: Final = 200_000
 
 
 class Stored(msgspec.Struct, array_like=True):
@@ -36,6 +40,7 @@ class Stored(msgspec.Struct, array_like=True):
     transactions: list[Transaction]
     # By TxId.
     damaged: list[tuple[TxId, tuple[PartitionId, ...]]]
+    age: JournalAge = msgspec.field(default_factory=JournalAge)
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(Stored)
@@ -52,10 +57,14 @@ class CoordinatorState:
         self.epoch = 0
         self.epoch_start = 0
         self.next_offset = 0
+        self.age = JournalAge()
         self.producers = Producers()
         self.transactions = Transactions()
         self.damaged: dict[TxId, tuple[PartitionId, ...]] = {}
         # Derived from it.
+        self._damaged_partitions = 0
+        # Partitions that Begins of open transactions named, once for each transaction.
+        self.named_parts = 0
         self.deliveries = Deliveries()
         self.heads = StagedHeads()
         # Volatile.
@@ -68,6 +77,10 @@ class CoordinatorState:
         self.sessions = Sessions(self.config.session_grace_ms)
         # Partitions that asked about an open transaction: they take part.
         self.asked: dict[TxId, set[PartitionId]] = {}
+        self.asked_parts = 0
+        # What participants hold of TxIds that nobody has given out.
+        self.unborn = Unborn()
+        self.watch = AgeWatch()
         # Open transactions whose timers start at the next turn.
         self.unarmed: dict[TxId, None] = {
             t.tx_id: None for t in self.transactions if t.state is State.ONGOING
@@ -81,6 +94,7 @@ class CoordinatorState:
         self.idle.turn(now_ms)
         self.lifetime.turn(now_ms)
         self.sessions.turn(now_ms)
+        self.unborn.turn(now_ms)
         for producer_id, _ in list(self.sessions.over(len(self.producers))):
             producer = self.producers.get(producer_id)
             if producer is None or not producer.open_tx:
@@ -93,24 +107,40 @@ class CoordinatorState:
             return
         if transaction.identity != signal.producer:
             return
-        asked = self.asked.setdefault(signal.tx_id, set())
-        # Above the limit it is no participant that anybody could name in a manifest either.
-        if len(asked) < self.config.parts_max:
-            asked.add(signal.partition)
+        self._remember_asked(signal)
         if signal.bytes_received and signal.tx_id in self.idle:
             self.idle.set(signal.tx_id, now_ms + transaction.timeout_ms)
+
+    def _remember_asked(self, signal: PartitionAsked) -> None:
+        """Where there is no room, it is not told of an abort, and learns it when it asks again.
+        Offsets always find room, there are few: a commit that does not name them is refused."""
+        asked = self.asked.setdefault(signal.tx_id, set())
+        # Above parts_max it is no participant that anybody could name in a manifest either.
+        has_room = len(asked) < self.config.parts_max
+        has_room = has_room and self.participants < self.config.participants_max
+        if has_room or signal.partition.topic_id == CONSUMER_OFFSETS_ID:
+            self.asked_parts += signal.partition not in asked
+            asked.add(signal.partition)
+
+    @property
+    def participants(self) -> int:
+        """What `participants_max` limits."""
+        return self.deliveries.waiting_markers + self.named_parts + self.asked_parts
 
     def forget_open(self, tx_id: TxId) -> None:
         """It is no longer open: nothing waits for it."""
         self.idle.cancel(tx_id)
         self.lifetime.cancel(tx_id)
         self.unarmed.pop(tx_id, None)
-        self.asked.pop(tx_id, None)
+        self.asked_parts -= len(self.asked.pop(tx_id, ()))
 
     def remember_damaged(self, tx_id: TxId, damaged: tuple[PartitionId, ...]) -> None:
         self.damaged[tx_id] = damaged
-        if len(self.damaged) > DAMAGED_KEPT:
-            del self.damaged[min(self.damaged)]
+        self._damaged_partitions += len(damaged)
+        while len(self.damaged) > DAMAGED_KEPT or (
+            self._damaged_partitions > DAMAGED_PARTITIONS_KEPT and len(self.damaged) > 1
+        ):
+            self._damaged_partitions -= len(self.damaged.pop(min(self.damaged)))
 
     # ---------------------------------------------------------------------------------- snapshots
 
@@ -123,6 +153,7 @@ class CoordinatorState:
                 sorted(self.producers, key=lambda p: p.producer_id),
                 sorted(self.transactions, key=lambda t: t.tx_id),
                 sorted(self.damaged.items()),
+                self.age,
             )
         )
 
@@ -132,10 +163,14 @@ class CoordinatorState:
         self.epoch = stored.epoch
         self.epoch_start = stored.epoch_start
         self.next_offset = stored.next_offset
+        self.age = stored.age
         self.producers.restore(stored.producers)
         for transaction in stored.transactions:
             self.transactions.add(transaction)
+            if transaction.state is State.ONGOING:
+                self.named_parts += len(transaction.parts)
         self.damaged = dict(stored.damaged)
+        self._damaged_partitions = sum(map(len, self.damaged.values()))
         for transaction in self.transactions.in_prepare_order():
             self.deliveries.add(transaction)
             if transaction.is_committed:
@@ -155,6 +190,11 @@ class CoordinatorState:
         self.idle.check()
         self.lifetime.check()
         self.sessions.check()
+        self.unborn.check()
+        assert self._damaged_partitions == sum(map(len, self.damaged.values()))
+        ongoing = [t for t in self.transactions if t.state is State.ONGOING]
+        assert self.named_parts == sum(len(t.parts) for t in ongoing)
+        assert self.asked_parts == sum(map(len, self.asked.values()))
         heads = set()
         for producer in self.producers:
             if producer.staged:

@@ -80,6 +80,7 @@ class Tally:
             "open_transactions": state.transactions.undecided,
             "oldest_open_transaction_age_ms": age_ms,
             "unacknowledged_markers": state.deliveries.waiting_markers,
+            "participants": state.participants,
             "producers": len(state.producers),
             "undelivered_bytes": state.deliveries.payload_bytes,
             "sessions": len(state.sessions),

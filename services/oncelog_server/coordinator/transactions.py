@@ -128,6 +128,10 @@ class Transactions:
     def __len__(self) -> int:
         return len(self._by_id)
 
+    def ids(self) -> list[TxId]:
+        """As they are now, ascending."""
+        return list(self._by_id)
+
     @property
     def undecided(self) -> int:
         return self._undecided

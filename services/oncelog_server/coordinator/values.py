@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import IntEnum
 from typing import Final
 
@@ -144,6 +144,18 @@ class OneShotOffsets(msgspec.Struct, frozen=True, array_like=True):
     @property
     def participant(self) -> PartitionId:
         return control_partition(CONSUMER_OFFSETS_ID, self.group)
+
+
+def content_digest(
+    batches: Sequence[OneShotBatch], offsets: OneShotOffsets | None, commit_seq: CommitSeq | None
+) -> bytes:
+    """Tells the content of one request number from another one's, payloads by their CRC32C: 16
+    bytes. `batches` say their true CRC32Cs; what a client claims may be wrong."""
+    columns = [
+        (b.partition, b.encoding, b.record_count, b.crc32c, b.max_timestamp_us) for b in batches
+    ]
+    encoded = _ENCODER.encode((columns, offsets, commit_seq))
+    return hashlib.blake2b(encoded, digest_size=16).digest()
 
 
 class Refusal(msgspec.Struct, frozen=True, array_like=True):

@@ -6,7 +6,7 @@ depends on state.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Final, NoReturn
 
 from oncelog_server.coordinator.commands import (
@@ -17,6 +17,7 @@ from oncelog_server.coordinator.commands import (
     CommitAnswer,
     CommitTransaction,
     Exposure,
+    FindOneShot,
     Identity,
     InitProducer,
     ProducerGranted,
@@ -40,7 +41,13 @@ from oncelog_server.core.ids import (
     TxId,
 )
 from oncelog_server.core.wire import partition_id, partition_message
-from oncelogpb.errors import InvalidArgument, ManifestMismatch, TooLarge
+from oncelogpb.errors import (
+    InvalidArgument,
+    ManifestMismatch,
+    OncelogError,
+    TooLarge,
+    to_status,
+)
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 
@@ -60,7 +67,8 @@ def init_producer(request: pb.InitProducerRequest, owner: str) -> InitProducer:
         _invalid("group", "an unnamed producer needs a transaction group; choose one at random")
     if len(request.instance_id) != UUID_BYTES:
         _invalid("instance_id", "instance_id must be a UUID of 16 bytes")
-    return InitProducer(group, request.name, request.instance_id, owner)
+    held = Generation(request.held_generation)
+    return InitProducer(group, request.name, request.instance_id, owner, held)
 
 
 def begin_transaction(
@@ -79,23 +87,30 @@ def commit_transaction(
     request: pb.CommitTransactionRequest, config: CoordinatorConfig
 ) -> CommitTransaction:
     producer = identity(request.producer)
-    begin_next = None
-    if request.HasField("begin_next"):
-        following = request.begin_next
-        begin_next = BeginTransaction(
-            producer,
-            following.request_id,
-            following.timeout_ms,
-            _commit_seq(following),
-            _parts(following.parts, config),
-        )
+    following = request.begin_next if request.HasField("begin_next") else None
     return CommitTransaction(
         tx_id(request.tx_id),
         producer,
         manifest(request.manifest, config),
         _commit_seq(request),
-        begin_next,
+        None if following is None else _begin_next(following, producer, config),
     )
+
+
+def _begin_next(
+    request: pb.BeginNext, producer: Identity, config: CoordinatorConfig
+) -> BeginTransaction:
+    """One of a wrong shape is refused beside the commit, like any that cannot begin."""
+    try:
+        return BeginTransaction(
+            producer,
+            request.request_id,
+            request.timeout_ms,
+            _commit_seq(request),
+            _parts(request.parts, config),
+        )
+    except OncelogError as refusal:
+        return BeginTransaction(producer, request.request_id, unfit=refusal)
 
 
 def abort_transaction(
@@ -105,8 +120,9 @@ def abort_transaction(
     return AbortTransaction(tx_id(request.tx_id), producer, _parts(request.parts, config))
 
 
-def transact(request: pb.TransactRequest, config: CoordinatorConfig) -> Transact:
-    """Without a look at what is in the batches, nor whether their topics exist (`service`)."""
+def transact(request: pb.TransactRequest) -> Transact:
+    """Without a look at what is in the batches, how large they are, nor whether their topics exist
+    (`fitness`)."""
     if request.request_number < 1:
         _invalid("request_number", "request numbers begin at 1")
     offsets = None
@@ -120,14 +136,22 @@ def transact(request: pb.TransactRequest, config: CoordinatorConfig) -> Transact
     return Transact(
         identity(request.producer),
         request.request_number,
-        _batches(request.batches, config),
+        _batches(request.batches),
         offsets,
         _commit_seq(request),
     )
 
 
+def find_one_shot(request: pb.GetTransactionRequest) -> FindOneShot:
+    if not request.HasField("producer"):
+        _invalid("tx_id", "ask by tx_id, or by the producer and request number of a Transact")
+    if request.request_number < 1:
+        _invalid("request_number", "request numbers begin at 1")
+    return FindOneShot(identity(request.producer), request.request_number)
+
+
 def manifest(message: types.Manifest, config: CoordinatorConfig) -> Manifest:
-    """Names each (partition, writer) once: else records would be exposed twice (why.md)."""
+    """Names each (partition, writer) once: else records would be exposed twice."""
     count = sum(len(topic.partition) for topic in message.topics)
     if count > config.manifest_parts_max:
         _too_large("manifest_parts_max", count, config.manifest_parts_max)
@@ -203,6 +227,7 @@ def committed(
         visible=visible,
         exposed=[exposed_message(part) for part in exposed],
         next=None if answer.next is None else begun(answer.next),
+        next_error=None if answer.next_refusal is None else to_status(answer.next_refusal),
     )
 
 
@@ -221,6 +246,7 @@ def exposed_message(part: Exposure) -> types.ExposedPart:
         first_offset=part.first_offset,
         record_count=part.record_count,
         damaged=part.damaged,
+        surplus_records=part.surplus_records,
     )
 
 
@@ -267,14 +293,7 @@ def _topic_parts(topic: types.Manifest.Topic) -> TopicParts:
     )
 
 
-def _batches(
-    messages: Sequence[types.Batch], config: CoordinatorConfig
-) -> tuple[OneShotBatch, ...]:
-    if len(messages) > config.one_shot_partitions_max:
-        _too_large("one_shot_partitions_max", len(messages), config.one_shot_partitions_max)
-    size_bytes = sum(len(batch.payload) for batch in messages)
-    if size_bytes > config.one_shot_bytes_max:
-        _too_large("one_shot_bytes_max", size_bytes, config.one_shot_bytes_max)
+def _batches(messages: Sequence[types.Batch]) -> tuple[OneShotBatch, ...]:
     batches = tuple(_batch(message) for message in messages)
     if len({batch.partition for batch in batches}) != len(batches):
         _invalid("batches", "a one-shot takes one batch per partition; join them")
@@ -296,12 +315,14 @@ def _batch(message: types.Batch) -> OneShotBatch:
 
 
 def _parts(
-    messages: Iterable[types.Partition], config: CoordinatorConfig
+    messages: Sequence[types.Partition], config: CoordinatorConfig
 ) -> tuple[PartitionId, ...]:
-    parts = tuple(sorted({partition_id(message, "parts") for message in messages}))
-    if len(parts) > config.parts_max:
-        _too_large("parts_max", len(parts), config.parts_max)
-    return parts
+    if len(messages) > config.parts_max:
+        _too_large("parts_max", len(messages), config.parts_max)
+    parts = {partition_id(message, "parts") for message in messages}
+    if any(part.topic_id == TRANSACTION_CONTROL_ID for part in parts):
+        _invalid("parts", "parts: the transaction journal takes part in no transaction")
+    return tuple(sorted(parts))
 
 
 def _commit_seq(

@@ -1,7 +1,7 @@
 """Identities and positions. Every bare number that crosses a function has one of these names.
 
 A TxId and a named producer id carry the journal partition in their top 16 bits, so that whoever
-holds one knows whom to ask (design: "Defaults and ids").
+holds one knows whom to ask.
 """
 
 from __future__ import annotations

@@ -56,7 +56,7 @@ class Entry:
     # and the handler answers for each of them.
     items: Items | None = None
     shown: Shown | None = None
-    # Services make it on behalf of callers whose rights they have judged.
+    # Services make it on behalf of callers whose rights they have judged, or for metrics.
     services_may: bool = False
     # Its reply is data, and may be long in coming: it is judged again where the rules changed.
     gives_data: bool = False

@@ -6,10 +6,18 @@ Roles import nothing of `runtime/`: they are given these.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Mapping,
+    Sequence,
+)
 from typing import Any, NamedTuple, Protocol
 
-from oncelog_server.core.access import Pattern, Rule
+from oncelog_server.core.access import Need, Pattern, Rule
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import BootId, PartitionId, TopicId
 from oncelog_server.core.machine import Instant
@@ -112,10 +120,12 @@ class Disk(Protocol):
 
 
 class Slots(Protocol):
-    """Fixed-size slots addressed by journal offset, in files beside the journal. Synced before each
-    snapshot; what is lost is written again by replay."""
+    """Fixed-size slots addressed by journal offset, in files beside the journal. They go to the
+    disk before each snapshot; what is lost is written again by replay."""
 
-    def write(self, offset: int, slot: bytes) -> None: ...
+    def write(self, offset: int, slot: bytes) -> None:
+        """Can be read from now on. Never fails for the disk."""
+        ...
 
     def read(self, offset: int) -> bytes | None:
         """None where nothing was written."""
@@ -289,6 +299,16 @@ class Directory(Protocol):
         Unavailable where etcd does not answer."""
         ...
 
+    async def gone(self, topic_ids: Collection[TopicId], *, timeout_ms: int) -> Collection[TopicId]:
+        """Those of them of which etcd says in time what `is_gone` asks. Of others nothing is known:
+        they are not in it."""
+        ...
+
+    async def exists(self, partition: PartitionId) -> bool:
+        """False only if etcd says, by a linearizable read, that there is no such partition: it
+        never was, or its topic was deleted. Raises Unavailable where etcd does not answer."""
+        ...
+
     def etcd_status(self) -> tuple[int, bool]:
         """Newest revision seen, and whether etcd is reachable now."""
         ...
@@ -303,7 +323,11 @@ class TopicStore(Protocol):
         """Returns when this process's Directory shows it."""
         ...
 
-    async def alter(self, name: str, configs: Mapping[str, str]) -> TopicInfo: ...
+    async def alter(
+        self, name: str, configs: Mapping[str, str], *, partitions: int = 0
+    ) -> TopicInfo:
+        """`partitions`: how many there shall be, at least as many as there are; 0: as many."""
+        ...
 
     async def delete(self, name: str) -> TopicId: ...
 
@@ -456,6 +480,11 @@ class Call(Protocol):
         he is that identity, or nobody asks who calls."""
         ...
 
+    def sees(self, need: Need) -> bool:
+        """Whether the caller may. For listings that come in pages: what he may not see must be left
+        out before a page is filled, not taken out of it."""
+        ...
+
     # Items of the request that its caller has no right to, by their place, and what each is told.
     # The handler answers for them, and touches none of them. Only where the role's table of needs
     # has items (`core/needs`).
@@ -494,6 +523,13 @@ class Reporter(Protocol):
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """A duration, into a histogram."""
+        ...
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None:
+        """All series of a gauge that `whose` shows, as (labels, value): those that it showed before
+        and that are not among them go."""
         ...
 
     def forget(self, label: str, value: str) -> None:

@@ -40,7 +40,7 @@ class RoleEnv:
     reporter: Reporter
     # Bytes nobody can guess: `random_bytes(n)`. Seeded in the simulator.
     random_bytes: Callable[[int], bytes]
-    # Runs a blocking function off the loop: what decompresses or converts records (design §14).
+    # Runs a blocking function off the loop: what decompresses or converts records.
     offload: Callable[[Callable[[], None]], Awaitable[None]] = at_once
 
 

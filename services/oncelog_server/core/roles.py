@@ -15,6 +15,8 @@ PARTITION_LEADER: Final = "partition_leader"
 OFFSET_MANAGER: Final = "offset_manager"
 # In the order in which processes and pages list them.
 ROLES: Final = (COORDINATOR, PARTITION_LEADER, OFFSET_MANAGER)
+# Where each listens if nothing else is said.
+PORTS: Final[Mapping[str, int]] = {COORDINATOR: 7400, PARTITION_LEADER: 7401, OFFSET_MANAGER: 7402}
 
 # The partition leader leads all other topics.
 CONTROL_TOPIC_OF_ROLE: Final[Mapping[str, TopicId]] = {

@@ -30,9 +30,10 @@ def entries(env: RoleEnv) -> Mapping[str, Entry]:
         "commit_transaction_offsets": Entry(groups.of_commit, services_may=True),
         "fetch_offsets": Entry(groups.of_fetch, shown=groups.show_offsets),
         "heartbeat": Entry(groups.of_heartbeat),
-        "list_groups": Entry(shown=_show_groups),
+        # Its handler shows what its caller sees.
+        "list_groups": Entry(),
         "delete_group": Entry(
-            lambda request, call: (_group(Verb.DELETE, request.group),), audited=always
+            lambda request, call: (group_need(Verb.DELETE, request.group),), audited=always
         ),
     }
 
@@ -40,7 +41,7 @@ def entries(env: RoleEnv) -> Mapping[str, Entry]:
 def offsets_needs(topics: TopicNames, offsets: pb.GroupOffsets) -> Iterable[Need]:
     """To commit these. Raises UnheardTopics, TooLarge."""
     _require_few(len(offsets.offsets))
-    yield _group(Verb.READ, offsets.group)
+    yield group_need(Verb.READ, offsets.group)
     yield from topics.needs(Verb.READ, (offset.partition.topic_id for offset in offsets.offsets))
 
 
@@ -55,14 +56,14 @@ class _Groups:
 
     def of_fetch(self, request: pb.FetchOffsetsRequest, call: Call) -> Iterable[Need]:
         _require_few(len(request.partitions))
-        yield _group(Verb.READ, request.group)
+        yield group_need(Verb.READ, request.group)
         yield from self._topics.needs(
             Verb.DESCRIBE, (partition.topic_id for partition in request.partitions)
         )
 
     def of_heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> Iterable[Need]:
         _require_few(len(request.subscribed_topics) + len(request.owned))
-        yield _group(Verb.READ, request.group)
+        yield group_need(Verb.READ, request.group)
         for name in request.subscribed_topics:
             yield Need(Verb.READ, Kind.TOPIC, name)
         yield from self._topics.needs(
@@ -80,13 +81,9 @@ class _Groups:
         keep(reply.offsets, is_seen)
 
 
-def _show_groups(reply: pb.ListGroupsReply, sees: Sees) -> None:
-    keep(reply.groups, lambda listed: sees(_group(Verb.DESCRIBE, listed.group)))
-
-
 def _require_few(count: int) -> None:
     require_few("offsets_per_call_max", count, OFFSETS_PER_CALL_MAX)
 
 
-def _group(verb: Verb, name: str) -> Need:
+def group_need(verb: Verb, name: str) -> Need:
     return Need(verb, Kind.GROUP, name)

@@ -16,6 +16,7 @@ import msgspec
 from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
 from oncelog_server.core.machine import Tick
 from oncelog_server.participant.commands import HearVerdicts, WriteMarkers
+from oncelogpb.errors import OncelogError
 
 # Values of `OffsetCommit.from_` that are not offsets.
 # No offset must be committed.
@@ -60,6 +61,9 @@ class CommitOffsets(msgspec.Struct, frozen=True):
 
     group: str
     offsets: tuple[OffsetCommit, ...]
+    # What the outside has against it (no room on the disk). It is refused with that where it is
+    # new; what was taken is told again whatever has happened since.
+    unfit: OncelogError | None = None
 
 
 class CommitTransactionOffsets(msgspec.Struct, frozen=True):
@@ -70,6 +74,8 @@ class CommitTransactionOffsets(msgspec.Struct, frozen=True):
     generation: Generation
     group: str
     offsets: tuple[OffsetCommit, ...]
+    # As of CommitOffsets.
+    unfit: OncelogError | None = None
 
 
 class FetchOffsets(msgspec.Struct, frozen=True):
@@ -80,12 +86,15 @@ class FetchOffsets(msgspec.Struct, frozen=True):
     partitions: tuple[PartitionId, ...]
     read: Read
     view: View
+    # Also the last commit of every producer of the group: there may be very many.
+    with_last_commits: bool = False
 
 
 class ListGroups(msgspec.Struct, frozen=True):
-    """Reply: tuple[GroupSummary, ...], by name."""
+    """Reply: tuple[GroupSummary, ...], of those of them that there are, by name."""
 
-    prefix: str
+    # As many as one turn of the loop has time for: `listing`.
+    names: tuple[str, ...]
 
 
 class DeleteGroup(msgspec.Struct, frozen=True):
@@ -121,7 +130,7 @@ class FetchedOffsets(NamedTuple):
     """In the order asked; all: by topic id and number."""
 
     offsets: Sequence[FetchedOffset]
-    # Last committed transaction by producer.
+    # Last committed transaction by producer; empty where they were not asked for.
     last_commits: Sequence[tuple[ProducerId, TxId]]
 
 

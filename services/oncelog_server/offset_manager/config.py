@@ -12,8 +12,10 @@ DAY_MS: Final = 24 * 60 * 60 * 1000
 class OffsetManagerConfig:
     """Each field: meaning, unit, danger."""
 
-    # Committed offsets of a group that committed nothing for so long are forgotten, milliseconds.
-    # Danger: a consumer that comes back later starts as if it were new.
+    # Committed offsets of a group that committed nothing for so long are forgotten, milliseconds,
+    # by the age of its partition's journal, which may lag by half a day and never jumps. A commit
+    # in place (from = to) is a sign of life. Danger: a consumer that comes back later, or gives no
+    # such sign on a quiet topic, starts as if it were new.
     group_retention_ms: int = 7 * DAY_MS
     # A producer without transactions for so long is forgotten, milliseconds. Danger: below the time
     # that a lost batch of offsets can be on its way, the batch is asked about instead of refused.
@@ -31,11 +33,21 @@ class OffsetManagerConfig:
     question_after_ms: int = 1_000
     # And how often again, until it has ended here, milliseconds.
     question_again_ms: int = 2_000
+    # How often the records that wait for each group are counted, for metrics, milliseconds; 0:
+    # never.
+    lag_every_ms: int = 15_000
+    # Series of group_lag per partition of __consumer_offsets: of the groups that committed last.
+    # Danger: each is a line of every scrape.
+    lag_series_max: int = 1_000
 
     def validate(self) -> None:
         """Raises ValueError naming the field."""
+        if self.lag_every_ms < 0:
+            raise ValueError(
+                f"offset_manager.lag_every_ms must be 0 or more, not {self.lag_every_ms}"
+            )
         for name in self.__dataclass_fields__:
-            if getattr(self, name) <= 0:
+            if name != "lag_every_ms" and getattr(self, name) <= 0:
                 raise ValueError(
                     f"offset_manager.{name} must be above 0, not {getattr(self, name)}"
                 )

@@ -48,7 +48,7 @@ class Group(msgspec.Struct):
     pending: dict[PartitionId, list[Pending]] = {}
     # The last committed transaction of each producer ("G-LAST-COMMIT").
     last_commits: dict[ProducerId, TxId] = {}
-    # When it last changed, by the journal's time.
+    # When it last changed, by the journal's age.
     changed_ms: int = 0
 
     @property
@@ -64,12 +64,11 @@ class Group(msgspec.Struct):
         """
         self._require_view(step.partition, step.view)
         line = self.pending.get(step.partition)
+        if self.has_taken(step) and _is_over_with(step, pending=bool(line)):
+            return False
         if line:
             raise _held(step.partition, line[-1])
-        committed = self.committed.get(step.partition)
-        if _is_repeat(committed, step):
-            return False
-        self._require_from(step, committed)
+        self._require_from(step, self.committed.get(step.partition))
         return True
 
     def needs_pending(self, step: OffsetCommit, tx_id: TxId, producer_id: ProducerId) -> bool:
@@ -85,7 +84,7 @@ class Group(msgspec.Struct):
         last = line[-1]
         if last.tx_id == tx_id:
             return self._extends_own(step, last)
-        if any(pending.tx_id == tx_id and pending.step == step for pending in line):
+        if self.holds(step, tx_id):
             return False
         self._require_chain(step, last, tx_id=tx_id, producer_id=producer_id)
         return True
@@ -108,7 +107,7 @@ class Group(msgspec.Struct):
     def _require_chain(
         self, step: OffsetCommit, last: Pending, *, tx_id: TxId, producer_id: ProducerId
     ) -> None:
-        """`after` names the last in line, which the caller knows to be at PREPARE_COMMIT (§8): with
+        """`after` names the last in line, which the caller knows to be at PREPARE_COMMIT: with
         an open one, the position would jump over the input of a transaction that aborts."""
         if step.after != last.tx_id:
             raise _held(step.partition, last)
@@ -151,6 +150,17 @@ class Group(msgspec.Struct):
             )
 
     # --------------------------------------------------------------------------------- questions
+
+    def has_taken(self, step: OffsetCommit) -> bool:
+        """It is what a plain commit did last: one whose answer was lost comes again. The same step
+        by a transaction is somebody else's, who processed the same input."""
+        committed = self.committed.get(step.partition)
+        return committed is not None and not committed.tx_id and committed.step == step
+
+    def holds(self, step: OffsetCommit, tx_id: TxId) -> bool:
+        """This transaction has taken this step, and its marker has not come yet."""
+        line = self.pending.get(step.partition, ())
+        return any(pending.tx_id == tx_id and pending.step == step for pending in line)
 
     def view_of(self, partition: PartitionId) -> View | None:
         """The view of what is stored for a partition."""
@@ -203,13 +213,13 @@ class Group(msgspec.Struct):
             assert len(views) == 1, f"group {name}: two views at {partition}"
 
 
-def _is_repeat(committed: Committed | None, step: OffsetCommit) -> bool:
-    """A plain commit whose reply was lost comes again. The same step by a transaction is somebody
-    else's, who processed the same input. With `from` equal to `to` it is no step but a sign of life
-    of its group, and worth a record."""
-    if committed is None or committed.tx_id or committed.step != step:
+def _is_over_with(step: OffsetCommit, *, pending: bool) -> bool:
+    """What was taken and comes again has nothing left to do. Two that come again have: `from` equal
+    to `to` is a sign of life of its group, and worth a record unless something pending keeps the
+    group anyway; an unchecked one means "there, whatever stands", also behind what is pending."""
+    if step.from_ == FROM_ANY:
         return False
-    return step.from_ not in (step.to, FROM_ANY)
+    return pending or step.from_ != step.to
 
 
 def _held(partition: PartitionId, pending: Pending) -> PendingTransaction:

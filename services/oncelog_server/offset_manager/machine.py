@@ -3,11 +3,11 @@
     command                    records                         what decides
     CommitOffsets              OffsetsCommitted                `Group.needs_plain`
     CommitTransactionOffsets   OffsetsPending                  `Fences`, `Group.needs_pending`
-    WriteMarkers               TransactionMarked per marker    order, repeats: design §6 "Markers"
+    WriteMarkers               TransactionMarked per marker    order, repeats (docs/protocol.md)
     HearVerdicts               TransactionDropped              the coordinator's verdicts
     FetchOffsets, ListGroups   -                               reads: the reply waits for the HW
     DeleteGroup                GroupsForgotten                 refused while anything is pending
-    Tick                       GroupsForgotten, ProducersForgotten   retention
+    Tick                       GroupsForgotten, ProducersForgotten   retention (`core.age`)
 
 An offset is checked and locked when it becomes pending, so a marker is never refused for what it
 carries. What this machine owes: a question about each transaction that stays open here
@@ -24,8 +24,9 @@ from typing import Final, TypeVar, assert_never
 
 import msgspec
 
+from oncelog_server.core.age import AgeWatch, TimePassed
 from oncelog_server.core.frame import At
-from oncelog_server.core.ids import PartitionId, ProducerId, TxId, journal_partition_of
+from oncelog_server.core.ids import PartitionId, ProducerId, journal_partition_of
 from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
 from oncelog_server.offset_manager.commands import (
     Command,
@@ -56,6 +57,7 @@ from oncelog_server.offset_manager.records import (
 from oncelog_server.offset_manager.state import State
 from oncelog_server.participant.commands import (
     FINAL_VERDICTS,
+    Heard,
     HearVerdicts,
     Marker,
     MarkerResult,
@@ -63,7 +65,6 @@ from oncelog_server.participant.commands import (
     MarkersWritten,
     Outcome,
     Question,
-    Verdict,
     WriteMarkers,
 )
 from oncelog_server.participant.marker_order import misplaced
@@ -94,6 +95,8 @@ class OffsetManagerMachine:
         self._config = config
         self._state = State()
         self._questions = self._fresh_questions()
+        # Volatile.
+        self._watch = AgeWatch()
 
     @property
     def next_offset(self) -> int:
@@ -118,6 +121,10 @@ class OffsetManagerMachine:
     def groups(self) -> int:
         """For the gauge."""
         return len(self._state.groups)
+
+    def recent_groups(self) -> Iterator[tuple[str, Group]]:
+        """Those that changed last come first. For who looks on; changed by `apply` alone."""
+        return reversed(self._state.groups.items())
 
     @property
     def producers(self) -> int:
@@ -144,22 +151,33 @@ class OffsetManagerMachine:
                 return self._hear(verdicts)
             case FetchOffsets():
                 return Decision((), self._fetch(command))
-            case ListGroups(prefix):
-                return Decision((), self._list(prefix))
+            case ListGroups(names):
+                return Decision((), self._list(names))
             case DeleteGroup(name):
                 return self._delete(name)
             case Tick():
-                return Decision(list(self._expire(now.wall_ms)))
+                # Volatile: whether the journal ages. Looking twice is looking once.
+                self._watch.look(self._state.age, now)
+                return Decision(list(self._expire(self._state.age.at(now.wall_ms))))
         assert_never(command)
 
     def _commit(self, command: CommitOffsets) -> Decision[Record]:
         group = self._group_for_commit(command.group)
         steps = tuple(step for step in command.offsets if group.needs_plain(step))
+        if not steps:
+            return Decision()
+        if command.unfit is not None:
+            if all(group.has_taken(step) for step in steps):
+                # A sign of life that finds no room: all stands as it asks.
+                return Decision()
+            raise command.unfit
         self._require_room(group, steps)
-        return Decision([OffsetsCommitted(command.group, steps)] if steps else [])
+        return Decision([OffsetsCommitted(command.group, steps)])
 
     def _commit_in_transaction(self, command: CommitTransactionOffsets) -> Decision[Record]:
         tx_id, producer_id = command.tx_id, command.producer_id
+        if self._holds_already(command):
+            return Decision()
         fenced = self._state.fences.refusal(
             tx_id=tx_id, producer_id=producer_id, generation=command.generation
         )
@@ -172,9 +190,21 @@ class OffsetManagerMachine:
         )
         if not steps:
             return Decision()
+        if command.unfit is not None:
+            raise command.unfit
         self._require_room(group, steps)
         record = OffsetsPending(tx_id, producer_id, command.generation, command.group, steps)
         return Decision([record])
+
+    def _holds_already(self, command: CommitTransactionOffsets) -> bool:
+        """Its own, each of them: the answer was lost."""
+        opened = self._state.open.get(command.tx_id)
+        group = self._state.groups.get(command.group)
+        if opened is None or group is None:
+            return False
+        if not opened.is_of(command.producer_id, command.generation):
+            return False
+        return all(group.holds(step, command.tx_id) for step in command.offsets)
 
     def _require_owner(self, command: CommitTransactionOffsets) -> None:
         """The first call under a TxId says whose it is."""
@@ -189,7 +219,7 @@ class OffsetManagerMachine:
                     limit="open_transactions_max",
                 )
             self._require_known(command.producer_id)
-        elif (opened.producer_id, opened.generation) != (command.producer_id, command.generation):
+        elif not opened.is_of(command.producer_id, command.generation):
             raise ProducerMismatch(
                 f"transaction {show_id(command.tx_id)} belongs to another producer or generation; "
                 "use the producer that began it",
@@ -232,8 +262,8 @@ class OffsetManagerMachine:
         return Group()
 
     def _write_markers(self, command: WriteMarkers) -> Decision[Record]:
-        """In order, up to the first refusal (why.md: "a batch of markers stops at its first
-        refusal"). A repeat is OK and leaves no record."""
+        """In order, up to the first refusal: were later ones applied, the refused one would look
+        like a repeat when it comes again. A repeat is OK and leaves no record."""
         order = self._state.order
         replaced = order.refusal(command.journal_partition, command.coordinator_epoch)
         if replaced is not None:
@@ -269,23 +299,29 @@ class OffsetManagerMachine:
                 return marker.tx_id in self._state.open or marker.tx_id > ended
         assert_never(marker.outcome)
 
-    def _hear(self, verdicts: Iterable[tuple[TxId, Verdict]]) -> Decision[Record]:
+    def _hear(self, verdicts: Iterable[Heard]) -> Decision[Record]:
         """Local aborts: they neither move nor obey the PREPARE offset."""
-        final = {tx_id: verdict for tx_id, verdict in verdicts if verdict in FINAL_VERDICTS}
-        dropped = [
-            TransactionDropped(tx_id, verdict.value)
-            for tx_id, verdict in final.items()
-            if tx_id in self._state.open
-        ]
-        return Decision(dropped, len(dropped))
+        dropped = {
+            heard.tx_id: TransactionDropped(heard.tx_id, heard.verdict.value)
+            for heard in verdicts
+            if heard.verdict in FINAL_VERDICTS
+            and (opened := self._state.open.get(heard.tx_id)) is not None
+            and opened.is_of(heard.producer_id, heard.generation)
+        }
+        return Decision(tuple(dropped.values()), len(dropped))
 
     def _fetch(self, command: FetchOffsets) -> FetchedOffsets:
         group = self._state.groups.get(command.group, Group())
         partitions = command.partitions or tuple(group.partitions())
         offsets = [_fetched(group, partition, command) for partition in partitions]
-        return FetchedOffsets(offsets, sorted(group.last_commits.items()))
+        last_commits = sorted(group.last_commits.items()) if command.with_last_commits else ()
+        return FetchedOffsets(offsets, last_commits)
 
-    def _list(self, prefix: str) -> tuple[GroupSummary, ...]:
+    def group_names(self) -> list[str]:
+        """All, in no order; also those whose first offsets are not durable yet."""
+        return list(self._state.groups)
+
+    def _list(self, names: Iterable[str]) -> tuple[GroupSummary, ...]:
         return tuple(
             GroupSummary(
                 name,
@@ -293,8 +329,8 @@ class OffsetManagerMachine:
                 len(group.pending),
                 max((committed.time_ms for committed in group.committed.values()), default=0),
             )
-            for name, group in sorted(self._state.groups.items())
-            if name.startswith(prefix)
+            for name in sorted(names)
+            if (group := self._state.groups.get(name)) is not None
         )
 
     def _delete(self, name: str) -> Decision[Record]:
@@ -310,15 +346,18 @@ class OffsetManagerMachine:
             )
         return Decision([GroupsForgotten((name,), Why.DELETED)])
 
-    def _expire(self, wall_ms: int) -> Iterator[Record]:
-        """Both dictionaries stand in the order of their last change."""
+    def _expire(self, aged_ms: int) -> Iterator[Record]:
+        """Both dictionaries stand in the order of their last change. By the journal's age: a clock
+        that jumps must not make the living look silent."""
         state = self._state
-        before = wall_ms - self._config.group_retention_ms
+        if self._watch.wants_record and (state.groups or len(state.fences)):
+            yield TimePassed()
+        before = aged_ms - self._config.group_retention_ms
         groups = _until(state.groups, lambda group: group.changed_ms > before)
         idle = tuple(name for name in groups if not state.groups[name].pending)
         if idle:
             yield GroupsForgotten(idle, Why.EXPIRED)
-        before = wall_ms - self._config.producer_retention_ms
+        before = aged_ms - self._config.producer_retention_ms
         producers = list(islice(state.fences.silent_since(before), FORGOTTEN_PER_TICK_MAX))
         busy = {opened.producer_id for opened in state.open.values()} if producers else set()
         gone = tuple(ProducerId(known) for known in producers if known not in busy)
@@ -329,8 +368,14 @@ class OffsetManagerMachine:
 
     def apply(self, record: Record | EpochStart, at: At) -> None:
         state = self._state
+        if isinstance(record, TimePassed):
+            state.age.passed(at.time_ms)
+            self._watch.wants_record = False
+        else:
+            state.age.saw(at.time_ms)
         match record:
             case EpochStart():
+                self._watch = AgeWatch()
                 self._questions.inherited()
             case OffsetsCommitted():
                 state.commit(record, at.time_ms)
@@ -346,6 +391,8 @@ class OffsetManagerMachine:
                 state.forget_groups(record)
             case ProducersForgotten():
                 state.forget_producers(record)
+            case TimePassed():
+                pass
             case _:
                 assert_never(record)
         state.next_offset = at.offset + 1
@@ -375,6 +422,11 @@ class OffsetManagerMachine:
     def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
         self._state = _DECODER.decode(state)
         self._questions = self._fresh_questions()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """There are few of these, and each has something that expires."""
+        return False
 
     def check(self) -> None:
         """Asserts the invariants of State, Group and Fences."""

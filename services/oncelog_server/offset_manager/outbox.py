@@ -1,16 +1,31 @@
 """What an offset manager owes the outside: questions about transactions that stay open here
-(`participant.asking`). Shows gauges as often as it looks.
+(`participant.asking`). Shows gauges as often as it looks, and now and then how many records wait
+for groups (`lag`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+from oncelog_server.core.ports import Replica
+from oncelog_server.core.role import RoleEnv
+from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.offset_manager.lag import LagWatch
 from oncelog_server.participant.asking import QuestionOutbox
 
 
 class OffsetManagerOutbox(QuestionOutbox):
     """See the module. One per led partition of `__consumer_offsets`."""
+
+    def __init__(self, replica: Replica, env: RoleEnv, config: OffsetManagerConfig) -> None:
+        super().__init__(replica, env)
+        self._lag = LagWatch(
+            replica, env, every_ms=config.lag_every_ms, series_max=config.lag_series_max
+        )
+
+    async def stop(self) -> None:
+        await self._lag.stop()
+        await super().stop()
 
     def gauges(self) -> Mapping[str, float]:
         machine = self.replica.machine

@@ -7,6 +7,7 @@ from typing import Final
 
 import msgspec
 
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.ids import Generation, LeaderEpoch, ProducerId, TxId
 from oncelog_server.core.records import RecordCodec
 from oncelog_server.offset_manager.commands import OffsetCommit
@@ -75,6 +76,7 @@ Record = (
     | TransactionDropped
     | GroupsForgotten
     | ProducersForgotten
+    | TimePassed
 )
 
 _DECODER: Final[msgspec.msgpack.Decoder[Record]] = msgspec.msgpack.Decoder(Record)

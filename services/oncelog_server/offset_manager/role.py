@@ -37,7 +37,7 @@ class OffsetManagerRole:
         """Nothing beside the machine."""
 
     def outbox(self, replica: Replica, env: RoleEnv) -> Outbox:
-        return OffsetManagerOutbox(replica, env)
+        return OffsetManagerOutbox(replica, env, self._config)
 
     def checkpoint(self, machine: object) -> None:
         """Nothing to tell."""

@@ -6,6 +6,9 @@ Decisions are the machine's; everything that needs no state is judged in `wire`.
 
 from __future__ import annotations
 
+from msgspec.structs import replace
+
+from oncelog_server.core.access import Verb
 from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     control_partition,
@@ -13,8 +16,9 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.offset_manager import wire
-from oncelog_server.offset_manager.commands import GroupSummary
-from oncelogpb.errors import Unsupported
+from oncelog_server.offset_manager.access import group_need
+from oncelog_server.offset_manager.listing import list_page
+from oncelogpb.errors import DiskFull, Unsupported
 from oncelogpb.v1 import offset_manager_pb2 as pb
 
 
@@ -29,8 +33,7 @@ class OffsetManagerService:
     ) -> pb.CommitOffsetsReply:
         command = wire.commit_offsets(request)
         replica = self._lead(command.group)
-        replica.require_room()
-        await replica.submit(command)
+        await replica.submit(replace(command, unfit=_no_room(replica)))
         self._env.reporter.count("offsets_committed", len(command.offsets))
         return pb.CommitOffsetsReply()
 
@@ -39,8 +42,7 @@ class OffsetManagerService:
     ) -> pb.CommitTransactionOffsetsReply:
         command = wire.commit_transaction_offsets(request)
         replica = self._lead(command.group)
-        replica.require_room()
-        await replica.submit(command)
+        await replica.submit(replace(command, unfit=_no_room(replica)))
         self._env.reporter.count("offsets_pending", len(command.offsets))
         return wire.transaction_offsets_reply(replica.partition)
 
@@ -51,12 +53,14 @@ class OffsetManagerService:
         return wire.fetch_reply(await self._lead(command.group).submit(command))
 
     async def list_groups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsReply:
-        """Of the partitions that this process leads: merging over processes is the caller's."""
-        command = wire.list_groups(request)
-        groups: list[GroupSummary] = []
-        for replica in self._env.replicas.led():
-            groups.extend(await replica.submit(command))
-        return wire.list_reply(sorted(groups))
+        """Of the partitions that this process leads, what the caller may see: merging over
+        processes is the caller's."""
+
+        def sees(group: str) -> bool:
+            return call.sees(group_need(Verb.DESCRIBE, group))
+
+        groups, more = await list_page(self._env, wire.group_page(request, sees))
+        return wire.list_reply(groups, more=more)
 
     async def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
         command = wire.delete_group(request)
@@ -71,3 +75,11 @@ class OffsetManagerService:
 
     def _lead(self, group: str) -> Replica:
         return self._env.replicas.lead(control_partition(CONSUMER_OFFSETS_ID, group))
+
+
+def _no_room(replica: Replica) -> DiskFull | None:
+    try:
+        replica.require_room()
+    except DiskFull as full:
+        return full
+    return None

@@ -10,6 +10,7 @@ from typing import Final
 
 import msgspec
 
+from oncelog_server.core.age import JournalAge
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId, journal_partition_of
 from oncelog_server.offset_manager.group import Group
@@ -44,6 +45,9 @@ class OpenTransaction(msgspec.Struct):
     # What it holds: partitions by group.
     held: dict[str, dict[PartitionId, None]] = {}
 
+    def is_of(self, producer_id: int, generation: int) -> bool:
+        return self.producer_id == producer_id and self.generation == generation
+
 
 class State(msgspec.Struct):
     """See the module.
@@ -58,20 +62,21 @@ class State(msgspec.Struct):
     fences: Fences = msgspec.field(default_factory=Fences)
     order: MarkerOrder = msgspec.field(default_factory=MarkerOrder)
     next_offset: int = 0
+    age: JournalAge = msgspec.field(default_factory=JournalAge)
 
     def commit(self, record: OffsetsCommitted, time_ms: int) -> None:
-        group = self._touch(record.group, time_ms)
+        group = self._touch(record.group)
         for step in record.offsets:
             group.commit(step, tx_id=TxId(0), time_ms=time_ms)
 
     def hold(self, record: OffsetsPending, at: At) -> None:
-        self.fences.saw(record.producer_id, record.generation, at.time_ms)
+        self.fences.saw(record.producer_id, record.generation, self.age.aged_ms)
         opened = self.open.get(record.tx_id)
         if opened is None:
             opened = self.open[record.tx_id] = OpenTransaction(
                 record.producer_id, record.generation, at.offset, at.time_ms
             )
-        group = self._touch(record.group, at.time_ms)
+        group = self._touch(record.group)
         held = opened.held.setdefault(record.group, {})
         for step in record.offsets:
             group.hold(step, record.tx_id, record.producer_id)
@@ -85,13 +90,21 @@ class State(msgspec.Struct):
             self.order.committed(journal, epoch, prepare_offset=record.prepare_offset)
         else:
             self.order.saw(journal, epoch)
-        self.fences.ended(record.producer_id, record.generation, record.tx_id, time_ms)
-        self._end(record.tx_id, record.outcome, time_ms)
+        aged_ms = self.age.aged_ms
+        self.fences.ended(record.producer_id, record.generation, record.tx_id, aged_ms)
+        outcome = record.outcome
+        opened = self.open.get(record.tx_id)
+        if opened is not None and not opened.is_of(record.producer_id, record.generation):
+            # Somebody else's, who had used this TxId: no part of what the marker is about.
+            self.fences.ended(opened.producer_id, opened.generation, record.tx_id, aged_ms)
+            outcome = Outcome.ABORTED
+        self._end(record.tx_id, outcome, time_ms)
 
     def drop(self, record: TransactionDropped, time_ms: int) -> None:
         """A local abort: fences and ends, but does not move the order of markers."""
         opened = self.open[record.tx_id]
-        self.fences.ended(opened.producer_id, opened.generation, record.tx_id, time_ms)
+        aged_ms = self.age.aged_ms
+        self.fences.ended(opened.producer_id, opened.generation, record.tx_id, aged_ms)
         self._end(record.tx_id, Outcome.ABORTED, time_ms)
 
     def _end(self, tx_id: TxId, outcome: Outcome, time_ms: int) -> None:
@@ -100,7 +113,7 @@ class State(msgspec.Struct):
         if opened is None:
             return
         for name, partitions in opened.held.items():
-            group = self._touch(name, time_ms)
+            group = self._touch(name)
             for partition in partitions:
                 pending = group.release(partition, tx_id)
                 if outcome is Outcome.COMMITTED:
@@ -122,10 +135,10 @@ class State(msgspec.Struct):
             if group.is_empty:
                 del self.groups[name]
 
-    def _touch(self, name: str, time_ms: int) -> Group:
+    def _touch(self, name: str) -> Group:
         """The group, moved to the end of the order of last changes."""
         group = self.groups.pop(name, None) or Group()
-        group.changed_ms = time_ms
+        group.changed_ms = self.age.aged_ms
         self.groups[name] = group
         return group
 

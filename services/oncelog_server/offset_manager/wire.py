@@ -6,7 +6,7 @@ Raises InvalidArgument (`field` says which), TooLarge (`limit` says which), Unsu
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Final
 
 from oncelog_server.core.ids import (
@@ -28,11 +28,11 @@ from oncelog_server.offset_manager.commands import (
     FetchedOffsets,
     FetchOffsets,
     GroupSummary,
-    ListGroups,
     OffsetCommit,
     Read,
     View,
 )
+from oncelog_server.offset_manager.listing import Page
 from oncelog_server.participant import wire as participant_wire
 from oncelog_server.participant.commands import WriteMarkers
 from oncelogpb.errors import InvalidArgument, TooLarge, Unsupported
@@ -44,6 +44,9 @@ from oncelogpb.v1 import types_pb2
 GROUP_NAME_BYTES_MAX: Final = 255
 METADATA_BYTES_MAX: Final = 4 * 1024
 OFFSETS_PER_CALL_MAX: Final = 10_000
+# Groups of one ListGroups, and where the caller says nothing.
+LISTED_MAX: Final = 5_000
+LISTED_DEFAULT: Final = 1_000
 # Offsets are signed 64-bit wherever Arrow and Spark hold them.
 OFFSET_MAX: Final = (1 << 63) - 1
 
@@ -85,11 +88,13 @@ def fetch_offsets(request: pb.FetchOffsetsRequest) -> FetchOffsets:
         tuple(partition_id(partition) for partition in request.partitions),
         Read.STABLE if request.stable else Read.LAST_COMMITTED,
         _view(request.view),
+        request.with_last_commits,
     )
 
 
-def list_groups(request: pb.ListGroupsRequest) -> ListGroups:
-    return ListGroups(request.prefix)
+def group_page(request: pb.ListGroupsRequest, sees: Callable[[str], bool]) -> Page:
+    limit = min(request.limit or LISTED_DEFAULT, LISTED_MAX)
+    return Page(request.prefix, request.after, limit, sees)
 
 
 def delete_group(request: pb.DeleteGroupRequest) -> DeleteGroup:
@@ -131,8 +136,9 @@ def fetch_reply(fetched: FetchedOffsets) -> pb.FetchOffsetsReply:
     )
 
 
-def list_reply(groups: Iterable[GroupSummary]) -> pb.ListGroupsReply:
+def list_reply(groups: Iterable[GroupSummary], *, more: bool) -> pb.ListGroupsReply:
     return pb.ListGroupsReply(
+        more=more,
         groups=[
             pb.GroupListing(
                 group=group.group,
@@ -141,7 +147,7 @@ def list_reply(groups: Iterable[GroupSummary]) -> pb.ListGroupsReply:
                 last_commit_time_ms=group.last_commit_time_ms,
             )
             for group in groups
-        ]
+        ],
     )
 
 

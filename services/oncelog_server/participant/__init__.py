@@ -1,7 +1,7 @@
 """What everybody does who takes part in transactions: partition leaders and offset managers.
 
-The rules here protect the protocol (design §6: "Fencing", "Markers", "Unknown transactions cannot
-hang"), so they stand once. What a participant stores under a TxId, and what its marker does to
+The rules here protect the protocol (docs/protocol.md: "Fencing", "Markers", "Questions"), so they
+stand once. What a participant stores under a TxId, and what its marker does to
 that, is the role's own.
 
     PURE       commands, fences, marker_order, questions

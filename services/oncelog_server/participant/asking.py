@@ -4,7 +4,7 @@ here, until they have ended here. One per led partition.
 The machine knows what is owed and when (`questions`); this looks at it when it is woken, sends
 packed lists, one call per journal partition at a time, and submits the verdicts. Silence, LATER and
 ONGOING end nothing: the machine asks again. The question also announces that this partition takes
-part (design §6).
+part.
 """
 
 from __future__ import annotations
@@ -128,13 +128,13 @@ class QuestionOutbox(abc.ABC):
                 leader, "coordinator.ask_transactions", request, timeout_ms=QUESTION_TIMEOUT_MS
             )
             self.replica.signal(Answered(questions))
-            final = wire.verdicts(reply, partition, among=FINAL_VERDICTS)
-            for tx_id, verdict in final:
+            final = wire.verdicts(reply, partition, questions, among=FINAL_VERDICTS)
+            for heard in final:
                 reporter.event(
                     "transaction ended without its marker",
-                    tx_id=tx_id,
+                    tx_id=heard.tx_id,
                     partition=str(partition),
-                    verdict=verdict.value,
+                    verdict=heard.verdict.value,
                 )
             if final:
                 dropped: int = await self.replica.submit(HearVerdicts(final))

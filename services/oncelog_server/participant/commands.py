@@ -65,6 +65,8 @@ class Exposed(NamedTuple):
     writer: int
     first_offset: int
     record_count: int
+    # Of the writer, behind what the manifest counts: dropped.
+    surplus_records: int = 0
 
 
 class MarkerStatus(Enum):
@@ -80,11 +82,13 @@ class MarkerResult(NamedTuple):
     tx_id: TxId
     status: MarkerStatus
     exposed: tuple[Exposed, ...] = ()
+    # It was applied before: nothing was written.
+    repeated: bool = False
 
 
 class MarkersWritten(NamedTuple):
-    """The markers up to the first refusal; those behind it were not looked at (why.md: "a batch of
-    markers stops at its first refusal")."""
+    """The markers up to the first refusal; those behind it were not looked at: applied, they would
+    make the refused one look like a repeat."""
 
     results: tuple[MarkerResult, ...]
     refusal: OncelogError | None = None
@@ -94,8 +98,8 @@ class MarkersWritten(NamedTuple):
 
 
 class Verdict(Enum):
-    """What the coordinator answered about a TxId that is open here (design §6). The words stand in
-    journals and logs."""
+    """What the coordinator answered about a TxId that is open here (docs/protocol.md,
+    "Questions"). The words stand in journals and logs."""
 
     LATER = "later"
     ONGOING = "ongoing"
@@ -106,17 +110,27 @@ class Verdict(Enum):
     NEVER = "never began"
 
 
-# Only these end a transaction here. LATER and silence never do (why.md: "an answer 'unknown /
-# ended' only below the HW"), and COMMITTED_WITH_YOU means that a marker is on its way.
+# Only these end a transaction here. LATER and silence never do: the coordinator may be a paused one
+# that does not know what its successor began. COMMITTED_WITH_YOU means that a marker is on its way.
 FINAL_VERDICTS: Final = frozenset(
     {Verdict.COMMITTED_WITHOUT_YOU, Verdict.ABORTED, Verdict.EXPIRED, Verdict.NEVER}
 )
 
 
+class Heard(NamedTuple):
+    """A verdict, and whom the question named: it says nothing about anybody else who may have
+    opened the TxId here meanwhile."""
+
+    tx_id: TxId
+    producer_id: ProducerId
+    generation: Generation
+    verdict: Verdict
+
+
 class HearVerdicts(msgspec.Struct, frozen=True):
     """What the coordinator answered to questions. Reply: how many were aborted here."""
 
-    verdicts: tuple[tuple[TxId, Verdict], ...]
+    verdicts: tuple[Heard, ...]
 
 
 class Question(NamedTuple):

@@ -2,8 +2,7 @@
 (producer, transaction-journal partition). PURE.
 
 Both bind what is *written under* a TxId only: batches, offsets. Markers are facts and are fenced
-by neither (why.md: "markers are never fenced by generation"; "'ended' for a marker is decided by
-(TxId, partition)").
+by neither (docs/protocol.md, "Markers").
 
 Invariant: generations and ended TxIds only grow, until a producer's entry goes some days after its
 last frame; what comes even later is accepted, asked about, and aborted.
@@ -25,7 +24,7 @@ class ProducerSeen(msgspec.Struct):
     """What is known of one producer of transactions."""
 
     generation: int
-    # Time of its last frame here.
+    # Of its last frame here, by the journal's age.
     last_ms: int
     # Journal partition -> highest TxId that ended here (I20).
     ended: dict[int, int] = {}
@@ -57,7 +56,7 @@ class Fences(msgspec.Struct):
             return ProducerFenced(
                 f"generation {show_generation(generation)} of producer {show_id(producer_id)} "
                 f"was replaced by {show_generation(seen.generation)}; stop this instance",
-                generation=show_generation(seen.generation),
+                generation=seen.generation,
             )
         if tx_id <= seen.ended.get(journal_partition_of(tx_id), 0):
             return TransactionEnded(
@@ -71,27 +70,27 @@ class Fences(msgspec.Struct):
         seen = self.producers.get(producer_id)
         return seen.ended.get(journal_partition, 0) if seen is not None else 0
 
-    def silent_since(self, time_ms: int) -> Iterator[int]:
+    def silent_since(self, aged_ms: int) -> Iterator[int]:
         """Producers whose last frame is of then or older, oldest first."""
-        old = takewhile(lambda item: item[1].last_ms <= time_ms, self.producers.items())
+        old = takewhile(lambda item: item[1].last_ms <= aged_ms, self.producers.items())
         return (producer_id for producer_id, _ in old)
 
     # ----------------------------------------------------------------------------------- changes
 
-    def saw(self, producer_id: int, generation: int, time_ms: int) -> ProducerSeen:
+    def saw(self, producer_id: int, generation: int, aged_ms: int) -> ProducerSeen:
         """A frame of this producer and generation stands in the journal."""
         seen = self.producers.pop(producer_id, None)
         if seen is None:
-            seen = ProducerSeen(generation, time_ms)
+            seen = ProducerSeen(generation, aged_ms)
         elif generation > seen.generation:
             seen.generation = generation
-        seen.last_ms = time_ms
+        seen.last_ms = aged_ms
         self.producers[producer_id] = seen
         return seen
 
-    def ended(self, producer_id: int, generation: int, tx_id: int, time_ms: int) -> None:
+    def ended(self, producer_id: int, generation: int, tx_id: int, aged_ms: int) -> None:
         """An end of this transaction (a marker, a local abort) stands in the journal."""
-        ended = self.saw(producer_id, generation, time_ms).ended
+        ended = self.saw(producer_id, generation, aged_ms).ended
         partition = journal_partition_of(tx_id)
         if tx_id > ended.get(partition, 0):
             ended[partition] = tx_id

@@ -2,16 +2,17 @@
 part in transactions.
 
 Markers of one group are one command, so they are applied in order up to the first refusal; groups
-of a request are submitted in one loop turn, so one sync makes them durable together. Where several
-roles run in the same process, the composition splits requests by topic id.
+of a request are submitted in one loop turn, so one sync makes them durable together. Nobody waits
+for what etcd says of another group's topic. Where several roles run in the same process, the
+composition splits requests by topic id.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from typing import Any, NamedTuple
+from collections.abc import Awaitable, Callable, Collection
+from typing import Any, Final, NamedTuple
 
-from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.core.wire import partition_id
@@ -21,7 +22,6 @@ from oncelog_server.participant.senders import require_boot, require_granted
 from oncelogpb.errors import (
     DiskFull,
     OncelogError,
-    Unavailable,
     UnknownPartition,
     UnknownTopic,
     to_status,
@@ -31,6 +31,10 @@ from oncelogpb.v1 import participant_pb2 as pb
 # What a role tells its operators about markers that are written, applied now or before.
 Told = Callable[[PartitionId, WriteMarkers, MarkersWritten], None]
 
+# How long the other groups of a request wait for what etcd says of a topic that is unknown here. A
+# group without an answer is refused, and its coordinator asks etcd itself.
+GONE_WAIT_MS: Final = 100
+
 
 class Submitted(NamedTuple):
     """A group on its way to disk."""
@@ -39,6 +43,13 @@ class Submitted(NamedTuple):
     written: Awaitable[Any]
     # Why the markers behind those of the command wait.
     no_room: DiskFull | None
+
+
+class Unheard(NamedTuple):
+    """A group for a partition that is not known here: its topic may have been deleted."""
+
+    topic_id: TopicId
+    why: OncelogError
 
 
 class ParticipantHandler:
@@ -59,17 +70,26 @@ class ParticipantHandler:
         self, request: pb.WriteMarkersRequest, call: Call
     ) -> pb.WriteMarkersReply:
         submitted = [self._submit(group) for group in request.groups]
+        results = [
+            await self._result(group, outcome)
+            for group, outcome in zip(request.groups, submitted, strict=True)
+        ]
+        unheard = {outcome.topic_id for outcome in submitted if isinstance(outcome, Unheard)}
+        gone = await self._env.directory.gone(unheard, timeout_ms=GONE_WAIT_MS)
         return pb.WriteMarkersReply(
             groups=[
-                await self._result(group, outcome)
-                for group, outcome in zip(request.groups, submitted, strict=True)
+                wire.gone_group_result(group) if _went_with_its_topic(outcome, gone) else result
+                for group, outcome, result in zip(request.groups, submitted, results, strict=True)
             ]
         )
 
-    def _submit(self, group: pb.MarkerGroup) -> Submitted | OncelogError:
+    def _submit(self, group: pb.MarkerGroup) -> Submitted | Unheard | OncelogError:
         try:
             partition = partition_id(group.partition)
-            replica = self._env.replicas.lead(partition)
+            try:
+                replica = self._env.replicas.lead(partition)
+            except (UnknownTopic, UnknownPartition) as unknown:
+                return Unheard(partition.topic_id, unknown)
             directory = self._env.directory
             require_boot(directory, partition, group.leader_boot_id)
             require_granted(directory, group.journal_partition, group.coordinator_epoch)
@@ -79,16 +99,14 @@ class ParticipantHandler:
             return refusal
 
     async def _result(
-        self, group: pb.MarkerGroup, outcome: Submitted | OncelogError
+        self, group: pb.MarkerGroup, outcome: Submitted | Unheard | OncelogError
     ) -> pb.MarkerGroupResult:
         try:
+            if isinstance(outcome, Unheard):
+                raise outcome.why
             if isinstance(outcome, OncelogError):
                 raise outcome
             written: MarkersWritten = await outcome.written
-        except (UnknownTopic, UnknownPartition) as unknown:
-            if await self._is_gone(group):
-                return wire.gone_group_result(group)
-            return pb.MarkerGroupResult(error=to_status(unknown))
         except OncelogError as refusal:
             return pb.MarkerGroupResult(error=to_status(refusal))
         self._told(partition_id(group.partition), outcome.command, written)
@@ -96,17 +114,16 @@ class ParticipantHandler:
             written = written._replace(refusal=outcome.no_room)
         return wire.marker_group_result(group.partition, written)
 
-    async def _is_gone(self, group: pb.MarkerGroup) -> bool:
-        """Only etcd may say that there is nobody left to tell; this process may be behind it."""
-        try:
-            return await self._env.directory.is_gone(partition_id(group.partition).topic_id)
-        except Unavailable:
-            return False
+
+def _went_with_its_topic(
+    outcome: Submitted | Unheard | OncelogError, gone: Collection[TopicId]
+) -> bool:
+    return isinstance(outcome, Unheard) and outcome.topic_id in gone
 
 
 def _with_room(replica: Replica, command: WriteMarkers) -> tuple[WriteMarkers, DiskFull | None]:
     """On a full disk, markers that carry records wait, and those behind them; others use the
-    reserve (design §4)."""
+    reserve."""
     try:
         replica.require_room()
     except DiskFull as no_room:

@@ -1,8 +1,8 @@
 """In which order markers of each transaction-journal partition were applied here. PURE.
 
 Kept per journal partition: the highest coordinator epoch, and the PREPARE offset of the last
-COMMITTED marker. Only COMMITTED markers move and obey that offset (why.md: T1's COMMITTED @2 is
-delayed, T2 of the same producer is aborted @4 first; were @2 "a repeat", T1 would lose a part).
+COMMITTED marker. Only COMMITTED markers move and obey that offset: T1's COMMITTED @2 is delayed, T2
+of the same producer is aborted @4 first; were @2 "a repeat" then, T1 would lose a part.
 
 Left out: that a coordinator has one unacknowledged call per participant. Without it a later PREPARE
 could overtake an earlier one on the way, and nobody here could tell.
@@ -71,7 +71,7 @@ def misplaced(
     *, tx_id: int, prepare_offset: int, journal_partition: int, previous: int
 ) -> OncelogError | None:
     """Why a marker may not stand in its group, behind the one of PREPARE offset `previous`. Out of
-    order, a later marker would make the earlier one look like a repeat (why.md)."""
+    order, a later marker would make the earlier one look like a repeat."""
     if prepare_offset <= previous:
         return InvalidArgument(
             f"markers must ascend by PREPARE offset, {prepare_offset} follows {previous}",

@@ -2,10 +2,10 @@
 only by signals, dropped at step-down, never replicated.
 
 A TxId is asked about when it has been open for `after_ms`, then every `again_ms`, and at once after
-a change of leader on either side, until it has ended *here* (why.md: "leaders repeat their
-question": asked once, told ONGOING, the coordinator fails over and forgets us: pending for ever).
-A question says how many bytes came since the last one that was answered: what got lost on the way
-is said again, for it is a sign of life.
+a change of leader on either side, until it has ended *here*: asked once, told ONGOING, the
+coordinator fails over and forgets us, and it would be pending for ever. A question says how many
+bytes came since the last one that was answered: what got lost on the way is said again, for it is a
+sign of life.
 
 Left out: who is asked, and how (`asking`).
 """

@@ -24,6 +24,7 @@ from oncelog_server.core.ids import (
 )
 from oncelog_server.core.wire import partition_message
 from oncelog_server.participant.commands import (
+    Heard,
     Marker,
     MarkerResult,
     MarkerStatus,
@@ -134,6 +135,7 @@ def _marker_result(partition: types_pb2.Partition, result: MarkerResult) -> pb.M
                 writer=exposed.writer,
                 first_offset=exposed.first_offset,
                 record_count=exposed.record_count,
+                surplus_records=exposed.surplus_records,
             )
             for exposed in result.exposed
         ],
@@ -174,15 +176,18 @@ def ask_request(
 def verdicts(
     reply: coordinator_pb2.AskTransactionsReply,
     partition: PartitionId,
+    questions: Iterable[Question],
     *,
     among: Collection[Verdict],
-) -> tuple[tuple[TxId, Verdict], ...]:
-    """Of the answers that are about this partition."""
+) -> tuple[Heard, ...]:
+    """Of the answers to these questions of this partition."""
     asking = partition_message(partition)
+    asked = {question.tx_id: question for question in questions}
     return tuple(
-        (TxId(answer.tx_id), verdict)
+        Heard(question.tx_id, question.producer_id, question.generation, verdict)
         for answer in reply.answers
         if answer.partition == asking
+        and (question := asked.get(TxId(answer.tx_id))) is not None
         and (verdict := _VERDICTS.get(answer.verdict)) is not None
         and verdict in among
     )

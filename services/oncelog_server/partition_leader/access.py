@@ -2,7 +2,8 @@
 
     produce                                  write, of the topic of each batch
     fetch, subscribe                         read, of the topic of each partition
-    list_offsets                             describe, of the topic of each query
+    list_offsets                             describe, of the topic of each query; services may:
+                                             offset managers ask what waits for groups
     create_, alter_, delete_topic            create, alter, delete, of that name
     describe_topics, list_topics             describe; a list shows what may be described
     resolve_transaction, describe_journals   operators
@@ -43,7 +44,7 @@ def entries(env: RoleEnv, config: PartitionLeaderConfig) -> Mapping[str, Entry]:
         "produce": Entry(items=places.of_batches),
         "fetch": Entry(items=places.of_reads, gives_data=True),
         "subscribe": Entry(items=places.of_reads, gives_data=True),
-        "list_offsets": Entry(items=places.of_queries),
+        "list_offsets": Entry(items=places.of_queries, services_may=True),
         "create_topic": Entry(_named(Verb.CREATE), audited=always),
         "alter_topic": Entry(_named(Verb.ALTER), audited=always),
         "delete_topic": Entry(_named(Verb.DELETE), audited=always),

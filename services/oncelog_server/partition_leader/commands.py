@@ -15,6 +15,7 @@ from oncelog_server.core.frame import Frame
 from oncelog_server.core.ids import TxId
 from oncelog_server.core.machine import Tick
 from oncelog_server.participant.commands import HearVerdicts, WriteMarkers
+from oncelogpb.errors import OncelogError
 
 
 class Resolution(Enum):
@@ -34,6 +35,10 @@ class Produce(msgspec.Struct, frozen=True):
     """
 
     batches: tuple[Frame, ...]
+    # By place: what the outside has against a batch (unsound, too large, no room on the disk). It
+    # is refused with that where it is new; one that stands here is acknowledged again whatever has
+    # happened since.
+    unfit: dict[int, OncelogError] = {}
 
 
 class Resolve(msgspec.Struct, frozen=True):

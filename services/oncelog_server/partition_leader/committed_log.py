@@ -1,6 +1,6 @@
 """The committed log: what READ_COMMITTED readers see, in commit order, with dense offsets. PURE.
 
-Nothing is copied (materialization `reference`, design §6): an entry says where its records lie in
+Nothing is copied (materialization `reference`): an entry says where its records lie in
 the journal, and from which journal offset on they may be shown.
 
     journal     │ a1 │ x1 │ a2 │ x2 │ COMMITTED a │ y1 │ y2 │ COMMITTED x │      a, x: transactions
@@ -98,6 +98,11 @@ class CommittedLog:
 
     def __len__(self) -> int:
         return len(self.base)
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of all entries: they stay in memory as long as the records are there."""
+        return len(self) * ROW_BYTES
 
     def first_offset(self, entry: int) -> int:
         return self.base[entry] + self.relative[entry]

@@ -1,8 +1,7 @@
-"""Committed transactions whose batches here do not match their manifest. PURE.
+"""Committed transactions of whose batches something is missing here. PURE.
 
-Nothing of such a part is exposed; order moves on, and the batches wait for an operator (why.md: "a
-mismatch is DAMAGED, and order moves on": else a part of a transaction is exposed, or a wrong
-manifest blocks the partition for every producer).
+Nothing of such a part is exposed; order moves on, and the batches wait for an operator: else a
+part of a transaction is exposed, or a wrong manifest blocks the partition for every producer.
 """
 
 from __future__ import annotations

@@ -12,8 +12,10 @@ import msgspec
 from oncelog_server.core.ids import journal_partition_of
 from oncelog_server.participant.commands import Exposed
 
-# Per journal partition.
+# Per journal partition: transactions, and their parts in all, for a transaction of many writers has
+# many.
 EXPOSURES_REMEMBERED: Final = 256
+EXPOSED_PARTS_REMEMBERED: Final = 20_000
 
 
 class Exposures(msgspec.Struct):
@@ -28,5 +30,8 @@ class Exposures(msgspec.Struct):
     def remember(self, tx_id: int, exposed: tuple[Exposed, ...]) -> None:
         known = self.by_journal.setdefault(journal_partition_of(tx_id), {})
         known[tx_id] = exposed
-        if len(known) > EXPOSURES_REMEMBERED:
-            del known[next(iter(known))]
+        parts = sum(map(len, known.values())) if len(exposed) > 1 else 0
+        while len(known) > EXPOSURES_REMEMBERED or (
+            parts > EXPOSED_PARTS_REMEMBERED and len(known) > 1
+        ):
+            parts -= len(known.pop(next(iter(known))))

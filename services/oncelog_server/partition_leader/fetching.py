@@ -208,7 +208,7 @@ class Fetching:
 
     def _require_now(self, cursors: Iterable[Cursor]) -> None:
         """What is there, is there for ever, and also who leads no more may give it. "There is
-        nothing" is an answer about now: only within the lease (design §5, "Leases lie"). Else its
+        nothing" is an answer about now: only within the lease. Else its
         caller would go on asking here, and never find the new leader."""
         for cursor in cursors:
             if cursor.has_news:

@@ -9,9 +9,6 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-import pyarrow as pa
-import pyarrow.compute as pc
-
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
@@ -57,7 +54,7 @@ class Listing:
             return pb.ListedOffset(partition=query.partition, error=to_status(refusal))
         try:
             replica = self._env.replicas.lead(partition_id(query.partition))
-            # The ends are answers about now: only within the lease (design §5, "Leases lie").
+            # The ends are answers about now: only within the lease.
             replica.require_lease()
             listed = await self._list(replica, query, isolation)
         except OncelogError as error:
@@ -104,10 +101,9 @@ class Listing:
         found: list[_Listed] = []
 
         def search() -> None:
-            batch = records.decode(stored.frame.encoding, stored.frame.payload)
-            times = batch.column(2).cast(pa.int64())
-            index = pc.index(pc.greater_equal(times, timestamp_us), True).as_py()
-            found.append(_Listed(first + index, times[index].as_py()))
+            encoding, payload = stored.frame.encoding, stored.frame.payload
+            index, time_us = records.first_since(encoding, payload, timestamp_us)
+            found.append(_Listed(first + index, time_us))
 
         if records.needs_offload(stored.frame.encoding, stored.frame.payload):
             await self._env.offload(search)

@@ -4,7 +4,8 @@ order. PURE.
     batch ──► plain? ───────────────────────────► committed log, at its append
        │
        └────► of a transaction ──► pending ──► COMMITTED marker ──► committed log, at the marker
-                                     │  ▲                           (exactly the manifest's parts)
+                                     │  ▲                           (exactly what the manifest
+                                     │  │                           counts; surplus is dropped)
                                      │  └─ asked about until it ends
                                      ├────► ABORTED marker, or a final verdict ──► dropped
                                      └────► COMMITTED, but not what the manifest says ──► DAMAGED
@@ -28,12 +29,9 @@ from typing import Final, assert_never
 
 import msgspec
 
+from oncelog_server.core.age import JournalAge
 from oncelog_server.core.frame import At, ControlCode, Frame, Kind
-from oncelog_server.core.ids import (
-    Generation,
-    ProducerId,
-    journal_partition_of,
-)
+from oncelog_server.core.ids import journal_partition_of
 from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Table, Tick, refuse
 from oncelog_server.participant.commands import (
     FINAL_VERDICTS,
@@ -62,8 +60,8 @@ from oncelogpb.ids import show_id
 
 # Name of the index's table beside the snapshot (docs/adr/0002).
 COMMITTED_TABLE: Final = "committed"
-# Old producers are forgotten at the first frame after so much of the journal's time: a point that
-# is the same on every replica and in every replay.
+# Old producers are forgotten at the first frame after so much of the journal's age: a point that is
+# the same on every replica and in every replay, and that no clock which jumps can bring about.
 SWEEP_EVERY_MS: Final = 60 * 60 * 1000
 
 
@@ -79,6 +77,7 @@ class DumpedMachine(msgspec.Struct, frozen=True, array_like=True):
     exposures: Exposures
     open: list[DumpedTransaction]
     damage: DumpedDamage
+    age: JournalAge = msgspec.field(default_factory=JournalAge)
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(DumpedMachine)
@@ -97,6 +96,7 @@ class PartitionMachine:
         self.order = MarkerOrder()
         self.exposures = Exposures()
         self.damage = Damage()
+        self.age = JournalAge()
         self._next_sweep_ms = 0
         # Rows of the index that earlier snapshots of this machine handed over. Volatile.
         self._rows_handed = 0
@@ -134,14 +134,16 @@ class PartitionMachine:
         first = command.batches[0]
         refusal = self._producer_refusal(first)
         if refusal is not None:
-            return Decision((), (refusal,) * len(command.batches))
+            return Decision((), tuple(self._repeat(b) or refusal for b in command.batches))
         expected, room = self._expectation(command)
         offset = None if first.tx_id else self.committed.end_offset
         position = self.next_offset
         accepted: list[Frame] = []
         results: list[Placed | OncelogError] = []
-        for batch in command.batches:
+        for place, batch in enumerate(command.batches):
             verdict = judge(batch, expected, lambda base: self._find(first, base, accepted))
+            if verdict is None:
+                verdict = command.unfit.get(place)
             if verdict is None and len(accepted) >= room:
                 verdict = _limit("batches_per_part_max", self.config.batches_per_part_max)
             if verdict is None:
@@ -223,21 +225,31 @@ class PartitionMachine:
         columns = transaction.writers.get(first.writer) if transaction is not None else None
         return columns.find(base) if columns is not None else None
 
+    def _repeat(self, batch: Frame) -> Placed | None:
+        """Of a producer that may write no more: what stands here of its own is told again."""
+        transaction = self.pending.open.get(batch.tx_id)
+        if batch.tx_id and (transaction is None or transaction.refusal(batch) is not None):
+            return None
+        seen = self._find(batch, batch.base_sequence, ())
+        if seen is None or seen.record_count != batch.record_count:
+            return None
+        return Placed(seen.journal_offset, seen.offset, duplicate=True)
+
     def _hear_verdicts(self, command: HearVerdicts) -> Decision[Record]:
         """A local abort: neither moves nor obeys the PREPARE offset."""
-        open_ = self.pending.open
-        final = {tx_id: None for tx_id, verdict in command.verdicts if verdict in FINAL_VERDICTS}
-        records: list[Record] = [
-            MarkerWritten(
-                tx_id,
-                ProducerId(open_[tx_id].producer_id),
-                Generation(open_[tx_id].generation),
-                ControlCode.ABORTED,
+        final = {
+            heard.tx_id: MarkerWritten(
+                heard.tx_id, heard.producer_id, heard.generation, ControlCode.ABORTED
             )
-            for tx_id in final
-            if tx_id in open_
-        ]
-        return Decision(records, len(records))
+            for heard in command.verdicts
+            if heard.verdict in FINAL_VERDICTS
+            and self._held_by(heard.tx_id, heard.producer_id, heard.generation) is not None
+        }
+        return Decision(tuple(final.values()), len(final))
+
+    def _held_by(self, tx_id: int, producer_id: int, generation: int) -> OpenTransaction | None:
+        held = self.pending.open.get(tx_id)
+        return held if held is not None and held.is_of(producer_id, generation) else None
 
     def _resolve(self, command: Resolve) -> Decision[Record]:
         answer = self.damage.resolvable(command.tx_id, command.resolution)
@@ -251,8 +263,9 @@ class PartitionMachine:
     # -------------------------------------------------------------------------------------- apply
 
     def apply(self, record: Record | EpochStart, at: At) -> None:
-        if at.time_ms >= self._next_sweep_ms:
-            self._sweep(at.time_ms)
+        aged_ms = self.age.saw(at.time_ms)
+        if aged_ms >= self._next_sweep_ms:
+            self._sweep(aged_ms)
         if isinstance(record, Frame):
             if record.kind is Kind.ONE_SHOT:
                 self._apply_one_shot(record, at)
@@ -274,15 +287,16 @@ class PartitionMachine:
 
     def _apply_plain(self, frame: Frame, at: At) -> None:
         offset = self._append_exposed(frame, at)
-        self.plain.remember(frame, journal_offset=at.offset, offset=offset, time_ms=at.time_ms)
+        aged_ms = self.age.aged_ms
+        self.plain.remember(frame, journal_offset=at.offset, offset=offset, aged_ms=aged_ms)
 
     def _apply_pending(self, frame: Frame, at: At) -> None:
-        self.fences.saw(frame.producer_id, frame.generation, at.time_ms)
+        self.fences.saw(frame.producer_id, frame.generation, self.age.aged_ms)
         if self.pending.append(frame, at):
             self._questions.opened(frame.tx_id)
 
     def _apply_one_shot(self, frame: Frame, at: At) -> None:
-        self._end(frame.tx_id, frame.producer_id, frame.generation, at)
+        self._end(frame.tx_id, frame.producer_id, frame.generation)
         offset = self._append_exposed(frame, at)
         self.order.committed(
             journal_partition_of(frame.tx_id),
@@ -301,7 +315,7 @@ class PartitionMachine:
         )
 
     def _apply_marker(self, marker: MarkerWritten, at: At) -> None:
-        held = self._end(marker.tx_id, marker.producer_id, marker.generation, at)
+        held = self._end(marker.tx_id, marker.producer_id, marker.generation)
         journal_partition = journal_partition_of(marker.tx_id)
         if marker.control is ControlCode.ABORTED:
             if marker.prepare_offset:
@@ -317,40 +331,44 @@ class PartitionMachine:
         )
         self.exposures.remember(marker.tx_id, exposed)
 
-    def _end(self, tx_id: int, producer_id: int, generation: int, at: At) -> OpenTransaction | None:
-        """A marker of this TxId: nothing of it is accepted any more (I20). Returns what it
-        holds."""
-        self.fences.ended(producer_id, generation, tx_id, at.time_ms)
+    def _end(self, tx_id: int, producer_id: int, generation: int) -> OpenTransaction | None:
+        """A marker of this TxId: nothing of it is accepted any more (I20). Returns what its
+        producer holds here."""
+        aged_ms = self.age.aged_ms
+        self.fences.ended(producer_id, generation, tx_id, aged_ms)
         held = self.pending.open.pop(tx_id, None)
-        if held is not None and held.producer_id != producer_id:
-            # Somebody else had written under this TxId: neither of them may go on.
-            self.fences.ended(held.producer_id, held.generation, tx_id, at.time_ms)
-        return held
+        if held is None or held.is_of(producer_id, generation):
+            return held
+        # Somebody else had written under this TxId: neither of them may go on, and what was written
+        # is dropped, for it is no part of what the marker is about.
+        self.fences.ended(held.producer_id, held.generation, tx_id, aged_ms)
+        return None
 
     def _expose(
         self, held: OpenTransaction, parts: Sequence[WriterPart], at: At
     ) -> tuple[Exposed, ...]:
-        """Exactly these writers' batches, in this order; what other writers left is dropped."""
-        exposed = []
-        for part in parts:
-            columns = held.writers.get(part.writer)
-            if columns is not None:
-                first = self.committed.expose(columns, exposed_at=at.offset, time_ms=at.time_ms)
-                exposed.append(Exposed(part.writer, first, columns.records))
-        return tuple(exposed)
+        """Exactly what these parts count, in this order; what else was written is dropped."""
+        found = tuple(markers.exposures_of(held, parts, end_offset=self.committed.end_offset))
+        for part in found:
+            if part.record_count:
+                columns = held.writers[part.writer].until(part.record_count)
+                self.committed.expose(columns, exposed_at=at.offset, time_ms=at.time_ms)
+        return found
 
     def _apply_resolved(self, record: Resolved, at: At) -> None:
         count = self.damage.records(record.tx_id, record.resolution)
         held, parts = self.damage.parts[record.tx_id]
         if record.resolution is Resolution.EXPOSE and held is not None:
-            self._expose(held, parts, at)
+            # All that there is of it: that is what the operator decided, whatever was counted.
+            whole = [WriterPart(part.writer, held.writers[part.writer].records) for part in parts]
+            self._expose(held, whole, at)
         self.damage.resolved(record.tx_id, record.resolution, count)
 
-    def _sweep(self, time_ms: int) -> None:
-        old_ms = time_ms - self.config.producer_expiry_ms
+    def _sweep(self, aged_ms: int) -> None:
+        old_ms = aged_ms - self.config.producer_expiry_ms
         self.plain.forget_before(old_ms)
         self.fences.forget(list(self.fences.silent_since(old_ms)))
-        self._next_sweep_ms = time_ms + SWEEP_EVERY_MS
+        self._next_sweep_ms = aged_ms + SWEEP_EVERY_MS
 
     # ------------------------------------------------------------------------- questions, positions
 
@@ -367,6 +385,10 @@ class PartitionMachine:
         return min((position for position in positions if position is not None), default=None)
 
     # ------------------------------------------------------------------------- check and snapshots
+
+    @property
+    def is_at_rest(self) -> bool:
+        return not (self.pending.open or self._questions.held)
 
     def check(self) -> None:
         self.committed.check(self.next_offset)
@@ -390,6 +412,7 @@ class PartitionMachine:
             self.exposures,
             [dump_transaction(transaction) for transaction in self.pending.open.values()],
             self.damage.dump(),
+            self.age,
         )
         table = Table(ROW_BYTES, self._rows_handed, self.committed.rows(self._rows_handed))
         self._rows_handed = self.committed.final_rows
@@ -407,6 +430,7 @@ class PartitionMachine:
         self.exposures = dumped.exposures
         self.pending.open.update((one.tx_id, load_transaction(one)) for one in dumped.open)
         self.damage.load(dumped.damage)
+        self.age = dumped.age
         self._rows_handed = self.committed.final_rows
 
 

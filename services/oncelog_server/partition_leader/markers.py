@@ -1,21 +1,24 @@
 """What a partition makes of the markers that a coordinator brings. PURE.
 
-Rules, in order of precedence (each is a line of why.md):
-  1. an older coordinator epoch is refused, with all of its markers; 2. a marker out of PREPARE
-  order, or of another journal partition, is refused, and stops the rest; 3. ABORTED drops what
-  stands here of its TxId; where nothing does, it is remembered all the same if
-     it is news, for it keeps out batches that come late (I20); it neither moves nor obeys the
+Rules, in order of precedence (docs/protocol.md, "Markers", has a reason for each):
+  1. an older coordinator epoch is refused, with all of its markers;
+  2. a marker out of PREPARE order, or of another journal partition, is refused, and stops the rest;
+  3. ABORTED drops what stands here of its TxId; where nothing does, it is remembered all the same
+     if it is news, for it keeps out batches that come late (I20); it neither moves nor obeys the
      PREPARE offset;
   4. COMMITTED at or below the last PREPARE offset is a repeat: OK, nothing happens;
   5. a one-shot becomes one frame, data and marker;
-  6. COMMITTED exposes exactly the manifest's writers, in its order, where their counts are right,
-     else it is DAMAGED: journaled, counted as applied, nothing exposed.
-No rule looks at generations or at the highest ended TxId: markers are facts.
+  6. COMMITTED exposes exactly what the manifest counts, its writers in its order. What a writer has
+     behind that came too late to belong to the transaction: it is dropped, and said as surplus.
+     Where something is missing, or the count ends inside of a batch, it is DAMAGED: journaled,
+     counted as applied, nothing exposed.
+No rule looks at the fences, neither generations nor the highest ended TxId: markers are facts. What
+somebody else wrote under the TxId is no part of what a marker is about.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 from oncelog_server.core.frame import ControlCode, Frame
 from oncelog_server.core.machine import Decision
@@ -27,6 +30,7 @@ from oncelog_server.participant.commands import (
     MarkersWritten,
     Outcome,
     WriteMarkers,
+    WriterPart,
 )
 from oncelog_server.participant.fences import Fences
 from oncelog_server.participant.marker_order import MarkerOrder, misplaced
@@ -76,7 +80,7 @@ def decide(
         if record is None:
             results.append(_repeat(marker, exposures, damage))
             continue
-        result = _result_of(marker, record, end_offset)
+        result = _result_of(marker, record, held, end_offset)
         end_offset += sum(exposed.record_count for exposed in result.exposed)
         ended.add(marker.tx_id)
         records.append(record)
@@ -97,9 +101,9 @@ def _commit(marker: Marker, held: OpenTransaction | None, command: WriteMarkers)
 
 def _holds(held: OpenTransaction | None, marker: Marker) -> bool:
     """Do the batches here make up what the manifest says, and were they its producer's?"""
-    if held is None:
+    if held is None or not held.is_of(marker.producer_id, marker.generation):
         return not any(part.record_count for part in marker.parts)
-    return held.producer_id == marker.producer_id and held.matches(marker.parts)
+    return held.holds(marker.parts)
 
 
 def _marker(marker: Marker, control: ControlCode, command: WriteMarkers) -> MarkerWritten:
@@ -116,24 +120,34 @@ def _marker(marker: Marker, control: ControlCode, command: WriteMarkers) -> Mark
 
 def _repeat(marker: Marker, exposures: Exposures, damage: Damage) -> MarkerResult:
     if marker.outcome is Outcome.ABORTED:
-        return MarkerResult(marker.tx_id, MarkerStatus.APPLIED)
+        return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, repeated=True)
     if marker.tx_id in damage.parts:
-        return MarkerResult(marker.tx_id, MarkerStatus.DAMAGED)
+        return MarkerResult(marker.tx_id, MarkerStatus.DAMAGED, repeated=True)
     exposed = exposures.of(marker.tx_id)
-    return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, exposed)
+    return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, exposed, repeated=True)
 
 
-def _result_of(marker: Marker, record: Record, end_offset: int) -> MarkerResult:
+def _result_of(
+    marker: Marker, record: Record, held: OpenTransaction | None, end_offset: int
+) -> MarkerResult:
     """What `apply` will make of it."""
     if isinstance(record, Frame):
-        exposed = (Exposed(0, end_offset, record.record_count),)
-        return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, exposed)
+        whole = Exposed(0, end_offset, record.record_count)
+        return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, (whole,))
     assert isinstance(record, MarkerWritten)
     if record.control is ControlCode.DAMAGED:
         return MarkerResult(marker.tx_id, MarkerStatus.DAMAGED)
-    found = []
-    for part in record.parts if record.control is ControlCode.COMMITTED else ():
-        if part.record_count:
-            found.append(Exposed(part.writer, end_offset, part.record_count))
-            end_offset += part.record_count
-    return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, tuple(found))
+    exposed: tuple[Exposed, ...] = ()
+    if record.control is ControlCode.COMMITTED and held is not None:
+        exposed = tuple(exposures_of(held, record.parts, end_offset=end_offset))
+    return MarkerResult(marker.tx_id, MarkerStatus.APPLIED, exposed)
+
+
+def exposures_of(
+    held: OpenTransaction, parts: Iterable[WriterPart], *, end_offset: int
+) -> Iterator[Exposed]:
+    """What a COMMITTED marker exposes, part by part, from `end_offset` on."""
+    for writer, count in parts:
+        if writer in held.writers:
+            yield Exposed(writer, end_offset, count, held.surplus(writer, count))
+            end_offset += count

@@ -26,4 +26,5 @@ class PartitionOutbox(QuestionOutbox):
             # Each kind has the limit for itself.
             "producers": max(len(machine.plain), len(machine.fences)),
             "committed_end_offset": machine.committed.end_offset,
+            "index_bytes": machine.committed.memory_bytes,
         }

@@ -1,5 +1,5 @@
 """Batches of transactions that have no marker yet: integer columns per (TxId, writer), never
-objects per batch (design §6, §17). PURE.
+objects per batch: a transaction may have a million of them. PURE.
 
 Invariant: sequences of a writer are dense from 0, so a batch's first sequence is the number of
 records before it, and a column of them says where each batch lies inside its part.
@@ -11,6 +11,7 @@ from __future__ import annotations
 from array import array
 from bisect import bisect_left
 from collections.abc import Iterable
+from typing import Final
 
 import msgspec
 
@@ -19,11 +20,13 @@ from oncelog_server.partition_leader.sequences import Seen
 from oncelogpb.errors import OncelogError, ProducerMismatch
 from oncelogpb.ids import show_generation, show_id
 
+COLUMNS: Final = ("journal", "sequence", "payload_bytes", "running_max_us")
+
 
 class WriterColumns:
     """The batches of one writer, one entry of each column per batch."""
 
-    __slots__ = ("journal", "payload_bytes", "records", "running_max_us", "sequence")
+    __slots__ = (*COLUMNS, "records")
 
     def __init__(self) -> None:
         # Journal offset of the first record.
@@ -48,6 +51,22 @@ class WriterColumns:
         self.payload_bytes.append(len(frame.payload))
         self.running_max_us.append(highest)
         self.records += frame.record_count
+
+    def has_boundary_at(self, count: int) -> bool:
+        """The first `count` records are whole batches."""
+        return count == self.records or self.find(count) is not None
+
+    def until(self, count: int) -> WriterColumns:
+        """The batches of the first `count` records."""
+        assert self.has_boundary_at(count), "a batch is exposed whole or not"
+        if count == self.records:
+            return self
+        first = WriterColumns()
+        batches = bisect_left(self.sequence, count)
+        for name in COLUMNS:
+            getattr(first, name).extend(getattr(self, name)[:batches])
+        first.records = count
+        return first
 
     def find(self, base_sequence: int) -> Seen | None:
         """The batch that begins at exactly this sequence."""
@@ -87,9 +106,12 @@ class OpenTransaction:
     def records(self) -> int:
         return sum(columns.records for columns in self.writers.values())
 
+    def is_of(self, producer_id: int, generation: int) -> bool:
+        return self.producer_id == producer_id and self.generation == generation
+
     def refusal(self, batch: Frame) -> OncelogError | None:
         """A batch of another producer or generation than the TxId's first one is refused."""
-        if batch.producer_id == self.producer_id and batch.generation == self.generation:
+        if self.is_of(batch.producer_id, batch.generation):
             return None
         return ProducerMismatch(
             f"transaction {show_id(self.tx_id)} belongs to producer {show_id(self.producer_id)} "
@@ -98,14 +120,22 @@ class OpenTransaction:
             tx_id=self.tx_id,
         )
 
-    def matches(self, parts: Iterable[tuple[int, int]]) -> bool:
-        """Does every writer of the manifest have exactly so many records here? Writers that it does
-        not name are left-overs of failed attempts (why.md: "winners named by the driver")."""
+    def holds(self, parts: Iterable[tuple[int, int]]) -> bool:
+        """Do the batches here begin with what the manifest counts, writer by writer? What stands
+        behind came after the decision. Writers that it does not name are left-overs of failed
+        attempts: a manifest names the winners."""
         writers = self.writers
         return all(
-            (columns.records if (columns := writers.get(writer)) is not None else 0) == count
+            columns.has_boundary_at(count)
+            if (columns := writers.get(writer)) is not None
+            else count == 0
             for writer, count in parts
         )
+
+    def surplus(self, writer: int, count: int) -> int:
+        """How many records of the writer stand behind the first `count`."""
+        columns = self.writers.get(writer)
+        return columns.records - count if columns is not None else 0
 
 
 class DumpedTransaction(msgspec.Struct, frozen=True, array_like=True):
@@ -162,7 +192,7 @@ class Pending:
 
 
 def _check_columns(columns: WriterColumns, next_offset: int) -> None:
-    lengths = {len(getattr(columns, name)) for name in WriterColumns.__slots__ if name != "records"}
+    lengths = {len(getattr(columns, name)) for name in COLUMNS}
     assert len(lengths) == 1, f"columns of different lengths: {lengths}"
     ends = [*columns.sequence[1:], columns.records]
     counts = [end - first for first, end in zip(columns.sequence, ends, strict=True)]

@@ -1,4 +1,5 @@
-"""The handler of Produce: judge each batch, submit per partition, answer per batch.
+"""The handler of Produce: judge each batch, submit per partition, answer per batch. What is found
+against a batch goes along with it, for it counts only where the batch is new.
 
 A batch that is refused, or a partition that is led elsewhere, fails alone. Batches of one stream
 are submitted in the order in which they came (see `lanes`), those of one request in one loop turn,
@@ -12,18 +13,18 @@ from typing import Any, Final, NamedTuple
 
 from oncelog_server.core.frame import Frame
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.ports import Call
+from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, max_batch_bytes
 from oncelog_server.core.wire import partition_id
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.claims import Claim, Claims, Source
 from oncelog_server.partition_leader.commands import Placed, Produce
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.lanes import Lanes
-from oncelog_server.partition_leader.topic_configs import max_batch_bytes
 from oncelogpb import in_place, records
 from oncelogpb.bulk import Chunk
-from oncelogpb.errors import OncelogError
+from oncelogpb.errors import DiskFull, OncelogError
 from oncelogpb.in_place import LiftedProduce
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
@@ -33,10 +34,11 @@ LIMITS_KEPT: Final = 1_000
 
 
 class _Judged(NamedTuple):
-    """A batch that is sound, and its place in the request."""
+    """A batch, its place in the request, and what speaks against it."""
 
     place: int
     frame: Frame
+    unfit: OncelogError | None
 
 
 class _Submitted(NamedTuple):
@@ -107,18 +109,20 @@ class Producing:
             try:
                 partition = partition_id(batch.partition)
                 # Before the work of judging: a wrong leader is the most frequent refusal.
-                self._env.replicas.lead(partition).require_room()
+                replica = self._env.replicas.lead(partition)
                 payload = in_place.payload_of(produce, place)
-                await self._judge(partition, batch, payload)
             except OncelogError as refusal:
                 verdicts[place] = refusal
-            else:
-                frame = wire.data_frame(request, batch, payload)
-                by_partition.setdefault(partition, []).append(_Judged(place, frame))
+                continue
+            unfit = _no_room(replica) or await self._judge(partition, batch, payload)
+            frame = wire.data_frame(request, batch, payload)
+            by_partition.setdefault(partition, []).append(_Judged(place, frame, unfit))
         return by_partition
 
-    async def _judge(self, partition: PartitionId, batch: types_pb2.Batch, payload: Chunk) -> None:
-        """Raises InvalidArgument, TooLarge, CorruptBatch."""
+    async def _judge(
+        self, partition: PartitionId, batch: types_pb2.Batch, payload: Chunk
+    ) -> OncelogError | None:
+        """InvalidArgument, TooLarge, CorruptBatch."""
         limits = self._limits_of(partition)
 
         def validate() -> None:
@@ -131,19 +135,23 @@ class Producing:
                 max_timestamp_us=batch.max_timestamp_us,
             )
 
-        if records.needs_offload(batch.encoding, payload):
-            await self._env.offload(validate)
-        else:
-            validate()
+        try:
+            if records.needs_offload(batch.encoding, payload):
+                await self._env.offload(validate)
+            else:
+                validate()
+        except OncelogError as unfit:
+            return unfit
+        return None
 
     def _limits_of(self, partition: PartitionId) -> records.BatchLimits:
         topic = self._env.directory.topic_by_id(partition.topic_id)
-        most = self._config.max_batch_bytes
-        if topic is not None:
-            most = min(most, max_batch_bytes(topic.configs))
+        most, name = self._config.max_batch_bytes, "max_batch_bytes"
+        if topic is not None and max_batch_bytes(topic.configs) < most:
+            most, name = max_batch_bytes(topic.configs), MAX_BATCH_BYTES
         limits = self._limits.get(most)
         if limits is None:
-            limits = records.BatchLimits(most, self._config.decompressed_bytes_max)
+            limits = records.BatchLimits(most, self._config.decompressed_bytes_max, name)
             if len(self._limits) == LIMITS_KEPT:
                 self._limits.clear()
             self._limits[most] = limits
@@ -161,11 +169,17 @@ class Producing:
     ) -> _Submitted | None:
         try:
             replica = self._env.replicas.lead(partition)
-            replica.require_room()
+            # Judging may have taken its time.
+            no_room = _no_room(replica)
+            unfit = {
+                place: against
+                for place, item in enumerate(judged)
+                if (against := item.unfit or no_room) is not None
+            }
             # In the turn in which the batches are decided: nobody comes between.
             claim = self._claims.hold(replica.machine, source, call)
             machine = replica.machine
-            reply = replica.submit(Produce(tuple(item.frame for item in judged)))
+            reply = replica.submit(Produce(tuple(item.frame for item in judged), unfit))
         except OncelogError as refusal:
             for item in judged:
                 verdicts[item.place] = refusal
@@ -197,3 +211,11 @@ class Producing:
         reporter.count("batches_in", len(appended))
         reporter.count("records_in", sum(frame.record_count for frame in appended))
         reporter.count("bytes_in", sum(len(frame.payload) for frame in appended))
+
+
+def _no_room(replica: Replica) -> DiskFull | None:
+    try:
+        replica.require_room()
+    except DiskFull as full:
+        return full
+    return None

@@ -143,8 +143,7 @@ class Reader:
     # --------------------------------------------------------------------------------------- rows
 
     async def _converted(self, found: Found) -> Found:
-        """Every batch as Rows: Python work per record, so bounded, and off the loop (design
-        §14)."""
+        """Every batch as Rows: Python work per record, so bounded, and off the loop."""
         converted: list[tuple[Head, bulk.Chunk]] = []
 
         def convert() -> None:
@@ -173,7 +172,7 @@ def journal_ends(replica: Replica) -> Ends:
 
 def _require_in_range(replica: Replica, from_offset: int, ends: Ends, appended_end: int) -> None:
     """An offset between the readable end and what is appended is not out of range: it waits for the
-    HW (design §5, "Ready")."""
+    HW."""
     if ends.start <= from_offset <= max(ends.end, appended_end):
         return
     # "There is nothing" is an answer about now, which only the leader may give.

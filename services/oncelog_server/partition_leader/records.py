@@ -3,7 +3,7 @@
 A batch is remembered as the frame that it is stored as, so the hot path encodes nothing:
 
     DATA      the client's batch; tx_id 0 is a plain one
-    ONE_SHOT  data and COMMITTED marker of a one-shot transaction, under one CRC (why.md)
+    ONE_SHOT  data and COMMITTED marker of a one-shot transaction, under one CRC
     MARKER    MarkerWritten: COMMITTED, ABORTED or DAMAGED
     RECORD    Resolved
 

@@ -41,7 +41,7 @@ class PlainProducer(msgspec.Struct):
 
     # Last batches, oldest first, at most WINDOW.
     window: list[Seen]
-    # Time of its last frame.
+    # Of its last frame, by the journal's age.
     last_ms: int
 
     @property
@@ -76,21 +76,22 @@ class PlainSequences:
             return None
         return next((s for s in producer.window if s.base_sequence == base_sequence), None)
 
-    def remember(self, frame: Frame, *, journal_offset: int, offset: int, time_ms: int) -> None:
+    def remember(self, frame: Frame, *, journal_offset: int, offset: int, aged_ms: int) -> None:
         seen = Seen(frame.base_sequence, frame.record_count, journal_offset, offset)
         producer = self._producers.pop(frame.producer_id, None)
-        if producer is None:
-            self._producers[frame.producer_id] = PlainProducer([seen], time_ms)
+        if producer is None or not frame.base_sequence:
+            # Known and beginning again: 0.1 had forgotten it here, for it aged by the wall clock.
+            self._producers[frame.producer_id] = PlainProducer([seen], aged_ms)
             return
         assert producer.next_sequence == seen.base_sequence, "decide lets no gap through"
         self._producers[frame.producer_id] = producer
         producer.window.append(seen)
         del producer.window[:-WINDOW]
-        producer.last_ms = time_ms
+        producer.last_ms = aged_ms
 
-    def forget_before(self, time_ms: int) -> None:
+    def forget_before(self, aged_ms: int) -> None:
         """Producers whose last frame is older. Their next batch must start at 0 again."""
-        old = takewhile(lambda item: item[1].last_ms < time_ms, self._producers.items())
+        old = takewhile(lambda item: item[1].last_ms < aged_ms, self._producers.items())
         for producer_id, _ in list(old):
             del self._producers[producer_id]
 
@@ -131,7 +132,7 @@ def judge(
 
 def _gap(batch: Frame, expected: int) -> OncelogError:
     if not batch.tx_id and expected == 0:
-        # Were another number accepted here, a retry after expiry would be appended twice (why.md).
+        # Were another number accepted here, a retry after expiry would be appended twice.
         return UnknownProducer(
             f"nothing is known of plain producer {show_id(batch.producer_id)} here (it may have "
             "been idle for too long); start again with a fresh producer id and sequence 0",

@@ -1,5 +1,5 @@
 """What operators are told of the markers that were written here: counters, and an event for each
-damaged part.
+damaged part and for each that came with a surplus.
 """
 
 from __future__ import annotations
@@ -13,13 +13,25 @@ from oncelog_server.participant.handler import Told
 def tell_markers(reporter: Reporter) -> Told:
     def told(partition: PartitionId, command: WriteMarkers, written: MarkersWritten) -> None:
         for marker, result in zip(command.markers, written.results, strict=False):
-            if result.status is MarkerStatus.APPLIED:
-                committed = marker.outcome is Outcome.COMMITTED
-                reporter.count("transactions_exposed" if committed else "transactions_dropped")
-            else:
+            if result.repeated:
+                continue
+            if result.status is MarkerStatus.DAMAGED:
                 reporter.count("transactions_damaged")
                 reporter.event(
                     "damaged part", level="error", tx_id=result.tx_id, partition=str(partition)
+                )
+                continue
+            committed = marker.outcome is Outcome.COMMITTED
+            reporter.count("transactions_exposed" if committed else "transactions_dropped")
+            surplus = sum(part.surplus_records for part in result.exposed)
+            if surplus:
+                reporter.count("surplus_records", surplus)
+                reporter.event(
+                    "surplus dropped",
+                    level="warning",
+                    tx_id=result.tx_id,
+                    partition=str(partition),
+                    records=surplus,
                 )
 
     return told

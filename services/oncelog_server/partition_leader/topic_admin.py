@@ -77,8 +77,16 @@ class TopicAdmin:
     async def alter_topic(self, request: pb.AlterTopicRequest, call: Call) -> pb.AlterTopicReply:
         self._require_users_topic(request.name)
         require_configs(request.configs)
-        topic = await self._env.topics.alter(request.name, dict(request.configs))
-        self._env.reporter.event("topic altered", topic=topic.name, **dict(request.configs))
+        self._require_few_partitions(request.partitions)
+        topic = await self._env.topics.alter(
+            request.name, dict(request.configs), partitions=request.partitions
+        )
+        self._env.reporter.event(
+            "topic altered",
+            topic=topic.name,
+            partitions=topic.partitions,
+            configs=dict(request.configs),
+        )
         return pb.AlterTopicReply(topic=self._describe(topic))
 
     async def delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicReply:
@@ -98,6 +106,14 @@ class TopicAdmin:
                 "must not start with two underscores",
                 field="name",
             )
+        self._require_few_partitions(partitions)
+        if factor > REPLICATION_FACTOR_MAX:
+            raise Unsupported(f"replication factor {factor} comes in a later version; use 1")
+        require_configs(configs)
+        if self._env.directory.topic(name) is not None:
+            raise TopicExists(f"topic {name!r} exists")
+
+    def _require_few_partitions(self, partitions: int) -> None:
         limit = self._config.topic_partitions_max
         if partitions > limit:
             raise TooLarge(
@@ -105,11 +121,6 @@ class TopicAdmin:
                 limit="topic_partitions_max",
                 maximum=limit,
             )
-        if factor > REPLICATION_FACTOR_MAX:
-            raise Unsupported(f"replication factor {factor} comes in a later version; use 1")
-        require_configs(configs)
-        if self._env.directory.topic(name) is not None:
-            raise TopicExists(f"topic {name!r} exists")
 
     def _require_users_topic(self, name: str) -> None:
         if name in CONTROL_TOPIC_IDS:

@@ -9,12 +9,14 @@ import difflib
 from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
+from oncelog_server.core.topic_limits import (
+    BATCH_BYTES_LEAST,
+    BATCH_BYTES_MOST,
+    MAX_BATCH_BYTES,
+)
 from oncelogpb.errors import InvalidArgument, OncelogError, Unsupported
 
-MAX_BATCH_BYTES: Final = "max.batch.bytes"
 MATERIALIZATION: Final = "materialization"
-BATCH_BYTES_LEAST: Final = 1024
-BATCH_BYTES_MOST: Final = 16 * 1024 * 1024
 
 
 class TopicConfig(NamedTuple):
@@ -80,10 +82,6 @@ def require_configs(configs: Mapping[str, str]) -> None:
             raise _unknown(name)
         if value:
             config.require(value)
-
-
-def max_batch_bytes(configs: Mapping[str, str]) -> int:
-    return int(configs.get(MAX_BATCH_BYTES) or BATCH_BYTES_MOST)
 
 
 def effective(configs: Mapping[str, str]) -> dict[str, str]:

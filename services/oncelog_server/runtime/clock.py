@@ -1,14 +1,67 @@
-"""The real clock: the loop's monotonic time for timers, the wall for people."""
+"""The real clock: the loop's monotonic time for timers, the wall for people and for what is kept
+for days.
+
+What a journal is told goes into its frames for ever, and frames never go back: a wall clock that
+jumped a week ahead, and was set right an hour later, would stop the time of every journal for a
+week. So it is followed at most at SLEW times its pace where it runs ahead: after that hour it is an
+hour ahead. Backwards it is followed at once, for journals hold that by themselves.
+
+Left out: a process that starts while the clock is wrong has nothing to compare it with.
+"""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from typing import Final
 
 from oncelog_server.core.machine import Instant
+from oncelog_server.runtime.etcd.steady import steady_ms
+
+# How quickly a jump ahead is caught up with: a clock that was five minutes slow, and was set right,
+# is followed within five minutes.
+SLEW: Final = 2
+# A jump so small is no jump.
+STEP_MS: Final = 1_000
+
+
+def _monotonic_ms() -> int:
+    return time.monotonic_ns() // 1_000_000
+
+
+def _wall_ms() -> int:
+    return time.time_ns() // 1_000_000
 
 
 class RealClock:
     """The Clock port. `monotonic_ms` is the same clock that asyncio's loop uses."""
 
+    def __init__(
+        self,
+        *,
+        monotonic_ms: Callable[[], int] = _monotonic_ms,
+        wall_ms: Callable[[], int] = _wall_ms,
+        steady_ms: Callable[[], int] = steady_ms,
+    ) -> None:
+        """`steady_ms` counts a sleep of the machine too, which is no jump of the wall clock."""
+        self._monotonic_ms = monotonic_ms
+        self._wall_ms = wall_ms
+        self._steady_ms = steady_ms
+        self._looked_ms = monotonic_ms()
+        # What is added to the monotonic clock to get the wall.
+        self._ahead_ms = wall_ms() - self._looked_ms
+        self._slept_ms = steady_ms() - self._looked_ms
+
     def now(self) -> Instant:
-        return Instant(time.monotonic_ns() // 1_000_000, time.time_ns() // 1_000_000)
+        now_ms = self._monotonic_ms()
+        ahead_ms = self._wall_ms() - now_ms
+        if ahead_ms > self._ahead_ms + STEP_MS:
+            ahead_ms = self._catch_up(ahead_ms, now_ms)
+        self._ahead_ms, self._looked_ms = ahead_ms, now_ms
+        return Instant(now_ms, now_ms + ahead_ms)
+
+    def _catch_up(self, ahead_ms: int, now_ms: int) -> int:
+        slept_ms = self._steady_ms() - now_ms
+        asleep_ms, self._slept_ms = slept_ms - self._slept_ms, slept_ms
+        passed_ms = now_ms - self._looked_ms
+        return min(ahead_ms, self._ahead_ms + asleep_ms + passed_ms * (SLEW - 1))

@@ -32,6 +32,8 @@ import msgspec
 T = TypeVar("T")
 
 ENVIRONMENT_PREFIX: Final = "ONCELOG_"
+# What `oncelog profile` keeps, perhaps in the same file: of commands, not of processes.
+OF_COMMANDS: Final = ("profile", "profiles")
 
 
 class ConfigError(Exception):
@@ -124,6 +126,8 @@ def _from_file(
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise ConfigError(f"{file} is not TOML: {error}") from None
     for section, table in content.items():
+        if section in OF_COMMANDS:
+            continue
         _require(section, known, "section", str(file))
         if not isinstance(table, dict):
             raise ConfigError(f"{file}: {section!r} must be a section, [{section}]")

@@ -2,15 +2,19 @@
 
 States:
 
-    STANDBY ──lead(epoch)──► LOADING ──HW passes EPOCH_START──► READY
-       ▲                        │                                 │
-       └────── step_down ◄──────┴─────────────────────────────────┘
-       └────── a failed write: FAILED, resigned; `recover_from_failure` makes it STANDBY again
+    STANDBY ──reach──► LOADING ──HW passes EPOCH_START──► READY
+       ▲                  │                                 │
+       └─── step_down ◄───┴─────────────────────────────────┘
+       └─── a failed write: FAILED, resigned; `recover_from_failure` makes it STANDBY again
+
+What it aims at is said by `grant` and `step_down`, which take effect in the turn in which they are
+called; `reach` goes there, when nothing of an earlier leadership runs any more, and asks after each
+wait whether that is still the aim. So a grant and the loss of it cannot overtake each other.
 
 Invariants:
   * decide and apply run in one loop turn, with no await between them;
   * a reply, also a refusal, is released only when the HW covers the log end it was decided on, and
-    only within this node's own lease deadline (design: "Leases lie");
+    only within this node's own lease deadline (docs/leadership.md, "Leases lie");
   * projections and snapshots see only what is below the HW;
   * a machine lives for one epoch: who steps down drops it, and everything parked fails with
     UNKNOWN_OUTCOME.
@@ -21,7 +25,6 @@ Left out: followers. `replication/` will feed the HW from their acknowledgements
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
@@ -29,23 +32,32 @@ from errno import EIO
 from typing import Any, Final
 
 from oncelog_server.core import failpoints
-from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import Frame, Kind, StoredFrame
 from oncelog_server.core.ids import Incarnation, PartitionId
 from oncelog_server.core.machine import EpochStart, Tick
 from oncelog_server.core.ports import Clock, Outbox, Reporter
 from oncelog_server.core.role import Role
+from oncelog_server.runtime import vital
+from oncelog_server.runtime.projecting import Projecting
+from oncelog_server.runtime.readers import Readers
 from oncelog_server.runtime.replication.high_watermark import HighWatermark
 from oncelog_server.runtime.replies import Replies
-from oncelog_server.runtime.snapshotting import Snapshots
+from oncelog_server.runtime.snapshotting import Snapshots, too_many_slots
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import DiskFull, Loading, NotLeader
 
 # Frames that are replayed before the loop gets a turn.
 REPLAY_SLICE: Final = 2_000
-# A control journal skips so many offsets after an unclean election, so that no TxId repeats (§5).
+# A control journal skips so many offsets after an unclean election, so that no TxId repeats.
 UNCLEAN_SKIP: Final = 1 << 32
+# A clock that is so much behind what a journal has seen is told to operators.
+CLOCK_BEHIND_MS: Final = 60_000
+# A replica rests when it had nothing to do for so many ticks: long enough for its outbox to look
+# once more, and for its synced end to be noted.
+REST_AFTER_TICKS: Final = 20
 # Turns of the loop from a reply that is released to its message in the transport: the handler, the
 # stream's writer. What is owed goes out behind it, for only the answer is waited for.
 TURNS_TO_ANSWER: Final = 2
@@ -58,6 +70,15 @@ class Standing(Enum):
     LOADING = "loading"
     READY = "ready"
     FAILED = "failed"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Grant:
+    """An epoch that etcd gave to this process. No two are the same, whatever they say."""
+
+    epoch: int
+    # A hole of so many journal offsets before EPOCH_START (after an unclean election).
+    skip: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +98,8 @@ class Surroundings:
     snapshot_every_bytes: int
     # A replica could not write, or is damaged: resign it.
     failed: Callable[[PartitionId, Exception], None]
+    # What happened must end the process: a bug that leaves a state which nobody knows.
+    fatal: Fatal
 
 
 class Driver:
@@ -99,11 +122,13 @@ class Driver:
         self._make_outbox = make_outbox
         self._outbox: Outbox | None = None
         self._wake_is_due = False
+        # None: it leads nothing, and shall not.
+        self._aim: Grant | None = None
         self._epoch = 0
         self._hw = HighWatermark(own=Incarnation(journal.incarnation), counted=(), epoch_start=0)
         self._replies = Replies(partition, around.lease_valid)
-        self._projection: Any = None
-        self._unprojected: deque[tuple[Any, At]] = deque()
+        self._projecting = Projecting()
+        self._readers = Readers(partition)
         self._advanced: asyncio.Future[None] | None = None
         self._snapshots = Snapshots(
             partition,
@@ -116,6 +141,8 @@ class Driver:
         self._closing: asyncio.Task[None] | None = None
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
+        # Ticks in a row at which there was nothing to do.
+        self._quiet_ticks = 0
 
     # ------------------------------------------------------------------------------ what it shows
 
@@ -153,27 +180,46 @@ class Driver:
 
     # -------------------------------------------------------------------------------- leadership
 
-    async def lead(self, epoch: int, *, skip: int = 0) -> None:
-        """Leads `epoch`: loads the machine, writes EPOCH_START. Ready when the HW covers it.
+    def grant(self, epoch: int, *, skip: int = 0) -> None:
+        """etcd gave `epoch` to this process: nothing earlier is led from this very turn. Then call
+        `reach`. `skip` leaves a hole of journal offsets before EPOCH_START."""
+        self.step_down("a later epoch was granted")
+        self._aim = Grant(epoch, skip)
 
-        `skip` leaves a hole of journal offsets before EPOCH_START (after an unclean election).
+    async def lead(self, epoch: int, *, skip: int = 0) -> None:
+        """Both, where nothing can come between."""
+        self.grant(epoch, skip=skip)
+        await self.reach()
+
+    async def reach(self) -> None:
+        """Leads the epoch that was granted last: loads the machine, writes EPOCH_START. Ready when
+        the HW covers it. Returns early where it was stepped down, or another epoch was granted.
+
         Raises JournalDamaged, OSError: then it must be resigned.
         """
+        aim = self._aim
         await self.closed()
+        if aim is None or self._aim is not aim or self.standing is Standing.LOADING:
+            return
         if self.standing is Standing.FAILED:
             raise OSError(EIO, "a write failed since this replica stood in the election")
-        assert self.standing is Standing.STANDBY, f"lead() of a replica that is {self.standing}"
-        assert epoch > self.journal.last_epoch, "an epoch is never continued"
+        assert self.standing is Standing.STANDBY, f"reach() of a replica that is {self.standing}"
+        assert aim.epoch > self.journal.last_epoch, "an epoch is never continued"
+        await self._load(aim)
+
+    async def _load(self, aim: Grant) -> None:
+        epoch, skip = aim.epoch, aim.skip
         self.standing = Standing.LOADING
         self._epoch = epoch
         self._snapshots.begin()
         machine = self._role.machine(self.partition)
         projection = self._role.projection(self.partition, self.journal.slots)
+        self._projecting.begin(projection, self.journal.synced_end)
         failpoints.reach("driver.replay.before")
-        if not await self._replay(machine, projection, epoch):
+        if not await self._replay(machine, aim):
             return
         failpoints.reach("driver.replay.after")
-        self.machine, self._projection = machine, projection
+        self.machine = machine
         start = self.journal.log_end
         self._hw = HighWatermark(
             own=Incarnation(self.journal.incarnation),
@@ -181,6 +227,7 @@ class Driver:
             epoch_start=start + skip,
             inherited=self.journal.synced_end,
         )
+        self._look_at_the_clock()
         failpoints.reach("driver.epoch_start.before")
         at = self.journal.append(
             Frame(Kind.EPOCH_START),
@@ -192,7 +239,18 @@ class Driver:
         self._hand_to_disk(0)
         failpoints.reach("driver.epoch_start.after")
 
-    async def _replay(self, machine: Any, projection: Any, epoch: int) -> bool:
+    def _look_at_the_clock(self) -> None:
+        """Frame times never go back: a clock that was wrong once stops them until it is later."""
+        ahead_ms = self.journal.last_time_ms - self._around.clock.now().wall_ms
+        if ahead_ms > CLOCK_BEHIND_MS:
+            self._around.reporter.event(
+                "clock is behind the journal",
+                level="warning",
+                partition=str(self.partition),
+                behind_ms=ahead_ms,
+            )
+
+    async def _replay(self, machine: Any, aim: Grant) -> bool:
         """Brings a fresh machine to the log end. False where the replica stepped down meanwhile."""
         position = self.journal.log_start
         saved = self.journal.load_snapshot()
@@ -203,12 +261,14 @@ class Driver:
             record = self._decode(stored)
             machine.apply(record, stored.at)
             self._snapshots.appended(len(stored.frame.payload))
-            if projection is not None and not isinstance(record, EpochStart):
-                projection.project(record, stored.at)
+            self._projecting.saw(record, stored.at)
             if frames % REPLAY_SLICE == 0:
                 await asyncio.sleep(0)
-                if self.standing is not Standing.LOADING or self._epoch != epoch:
+                await self._snapshots.make_room_for_slots()
+                if self._aim is not aim:
                     return False
+                if self._snapshots.holds_too_much:
+                    raise too_many_slots()
         return True
 
     def _decode(self, stored: StoredFrame) -> Any:
@@ -219,6 +279,7 @@ class Driver:
     def step_down(self, why: str) -> None:
         """Leads no more, from this very turn: fails everything parked, ends the outbox, drops the
         machine. `closed` waits for what still runs."""
+        self._aim = None
         if self.standing in (Standing.LOADING, Standing.READY):
             self.standing = Standing.STANDBY
             self._drop_leadership(why)
@@ -226,19 +287,20 @@ class Driver:
     def _drop_leadership(self, why: str) -> None:
         self._around.reporter.count("step_downs", reason=why)
         self._around.reporter.gauge("leading", 0, partition=str(self.partition))
+        self._aim = None
         outbox, self._outbox = self._outbox, None
         self._replies.lose(why)
-        self._projection = None
-        self._unprojected.clear()
+        self._projecting.drop()
         self._snapshots.drop()
         self._notify_advanced()
-        self._closing = asyncio.get_running_loop().create_task(self._close(outbox))
+        self._closing = vital.spawn(self._close(outbox), self._around.fatal)
 
     async def _close(self, outbox: Outbox | None) -> None:
         if outbox is not None:
             await outbox.stop()
         self._forget_gauges()
         await self._snapshots.ended()
+        self.machine = None
 
     def _forget_gauges(self) -> None:
         """What they said last is true no more: alarms on them would never end."""
@@ -247,11 +309,11 @@ class Driver:
         reporter.gauge("leading", 0, partition=name)
 
     async def closed(self) -> None:
-        """Returns when nothing of the last leadership runs any more."""
+        """Returns when nothing of the last leadership runs any more. Who gives up waiting leaves it
+        to end by itself."""
         if self._closing is not None:
-            await self._closing
-            self._closing = None
-            self.machine = None
+            await asyncio.wait([self._closing])
+            self._closing.result()
 
     # ------------------------------------------------------------------------------ the main verb
 
@@ -266,16 +328,33 @@ class Driver:
         return self._replies.park(decision, end=self.journal.log_end, high_watermark=self._hw.value)
 
     def signal(self, signal: object) -> None:
-        if self.machine is not None:
-            self.machine.seen(signal, self._around.clock.now())
+        machine = self.machine
+        if machine is not None:
+            machine.seen(signal, self._around.clock.now())
+            if not machine.is_at_rest:
+                self._quiet_ticks = 0
+
+    @property
+    def is_at_rest(self) -> bool:
+        """It leads, and there is nothing to do for it or to show of it that is not shown."""
+        return self._quiet_ticks > REST_AFTER_TICKS
+
+    def _is_quiet(self) -> bool:
+        return bool(
+            self.machine.is_at_rest
+            and self._hw.value == self.journal.log_end
+            and self.journal.is_noted
+            and not self._snapshots.are_waiting
+        )
 
     def tick(self) -> None:
-        """Timers are a command. Called every `tick_ms`."""
+        """Timers are a command. Called every `tick_ms`, at rest seldom."""
         if self.standing is not Standing.READY or not self._around.lease_valid():
             return
         decision = self.machine.decide(Tick(), self._around.clock.now())
         if decision.records:
             self._append_all(decision.records)
+        self._quiet_ticks = self._quiet_ticks + 1 if self._is_quiet() else 0
         if self._outbox is not None:
             self._outbox.wake()
 
@@ -292,9 +371,24 @@ class Driver:
             self._outbox.wake()
 
     def _append_all(self, records: Sequence[Any]) -> None:
+        failpoints.reach("driver.append.before")
+        self._quiet_ticks = 0
+        start = self.journal.log_end
+        try:
+            appended_bytes = self._apply_all(records)
+        except Exception as error:
+            if self.journal.log_end != start:
+                self._break(error)
+            raise
+        self._hand_to_disk(appended_bytes)
+        failpoints.reach("driver.append.after")
+        if self._snapshots.is_due:
+            self._capture_snapshot()
+
+    def _apply_all(self, records: Sequence[Any]) -> int:
+        """How many bytes of frames they are."""
         wall_ms = self._around.clock.now().wall_ms
         codec, journal, machine = self._role.codec, self.journal, self.machine
-        failpoints.reach("driver.append.before")
         appended_bytes = 0
         for record in records:
             frame = codec.encode(record)
@@ -302,12 +396,23 @@ class Driver:
             at = journal.append(frame, epoch=self._epoch, time_ms=wall_ms)
             machine.apply(record, at)
             self._snapshots.appended(len(frame.payload))
-            if self._projection is not None:
-                self._unprojected.append((record, at))
-        self._hand_to_disk(appended_bytes)
-        failpoints.reach("driver.append.after")
-        if self._snapshots.is_due:
-            self._capture_snapshot()
+            self._projecting.saw(record, at)
+        return appended_bytes
+
+    def _break(self, error: Exception) -> None:
+        """A decision was carried out in part. What the machine is now nobody knows, so none of it
+        may reach the disk, and the process ends (STYLE, rule 17)."""
+        self.journal.mark_failed()
+        self.standing = Standing.FAILED
+        self._around.reporter.event(
+            "a record could not be applied, the process ends",
+            level="error",
+            partition=str(self.partition),
+            epoch=self._epoch,
+            error=repr(error),
+        )
+        self._drop_leadership("a record could not be applied")
+        self._around.fatal(error)
 
     def _hand_to_disk(self, appended_bytes: int) -> None:
         epoch = self._epoch
@@ -329,7 +434,7 @@ class Driver:
             return
         failpoints.reach("driver.release.before")
         self._measure_append()
-        self._project()
+        self._projecting.advance(self._hw.value)
         if self.standing is Standing.LOADING:
             self._become_ready()
         self._replies.release(self._hw.value)
@@ -339,9 +444,13 @@ class Driver:
             self._wake_is_due = True
             self._wake_after(TURNS_TO_ANSWER)
         self._snapshots.save(self._hw.value)
+        if self._snapshots.holds_too_much:
+            self.journal.mark_failed()
+            self._write_failed(too_many_slots())
 
     def _become_ready(self) -> None:
         self.standing = Standing.READY
+        self._quiet_ticks = 0
         self._outbox = self._make_outbox(self)
         reporter, name = self._around.reporter, str(self.partition)
         reporter.event("leading", partition=name, epoch=self._epoch, high_watermark=self._hw.value)
@@ -361,11 +470,8 @@ class Driver:
             self._around.reporter.gauge("high_watermark", hw, partition=name)
             lag = self.journal.log_end - hw
             self._around.reporter.gauge("high_watermark_lag", lag, partition=name)
-
-    def _project(self) -> None:
-        while self._unprojected and self._unprojected[0][1].offset < self._hw.value:
-            record, at = self._unprojected.popleft()
-            self._projection.project(record, at)
+            # A quiet partition, too, writes the snapshot that failed.
+            self._snapshots.save(hw)
 
     def advanced(self) -> Awaitable[None]:
         """See the Replica port. One future serves all who wait, so each gets it shielded."""
@@ -383,15 +489,16 @@ class Driver:
     def _capture_snapshot(self) -> None:
         self._snapshots.capture(self.machine)
 
-    async def checkpoint(self) -> None:
-        """At a clean stop: a snapshot of all that is durable, so the next start replays little."""
+    async def checkpoint(self, *, worth_bytes: int = 0) -> None:
+        """At a clean stop: a snapshot of all that is durable, so the next start replays little.
+        None where that is less than `worth_bytes`."""
         machine = self.machine if self.standing is Standing.READY else None
-        await self._snapshots.checkpoint(machine, self._hw.value)
+        await self._snapshots.checkpoint(machine, self._hw.value, worth_bytes=worth_bytes)
 
     # ----------------------------------------------------------------------------------- failures
 
     def _write_failed(self, error: OSError) -> None:
-        """Bytes are in doubt: this epoch is never continued (design §4). Whichever epoch wrote
+        """Bytes are in doubt: this epoch is never continued. Whichever epoch wrote
         them, what this one appends would stand behind them, and is never written."""
         if self.standing is Standing.FAILED:
             return
@@ -416,9 +523,23 @@ class Driver:
         await self._around.offload(self.journal.abandon_unsynced)
         self.standing = Standing.STANDBY
 
+    async def put_away(self) -> None:
+        """Its partition is deleted: answers nobody any more, and closes the journal when all who
+        use its files are done."""
+        self.step_down("topic deleted")
+        await self.closed()
+        await self._around.commit.leave(self.journal)
+        await self._readers.leave()
+        self.journal.close()
+        self.journal.forget_tail()
+
+    # -------------------------------------------------------------------------------------- reads
+
     async def read(self, from_offset: int, max_bytes: int, *, below: int) -> list[StoredFrame]:
-        return await self.journal.read(from_offset, max_bytes, below=min(below, self._hw.value))
+        with self._readers:
+            return await self.journal.read(from_offset, max_bytes, below=min(below, self._hw.value))
 
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
         assert not offsets or max(offsets) < self._hw.value, "nothing above the HW is served (I27)"
-        return await self.journal.read_frames(offsets)
+        with self._readers:
+            return await self.journal.read_frames(offsets)

@@ -1,5 +1,5 @@
 """How full the disk is, and whether data may be accepted: above `disk_free_floor` it may; below it
-data is refused, and control frames use the reserve (design §4, "No space").
+data is refused, and control frames use the reserve (docs/leadership.md, "Disks").
 
 The disk is looked at every second, and in between once enough was written to make a difference.
 Invariant: there is room only where the floor would also hold once all is written that was accepted;

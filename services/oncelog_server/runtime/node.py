@@ -14,6 +14,7 @@ from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
+from oncelog_server import __version__
 from oncelog_server.core.ids import BootId, PartitionId
 from oncelog_server.core.needs import Entry
 from oncelog_server.core.ports import (
@@ -28,6 +29,7 @@ from oncelog_server.core.ports import (
 )
 from oncelog_server.core.role import Role, RoleEnv
 from oncelog_server.core.roles import role_of
+from oncelog_server.runtime import vital
 from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.driver import Driver, Surroundings
 from oncelog_server.runtime.etcd.access_store import EtcdAccess
@@ -55,9 +57,10 @@ from oncelog_server.runtime.replicas import (
 from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanElection
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
+from oncelog_server.runtime.storage.tail import TailBudget
 from oncelogpb.errors import InvalidArgument, Unavailable
 
-VERSION: Final = "0.1.0"
+VERSION: Final = __version__
 NODE_FILE: Final = "node_id"
 # How often free space is looked at and synced ends are noted.
 HOUSEKEEPING_MS: Final = 1_000
@@ -108,6 +111,7 @@ class NodeLimits:
     segment_bytes: int
     snapshot_every_bytes: int
     tick_ms: int
+    tail_bytes_max: int
 
 
 # Makes the Cluster service's handler.
@@ -131,6 +135,7 @@ class Node:
         self._free_space = FreeSpace(
             outside.disk, outside.reporter, floor_bytes=limits.disk_free_floor_bytes
         )
+        self._tails = TailBudget(limits.tail_bytes_max)
         self._hints = Hints(outside.etcd, self._led)
         self._listening = False
         self._identity: Identity | None = None
@@ -164,10 +169,10 @@ class Node:
         )
         record = await identity.join(ClusterSettings(lease_ms=self._limits.lease_ms))
         self._view = ClusterView(
-            outside.etcd, cluster_id=record.cluster_id, guard=identity, on_refused=self._fail
+            outside.etcd, cluster_id=record.cluster_id, guard=identity, on_fatal=self._fail
         )
         await self._view.start()
-        self._commit = GroupCommit(outside.disk, on_commit=self._committed)
+        self._commit = GroupCommit(outside.disk, on_commit=self._committed, on_fatal=self._fail)
         self._free_space.watch(self._commit)
         self._assemble(self._view, self._commit)
         self._instruct_guard(self._view)
@@ -197,6 +202,7 @@ class Node:
             reporter=outside.reporter,
             renewals=outside.renewals,
             now_ms=self._steady_ms(),
+            on_fatal=self._fail,
         )
         await self._membership.start(previous_boot_id=identity.previous_boot_id)
         await identity.remember_boot(self.boot_id)
@@ -213,7 +219,7 @@ class Node:
             self._membership,
             host=self,
             reporter=outside.reporter,
-            on_refused=self._fail,
+            on_fatal=self._fail,
         )
         await self._elections.start()
         view.on_change(self._view_changed)
@@ -236,7 +242,7 @@ class Node:
         if self._commit is not None:
             await self._commit.stop()
         for replicas in self._replicas.values():
-            replicas.close()
+            await replicas.close()
         if self._membership is not None:
             await self._membership.stop()
         if self._view is not None:
@@ -303,6 +309,7 @@ class Node:
                 offload=outside.offload,
                 snapshot_every_bytes=self._limits.snapshot_every_bytes,
                 failed=self._replica_failed,
+                fatal=self._fail,
             )
             replicas = RoleReplicas(
                 role,
@@ -312,6 +319,7 @@ class Node:
                 functools.partial(self._make_outbox, role),
                 self._limits.segment_bytes,
                 outside.random_bytes,
+                self._tails,
             )
             self._replicas[role.name] = replicas
             self._envs[role.name] = RoleEnv(
@@ -444,6 +452,7 @@ class Node:
             assert self._view is not None
             reachable = self._view.etcd_status()[1]
             self._outside.reporter.gauge("etcd_reachable", float(reachable))
+            self._outside.reporter.gauge("tail_bytes", self._tails.bytes)
             topics = self._view.topics()
             self._outside.reporter.gauge("topics", len(topics))
             partitions = sum(topic.partitions for topic in topics)
@@ -468,10 +477,13 @@ class Node:
         self._free_space.wrote(stats.written_bytes)
 
     def _view_changed(self, changed: frozenset[str]) -> None:
-        topics_changed = any(key.startswith(TOPICS) for key in changed)
+        assert self._view is not None
+        names = [key.removeprefix(TOPICS) for key in changed if key.startswith(TOPICS)]
+        topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
         for replicas in self._replicas.values():
             replicas.wake()
-            if topics_changed:
+            if topics:
+                replicas.topics_changed({topic.topic_id for topic in topics})
                 self._spawn(replicas.remember())
 
     def _lease(self) -> int:
@@ -490,15 +502,10 @@ class Node:
         return lambda: self._outside.clock.now().monotonic_ms
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._ended)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
         """A task that fails for a local reason ends the process; it is never a reply."""
-        self._tasks.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._fail(error)
+        task = vital.spawn(work, self._fail)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
 
 def _load_node_id(disk: Disk, random_bytes: Callable[[int], bytes]) -> str:

@@ -10,8 +10,6 @@ from oncelog_server.runtime.etcd.identity import LEASE_MS_MAX, LEASE_MS_MIN
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
-# Where each role listens if nothing else is said.
-PORTS: Final = {"coordinator": 7400, "partition_leader": 7401, "offset_manager": 7402}
 # Every address of a machine: to listen on, not to connect to.
 WILDCARDS: Final = ("0.0.0.0", "::", "*")
 
@@ -60,6 +58,9 @@ class NodeConfig:
     segment_bytes: int = 256 * MIB
     # Journal bytes between two snapshots of a machine. More: longer recovery, fewer writes.
     snapshot_every_bytes: int = 64 * MIB
+    # Memory for the newest frames of all journals, bytes: readers who keep up are served from it.
+    # Less: readers who lag read from disk. At most 4 MiB of it are one journal's.
+    tail_bytes_max: int = 256 * MIB
     # How often timers are looked at, milliseconds.
     tick_ms: int = 100
     # Prometheus endpoint, host:port; port 0 takes a free one, empty: none. Danger: it names topics'
@@ -88,6 +89,7 @@ class NodeConfig:
             "segment_bytes",
             "snapshot_every_bytes",
             "tick_ms",
+            "tail_bytes_max",
             "inflight_bytes_max",
             "streams_max",
             "connections_max",

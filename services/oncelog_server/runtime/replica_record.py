@@ -1,5 +1,5 @@
-"""`replica.json`: what a replica's directory says of itself, for the day when etcd is lost (design
-§5, "When etcd or too many replicas are lost").
+"""`replica.json`: what a replica's directory says of itself, for the day when etcd is lost
+(docs/adr/0004).
 
 A journal knows its bytes; whose it is, only etcd knows. So each led replica keeps, beside its
 journal, the topic that it belongs to, and the incarnation under which it last won an election: one

@@ -2,8 +2,8 @@
 answers to questions that changed nothing.
 
 Invariants: replies leave in the order they were decided; only within this node's own lease
-deadline (design §5, "Leases lie"); one that is lost says whether something may have been journaled
-for it.
+deadline (docs/leadership.md, "Leases lie"); one that is lost says whether something may have been
+journaled for it.
 """
 
 from __future__ import annotations

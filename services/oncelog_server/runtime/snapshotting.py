@@ -1,24 +1,29 @@
 """When a replica's machine is put into a snapshot, and when that goes to disk.
 
     enough appended ──► captured, as of the log end ──► the HW passes it ──► written, off the loop
-                                   ▲                                              │ no space
+                                   ▲                                              │ no space, EIO
                                    └────────────── tried again, this very one ◄───┘
 
-Invariants: a snapshot holds only what is below the HW when it is written; one at a time, and one of
-an epoch that is over is never written after `drop`.
+Slots go to the disk with each snapshot, and by themselves where many are held.
+
+Invariants: a snapshot holds only what is below the HW when it is written, and stands only when the
+slots of all before it are durable; one at a time, and one of an epoch that is over is never written
+after `drop`.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from errno import ENOSPC
 from typing import Any, Final
 
 from oncelog_server.core import failpoints
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import Snapshot
 from oncelog_server.core.ports import Clock, Reporter
-from oncelog_server.runtime.storage.journal import Journal, SlotsInDoubt
+from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.slots import SLOTS_HELD_MAX, SLOTS_WORTH_A_FLUSH
 
 # What a frame adds to its payload, for deciding when a snapshot is due.
 FRAME_BYTES_GUESS: Final = 128
@@ -51,8 +56,10 @@ class Snapshots:
         self._saving: asyncio.Task[None] | None = None
         # Not before this moment is one that failed tried again.
         self._save_after_ms = 0
-        # False: nobody leads, or later ones of this machine would not be whole.
+        # False: nobody leads.
         self._wanted = False
+        # What the alarm says.
+        self._failing = False
 
     def begin(self) -> None:
         """A leadership with a fresh machine begins."""
@@ -61,7 +68,7 @@ class Snapshots:
 
     def drop(self) -> None:
         """It is over: what was captured is not written any more."""
-        self._wanted = False
+        self._wanted = self._failing = False
         self._captured = None
 
     async def ended(self) -> None:
@@ -84,16 +91,37 @@ class Snapshots:
             self._captured = (self._journal.log_end, machine.snapshot())
 
     def save(self, high_watermark: int) -> None:
-        """Begins to write what was captured, where the HW has passed it."""
-        if self._captured is None or self._saving is not None:
+        """Begins to write what was captured, where the HW has passed it, or slots where many are
+        held. Called whenever the HW moves, and about every second."""
+        if self._saving is not None or self._now_ms() < self._save_after_ms:
             return
-        offset, snapshot = self._captured
-        if offset > high_watermark or self._now_ms() < self._save_after_ms:
-            return
-        self._captured = None
-        self._saving = asyncio.get_running_loop().create_task(self._write(offset, snapshot))
+        if self._captured is not None and self._captured[0] <= high_watermark:
+            (offset, snapshot), self._captured = self._captured, None
+            self._saving = asyncio.get_running_loop().create_task(self._write(offset, snapshot))
+        elif self._journal.slots_held >= SLOTS_WORTH_A_FLUSH:
+            self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
 
-    async def checkpoint(self, machine: Any, high_watermark: int) -> None:
+    async def make_room_for_slots(self) -> None:
+        """During a replay, which writes many. A disk that does not take them is borne with as long
+        as memory holds them: see `holds_too_much`."""
+        worth_it = self._journal.slots_held >= SLOTS_WORTH_A_FLUSH
+        may_try = self.holds_too_much or self._now_ms() >= self._save_after_ms
+        if worth_it and may_try and self._saving is None:
+            self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
+            await self.ended()
+
+    @property
+    def holds_too_much(self) -> bool:
+        """The disk has not taken slots for so long that memory must take no more of them."""
+        return self._journal.slots_held > SLOTS_HELD_MAX
+
+    @property
+    def are_waiting(self) -> bool:
+        """Something is to be written, or is being written."""
+        held = self._journal.slots_held >= SLOTS_WORTH_A_FLUSH
+        return self._captured is not None or self._saving is not None or held
+
+    async def checkpoint(self, machine: Any, high_watermark: int, *, worth_bytes: int) -> None:
         """At a clean stop: all that is durable, so the next start replays little. `machine` is None
         where this replica does not answer."""
         await self.ended()
@@ -101,6 +129,8 @@ class Snapshots:
             (offset, snapshot), self._captured = self._captured, None
             await self._write(offset, snapshot)
         if machine is None or not self._wanted or self._captured is not None:
+            return
+        if self._bytes_since < worth_bytes:
             return
         if high_watermark == self._journal.log_end:
             await self._write(high_watermark, machine.snapshot())
@@ -111,22 +141,54 @@ class Snapshots:
             await self._offload(lambda: self._journal.save_snapshot(offset, snapshot))
             failpoints.reach("driver.snapshot.after")
             self._reporter.count("snapshots")
+            self._worked()
         except OSError as error:
-            self._failed(offset, snapshot, error)
+            # Table rows that it handed over are not handed over again, so no later one of this
+            # machine would be whole without it: this very one is tried again.
+            if self._wanted:
+                self._captured = (offset, snapshot)
+            self._failed(error)
         finally:
             self._saving = None
 
-    def _failed(self, offset: int, snapshot: Snapshot, error: OSError) -> None:
-        """Table rows that it handed over are not handed over again, so no later one of this machine
-        would be whole without it: this very one is tried again. Until then replay is slower."""
+    async def _flush_slots(self) -> None:
+        try:
+            await self._offload(self._journal.flush_slots)
+            self._worked()
+        except OSError as error:
+            self._failed(error)
+        finally:
+            self._saving = None
+
+    def _worked(self) -> None:
+        if self._failing:
+            self._failing = False
+            self._reporter.gauge("snapshot_failing", 0, partition=str(self._partition))
+            self._reporter.event("snapshots work again", partition=str(self._partition))
+
+    def _failed(self, error: OSError) -> None:
+        """Until it succeeds, starts are slower, and outcomes take memory. Nothing is lost."""
+        self._save_after_ms = self._now_ms() + SNAPSHOT_RETRY_MS
+        self._reporter.count("snapshot_failures")
         self._reporter.event(
-            "snapshot failed", level="warning", partition=str(self._partition), error=str(error)
+            "snapshot failed",
+            level="error",
+            partition=str(self._partition),
+            error=str(error),
+            slots_held=self._journal.slots_held,
         )
-        if isinstance(error, SlotsInDoubt):
-            self._wanted = False
-        elif self._wanted:
-            self._captured = (offset, snapshot)
-            self._save_after_ms = self._now_ms() + SNAPSHOT_RETRY_MS
+        if self._wanted:
+            self._failing = True
+            self._reporter.gauge("snapshot_failing", 1, partition=str(self._partition))
 
     def _now_ms(self) -> int:
         return self._clock.now().monotonic_ms
+
+
+def too_many_slots() -> OSError:
+    """Why a replica that the disk takes no slots of cannot go on."""
+    return OSError(
+        ENOSPC,
+        f"more than slots_held_max ({SLOTS_HELD_MAX}) outcomes are held in memory, for the disk "
+        "does not take them; see the event `snapshot failed`",
+    )

@@ -1,7 +1,8 @@
 """Spark source and exactly-once sink for Oncelog, format name `oncelog`.
 
     datasource    what Spark looks up; imports the rest when it is needed
-    options       strings from Spark in, frozen values out
+    this_python   which Python Spark is told to look for the format with
+    options       strings from Spark in, frozen values out; unknown_options: what is said of others
     schema        columns of source and sink, and their way from and to Arrow batches of the log
     offsets       PURE: position vectors, rate limits, ranges
     subscription  what a source's topics are, and where their partitions begin and end
@@ -12,5 +13,14 @@
     connection    one connection per process
     jobs          runnable jobs
 
-Nothing is imported here, so that looking up the format costs nothing.
+Nothing with weight is imported here, so that looking up the format costs nothing. But the import
+itself does something: it tells Spark, before that starts, which Python has the format.
 """
+
+import os
+
+from oncelog_spark.this_python import name_to_spark
+
+__version__ = "0.1.0"
+
+name_to_spark(os.environ)

@@ -1,4 +1,4 @@
-"""One connection to a cluster per process and address.
+"""One connection to a cluster per process.
 
 Spark forks its workers and reuses them over tasks, batches and queries; gRPC must not cross a fork.
 So connections are kept by process id, and a forked child makes its own.
@@ -8,24 +8,63 @@ from __future__ import annotations
 
 import os
 import threading
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from oncelog.protocol import Protocol
 
 _lock = threading.Lock()
-_open: dict[tuple[int, str], Protocol] = {}
+_open: dict[tuple[int, ClusterAddress], Protocol] = {}
 
 
-def connection(bootstrap: str) -> Protocol:
-    """This process's connection to the cluster at `bootstrap`; made when first asked for."""
-    from oncelog.protocol import Protocol
+@dataclass(frozen=True, slots=True)
+class TlsFiles:
+    """How a connection is secured. Files in PEM form, read by each process that connects: they must
+    be there, under the same path, on the driver and on every executor."""
 
-    key = (os.getpid(), bootstrap)
+    # Who signs the services' certificates; None: the authorities that the machine trusts.
+    ca: str | None
+    # What the services are shown, and its key: both or neither.
+    certificate: str | None = None
+    key: str | None = None
+    # The name in the services' certificates, where it is not the host.
+    server_name: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterAddress:
+    """Where a cluster is reached, and how."""
+
+    bootstrap: str
+    # None: plain text.
+    tls: TlsFiles | None = None
+
+
+def connection(cluster: ClusterAddress) -> Protocol:
+    """This process's connection to a cluster; made when first asked for. Raises InvalidArgument
+    where a file of TLS cannot be read."""
+    key = (os.getpid(), cluster)
     with _lock:
         if key not in _open:
-            _open[key] = Protocol(bootstrap)
+            _open[key] = _connect(cluster)
         return _open[key]
+
+
+def _connect(cluster: ClusterAddress) -> Protocol:
+    from oncelog.options import Tls
+    from oncelog.protocol import Protocol
+
+    files = cluster.tls
+    if files is None:
+        return Protocol(cluster.bootstrap)
+    tls = Tls(
+        ca_file=files.ca,
+        certificate_file=files.certificate,
+        key_file=files.key,
+        server_name=files.server_name,
+    )
+    return Protocol(cluster.bootstrap, tls=tls)
 
 
 def _unlock() -> None:

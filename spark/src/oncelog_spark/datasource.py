@@ -46,10 +46,12 @@ class OncelogDataSource(DataSource):
         from oncelog_spark.options import sink_options
         from oncelog_spark.sink import OncelogBatchWriter
 
-        return OncelogBatchWriter(sink_options(self.options), schema, overwrite=overwrite)
+        return OncelogBatchWriter(
+            sink_options(self.options, streaming=False), schema, overwrite=overwrite
+        )
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> OncelogStreamWriter:
         from oncelog_spark.options import sink_options
         from oncelog_spark.sink import OncelogStreamWriter
 
-        return OncelogStreamWriter(sink_options(self.options), schema)
+        return OncelogStreamWriter(sink_options(self.options, streaming=True), schema)

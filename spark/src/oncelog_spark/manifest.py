@@ -2,11 +2,12 @@
 
 The manifest names exactly the writers in the messages that Spark handed over, so that the batches
 of failed and speculative attempts are never exposed, plus the partitions of `__consumer_offsets`
-that hold the input positions (design §11, I34).
+that hold the input positions (I34).
 """
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -32,13 +33,25 @@ class PartCount(NamedTuple):
 class TransactionKey:
     """What all tasks of a batch, and the driver, name its transaction by."""
 
-    # Name of the producer; also its transaction group.
+    # Name of the producer; "": it has none, and is forgotten when nobody uses it any more.
     producer_name: str
     # UUID of the run, 16 bytes: a new run fences the earlier.
     instance_id: bytes
     # commit_seq: query id (or batch job) and batch id. The number is also Begin's request id.
     scope: str
     number: int
+    # Transaction group; "": the producer's name. What has no name is found by group and run.
+    group: str = ""
+
+    @property
+    def scope_is_run(self) -> bool:
+        """The scope says which run it is: no other has it."""
+        return self.scope == str(uuid.UUID(bytes=self.instance_id))
+
+    @property
+    def shown(self) -> str:
+        """The producer, in messages."""
+        return repr(self.producer_name or self.group)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,36 @@
 """Options of source and sink: strings from Spark in, frozen values out.
 
-Names are those of Spark's Kafka source where it has them, and case does not matter. An option that
-is nearly a known one, or that the Kafka source has and this one has not, is refused: a misspelt
-`startingOffset` must not silently read from the wrong place. Options of Spark's own pass.
+Names are those of Spark's Kafka source where it has them, and case does not matter. Whatever is not
+known is refused (`unknown_options`): a misspelt `startingOffset` must not silently read from the
+wrong place, nor an option that asks for TLS in the words of another system be passed over.
+
+A temporary view is read and written with one set of options, so batch jobs take the names of both
+sides, except where one of them would be a promise that nobody keeps.
 """
 
 from __future__ import annotations
 
-import difflib
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 from typing import Final, Literal
 
+from oncelog_spark.connection import ClusterAddress, TlsFiles
 from oncelog_spark.offsets import Edge, Positions, TopicPartition, parse_positions
+from oncelog_spark.unknown_options import complaint
 
 BOOTSTRAP: Final = "oncelog.bootstrap.servers"
+TLS_CA: Final = "oncelog.tls.ca"
+TLS_CERTIFICATE: Final = "oncelog.tls.certificate"
+TLS_KEY: Final = "oncelog.tls.key"
+TLS_SERVER_NAME: Final = "oncelog.tls.server.name"
+TLS_NAMES: Final = (TLS_CA, TLS_CERTIFICATE, TLS_KEY, TLS_SERVER_NAME)
+# Instead of a file: the authorities that the machine trusts.
+SYSTEM_CA: Final = "system"
+
+COMMON_NAMES: Final = (BOOTSTRAP, "bootstrap", *TLS_NAMES, "sinkName")
 SOURCE_NAMES: Final = (
-    BOOTSTRAP,
-    "bootstrap",
     "subscribe",
     "assign",
     "startingOffsets",
@@ -31,30 +43,20 @@ SOURCE_NAMES: Final = (
     "includeHeaders",
     "group",
     "transactionalSink",
-    "sinkName",
     "longPollMs",
 )
-SINK_NAMES: Final = (
-    BOOTSTRAP,
-    "bootstrap",
-    "topic",
-    "producer",
-    "sinkName",
-    "inputGroups",
-    "txnId",
-    "wait",
-)
-# Options that users of other sources know, and what to do instead.
-ELSEWHERE: Final = {
-    "kafka.bootstrap.servers": f"use `{BOOTSTRAP}`",
-    "subscribepattern": "name the topics in `subscribe`",
-    "startingoffsetsbytimestamp": "use `startingTimestamp`",
-    "endingoffsetsbytimestamp": "use `endingTimestamp`",
-    "minoffsetspertrigger": "use a processing-time trigger",
-    "kafka.group.id": "use `group`",
-    "groupidprefix": "use `group`",
+SINK_NAMES: Final = ("topic", "producer", "inputGroups", "txnId", "wait")
+# What Spark itself gives a stream's sink.
+QUERY_NAMES: Final = ("checkpointLocation", "queryName")
+# Of the other side, where this side has the same thing under another name.
+INSTEAD: Final = {
+    "group": "inputGroups",
+    "inputGroups": "group",
+    "transactionalSink": "producer",
+    "producer": "transactionalSink",
 }
-NEAR_MISS: Final = 0.85
+# Options of the source that a batch job's sink must not pass over.
+PROMISES: Final = ("group", "transactionalSink")
 LONG_POLL_MS: Final = 500
 LONG_POLL_MS_MAX: Final = 30_000
 NAME_BYTES_MAX: Final = 255
@@ -68,7 +70,7 @@ class OptionError(ValueError):
 class SourceOptions:
     """Of one batch or streaming source."""
 
-    bootstrap: str
+    cluster: ClusterAddress
     # Topics to read whole; or the partitions to read. One of the two is empty.
     topics: tuple[str, ...]
     assigned: tuple[TopicPartition, ...]
@@ -96,7 +98,7 @@ class SourceOptions:
 class SinkOptions:
     """Of one batch or streaming sink."""
 
-    bootstrap: str
+    cluster: ClusterAddress
     # Wins over the column `topic`; None: the column is needed.
     topic: str | None = None
     # Name of the producer; None: the query id.
@@ -147,11 +149,39 @@ class _Given:
         parts = (self.text(name) or "").split(",")
         return tuple(dict.fromkeys(part.strip() for part in parts if part.strip()))
 
-    def bootstrap(self) -> str:
-        value = self.text(BOOTSTRAP) or self.text("bootstrap")
-        if value is None:
+    def cluster(self) -> ClusterAddress:
+        given = [value for name in (BOOTSTRAP, "bootstrap") if (value := self.text(name))]
+        if not given:
             raise OptionError(f"`{BOOTSTRAP}` is missing: host:port of any Oncelog process")
-        return value
+        if len(given) > 1:
+            raise OptionError(f"`bootstrap` is short for `{BOOTSTRAP}`: give one of them")
+        return ClusterAddress(given[0], self._tls())
+
+    def _tls(self) -> TlsFiles | None:
+        """None where not one of its options is given: whoever gives one, even an empty one, does
+        not want plain text."""
+        asked = [name for name in TLS_NAMES if name in self.values]
+        if not asked:
+            return None
+        for name in asked:
+            if self.text(name) is None:
+                raise OptionError(
+                    f"`{name}` is empty; without any `oncelog.tls` option there is no TLS"
+                )
+        ca, certificate, key = (self.text(name) for name in (TLS_CA, TLS_CERTIFICATE, TLS_KEY))
+        if (certificate is None) != (key is None):
+            raise OptionError(f"give both `{TLS_CERTIFICATE}` and `{TLS_KEY}`, or neither")
+        return TlsFiles(
+            ca=None if ca == SYSTEM_CA else ca,
+            certificate=certificate,
+            key=key,
+            server_name=self.text(TLS_SERVER_NAME),
+        )
+
+
+class _Side(Enum):
+    SOURCE = "source"
+    SINK = "sink"
 
 
 def includes_headers(options: Mapping[str, str]) -> bool:
@@ -161,7 +191,7 @@ def includes_headers(options: Mapping[str, str]) -> bool:
 
 def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOptions:
     """The options of a source. Raises OptionError."""
-    given = _given(options)
+    given = _given(options, _Side.SOURCE, streaming=streaming)
     topics, assigned = _subscription(given)
     group, sink = given.name("group"), _transactional_sink(given)
     if sink is not None and group is None:
@@ -173,7 +203,7 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     if streaming and (given.text("endingOffsets") or given.text("endingTimestamp")):
         raise OptionError("a stream has no end: use a batch read, or Trigger.AvailableNow")
     return SourceOptions(
-        bootstrap=given.bootstrap(),
+        cluster=given.cluster(),
         topics=topics,
         assigned=assigned,
         start=_edge(given, "startingOffsets", Edge.LATEST if streaming else Edge.EARLIEST),
@@ -191,14 +221,14 @@ def source_options(options: Mapping[str, str], *, streaming: bool) -> SourceOpti
     )
 
 
-def sink_options(options: Mapping[str, str]) -> SinkOptions:
+def sink_options(options: Mapping[str, str], *, streaming: bool) -> SinkOptions:
     """The options of a sink. Raises OptionError."""
-    given = _given(options)
+    given = _given(options, _Side.SINK, streaming=streaming)
     wait = (given.text("wait") or "visible").lower()
     if wait not in ("visible", "prepared"):
         raise OptionError(f"`wait` must be visible or prepared, not {wait!r}")
     return SinkOptions(
-        bootstrap=given.bootstrap(),
+        cluster=given.cluster(),
         topic=given.text("topic"),
         producer=given.name("producer"),
         sink_name=given.name("sinkName"),
@@ -208,18 +238,26 @@ def sink_options(options: Mapping[str, str]) -> SinkOptions:
     )
 
 
-def _given(options: Mapping[str, str]) -> _Given:
+def _given(options: Mapping[str, str], side: _Side, *, streaming: bool) -> _Given:
     values = _lower(options)
-    known = {name.lower(): name for name in (*SOURCE_NAMES, *SINK_NAMES)}
-    for key in values:
-        if key in ELSEWHERE:
-            raise OptionError(f"option `{key}` is not known here: {ELSEWHERE[key]}")
-        if key in known:
-            continue
-        near = difflib.get_close_matches(key, known, n=1, cutoff=NEAR_MISS)
-        if near:
-            raise OptionError(f"unknown option `{key}`: did you mean `{known[near[0]]}`?")
+    mine: tuple[str, ...] = SOURCE_NAMES if side is _Side.SOURCE else SINK_NAMES
+    others: tuple[str, ...] = SINK_NAMES if side is _Side.SOURCE else SOURCE_NAMES
+    known = [*COMMON_NAMES, *mine]
+    if streaming and side is _Side.SINK:
+        known += QUERY_NAMES
+    if not streaming:
+        known += [name for name in others if side is _Side.SOURCE or name not in PROMISES]
+    elsewhere = {name.lower(): _belongs(name, side) for name in others}
+    said = complaint(values, {name.lower(): name for name in known}, elsewhere)
+    if said is not None:
+        raise OptionError(said)
     return _Given(values)
+
+
+def _belongs(name: str, side: _Side) -> str:
+    where = "source" if side is _Side.SINK else "sink"
+    instead = f": here `{INSTEAD[name]}`" if name in INSTEAD else ""
+    return f"it belongs to the {where}{instead}"
 
 
 def _lower(options: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,4 @@
-"""Writers: one transaction per micro-batch, or per batch job, over all tasks (design §11).
+"""Writers: one transaction per micro-batch, or per batch job, over all tasks.
 
 What Spark gives decides the shape. A task knows query, run and batch, and opens or joins the
 batch's transaction; each attempt writes under a random writer number. The driver's `commit` gets
@@ -11,6 +11,7 @@ Batch jobs in `foreachBatch` are micro-batches: their tasks know it, and write a
 
 from __future__ import annotations
 
+import itertools
 import secrets
 import uuid
 from collections.abc import Iterator
@@ -24,7 +25,7 @@ from pyspark.sql.datasource import (
     WriterCommitMessage,
 )
 
-from oncelog_spark import transaction
+from oncelog_spark import agreement, failed_jobs, transaction
 from oncelog_spark.connection import connection
 from oncelog_spark.manifest import PartCount, TaskWritten, TransactionKey, one_transaction
 from oncelog_spark.options import OptionError, SinkOptions
@@ -52,10 +53,13 @@ class OncelogStreamWriter(DataSourceStreamArrowWriter):
         return write_task(self._options, key, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
+        first = one_transaction(messages)
+        if first is not None and first.tx_id:
+            agreement.require_only_sink(connection(self._options.cluster), first)
         commit_job(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:
-        abort_job(self._options, messages)
+        abort_job(self._options, messages, None)
 
 
 class OncelogBatchWriter(DataSourceArrowWriter):
@@ -71,20 +75,28 @@ class OncelogBatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         options = self._options
         key = transaction.streaming_key(options.producer, options.sink_name)
+        if key is not None and options.txn_id is not None:
+            raise OptionError(
+                "`txnId` belongs to batch jobs: foreachBatch has its query and batch id"
+            )
         return write_task(options, key or self._job_key, iterator)
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         commit_job(self._options, messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        abort_job(self._options, messages)
+        abort_job(self._options, messages, self._job_key)
 
 
 def batch_key(options: SinkOptions, run: uuid.UUID) -> TransactionKey:
     """Of a batch job. With `txnId` a job that is run again finds its transaction committed, or
-    takes over the one that its failed run left open."""
+    takes over the one that its failed run left open. Where nothing shall be remembered, the
+    producer has no name: named ones never expire."""
     job = options.txn_id or str(run)
-    name = transaction.producer_name(options.producer or job, options.sink_name)
+    base = options.producer or options.txn_id
+    if base is None:
+        return TransactionKey("", run.bytes, scope=job, number=0, group=job)
+    name = transaction.producer_name(base, options.sink_name)
     return TransactionKey(name, run.bytes, scope=job, number=0)
 
 
@@ -92,7 +104,10 @@ def write_task(
     options: SinkOptions, key: TransactionKey, iterator: Iterator[pa.RecordBatch]
 ) -> TaskWritten:
     """One task attempt. Where the batch was committed by an earlier run, it writes nothing."""
-    protocol = connection(options.bootstrap)
+    protocol = connection(options.cluster)
+    # Before the first rows are there, their source may have opened the transaction, and announced
+    # the positions that belong to it.
+    first = next(iterator, None)
     entered = transaction.enter(protocol, key)
     if entered.standing is Standing.COMMITTED_BY_US:
         raise transaction.SecondWrite(
@@ -108,25 +123,34 @@ def write_task(
         with TaskProducer(
             protocol, entered, writer=writer, topic=options.topic, unkeyed=first_unkeyed
         ) as producer:
-            for batch in iterator:
+            for batch in () if first is None else itertools.chain((first,), iterator):
                 producer.write(batch)
             parts = producer.finish()
     return TaskWritten(key, entered.tx_id, entered.producer_id, entered.generation, writer, parts)
 
 
 def commit_job(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
-    """Commits what the winning tasks wrote. Raises Disagreement, TransactionLost or an
-    OncelogError; Spark then aborts and, in a stream, runs the batch again."""
-    if one_transaction(messages) is None:
+    """Commits what the winning tasks wrote. Raises Disagreement, SinkMismatch, TransactionLost or
+    an OncelogError; Spark then aborts and, in a stream, runs the batch again."""
+    first = one_transaction(messages)
+    if first is None:
         return
-    transaction.commit(
-        connection(options.bootstrap), _written(messages), options.input_groups, options.wait
-    )
+    protocol = connection(options.cluster)
+    if first.tx_id:
+        agreement.require_positions_here(protocol, first, options.input_groups)
+    transaction.commit(protocol, _written(messages), options.input_groups, options.wait)
 
 
-def abort_job(options: SinkOptions, messages: list[WriterCommitMessage | None]) -> None:
-    """Ends the transaction of a failed job; does nothing for one that is committed."""
-    transaction.abort(connection(options.bootstrap), _written(messages))
+def abort_job(
+    options: SinkOptions,
+    messages: list[WriterCommitMessage | None],
+    job_key: TransactionKey | None,
+) -> None:
+    """Ends the transaction of a failed job; does nothing for one that is committed. `job_key`: of a
+    batch job, what its tasks were given."""
+    protocol = connection(options.cluster)
+    if not failed_jobs.abort_told(protocol, _written(messages)) and job_key is not None:
+        failed_jobs.abort_untold(protocol, job_key)
 
 
 def _written(messages: list[WriterCommitMessage | None]) -> list[TaskWritten]:

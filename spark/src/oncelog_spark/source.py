@@ -6,7 +6,7 @@ per micro-batch, in `partitions`, and travel in each task's partition.
 
 With `transactionalSink`, every reading task enters the batch's transaction exactly as the sink's
 tasks do and registers the whole batch's positions, before it gives a row: so the rows and the
-positions they came from commit together (design §11). Without it, `commit` tells the group where
+positions they came from commit together. Without it, `commit` tells the group where
 the query stands, for lag only.
 """
 
@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyspark.sql.datasource import DataSourceReader, DataSourceStreamReader, InputPartition
@@ -63,13 +63,37 @@ log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class BatchStep:
+    """The positions that a whole batch moves a group by; empty where there is nothing to register.
+    Serialized, for it travels in each task's partition."""
+
+    # A GroupOffsets.
+    positions: bytes = b""
+    # The Partition of `__consumer_offsets` that takes part.
+    participant: bytes = b""
+
+    @classmethod
+    def of(
+        cls, subscription: Subscription, group: str, start: Positions, end: Positions
+    ) -> BatchStep:
+        offsets = step_offsets(subscription, group, start, end)
+        [participant] = transaction.offset_partitions(subscription.protocol, [group])
+        return cls(
+            offsets.SerializeToString(deterministic=True),
+            participant.SerializeToString(deterministic=True),
+        )
+
+
+NO_STEP: Final = BatchStep()
+
+
+@dataclass(frozen=True, slots=True)
 class RangePartition(InputPartition):
-    """One task's range; `positions` (a serialized GroupOffsets) is the whole batch's step, empty
-    where there is nothing to register."""
+    """One task's range, and the step of the whole batch."""
 
     topic_id: bytes
     range: OffsetRange
-    positions: bytes = b""
+    step: BatchStep = NO_STEP
 
 
 class OncelogBatchReader(DataSourceReader):
@@ -81,7 +105,7 @@ class OncelogBatchReader(DataSourceReader):
 
     def partitions(self) -> Sequence[InputPartition]:
         options = self._options
-        subscription = Subscription.resolve(connection(options.bootstrap), options)
+        subscription = Subscription.resolve(connection(options.cluster), options)
         start = _start(subscription, options)
         if options.end_time_ms is not None:
             end = subscription.by_time(options.end_time_ms)
@@ -89,7 +113,7 @@ class OncelogBatchReader(DataSourceReader):
             end = subscription.place(options.end, "endingOffsets")
         start = _within(subscription, options, start)
         end = _within(subscription, options, end)
-        return _plan(subscription, start, end, options.min_partitions, positions=b"")
+        return _plan(subscription, start, end, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         # Spark makes InputPartition(None) of an empty plan.
@@ -145,13 +169,12 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         subscription = self._subscription()
         begin = self._checked(subscription, from_json(start)).positions
         until = self._checked(subscription, from_json(end)).positions
-        positions = b""
+        step = NO_STEP
         if options.transactional_sink is not None and options.group is not None:
             self._require_committed(subscription, options.group, begin, until)
-            step = step_offsets(subscription, options.group, begin, until)
-            positions = step.SerializeToString(deterministic=True)
+            step = BatchStep.of(subscription, options.group, begin, until)
         readable = _within(subscription, options, begin)
-        return _plan(subscription, readable, until, options.min_partitions, positions=positions)
+        return _plan(subscription, readable, until, options.min_partitions, step)
 
     def commit(self, end: dict[str, Any]) -> None:
         options = self._options
@@ -173,14 +196,14 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         if not isinstance(partition, RangePartition):
             return
-        if partition.positions:
-            _register(self._options, partition.positions)
+        if partition.step.positions:
+            _register(self._options, partition.step)
         yield from _read(self._options, self._schema, partition)
 
     # ------------------------------------------------------------------------- inside
 
     def _subscription(self) -> Subscription:
-        return Subscription.resolve(connection(self._options.bootstrap), self._options)
+        return Subscription.resolve(connection(self._options.cluster), self._options)
 
     def _require_committed(
         self, subscription: Subscription, group: str, begin: Positions, until: Positions
@@ -274,31 +297,30 @@ def _plan(
     start: Positions,
     end: Positions,
     min_partitions: int | None,
-    *,
-    positions: bytes,
+    step: BatchStep = NO_STEP,
 ) -> list[InputPartition]:
     """One task per range; a batch with positions to register has one task at least."""
     planned = ranges(start, end, min_partitions=min_partitions)
-    if not planned and positions:
+    if not planned and step.positions:
         nowhere = min(end)
         planned = [OffsetRange(nowhere, end[nowhere], end[nowhere])]
     return [
-        RangePartition(subscription.topic_ids[part.partition.topic], part, positions)
-        for part in planned
+        RangePartition(subscription.topic_ids[part.partition.topic], part, step) for part in planned
     ]
 
 
-def _register(options: SourceOptions, positions: bytes) -> None:
-    """Makes the batch's positions part of its transaction, before the first row."""
+def _register(options: SourceOptions, step: BatchStep) -> None:
+    """Makes the batch's positions part of its transaction, before the first row. They are announced
+    where the transaction opens, so that a sink that forgets their group cannot commit without."""
     key = transaction.streaming_key(options.transactional_sink or None, options.sink_name)
     if key is None:
         raise RuntimeError("`transactionalSink` works in micro-batches of streaming queries only")
-    protocol = connection(options.bootstrap)
-    entered = transaction.enter(protocol, key)
+    protocol = connection(options.cluster)
+    entered = transaction.enter(protocol, key, [pb.Partition.FromString(step.participant)])
     # A batch that is committed is read again where Spark replays it, or where a second action of
     # the same foreachBatch reads it: its positions are committed as well.
     if entered.standing is Standing.OPEN:
-        offsets = offset_manager_pb2.GroupOffsets.FromString(positions)
+        offsets = offset_manager_pb2.GroupOffsets.FromString(step.positions)
         transaction.register_positions(protocol, entered, offsets)
 
 
@@ -307,7 +329,7 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     (topic, number), start, end = task.range
     chunks = read_range(
-        connection(options.bootstrap),
+        connection(options.cluster),
         pb.Partition(topic_id=task.topic_id, number=number),
         start,
         end,

@@ -175,7 +175,7 @@ def step_offsets(
     subscription: Subscription, group: str, start: Positions, end: Positions
 ) -> offset_manager_pb2.GroupOffsets:
     """The step of a micro-batch, each partition from where it begins: the group must stand there,
-    or nowhere where it has no position yet (design §8, "from")."""
+    or nowhere where it has no position yet."""
     standing = subscription.committed(group, stable=False)
     offsets = offset_manager_pb2.GroupOffsets(group=group)
     for partition, position in sorted(end.items()):

@@ -1,8 +1,8 @@
-"""One transaction over all tasks of a micro-batch, or of a batch job (design §11).
+"""One transaction over all tasks of a micro-batch, or of a batch job.
 
     tasks    enter: InitProducer(name, instance = run id), BeginTransaction(request id = batch id)
     readers  register_positions: the whole batch's input positions under the same TxId
-    driver   commit: the winners' manifest under commit_seq; abort where the job failed
+    driver   commit: the winners' manifest under commit_seq; where the job failed: failed_jobs
 
 Everything here may be repeated: the same run and batch get the same TxId, a batch that was
 committed is never committed again, and a new run fences the earlier one. Tasks open no session: the
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark import TaskContext
 
-from oncelog_spark.manifest import TaskWritten, TransactionKey, build_manifest, participants
+from oncelog_spark.manifest import TaskWritten, TransactionKey, build_manifest
 from oncelogpb import errors
 from oncelogpb.doubt import Doubt
 from oncelogpb.v1 import cluster_pb2, coordinator_pb2, offset_manager_pb2
@@ -35,7 +35,6 @@ IDLE_TIMEOUT_MS: Final = 15 * 60 * 1000
 # How long a task waits for its transaction, and the driver for its commit.
 ENTER_TIMEOUT_MS: Final = 60_000
 COMMIT_TIMEOUT_MS: Final = 60_000
-ABORT_TIMEOUT_MS: Final = 10_000
 
 # Local properties that Spark gives every task of a micro-batch.
 BATCH_ID_PROPERTY: Final = "streaming.sql.batchId"
@@ -108,13 +107,22 @@ def streaming_key(producer: str | None, sink_name: str | None) -> TransactionKey
     return TransactionKey(name, instance.bytes, scope=query_id, number=int(batch_id))
 
 
-def enter(protocol: Protocol, key: TransactionKey) -> Entered:
-    """Opens the transaction of the batch, or joins it. Raises TransactionLost, or an OncelogError
+def enter(
+    protocol: Protocol,
+    key: TransactionKey,
+    parts: Sequence[pb.Partition] = (),
+    *,
+    timeout_ms: int = ENTER_TIMEOUT_MS,
+) -> Entered:
+    """Opens the transaction of the batch, or joins it. `parts` announces partitions that will take
+    part; those of whoever opens it count. Raises TransactionLost, or an OncelogError
     (ProducerFenced: a later run of the query took over)."""
     reply = protocol.call(
         "coordinator.init_producer",
-        coordinator_pb2.InitProducerRequest(name=key.producer_name, instance_id=key.instance_id),
-        timeout_ms=ENTER_TIMEOUT_MS,
+        coordinator_pb2.InitProducerRequest(
+            name=key.producer_name, group=key.group, instance_id=key.instance_id
+        ),
+        timeout_ms=timeout_ms,
     )
     try:
         begun = protocol.call(
@@ -124,12 +132,13 @@ def enter(protocol: Protocol, key: TransactionKey) -> Entered:
                 request_id=key.number,
                 timeout_ms=IDLE_TIMEOUT_MS,
                 commit_seq=commit_seq(key),
+                parts=parts,
             ),
-            timeout_ms=ENTER_TIMEOUT_MS,
+            timeout_ms=timeout_ms,
         )
     except errors.ConcurrentTransaction as error:
         raise TransactionLost(
-            f"producer {key.producer_name!r} still has an earlier transaction open ({error}): does "
+            f"producer {key.shown} still has an earlier transaction open ({error}): does "
             "the query have an Oncelog sink of that name, and only one query use it?"
         ) from error
     return Entered(
@@ -188,25 +197,6 @@ def commit(
             _commit(protocol, request)
         except errors.OncelogError as again:
             doubt.give_up(again)
-
-
-def abort(protocol: Protocol, messages: Sequence[TaskWritten]) -> None:
-    """Ends the transaction of a failed job at once. Changes nothing where it was committed: Spark
-    also aborts when the answer to a commit was lost. Never raises an OncelogError: what stays open
-    is ended by the next run, or by its timeout."""
-    open_ones = [message for message in messages if message.tx_id]
-    if not open_ones:
-        return
-    first = open_ones[0]
-    request = coordinator_pb2.AbortTransactionRequest(
-        tx_id=first.tx_id,
-        producer=pb.Producer(producer_id=first.producer_id, generation=first.generation),
-        parts=participants(open_ones),
-    )
-    try:
-        protocol.call("coordinator.abort_transaction", request, timeout_ms=ABORT_TIMEOUT_MS)
-    except errors.OncelogError:
-        return
 
 
 def take_over(protocol: Protocol, name: str) -> None:

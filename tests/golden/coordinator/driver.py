@@ -1,9 +1,10 @@
 """The coordinator's words for golden scripts. Journal partition 0; `T5` is the transaction whose
 first record stands at 5; topics have one letter, `offsets/3` is a partition of __consumer_offsets.
 
-    init NAME instance=a [group=G]             InitProducer; NAME is `-` for an unnamed one
+    init NAME instance=a [group=G] [held=E.C] [as=P]   InitProducer; NAME is `-` for an unnamed one
     begin P REQUEST [timeout=MS] [seq=S:N] [parts=a/0,...] [gen=E.C]
-    commit T P [parts=a/0:10,a/0#7:5,offsets/3] [seq=S:N] [next=REQUEST] [next_seq=S:N] [gen=E.C]
+    commit T P [parts=a/0:10,a/0#7:5,offsets/3] [seq=S:N] [next=REQUEST] [next_seq=S:N]
+        [next_timeout=MS] [gen=E.C]
     abort T P [parts=...] [gen=E.C]            by its producer; P is `operator` for an operator
     transact P NUMBER [batches=a/0:3,...] [offsets=GROUP] [seq=S:N] [gen=E.C]
     accept T | refuse T REASON                 the offset manager's answer to a staged one-shot
@@ -53,6 +54,8 @@ from oncelog_server.coordinator.commands import (
     SessionOpened,
     Transact,
     TransactAnswer,
+    UnbornAsked,
+    UnbornTold,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_end import Elsewhere
@@ -60,12 +63,13 @@ from oncelog_server.coordinator.decide_one_shot import refusal_of
 from oncelog_server.coordinator.endings import Endings
 from oncelog_server.coordinator.machine import CoordinatorMachine
 from oncelog_server.coordinator.outcomes import Outcomes
-from oncelog_server.coordinator.questions import Verdict, verdict, verdict_of
+from oncelog_server.coordinator.questions import Verdict, is_unborn, verdict, verdict_of
 from oncelog_server.coordinator.records import (
     CODEC,
     Aborted,
     Begun,
     Committed,
+    LogEndProved,
     OneShotPrepared,
     OneShotSkipped,
     OneShotStaged,
@@ -82,6 +86,7 @@ from oncelog_server.coordinator.values import (
     OneShotOffsets,
     TopicParts,
 )
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
@@ -95,6 +100,7 @@ from oncelog_server.core.ids import (
 )
 from oncelogpb.errors import BY_REASON, OncelogError
 from oncelogpb.ids import show_generation
+from oncelogpb.records import checksum
 from tests.golden.host import HostDriver, MachineHost
 
 PARTITION = PartitionId(TRANSACTION_CONTROL_ID, 0)
@@ -135,35 +141,27 @@ class HostReplica:
     def high_watermark(self) -> int:
         return self._host.high_watermark
 
+    @property
+    def log_end(self) -> int:
+        return self._host.log_end
+
+    def require_lease(self) -> None:
+        pass
+
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
         return [stored for stored in self._host.frames if stored.at.offset in offsets]
-
-
-class HostEnv:
-    """As much of RoleEnv: the clock is the host's."""
-
-    def __init__(self, host: MachineHost) -> None:
-        self._host = host
-
-    @property
-    def clock(self) -> HostEnv:
-        return self
-
-    def now(self) -> Any:
-        return self._host.now
 
 
 class CoordinatorDriver(HostDriver):
     """See the module."""
 
     def __init__(self, config: CoordinatorConfig) -> None:
-        outcomes = Outcomes(MemorySlots(), config.outcome_retention_ms)
+        outcomes = Outcomes(MemorySlots())
         super().__init__(
             MachineHost(lambda: CoordinatorMachine(PARTITION, config), CODEC, outcomes)
         )
         replica: Any = HostReplica(self.host)
-        env: Any = HostEnv(self.host)
-        self.endings = Endings(replica, outcomes, env)
+        self.endings = Endings(replica, outcomes)
         self.granted: dict[str, Identity] = {}
 
     @property
@@ -231,7 +229,10 @@ class CoordinatorDriver(HostDriver):
     def _init(self, name: str, options: dict[str, str]) -> str:
         instance = options["instance"].encode().ljust(16, b".")
         unnamed = name == "-"
-        command = InitProducer(options.get("group", name), "" if unnamed else name, instance)
+        held = generation(options["held"]) if "held" in options else Generation(0)
+        command = InitProducer(
+            options.get("group", name), "" if unnamed else name, instance, held=held
+        )
         self._naming = options.get("as", name)
         return self.submit(command, f"init {name} {options['instance']}")
 
@@ -249,7 +250,10 @@ class CoordinatorDriver(HostDriver):
         following = None
         if "next" in options:
             following = BeginTransaction(
-                who, int(options["next"]), commit_seq=seq(options.get("next_seq"))
+                who,
+                int(options["next"]),
+                int(options.get("next_timeout", "0")),
+                seq(options.get("next_seq")),
             )
         command = CommitTransaction(
             tx(words[0]), who, manifest(options), seq(options.get("seq")), following
@@ -277,7 +281,9 @@ class CoordinatorDriver(HostDriver):
         batches = []
         for word in filter(None, options.get("batches", "").split(",")):
             where, count = word.split(":")
-            batches.append(OneShotBatch(partition(where), 1, int(count), 7, 9, b"r" * int(count)))
+            payload = b"r" * int(count)
+            crc = checksum(payload)
+            batches.append(OneShotBatch(partition(where), 1, int(count), crc, 9, payload))
         offsets = None
         if "offsets" in options:
             offsets = OneShotOffsets(options["offsets"], b"as sent")
@@ -292,8 +298,7 @@ class CoordinatorDriver(HostDriver):
     def _identity(self, name: str, options: dict[str, str]) -> Identity:
         who = self.granted.get(name, Identity(ProducerId(99), Generation(1 << 32 | 1)))
         if "gen" in options:
-            epoch, counter = options["gen"].split(".")
-            return Identity(who.producer_id, Generation(int(epoch) << 32 | int(counter)))
+            return Identity(who.producer_id, generation(options["gen"]))
         return who
 
     # ---------------------------------------------------------------------------------- the outbox
@@ -328,7 +333,10 @@ class CoordinatorDriver(HostDriver):
         found = verdict(self.machine.state, tx_id, who, where, below=self.host.high_watermark)
         if found is None:
             found = verdict_of(self.endings.outcome(tx_id), who)
-        if found is Verdict.ONGOING:
+        asked = UnbornAsked(tx_id, who, where)
+        if is_unborn(self.machine.state, tx_id):
+            self.host.signal(UnbornTold(*asked) if found is Verdict.NEVER else asked)
+        elif found is Verdict.ONGOING:
             size = int(options.get("bytes", "0"))
             self.host.signal(PartitionAsked(tx_id, who, where, size))
         return f"ask {words[0]} {words[2]} -> {found.name}"
@@ -373,14 +381,17 @@ class CoordinatorDriver(HostDriver):
             case CommitAnswer():
                 text = "ALREADY_COMMITTED" if reply.already_committed else "COMMITTED"
                 text += " visible" if reply.visible else ""
+                if reply.next_refusal is not None:
+                    return f"{text} next: {self.show(reply.next_refusal)}"
                 return text + (f" next: {show_begin(reply.next)}" if reply.next else "")
             case AbortAnswer():
                 return f"ABORTED {reply.cause.name}"
             case TransactAnswer():
                 if reply.already_committed:
-                    return "ALREADY_COMMITTED"
+                    return "ALREADY_COMMITTED" + (" again" if reply.duplicate else "")
                 text = "staged" if reply.staged else "COMMITTED"
-                return f"{show_tx(reply.tx_id)} {text}" + (" visible" if reply.visible else "")
+                again = " again" if reply.duplicate else ""
+                return f"{show_tx(reply.tx_id)} {text}{' visible' if reply.visible else ''}{again}"
             case tuple():
                 return "decided " + (" ".join(map(show_tx, reply)) or "nothing")
         return ""
@@ -427,6 +438,10 @@ class CoordinatorDriver(HostDriver):
                 return (
                     f"FORGOTTEN {' '.join(f'P{journal_offset_of(p)}' for p in record.producer_ids)}"
                 )
+            case LogEndProved():
+                return "PROVED"
+            case TimePassed():
+                return ""
         raise AssertionError(record)
 
 
@@ -448,6 +463,11 @@ def partition(word: str) -> PartitionId:
     topic, number = word.split("/")
     topic_id = CONSUMER_OFFSETS_ID if topic == "offsets" else TopicId(topic.encode() * 16)
     return PartitionId(topic_id, int(number))
+
+
+def generation(word: str) -> Generation:
+    epoch, counter = word.split(".")
+    return Generation(int(epoch) << 32 | int(counter))
 
 
 def seq(word: str | None) -> CommitSeq | None:

@@ -2,8 +2,8 @@
 
     commit GROUP PARTITION:FROM>TO ...              a plain commit; FROM is an offset, none or any
     pend TX PRODUCER GEN GROUP PARTITION:FROM>TO ... [after=TX] [view=journal] [metadata=TEXT]
-    fetch GROUP [PARTITION ...] [view=journal]      the last committed offsets
-    stable GROUP [PARTITION ...]                    the same, refusing what is pending
+    fetch GROUP [PARTITION ...] [view=journal]      the last committed offsets, and last commits
+    stable GROUP [PARTITION ...]                    offsets, refusing what is pending
     markers JOURNAL EPOCH TX:PREPARE:c|a:PRODUCER:GEN ...
     groups [PREFIX]   delete GROUP
     look, questions, asked, answered, moved, verdict   see tests/golden/asking.py
@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.ids import (
     Generation,
     LeaderEpoch,
@@ -81,13 +82,25 @@ class OffsetManagerDriver(AskingDriver):
 
     def run(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:
         line = " ".join([verb, *words, *(f"{key}={value}" for key, value in options.items())])
-        shown = self.ask(verb, words, line)
+        shown = self.ask(verb, words, options, line)
         if shown is not None:
             return shown
         return self.submit(_command(verb, words, options), line)
 
     def parse_tx(self, word: str) -> TxId:
         return _parse_tx(word)
+
+    def parse_who(self, word: str) -> tuple[ProducerId, Generation]:
+        producer_id, generation = word.split(".")
+        return ProducerId(int(producer_id)), Generation(int(generation))
+
+    def held_for(self, tx_id: TxId) -> tuple[ProducerId, Generation]:
+        machine = self.host.machine
+        assert isinstance(machine, OffsetManagerMachine)
+        held = machine._state.open.get(tx_id)
+        if held is None:
+            return ProducerId(0), Generation(0)
+        return ProducerId(held.producer_id), Generation(held.generation)
 
     def show_question(self, question: Question) -> str:
         return (
@@ -112,6 +125,8 @@ class OffsetManagerDriver(AskingDriver):
                 return f"FORGOTTEN {' '.join(groups)} ({why.value})"
             case ProducersForgotten(producer_ids):
                 return f"FORGOTTEN producers {' '.join(map(str, producer_ids))}"
+            case TimePassed():
+                return ""
 
     def show_reply(self, reply: Any) -> str:
         match reply:
@@ -162,6 +177,7 @@ def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object
                 tuple(_parse_partition(word) for word in words[1:]),
                 Read.STABLE if verb == "stable" else Read.LAST_COMMITTED,
                 _parse_view(options),
+                with_last_commits=verb == "fetch",
             )
         case "markers":
             return WriteMarkers(
@@ -170,7 +186,7 @@ def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object
                 tuple(_parse_marker(word) for word in words[2:]),
             )
         case "groups":
-            return ListGroups(words[0] if words else "")
+            return ListGroups(tuple(words))
         case "delete":
             return DeleteGroup(words[0])
     raise ValueError(f"the offset manager's scripts have no verb {verb!r}")

@@ -9,6 +9,7 @@
     look, questions, asked, answered, moved, verdict              see tests/golden/asking.py
     read [committed|uncommitted|raw] [from=0] [bytes=1000000]     what a reader gets, up to the HW
     state                     ends and open transactions
+    busy MS                   for so long x9 writes a record every six hours, which is not shown
     since TIME                offset from which a committed read by time starts
 
 Options of a batch: time=MICROSECONDS of its latest record (0), bytes=SIZE of its payload (10).
@@ -40,7 +41,7 @@ from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.records import MarkerWritten, PartitionCodec, Record, Resolved
 from oncelogpb.ids import show_generation
 from tests.golden.asking import AskingDriver
-from tests.golden.host import MachineHost
+from tests.golden.host import HOUR_MS, MachineHost
 
 # Small enough for stories to reach.
 CONFIG = PartitionLeaderConfig(
@@ -50,6 +51,9 @@ CONFIG = PartitionLeaderConfig(
 
 class PartitionDriver(AskingDriver):
     """See the module."""
+
+    # Records that x9 has written.
+    _busy_records = 0
 
     @property
     def machine(self) -> PartitionMachine:
@@ -66,11 +70,20 @@ class PartitionDriver(AskingDriver):
                 return self.submit(_markers(words, options), line)
             case "resolve":
                 return self.submit(c.Resolve(_tx(words[0]), c.Resolution(words[1])), line)
-        shown = self.ask(verb, words, line)
+        shown = self.ask(verb, words, options, line)
         return shown if shown is not None else self._watch(verb, words, options)
 
     def parse_tx(self, word: str) -> TxId:
         return _tx(word)
+
+    def parse_who(self, word: str) -> tuple[ProducerId, Generation]:
+        return _producer(word)
+
+    def held_for(self, tx_id: TxId) -> tuple[ProducerId, Generation]:
+        held = self.machine.pending.open.get(tx_id)
+        if held is None:
+            return ProducerId(0), Generation(0)
+        return ProducerId(held.producer_id), Generation(held.generation)
 
     def show_question(self, question: p.Question) -> str:
         return f"{show_tx(question.tx_id)} {_who(question)} +{question.bytes_received} bytes"
@@ -86,7 +99,18 @@ class PartitionDriver(AskingDriver):
                 return str(self.machine.committed.since(int(words[0]), below=end))
             case "state":
                 return self._state()
+            case "busy":
+                return self._busy(int(words[0]))
         raise ValueError(f"no verb {verb!r}")
+
+    def _busy(self, ms: int) -> str:
+        while ms:
+            step_ms = min(ms, 6 * HOUR_MS)
+            ms -= step_ms
+            self.host.pass_time(step_ms)
+            self.submit(c.Produce(_batches("plain", ["x9", f"{self._busy_records}+1"], {})), "busy")
+            self._busy_records += 1
+        return ""
 
     def show_record(self, record: Record) -> str:
         if isinstance(record, Frame):
@@ -265,6 +289,8 @@ def _show_placed(placed: c.Placed) -> str:
 
 def _show_result(result: p.MarkerResult) -> str:
     exposed = "".join(
-        f" w{e.writer} {e.first_offset}..{e.first_offset + e.record_count}" for e in result.exposed
+        f" w{e.writer} {e.first_offset}..{e.first_offset + e.record_count}"
+        + (f" surplus={e.surplus_records}" if e.surplus_records else "")
+        for e in result.exposed
     )
     return f"{show_tx(result.tx_id)} {result.status.value}{exposed}"

@@ -14,7 +14,7 @@ def attack(test: str) -> str:
 BUGS: Final = (
     Bug(
         "markers-from-anybody",
-        "§16, I1: markers, replication and questions are for service identities only",
+        "I1: markers, replication and questions are for service identities only",
         (
             Edit(
                 "oncelog_server.core.needs:serving",
@@ -27,8 +27,22 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "one-shots-of-others-told",
+        "transactions of others are neither seen nor ended, by whatever they are asked for",
+        (
+            Edit(
+                "oncelog_server.coordinator.access:_Needs._of_one_shot",
+                "if producer is not None:",
+                "if producer is None:",
+            ),
+        ),
+        {
+            attack("test_transactions_of_others_are_neither_seen_nor_ended"): "PermissionDenied",
+        },
+    ),
+    Bug(
         "deny-after-allow",
-        "§16: deny before allow",
+        "deny before allow",
         (
             Edit(
                 "oncelog_server.core.access:Rights.ruling",
@@ -44,7 +58,7 @@ BUGS: Final = (
     ),
     Bug(
         "operator-bound-by-a-rule",
-        "§16: rules that lock everybody out can be removed",
+        "rules that lock everybody out can be removed",
         (
             Edit(
                 "oncelog_server.core.access:Rights.ruling",
@@ -58,7 +72,7 @@ BUGS: Final = (
     ),
     Bug(
         "unnamed-producer-by-a-rule",
-        "§16: an unnamed producer is its owner's",
+        "an unnamed producer is its owner's",
         (
             Edit(
                 "oncelog_server.core.access:_of_unnamed",
@@ -74,7 +88,7 @@ BUGS: Final = (
     ),
     Bug(
         "owner-lost-in-the-journal",
-        "I35, §16: who registered a producer is journaled with it",
+        "I35: who registered a producer is journaled with it",
         (
             Edit(
                 "oncelog_server.coordinator.machine:CoordinatorMachine._initialize",
@@ -111,7 +125,7 @@ BUGS: Final = (
     ),
     Bug(
         "claimed-by-a-batch-that-was-refused",
-        "§16, ADR 28: what was never taken claims nothing",
+        "ADR 28: what was never taken claims nothing",
         (
             Edit(
                 "oncelog_server.partition_leader.claims:Claims.settle",
@@ -127,7 +141,7 @@ BUGS: Final = (
     ),
     Bug(
         "topic-that-is-not-heard-of-needs-nothing",
-        "§16, ADR 27: what cannot be judged is not let in",
+        "ADR 27: what cannot be judged is not let in",
         (
             Edit(
                 "oncelog_server.core.needs:TopicNames.needs",
@@ -144,7 +158,7 @@ BUGS: Final = (
     ),
     Bug(
         "data-flows-on-after-the-right-to-it",
-        "§16, ADR 27: data that is long in coming is judged again",
+        "ADR 27: data that is long in coming is judged again",
         (
             Edit(
                 "oncelog_server.runtime.access.guard:Gate.require_still",
@@ -160,7 +174,7 @@ BUGS: Final = (
     ),
     Bug(
         "list-shows-what-is-not-theirs",
-        "§16: lists show what may be described",
+        "lists show what may be described",
         (
             Edit(
                 "oncelog_server.runtime.access.guard:Gate.through",
@@ -176,7 +190,7 @@ BUGS: Final = (
     ),
     Bug(
         "pair-that-has-ended-is-taken",
-        "§16: a broken pair keeps the old one",
+        "a broken pair keeps the old one",
         (
             Edit(
                 "oncelog_server.runtime.rpc.certificates:CertificateFiles._take",
@@ -190,7 +204,7 @@ BUGS: Final = (
     ),
     Bug(
         "quota-forgives-what-is-owed",
-        "§16: over time nobody has more than his share",
+        "over time nobody has more than his share",
         (
             Edit(
                 "oncelog_server.runtime.access.quotas:Bucket.take",

@@ -123,4 +123,16 @@ BUGS: Final = (
             ): "assert [5] == []",
         },
     ),
+    Bug(
+        "judge-lets-a-surplus-be-shown",
+        "I3: what stands behind the manifest's count is of nothing, and must not be readable",
+        (
+            Edit(
+                "oncelog.checker.rules.atomicity:_uncounted",
+                "found[part] == counts[part] + 1",
+                "False",
+            ),
+        ),
+        {corner("atomicity", "i3 more is shown than its manifest counts"): "assert [] == [3]"},
+    ),
 )

@@ -9,7 +9,7 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "retry-takes-a-new-sequence",
-        "§6, I6: a batch keeps its sequence: a retry under another one is appended again",
+        "I6: a batch keeps its sequence: a retry under another one is appended again",
         (
             Edit(
                 "oncelog._core.sequencing:Lane._retire",
@@ -33,7 +33,7 @@ BUGS: Final = (
     ),
     Bug(
         "restarted-lane-keeps-its-producer-id",
-        "§6: a sequence that starts at 0 again is a repeat under the old producer id",
+        "a sequence that starts at 0 again is a repeat under the old producer id",
         (
             Edit(
                 "oncelog.aio.sender:Sender._restart",
@@ -50,7 +50,7 @@ BUGS: Final = (
     ),
     Bug(
         "refused-at-once-asked-at-once",
-        "§4, I31: every loop has a limit: the stream empties only while the loop runs",
+        "I31: every loop has a limit: the stream empties only while the loop runs",
         (
             Edit(
                 "oncelog.aio.sender:Sender._gather",
@@ -67,7 +67,7 @@ BUGS: Final = (
     ),
     Bug(
         "plain-commit-repeated-blindly",
-        "§8, I21: a plain commit is not idempotent: a lost answer is looked up",
+        "I21: a plain commit is not idempotent: a lost answer is looked up",
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.commit",
@@ -84,7 +84,7 @@ BUGS: Final = (
     ),
     Bug(
         "own-late-commit-called-stale",
-        "§8, I21: a repeat of what took effect late is no lost race",
+        "I21: a repeat of what took effect late is no lost race",
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.commit",
@@ -166,7 +166,7 @@ BUGS: Final = (
     ),
     Bug(
         "chain-on-anothers-transaction",
-        "why.md: `from` may chain only on a transaction of the same producer",
+        "`from` may chain only on a transaction of the same producer",
         (
             Edit(
                 "oncelog._core.positions:Positions._offset",
@@ -183,7 +183,7 @@ BUGS: Final = (
     ),
     Bug(
         "sent-offsets-never-remembered",
-        "§8, I21: each commit starts where the last one ended",
+        "I21: each commit starts where the last one ended",
         (
             Edit(
                 "oncelog._core.positions:Positions.sent",
@@ -200,7 +200,7 @@ BUGS: Final = (
     ),
     Bug(
         "linger-disarmed-behind-a-record",
-        "§10: a record goes after its linger, whoever seals meanwhile",
+        "a record goes after its linger, whoever seals meanwhile",
         (
             Edit(
                 "oncelog.aio.recorder:Recorder._lingered",
@@ -221,7 +221,7 @@ BUGS: Final = (
     ),
     Bug(
         "gone-topic-believed-for-ever",
-        "§5: a topic made again is another topic",
+        "a topic made again is another topic",
         (
             Edit(
                 "oncelog._whereabouts:Whereabouts.learn_failure",
@@ -249,7 +249,7 @@ BUGS: Final = (
     ),
     Bug(
         "quiet-consumer-gives-no-sign",
-        "§8, I21: a living consumer's group does not expire under it",
+        "I21: a living consumer's group does not expire under it",
         (
             Edit(
                 "oncelog.aio.sign_of_life:SignOfLife._after",
@@ -266,7 +266,7 @@ BUGS: Final = (
     ),
     Bug(
         "told-once-then-silent",
-        "§10, I14: a consumer that cannot read says so each time, and reads on when it can",
+        "I14: a consumer that cannot read says so each time, and reads on when it can",
         (
             Edit(
                 "oncelog.aio.fetching:Prefetcher.take",
@@ -283,7 +283,7 @@ BUGS: Final = (
     ),
     Bug(
         "bad-record-takes-its-chunk-along",
-        "§10: one bad record fails alone, the others stand",
+        "one bad record fails alone, the others stand",
         (
             Edit(
                 "oncelog._core.batching:_seal_chosen",
@@ -301,7 +301,7 @@ BUGS: Final = (
     ),
     Bug(
         "record-left-in-a-taken-cell",
-        "§10, I6: a record that comes while its cell is taken goes into the next one",
+        "I6: a record that comes while its cell is taken goes into the next one",
         (
             Edit(
                 "oncelog.aio.front:Front.send",
@@ -318,7 +318,7 @@ BUGS: Final = (
     ),
     Bug(
         "topics-own-batch-limit-ignored",
-        "§13: a batch is no larger than its topic takes",
+        "a batch is no larger than its topic takes",
         (
             Edit(
                 "oncelog._core.batching:max_batch_bytes_of",
@@ -330,6 +330,54 @@ BUGS: Final = (
             unit(
                 "client/test_producing", "test_batches_are_no_larger_than_their_topic_takes"
             ): "assert ",
+        },
+    ),
+    Bug(
+        "added-partitions-from-where-reading-began",
+        "I15, ADR 32: what comes to a topic while it is read is read from its first record on",
+        (
+            Edit(
+                "oncelog.aio.consumer:Consumer._first_offsets",
+                'if added and self._options.start != "earliest":',
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_added_partitions",
+                "test_a_consumer_reads_them_from_their_first_record_on",
+            ): "assert 7 == 3",
+        },
+    ),
+    Bug(
+        "topic-loses-partitions-by-an-old-answer",
+        "ADR 32: a client never believes that a topic has fewer partitions than it was told once",
+        (
+            Edit(
+                "oncelog._core.routing:Directory.learn_topic",
+                "topic.partitions.extend(known.partitions[len(topic.partitions) :])",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_routing",
+                "test_a_topic_never_loses_partitions_by_an_answer_of_before",
+            ): "== [0, 1, 2]",
+        },
+    ),
+    Bug(
+        "lag-without-what-was-never-committed",
+        "a partition that a group never committed waits from its first record on (ADR 33)",
+        (
+            Edit(
+                "oncelog._core.group_offsets:of_whole_topics",
+                "if key not in found:",
+                "if False:",
+            ),
+        ),
+        {
+            unit("cli/test_admin", "test_offsets_of_the_journal_view_are_shown_too"): "['journal']",
         },
     ),
 )

@@ -10,7 +10,7 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "markers-are-records",
-        "§10: a consumer gives records, and nothing else that lies between them",
+        "a consumer gives records, and nothing else that lies between them",
         (
             Edit(
                 "oncelog.aio.fetching:Prefetcher._queue_batch",
@@ -44,7 +44,7 @@ BUGS: Final = (
     ),
     Bug(
         "takeover-replaces-newer-identity",
-        "§10: the identity that was registered last counts, not the answer that came last",
+        "the identity that was registered last counts, not the answer that came last",
         (
             Edit(
                 "oncelog.aio.registration:Registration._begin_anew",
@@ -122,7 +122,7 @@ BUGS: Final = (
     ),
     Bug(
         "run-goes-on-after-a-fence",
-        "§10: a fence is final: who was replaced stops",
+        "a fence is final: who was replaced stops",
         (
             Edit(
                 "oncelog.aio.log:passes_by_itself",

@@ -27,7 +27,7 @@ BUGS: Final = (
     ),
     Bug(
         "doubt-ends-with-the-next-refusal",
-        "§9, I4: a refusal promises that nothing happened, of this sending only",
+        "I4: a refusal promises that nothing happened, of this sending only",
         (
             Edit(
                 "oncelogpb.doubt:Doubt.told",
@@ -48,7 +48,7 @@ BUGS: Final = (
     ),
     Bug(
         "split-call-forgets-its-doubt",
-        "§9, I6: NOT_LEADER after a lost answer promises nothing",
+        "I6: NOT_LEADER after a lost answer promises nothing",
         (
             Edit(
                 "oncelog._fan_out:FanOut.call_partitions",
@@ -65,7 +65,7 @@ BUGS: Final = (
     ),
     Bug(
         "rights-called-a-fact",
-        "§9: rights are judged before a request is looked up: their refusal ends no doubt",
+        "rights are judged before a request is looked up: their refusal ends no doubt",
         (
             Edit(
                 "oncelogpb.doubt:Doubt.told",
@@ -100,7 +100,7 @@ BUGS: Final = (
     ),
     Bug(
         "unknown-start-is-not-checked",
-        "§8: offsets carry `from`, checked by the group",
+        "offsets carry `from`, checked by the group",
         (
             Edit(
                 "oncelog.aio.consumed:Consumed.add",
@@ -117,7 +117,7 @@ BUGS: Final = (
     ),
     Bug(
         "second-group-dropped-from-a-one-shot",
-        "§7: a one-shot carries the offsets of one group",
+        "a one-shot carries the offsets of one group",
         (
             Edit(
                 "oncelog.aio.transactions:Transaction._is_one_shot",
@@ -134,7 +134,7 @@ BUGS: Final = (
     ),
     Bug(
         "offset-partition-not-in-the-manifest",
-        "why.md: offset partitions are in the manifest",
+        "offset partitions are in the manifest",
         (
             Edit(
                 "oncelog.aio.consumed:Consumed.make_pending",
@@ -151,7 +151,7 @@ BUGS: Final = (
     ),
     Bug(
         "client-one-shot-beside-an-open-transaction",
-        "why.md: one-shot is refused while a transaction is open",
+        "one-shot is refused while a transaction is open",
         (
             Edit(
                 "oncelog.aio.transactions:Transaction._is_one_shot",
@@ -168,7 +168,7 @@ BUGS: Final = (
     ),
     Bug(
         "begun-next-under-anothers-timeout",
-        "§7, I30: a transaction ends by the timeout it was begun with",
+        "I30: a transaction ends by the timeout it was begun with",
         (
             Edit(
                 "oncelog._core.transaction:Adopted.serves",
@@ -236,7 +236,7 @@ BUGS: Final = (
     ),
     Bug(
         "session-begins-its-numbers-again",
-        "§7: request ids of a generation grow; an earlier one finds its old transaction",
+        "request ids of a generation grow; an earlier one finds its old transaction",
         (
             Edit(
                 "oncelog.aio.registration:Registration._take_over",
@@ -270,7 +270,7 @@ BUGS: Final = (
     ),
     Bug(
         "registers-again-as-if-for-the-first-time",
-        "§7, I16: who was replaced learns it himself, and fences nobody",
+        "I16: who was replaced learns it himself, and fences nobody",
         (
             Edit(
                 "oncelog.aio.registration:Registration._register",
@@ -287,7 +287,7 @@ BUGS: Final = (
     ),
     Bug(
         "refusal-of-an-older-instance-believed",
-        "§7, I16: what is said of an instance id that is not ours any more fences nobody",
+        "I16: what is said of an instance id that is not ours any more fences nobody",
         (
             Edit(
                 "oncelog.aio.registration:Registration._register",
@@ -330,7 +330,7 @@ BUGS: Final = (
     ),
     Bug(
         "refused-next-refuses-the-commit",
-        "§9, I4: the commit's own answer never depends on what came along with it",
+        "I4: the commit's own answer never depends on what came along with it",
         (
             Edit(
                 "oncelog.aio.transactions:Transaction._keep_next",
@@ -364,7 +364,7 @@ BUGS: Final = (
     ),
     Bug(
         "held-for-ever-in-a-small-buffer",
-        "§10, I31: what is held for the end of a transaction makes no room",
+        "I31: what is held for the end of a transaction makes no room",
         (
             Edit(
                 "oncelog.aio.written:Written.overflows",

@@ -9,7 +9,7 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "recovery-forgets-a-won-epoch",
-        "§5: no epoch that anybody may have used is used again",
+        "no epoch that anybody may have used is used again",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.plan:_place",
@@ -25,7 +25,7 @@ BUGS: Final = (
     ),
     Bug(
         "recovery-forgets-a-vacant-epoch",
-        "§5: no epoch that anybody may have used is used again",
+        "no epoch that anybody may have used is used again",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.plan:_place",
@@ -41,7 +41,7 @@ BUGS: Final = (
     ),
     Bug(
         "damaged-incarnation-in-isr",
-        "§5: a better copy of a damaged replica may lead later",
+        "a better copy of a damaged replica may lead later",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.plan:_place",
@@ -58,7 +58,7 @@ BUGS: Final = (
     ),
     Bug(
         "moved-directory-recovered",
-        "§5: a replica is of the partition that its record names",
+        "a replica is of the partition that its record names",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.inventory:_look_at",
@@ -75,7 +75,7 @@ BUGS: Final = (
     ),
     Bug(
         "older-etcd-taken-for-known",
-        "I25, §5: an etcd restored from a backup is refused",
+        "I25: an etcd restored from a backup is refused",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.perform:_is_as_known",
@@ -92,7 +92,7 @@ BUGS: Final = (
     ),
     Bug(
         "etcd-below-logged-epochs-taken",
-        "I25, §5: an etcd restored from a backup is refused",
+        "I25: an etcd restored from a backup is refused",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.perform:_is_as_known",
@@ -109,7 +109,7 @@ BUGS: Final = (
     ),
     Bug(
         "etcd-of-another-past-taken",
-        "I25, §5: an etcd restored from a backup is refused",
+        "I25: an etcd restored from a backup is refused",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.perform:survey",
@@ -126,7 +126,7 @@ BUGS: Final = (
     ),
     Bug(
         "second-recovery-not-counted",
-        "§5: a directory works only with the recovery that it took part in",
+        "a directory works only with the recovery that it took part in",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.perform:survey",
@@ -143,7 +143,7 @@ BUGS: Final = (
     ),
     Bug(
         "recovery-over-a-new-cluster",
-        "§5: a recovery overwrites nothing that came beside it",
+        "a recovery overwrites nothing that came beside it",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.perform:perform",
@@ -160,7 +160,7 @@ BUGS: Final = (
     ),
     Bug(
         "recovery-over-new-partitions",
-        "§5: a recovery overwrites nothing that came beside it",
+        "a recovery overwrites nothing that came beside it",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.perform:perform",
@@ -177,7 +177,7 @@ BUGS: Final = (
     ),
     Bug(
         "recovery-over-a-new-topic",
-        "§5: a recovery overwrites nothing that came beside it",
+        "a recovery overwrites nothing that came beside it",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.perform:_write_topics",
@@ -194,7 +194,7 @@ BUGS: Final = (
     ),
     Bug(
         "two-clusters-recovered-as-one",
-        "§5: one recovery is of one cluster",
+        "one recovery is of one cluster",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.perform:_require_one_cluster",
@@ -210,7 +210,7 @@ BUGS: Final = (
     ),
     Bug(
         "loss-accepted-silently",
-        "§5: what may be lost is lost only with --accept-loss",
+        "what may be lost is lost only with --accept-loss",
         (
             Edit(
                 "oncelog_server.runtime.cluster_recovery.perform:plan_of",

@@ -23,7 +23,7 @@ BUGS: Final = (
     ),
     Bug(
         "dense-offset-from-memory",
-        "§6, I7, I13, I14: dense offsets are assigned by apply from the log, hence equal on every "
+        "I7, I13, I14: dense offsets are assigned by apply from the log, hence equal on every "
         "replica",
         (
             Edit(
@@ -96,7 +96,7 @@ BUGS: Final = (
     ),
     Bug(
         "not-durable-yet-is-out-of-range",
-        "§5, Ready: a fetch above the known HW waits; it is never out of range",
+        "a fetch above the known HW waits; it is never out of range",
         (
             Edit(
                 "oncelog_server.partition_leader.reads:_require_in_range",
@@ -125,7 +125,7 @@ BUGS: Final = (
     ),
     Bug(
         "time-of-the-batch-not-of-the-commit",
-        "§6: an entry's time is its commit's",
+        "an entry's time is its commit's",
         (
             Edit(
                 "oncelog_server.partition_leader.reads:Reader._committed",

@@ -71,12 +71,12 @@ BUGS: Final = (
     ),
     Bug(
         "replaced-instances-forgotten",
-        "§7: without it a late duplicate of an old InitProducer fences the living instance",
+        "without it a late duplicate of an old InitProducer fences the living instance",
         (
             Edit(
                 "oncelog_server.coordinator.decide_producer:decide_init",
-                "if producer.was_replaced(command.instance_id):",
-                "if False:",
+                "producer.was_replaced(command.instance_id) or ",
+                "",
             ),
         ),
         {
@@ -85,7 +85,7 @@ BUGS: Final = (
     ),
     Bug(
         "request-id-ignored",
-        "why.md: an ended request id returns its TxId and outcome; else task 1 gets a second "
+        "an ended request id returns its TxId and outcome; else task 1 gets a second "
         "TxId in the middle of a batch",
         (
             Edit(
@@ -100,8 +100,7 @@ BUGS: Final = (
     ),
     Bug(
         "request-ids-outlive-their-generation",
-        "why.md: request ids belong to a generation; else run B's Begin(7) gets run A's "
-        "transaction",
+        "request ids belong to a generation; else run B's Begin(7) gets run A's transaction",
         (
             Edit(
                 "oncelog_server.coordinator.producers:Producer.take_over",
@@ -114,25 +113,8 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "begin-next-without-a-request-id-of-its-own",
-        "why.md: a late duplicate of the commit begins again",
-        (
-            Edit(
-                "oncelog_server.coordinator.decide_end:_begin_next",
-                "return begin(state, producer, command.begin_next, closing=closing)",
-                "fresh = max((r.request_id for r in producer.begins), default=0) + 1\n"
-                "    again = type(command.begin_next)(command.begin_next.producer, fresh)\n"
-                "    return begin(state, producer, again, closing=closing)",
-            ),
-        ),
-        {
-            story("coordinator/commit_begin_next"): "-commit T2 p -> COMMITTED next: T4 OPEN",
-        },
-    ),
-    # ------------------------------------------------------------------------------- commit_seq
-    Bug(
         "commit-seq-not-stored",
-        "why.md, I34: after a failover batch 1 is committed again",
+        "I34: after a failover batch 1 is committed again",
         (
             Edit(
                 "oncelog_server.coordinator.machine:CoordinatorMachine._committed",
@@ -146,7 +128,7 @@ BUGS: Final = (
     ),
     Bug(
         "commit-seq-not-in-the-snapshot",
-        "I35, why.md: `commit_seq`, request ids, generations are in the snapshot",
+        "I35: `commit_seq`, request ids, generations are in the snapshot",
         (
             Edit(
                 "oncelog_server.coordinator.state:CoordinatorState.encode",
@@ -163,7 +145,7 @@ BUGS: Final = (
     ),
     Bug(
         "same-commit-seq-other-manifest",
-        "§7: same generation, same commit_seq, another manifest is DUPLICATE_COMMIT_SEQ",
+        "same generation, same commit_seq, another manifest is DUPLICATE_COMMIT_SEQ",
         (
             Edit(
                 "oncelog_server.coordinator.decide_end:_is_committed_before",
@@ -180,8 +162,7 @@ BUGS: Final = (
     # --------------------------------------------------------------------------------- the manifest
     Bug(
         "announced-offsets-not-required",
-        "why.md: offset partitions are in the manifest, else offsets are dropped and data "
-        "committed",
+        "offset partitions are in the manifest, else offsets are dropped and data committed",
         (
             Edit(
                 "oncelog_server.coordinator.decide_end:_require_announced",
@@ -200,7 +181,7 @@ BUGS: Final = (
     ),
     Bug(
         "manifest-names-a-part-twice",
-        "why.md: a manifest names each (partition, writer) once, else records come twice",
+        "a manifest names each (partition, writer) once, else records come twice",
         (
             Edit(
                 "oncelog_server.coordinator.wire:manifest",
@@ -233,7 +214,7 @@ BUGS: Final = (
     # ------------------------------------------------------------------------- markers on their way
     Bug(
         "two-write-markers-in-flight",
-        'I10, I11, why.md: T1 @2 and T2 @5 on their way, 5 first: 2 "is a repeat"',
+        'I10, I11: T1 @2 and T2 @5 on their way, 5 first: 2 "is a repeat"',
         (
             Edit(
                 "oncelog_server.coordinator.deliveries:Deliveries.sent",
@@ -262,7 +243,7 @@ BUGS: Final = (
     ),
     Bug(
         "marker-before-its-prepare-is-durable",
-        "why.md: durable before any marker, else exposure of what is aborted later",
+        "durable before any marker, else exposure of what is aborted later",
         (
             Edit(
                 "oncelog_server.coordinator.deliveries:Deliveries._group",
@@ -279,7 +260,7 @@ BUGS: Final = (
     ),
     Bug(
         "refused-markers-taken-for-applied",
-        'why.md: 100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
+        '100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
         (
             Edit(
                 "oncelog_server.coordinator.outbox:CoordinatorOutbox._answered",
@@ -296,7 +277,7 @@ BUGS: Final = (
     ),
     Bug(
         "what-was-decided-is-not-owed-after-a-failover",
-        "§4: a new leader asks the same question: owed work comes from state alone",
+        "a new leader asks the same question: owed work comes from state alone",
         (
             Edit(
                 "oncelog_server.coordinator.state:CoordinatorState.decode",
@@ -310,38 +291,8 @@ BUGS: Final = (
     ),
     # ----------------------------------------------------------------------- questions and outcomes
     Bug(
-        "question-answered-above-the-high-watermark",
-        'why.md: an answer "unknown" only for a TxId below the HW: p aborts T; T commits: data '
-        "lost",
-        (
-            Edit(
-                "oncelog_server.coordinator.questions:verdict",
-                "return Verdict.LATER",
-                "return Verdict.NEVER",
-            ),
-        ),
-        {
-            story("coordinator/question_below_the_high_watermark"): "-ask T2 a/0 -> LATER",
-        },
-    ),
-    Bug(
-        "question-answered-from-a-prepare-that-may-vanish",
-        'why.md: an answer "ended" only from below the HW',
-        (
-            Edit(
-                "oncelog_server.coordinator.questions:is_decided",
-                " and transaction.prepare_offset < below",
-                "",
-            ),
-        ),
-        {
-            story("coordinator/question_below_the_high_watermark"): "-ask T2 a/0 -> ONGOING",
-            story("coordinator/question_after_crash"): "-ask T2 a/0 -> ONGOING",
-        },
-    ),
-    Bug(
         "loading-coordinator-answers",
-        "why.md: a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
+        "a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
         (
             Edit(
                 "oncelog_server.coordinator.endings:state_of",
@@ -361,8 +312,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.coordinator.outcomes:Outcomes.read",
-                "expired=end_ms + self._retention_ms <= now_ms",
-                "expired=end_ms + self._retention_ms // 7 <= now_ms",
+                "expired=end_ms <= over_ms",
+                "expired=end_ms <= over_ms + 7 * 86_400_000",
             ),
         ),
         {
@@ -374,7 +325,7 @@ BUGS: Final = (
     ),
     Bug(
         "damaged-part-told-to-abort",
-        "§6: a damaged part stays until an operator resolves it; its question is not answered "
+        "a damaged part stays until an operator resolves it; its question is not answered "
         "with abort",
         (
             Edit(
@@ -390,7 +341,7 @@ BUGS: Final = (
     # --------------------------------------------------------------------------------------- timers
     Bug(
         "timer-not-restarted",
-        "§4, I30: a new leader restarts each open transaction's timer",
+        "I30: a new leader restarts each open transaction's timer",
         (
             Edit(
                 "oncelog_server.coordinator.state:CoordinatorState.forget_volatile",
@@ -409,7 +360,7 @@ BUGS: Final = (
     ),
     Bug(
         "no-lifetime",
-        "§7, I30: a hard transaction_lifetime_max under the idle time",
+        "I30: a hard transaction_lifetime_max under the idle time",
         (
             Edit(
                 "oncelog_server.coordinator.decide_time:decide_tick",
@@ -418,12 +369,12 @@ BUGS: Final = (
             ),
         ),
         {
-            story("coordinator/lifetime"): "-@3 PREPARE_ABORT T2 TIMEOUT parts=a/0",
+            story("coordinator/lifetime"): "PREPARE_ABORT T2 TIMEOUT parts=a/0",
         },
     ),
     Bug(
         "data-is-no-sign-of-life",
-        "§7: the timeout is idle time: data seen by a leader counts as life",
+        "the timeout is idle time: data seen by a leader counts as life",
         (
             Edit(
                 "oncelog_server.coordinator.state:CoordinatorState.partition_asked",
@@ -437,7 +388,7 @@ BUGS: Final = (
     ),
     Bug(
         "staged-one-shot-times-out",
-        "§7: only the offset manager's answer ends a staged one-shot",
+        "only the offset manager's answer ends a staged one-shot",
         (
             Edit(
                 "oncelog_server.coordinator.decide_end:decide_abort",
@@ -453,7 +404,7 @@ BUGS: Final = (
     ),
     Bug(
         "late-end-of-an-old-stream-ends-the-session",
-        "§7: the producer came back on another stream; the end of the first one is heard late",
+        "the producer came back on another stream; the end of the first one is heard late",
         (
             Edit(
                 "oncelog_server.coordinator.sessions:Sessions.ended",
@@ -484,7 +435,7 @@ BUGS: Final = (
     ),
     Bug(
         "refused-markers-not-sent-again",
-        "§7, I29: markers are retried for ever, across leadership changes",
+        "I29: markers are retried for ever, across leadership changes",
         (
             Edit(
                 "oncelog_server.coordinator.outbox:CoordinatorOutbox._refused",
@@ -496,18 +447,6 @@ BUGS: Final = (
         {
             unit("coordinator/test_outbox", "test_a_call_that_fails_is_repeated"): "assert",
         },
-    ),
-    Bug(
-        "no-such-transaction-at-the-high-watermark",
-        "§7: a TxId at the HW may be known to a later coordinator: UNAVAILABLE, never a guess",
-        (
-            Edit(
-                "oncelog_server.coordinator.endings:Endings.known_outcome",
-                "journal_offset_of(tx_id) >= self._replica.high_watermark",
-                "journal_offset_of(tx_id) > self._replica.high_watermark",
-            ),
-        ),
-        {story("coordinator/commit_at_the_high_watermark"): "AssertionError"},
     ),
     Bug(
         "repeated-abort-fenced",
@@ -524,24 +463,8 @@ BUGS: Final = (
         {story("coordinator/abort_repeated_after_the_fence"): "+abort T2 p1 -> PRODUCER_FENCED"},
     ),
     Bug(
-        "fenced-producer-begins-next",
-        "I16: a repeated commit is answered, its begin_next is not, once the producer was replaced",
-        (
-            Edit(
-                "oncelog_server.coordinator.decide_end:_repeat_commit",
-                "producer = require_producer(state, command.producer)",
-                "producer = state.producers[command.producer.producer_id]",
-            ),
-        ),
-        {
-            story(
-                "coordinator/abort_repeated_after_the_fence"
-            ): "+commit T4 p1 -> COMMITTED next: T7 OPEN"
-        },
-    ),
-    Bug(
         "latest-replaced-instances-forgotten",
-        "§7: an instance id that was replaced is PRODUCER_FENCED: the latest 1,000 are remembered",
+        "an instance id that was replaced is PRODUCER_FENCED: the latest 1,000 are remembered",
         (
             Edit(
                 "oncelog_server.coordinator.producers:Producer.take_over",

@@ -42,7 +42,7 @@ BUGS: Final = (
     ),
     Bug(
         "allocation-outlives-a-cut",
-        "§14: what follows a cut is allocated anew",
+        "what follows a cut is allocated anew",
         (
             Edit(
                 "oncelog_server.runtime.storage.disk:RealDisk.truncate_and_sync",
@@ -62,7 +62,7 @@ BUGS: Final = (
         "I25: everybody in a commit is told of it",
         (
             Edit(
-                "oncelog_server.runtime.storage.commit:GroupCommit._call",
+                "oncelog_server.runtime.storage.commit:GroupCommit._tell",
                 "except Exception as error:",
                 "except LookupError as error:",
             ),

@@ -9,7 +9,7 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "first-deadline-from-the-answer",
-        "§5, I18: the deadline counts from the sending, the first one too",
+        "I18: the deadline counts from the sending, the first one too",
         (
             Edit(
                 "oncelog_server.runtime.etcd.lease:Membership._register",
@@ -26,10 +26,10 @@ BUGS: Final = (
     ),
     Bug(
         "thread-deadline-from-the-answer",
-        "§5, I18: a thread of its own renews, by the same rule",
+        "I18: a thread of its own renews, by the same rule",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._renew_in_a_thread",
+                "oncelog_server.runtime.etcd.lease:Membership._renew",
                 "self._deadline(sent_ms)",
                 "self._deadline(self._now_ms())",
             ),
@@ -43,7 +43,7 @@ BUGS: Final = (
     ),
     Bug(
         "old-lease-ends-the-new-one",
-        "§5, I29: the end of a lease is heard once",
+        "I29: the end of a lease is heard once",
         (
             Edit(
                 "oncelog_server.runtime.etcd.lease:Membership._lose",
@@ -60,7 +60,7 @@ BUGS: Final = (
     ),
     Bug(
         "old-deletion-ends-the-new-lease",
-        "§5, I29: a deletion before the put of our key is not ours",
+        "I29: a deletion before the put of our key is not ours",
         (
             Edit(
                 "oncelog_server.runtime.etcd.lease:Membership._key_gone",
@@ -77,10 +77,10 @@ BUGS: Final = (
     ),
     Bug(
         "loss-heard-by-the-thread-only",
-        "§5: a lease that etcd ended is lost at once, not at its deadline",
+        "a lease that etcd ended is lost at once, not at its deadline",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._renew_in_a_thread",
+                "oncelog_server.runtime.etcd.lease:Membership._renew",
                 "loop.call_soon_threadsafe(self._lose, held)",
                 "pass",
             ),
@@ -93,7 +93,7 @@ BUGS: Final = (
     ),
     Bug(
         "election-won-twice",
-        "§5, I18: an epoch is won once, by its answer or by its adoption",
+        "I18: an epoch is won once, by its answer or by its adoption",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections._vote",
@@ -110,7 +110,7 @@ BUGS: Final = (
     ),
     Bug(
         "late-adoption-believed",
-        "§5, I18: an adoption that is heard after the key was lost is void",
+        "I18: an adoption that is heard after the key was lost is void",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections._adopt",
@@ -127,7 +127,7 @@ BUGS: Final = (
     ),
     Bug(
         "epoch-adopted-that-the-log-knows",
-        "§5, I18: an epoch that stands in the log is never continued",
+        "I18: an epoch that stands in the log is never continued",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections._adopt",
@@ -144,7 +144,7 @@ BUGS: Final = (
     ),
     Bug(
         "unfit-replica-adopts",
-        "§5: elections name incarnations, adoptions too",
+        "elections name incarnations, adoptions too",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections._adopt",
@@ -160,7 +160,7 @@ BUGS: Final = (
     ),
     Bug(
         "stands-before-it-compared",
-        "§5: a new lease gives no leadership back, nor new ones before what it leads was compared",
+        "a new lease gives no leadership back, nor new ones before what it leads was compared",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections._stand",
@@ -177,7 +177,7 @@ BUGS: Final = (
     ),
     Bug(
         "late-resignation-ends-the-next-epoch",
-        "§5, I29: a resignation is of one epoch",
+        "I29: a resignation is of one epoch",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections._try_resign",
@@ -194,7 +194,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-partition-holds-back-all",
-        "§5, I29: one transaction, on failure one by one",
+        "I29: one transaction, on failure one by one",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections._stand",
@@ -211,7 +211,7 @@ BUGS: Final = (
     ),
     Bug(
         "another-epoch-of-this-boot-taken-for-ours",
-        "§5, I18: after a new lease etcd must name this boot in the epoch that it leads",
+        "I18: after a new lease etcd must name this boot in the epoch that it leads",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections.recheck",
@@ -228,7 +228,7 @@ BUGS: Final = (
     ),
     Bug(
         "stale-opening-stands-again",
-        "§4: who failed is opened again before it stands again",
+        "who failed is opened again before it stands again",
         (Edit("oncelog_server.runtime.etcd.standing:Seat.leave", "self.prepared = None", "pass"),),
         {
             unit(
@@ -239,7 +239,7 @@ BUGS: Final = (
     ),
     Bug(
         "unclean-election-below-the-log",
-        "§5: an etcd with an epoch below one found in a log is refused, by operators too",
+        "an etcd with an epoch below one found in a log is refused, by operators too",
         (
             Edit(
                 "oncelog_server.runtime.etcd.unclean:unclean_bid",
@@ -256,7 +256,7 @@ BUGS: Final = (
     ),
     Bug(
         "memory-that-was-not-written-counts",
-        "§5: each replica keeps the highest revision it has seen: a failed write is tried again",
+        "each replica keeps the highest revision it has seen: a failed write is tried again",
         (
             Edit(
                 "oncelog_server.runtime.etcd.identity:Identity._write",
@@ -270,6 +270,23 @@ BUGS: Final = (
             unit(
                 "etcd/test_identity", "test_what_could_not_be_written_is_written_later"
             ): "assert 2 == 3"
+        },
+    ),
+    Bug(
+        "gone-by-an-older-read",
+        "I1: a read that was sent before the question says nothing of what was made meanwhile",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.deletions:Deletions._read_all",
+                "asked, self._asked = self._asked, {}\n                await self._answer(asked)",
+                "await self._answer(self._asked)\n                self._asked = {}",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_directory",
+                "test_i1_nobody_is_told_gone_by_a_read_that_was_sent_before_he_asked",
+            ): "assert not True",
         },
     ),
 )

@@ -9,7 +9,7 @@ from tests.planted.planting import Bug, Edit, story, unit
 BUGS: Final = (
     Bug(
         "advance-missed-during-read",
-        "I27, §9: a long poll is woken by whatever becomes durable after its read began",
+        "I27: a long poll is woken by whatever becomes durable after its read began",
         (
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching._read",
@@ -32,7 +32,7 @@ BUGS: Final = (
     ),
     Bug(
         "long-poll-past-deadline",
-        "§9: a long poll ends before its caller gives up",
+        "a long poll ends before its caller gives up",
         (
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching.fetch",
@@ -48,7 +48,7 @@ BUGS: Final = (
     ),
     Bug(
         "budget-per-partition",
-        "§9: max_bytes is of the reply, not of each partition in it",
+        "max_bytes is of the reply, not of each partition in it",
         (
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching._read_all",
@@ -65,7 +65,7 @@ BUGS: Final = (
     ),
     Bug(
         "producer-zero-in-a-transaction",
-        "§6: only a producer from InitProducer writes in transactions",
+        "only a producer from InitProducer writes in transactions",
         (
             Edit(
                 "oncelog_server.partition_leader.wire:require_producer",
@@ -82,7 +82,7 @@ BUGS: Final = (
     ),
     Bug(
         "rows-unbounded",
-        "§14: Python work per record is bounded",
+        "Python work per record is bounded",
         (
             Edit(
                 "oncelog_server.partition_leader.reads:Reader.read",
@@ -99,11 +99,11 @@ BUGS: Final = (
     ),
     Bug(
         "old-producers-looked-for-at-each-frame",
-        "§6: old producers are forgotten once an hour of the journal's time",
+        "old producers are forgotten once an hour of the journal's time",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._sweep",
-                "self._next_sweep_ms = time_ms + SWEEP_EVERY_MS",
+                "self._next_sweep_ms = aged_ms + SWEEP_EVERY_MS",
                 "pass",
             ),
         ),

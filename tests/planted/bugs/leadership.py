@@ -9,12 +9,12 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "projected-at-the-high-watermark",
-        "§4: the HW is exclusive: projections see only what is below it",
+        "the HW is exclusive: projections see only what is below it",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._project",
-                "self._unprojected[0][1].offset < self._hw.value",
-                "self._unprojected[0][1].offset <= self._hw.value",
+                "oncelog_server.runtime.projecting:Projecting.advance",
+                "self._waiting[0][1].offset < high_watermark",
+                "self._waiting[0][1].offset <= high_watermark",
             ),
         ),
         {
@@ -30,7 +30,12 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._drop_leadership",
-                "self._unprojected.clear()",
+                "self._projecting.drop()",
+                "pass",
+            ),
+            Edit(
+                "oncelog_server.runtime.projecting:Projecting.begin",
+                "self._waiting.clear()",
                 "pass",
             ),
         ),
@@ -55,7 +60,7 @@ BUGS: Final = (
     ),
     Bug(
         "long-polls-outlive-the-leadership",
-        "§4: stepping down ends whatever waits, I29",
+        "stepping down ends whatever waits, I29",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._drop_leadership",
@@ -71,9 +76,26 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "inherited-record-projected-before-it-is-durable",
+        "I4: an outcome is told when its record is durable, whichever leadership wrote it",
+        (
+            Edit(
+                "oncelog_server.runtime.driver:Driver._load",
+                "self._projecting.begin(projection, self.journal.synced_end)",
+                "self._projecting.begin(projection, self.journal.log_end)",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i4_what_is_on_its_way_to_the_disk_is_not_projected_by_the_next_leadership_either",
+            ): "it was not durable, and never will be"
+        },
+    ),
+    Bug(
         "two-leaderships-at-once",
-        "§4: a later leadership begins when nothing of the last one runs",
-        (Edit("oncelog_server.runtime.driver:Driver.lead", "await self.closed()", "pass"),),
+        "a later leadership begins when nothing of the last one runs",
+        (Edit("oncelog_server.runtime.driver:Driver.reach", "await self.closed()", "pass"),),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -83,7 +105,7 @@ BUGS: Final = (
     ),
     Bug(
         "no-snapshots-after-a-failover",
-        "§4: doubt about slots ends with the machine that wrote them",
+        "a snapshot that failed is not the last one",
         (
             Edit(
                 "oncelog_server.runtime.snapshotting:Snapshots.begin",
@@ -99,7 +121,7 @@ BUGS: Final = (
     ),
     Bug(
         "replayed-bytes-not-counted",
-        "§5: who is killed again and again takes a snapshot, or each start takes longer",
+        "who is killed again and again takes a snapshot, or each start takes longer",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._replay",
@@ -116,10 +138,10 @@ BUGS: Final = (
     ),
     Bug(
         "high-watermark-forgotten",
-        "§5: a leader inherits what is durable: the HW never goes back",
+        "a leader inherits what is durable: the HW never goes back",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.lead",
+                "oncelog_server.runtime.driver:Driver._load",
                 "inherited=self.journal.synced_end",
                 "inherited=0",
             ),
@@ -144,7 +166,7 @@ BUGS: Final = (
     ),
     Bug(
         "ticked-past-the-lease",
-        "§5, I18: nothing is appended past the own deadline",
+        "I18: nothing is appended past the own deadline",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver.tick",
@@ -159,9 +181,66 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "grant-that-outlives-its-loss",
+        "I18: who is deposed before it began to lead does not lead",
+        (
+            Edit(
+                "oncelog_server.runtime.driver:Driver.reach",
+                "if aim is None or self._aim is not aim or self.standing is Standing.LOADING:",
+                "if aim is None or self.standing is Standing.LOADING:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i18_who_is_deposed_before_it_began_to_lead_does_not_lead",
+            ): "it was told to step down"
+        },
+    ),
+    Bug(
+        "grant-heard-when-its-task-begins",
+        "I18: a grant and the loss of it are obeyed in the order in which etcd said them",
+        (
+            Edit(
+                "oncelog_server.runtime.replicas:RoleReplicas._reach",
+                "await driver.reach()",
+                "driver.grant(driver.journal.last_epoch + 1)\n            await driver.reach()",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas",
+                "test_i18_a_grant_and_the_loss_of_it_are_obeyed_in_the_order_in_which_etcd_said_them",
+            ): "DID NOT RAISE NotLeader"
+        },
+    ),
+    Bug(
+        "half-a-process",
+        "I29: what a process must do all its life ends it where it fails",
+        (Edit("oncelog_server.runtime.vital:watch", "fatal(error)", "pass"),),
+        {
+            unit("etcd/test_vital", test): "== [Bug]"
+            for test in (
+                "test_a_round_of_elections_that_fails_ends_the_process",
+                "test_a_change_of_the_view_that_nobody_can_take_ends_the_process",
+            )
+        },
+    ),
+    Bug(
+        "half-applied-decision-kept",
+        "I35: an apply that fails ends the process, and nothing of it is on the disk",
+        (Edit("oncelog_server.runtime.driver:Driver._append_all", "self._break(error)", "pass"),),
+        {
+            unit(
+                "runtime/test_driver",
+                "test_i35_an_apply_that_fails_ends_the_process_and_leaves_nothing_of_itself",
+            ): "== [ZeroDivisionError]"
+        },
+    ),
+    Bug(
         "machine-outlives-its-epoch",
-        "§4: who steps down drops the machine and reloads",
-        (Edit("oncelog_server.runtime.driver:Driver.closed", "self.machine = None", "pass"),),
+        "who steps down drops the machine and reloads",
+        (Edit("oncelog_server.runtime.driver:Driver._close", "self.machine = None", "pass"),),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -205,7 +284,7 @@ BUGS: Final = (
     ),
     Bug(
         "snapshot-outlives-its-leadership",
-        "§4: the journal may be cut once the leadership is closed",
+        "the journal may be cut once the leadership is closed",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._close",
@@ -222,7 +301,7 @@ BUGS: Final = (
     ),
     Bug(
         "failed-write-of-the-last-epoch-ignored",
-        "§4, I29: what is appended behind bytes in doubt is never written, so its epoch ends too",
+        "I29: what is appended behind bytes in doubt is never written, so its epoch ends too",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._hand_to_disk",
@@ -239,10 +318,10 @@ BUGS: Final = (
     ),
     Bug(
         "failed-between-election-and-leading",
-        "§4, I29: a disk that fails then is resigned, it does not end the process",
+        "I29: a disk that fails then is resigned, it does not end the process",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.lead",
+                "oncelog_server.runtime.driver:Driver.reach",
                 "if self.standing is Standing.FAILED:",
                 "if False:",
             ),
@@ -251,12 +330,12 @@ BUGS: Final = (
             unit(
                 "runtime/test_driver_leadership",
                 "test_i29_a_write_that_fails_between_election_and_leading_is_an_error_of_the_disk",
-            ): "lead() of a replica that is Standing.FAILED",
+            ): "reach() of a replica that is Standing.FAILED",
         },
     ),
     Bug(
         "no-skip-after-an-unclean-election",
-        "§5, I19: control journals then skip 2^32 offsets, so no TxId repeats",
+        "I19: control journals then skip 2^32 offsets, so no TxId repeats",
         (
             Edit(
                 "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
@@ -273,7 +352,7 @@ BUGS: Final = (
     ),
     Bug(
         "skipped-at-each-election",
-        "§5: who has passed the unclean epoch has skipped",
+        "who has passed the unclean epoch has skipped",
         (
             Edit(
                 "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
@@ -290,10 +369,10 @@ BUGS: Final = (
     ),
     Bug(
         "unreadable-journal-kept",
-        "§5, I29: who was granted an epoch and cannot lead it resigns",
+        "I29: who was granted an epoch and cannot lead it resigns",
         (
             Edit(
-                "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
+                "oncelog_server.runtime.replicas:RoleReplicas._reach",
                 "self._around.failed(partition, error)",
                 "pass",
             ),
@@ -323,7 +402,7 @@ BUGS: Final = (
     ),
     Bug(
         "topic-change-not-written-down",
-        "§5: what `cluster recover` knows of a topic is its newest state",
+        "what `cluster recover` knows of a topic is its newest state",
         (
             Edit(
                 "oncelog_server.runtime.replica_record:ReplicaRecord.says_as_much_as",
@@ -339,7 +418,7 @@ BUGS: Final = (
     ),
     Bug(
         "put-aside-over-another",
-        "§5: nothing is deleted because etcd does not know it",
+        "nothing is deleted because etcd does not know it",
         (
             Edit(
                 "oncelog_server.runtime.replicas:put_aside",
@@ -351,7 +430,7 @@ BUGS: Final = (
     ),
     Bug(
         "incarnations-drawn-past-the-port",
-        "§3, §15: chance is a port, and one seed reproduces everything",
+        "chance is a port, and one seed reproduces everything",
         (
             Edit(
                 "oncelog_server.runtime.replicas:RoleReplicas._open",
@@ -367,7 +446,7 @@ BUGS: Final = (
     ),
     Bug(
         "gauges-outlive-the-leadership",
-        "§16: what is shown of a partition is of who leads it",
+        "what is shown of a partition is of who leads it",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._forget_gauges",
@@ -383,12 +462,29 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "closed-under-a-reader",
+        "I31: a partition is put aside when its readers are done, and later ones hear why",
+        (
+            Edit(
+                "oncelog_server.runtime.driver:Driver.put_away",
+                "await self._readers.leave()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas",
+                "test_i31_who_reads_while_the_partition_is_deleted_gets_an_error_with_a_name",
+            ): "no other error",
+        },
+    ),
+    Bug(
         "moved-under-a-commit",
         "I25: a deletion fails no commit of others",
         (
             Edit(
-                "oncelog_server.runtime.replicas:RoleReplicas.deleted",
-                "await self._around.commit.leave(driver.journal)",
+                "oncelog_server.runtime.driver:Driver.put_away",
+                "await self._around.commit.leave(self.journal)",
                 "pass",
             ),
         ),
@@ -397,6 +493,21 @@ BUGS: Final = (
                 "runtime/test_replicas",
                 "test_i25_a_deleted_partition_is_put_aside_when_the_disk_is_done_with_it",
             ): "it was moved under a commit"
+        },
+    ),
+    Bug(
+        "at-rest-for-ever",
+        "I30: who has work again is ticked again, or its transactions outlive their time",
+        (
+            Edit(
+                "oncelog_server.runtime.driver:Driver._append_all", "self._quiet_ticks = 0", "pass"
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_resting",
+                "test_who_is_at_rest_is_ticked_seldom_and_again_when_there_is_work",
+            ): "REST_AFTER_TICKS // 2"
         },
     ),
 )

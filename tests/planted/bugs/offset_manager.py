@@ -22,12 +22,12 @@ BUGS: Final = (
         {
             story(
                 "offset_manager/i24_committed_offsets_survive_failover"
-            ): "-stable g -> orders/0=20 last(100)=3.5",
+            ): "-stable g -> orders/0=20",
         },
     ),
     Bug(
         "pending-ignored",
-        "I22, why.md: a stable fetch is PENDING while anything is pending, else one item is "
+        "I22: a stable fetch is PENDING while anything is pending, else one item is "
         "processed twice",
         (
             Edit(
@@ -66,7 +66,7 @@ BUGS: Final = (
     ),
     Bug(
         "from-not-checked-when-pending",
-        "why.md: two jobs read from 0; both prepare and expose: item 0 twice",
+        "two jobs read from 0; both prepare and expose: item 0 twice",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group._require_from",
@@ -85,7 +85,7 @@ BUGS: Final = (
     ),
     Bug(
         "pending-offset-locks-nothing",
-        "§8: PENDING_TRANSACTION while another holds it",
+        "PENDING_TRANSACTION while another holds it",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group.needs_pending",
@@ -106,7 +106,7 @@ BUGS: Final = (
     ),
     Bug(
         "plain-commit-passes-the-lock",
-        "§8: PENDING_TRANSACTION while a transaction holds it, plain commits too",
+        "PENDING_TRANSACTION while a transaction holds it, plain commits too",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group.needs_plain",
@@ -122,7 +122,7 @@ BUGS: Final = (
     ),
     Bug(
         "chained-on-another-producer",
-        "why.md: `from` may chain only on a transaction known to be at PREPARE_COMMIT, one's own",
+        "`from` may chain only on a transaction known to be at PREPARE_COMMIT, one's own",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group._require_chain",
@@ -136,7 +136,7 @@ BUGS: Final = (
     ),
     Bug(
         "chained-on-whatever-is-pending",
-        "why.md: the committed offset jumps over the input of an aborted one",
+        "the committed offset jumps over the input of an aborted one",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group._require_chain",
@@ -155,9 +155,9 @@ BUGS: Final = (
         "I21: two consumers processed the same input, and the second one is told",
         (
             Edit(
-                "oncelog_server.offset_manager.group:_is_repeat",
-                "if committed is None or committed.tx_id or committed.step != step:",
-                "if committed is None or committed.step != step:",
+                "oncelog_server.offset_manager.group:Group.has_taken",
+                "committed is not None and not committed.tx_id and committed.step == step",
+                "committed is not None and committed.step == step",
             ),
         ),
         {
@@ -183,7 +183,7 @@ BUGS: Final = (
     ),
     Bug(
         "offset-marker-applied-twice",
-        "§6: a marker at or below the last PREPARE offset is a repeat",
+        "a marker at or below the last PREPARE offset is a repeat",
         (
             Edit(
                 "oncelog_server.offset_manager.machine:OffsetManagerMachine._is_new",
@@ -197,7 +197,7 @@ BUGS: Final = (
     ),
     Bug(
         "aborted-marker-moves-the-order-of-offsets",
-        "why.md: only COMMITTED markers move and obey the last PREPARE offset",
+        "only COMMITTED markers move and obey the last PREPARE offset",
         (
             Edit(
                 "oncelog_server.offset_manager.state:State.mark",
@@ -213,7 +213,7 @@ BUGS: Final = (
     ),
     Bug(
         "refused-offset-marker-swallowed",
-        "why.md: a batch of markers stops at its first refusal",
+        "a batch of markers stops at its first refusal",
         (
             Edit(
                 "oncelog_server.offset_manager.machine:OffsetManagerMachine._write_markers",
@@ -229,7 +229,7 @@ BUGS: Final = (
     ),
     Bug(
         "pending-offset-expires",
-        "§8: offsets of an empty group expire after 7 days, never a pending one",
+        "offsets of an empty group expire after 7 days, never a pending one",
         (
             Edit(
                 "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
@@ -245,7 +245,7 @@ BUGS: Final = (
     ),
     Bug(
         "last-commit-not-recorded",
-        "§8: a commit marker records, per group and producer, the last committed TxId "
+        "a commit marker records, per group and producer, the last committed TxId "
         '("G-LAST-COMMIT")',
         (
             Edit(
@@ -262,23 +262,19 @@ BUGS: Final = (
     ),
     Bug(
         "marker-is-no-sign-of-life",
-        "§8, I24: a group is as young as the marker that moved its offsets",
+        "I24: a group is as young as the marker that moved its offsets",
         (
             Edit(
                 "oncelog_server.offset_manager.state:State._end",
-                "group = self._touch(name, time_ms)",
+                "group = self._touch(name)",
                 "group = self.groups[name]",
             ),
         ),
-        {
-            story(
-                "offset_manager/a_commit_marker_is_a_sign_of_life"
-            ): "+@4 FORGOTTEN g other (expired)"
-        },
+        {story("offset_manager/a_commit_marker_is_a_sign_of_life"): "FORGOTTEN g other (expired)"},
     ),
     Bug(
         "last-commits-of-the-forgotten-kept",
-        "§8: what a producer last committed goes with it",
+        "what a producer last committed goes with it",
         (
             Edit(
                 "oncelog_server.offset_manager.state:State.forget_producers",
@@ -294,7 +290,7 @@ BUGS: Final = (
     ),
     Bug(
         "first-in-line-released",
-        "I22, §8: of a chain each transaction ends for itself",
+        "I22: of a chain each transaction ends for itself",
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group.release",
@@ -310,7 +306,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-partition-too-many",
-        "§13: offsets_per_group_max is the most that a group holds",
+        "offsets_per_group_max is the most that a group holds",
         (
             Edit(
                 "oncelog_server.offset_manager.machine:OffsetManagerMachine._require_room",
@@ -330,8 +326,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.offset_manager.service:OffsetManagerService.commit_transaction_offsets",
-                "replica.require_room()",
-                "pass",
+                "replace(command, unfit=_no_room(replica))",
+                "command",
             ),
         ),
         {
@@ -340,5 +336,47 @@ BUGS: Final = (
                 "test_i28_a_full_disk_refuses_commits_and_answers_reads",
             ): "DID NOT RAISE DiskFull"
         },
+    ),
+    Bug(
+        "a-clock-that-jumps-is-believed",
+        "I21: a wall clock that jumps ahead makes every group look idle for as long, at one tick",
+        (
+            Edit(
+                "oncelog_server.core.age:JournalAge.at",
+                "min(max(wall_ms - self.last_ms, 0), STEP_MS)",
+                "max(wall_ms - self.last_ms, 0)",
+            ),
+        ),
+        {
+            story("offset_manager/i21_a_clock_that_jumps_expires_nobody"): "FORGOTTEN idle",
+        },
+    ),
+    Bug(
+        "a-frame-of-a-clock-that-jumped-is-believed",
+        "I21: the first frame after the jump makes every group look idle, and every producer",
+        (
+            Edit(
+                "oncelog_server.core.age:JournalAge.saw",
+                "min(max(time_ms - self.last_ms, 0), STEP_MS)",
+                "max(time_ms - self.last_ms, 0)",
+            ),
+        ),
+        {
+            story("offset_manager/i21_a_clock_that_jumps_expires_nobody"): "FORGOTTEN",
+            story("partition_leader/a_clock_that_jumps_makes_nobody_silent"): "UNKNOWN_PRODUCER",
+            story("coordinator/question_expired"): "EXPIRED",
+        },
+    ),
+    Bug(
+        "an-idle-journal-never-ages",
+        "nothing that is dead is forgotten where nobody writes",
+        (
+            Edit(
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
+                "            yield TimePassed()\n",
+                "            pass\n",
+            ),
+        ),
+        {story("offset_manager/idle_group_expires"): "FORGOTTEN"},
     ),
 )

@@ -9,7 +9,7 @@ from tests.planted.planting import Bug, Edit, story, unit
 BUGS: Final = (
     Bug(
         "one-shots-decided-out-of-order",
-        "why.md: #5 with offsets is STAGED, #6 without is visible first",
+        "#5 with offsets is STAGED, #6 without is visible first",
         (
             Edit(
                 "oncelog_server.coordinator.decide_one_shot:_accept",
@@ -23,7 +23,7 @@ BUGS: Final = (
     ),
     Bug(
         "torn-decision-owed-nothing",
-        "§7: a crash tears the records of one decision apart, and the later one-shot stays staged",
+        "a crash tears the records of one decision apart, and the later one-shot stays staged",
         (
             Edit(
                 "oncelog_server.coordinator.machine:CoordinatorMachine.owed",
@@ -37,8 +37,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-shot-offsets-only-in-the-marker",
-        "why.md: one-shot with offsets is STAGED first, else the next member fetches a stale "
-        "position",
+        "one-shot with offsets is STAGED first, else the next member fetches a stale position",
         (
             Edit(
                 "oncelog_server.coordinator.decide_one_shot:_accept",
@@ -54,7 +53,7 @@ BUGS: Final = (
     ),
     Bug(
         "offsets-put-before-the-earlier-prepare-is-durable",
-        "why.md: #6 chains on #5's pending position and #5 aborts: input skipped",
+        "#6 chains on #5's pending position and #5 aborts: input skipped",
         (
             Edit(
                 "oncelog_server.coordinator.one_shots:StagedHeads.due",
@@ -68,7 +67,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-shot-chains-on-an-undecided-one",
-        "why.md: `from` may chain only on a transaction known to be at PREPARE_COMMIT",
+        "`from` may chain only on a transaction known to be at PREPARE_COMMIT",
         (
             Edit(
                 "oncelog_server.coordinator.machine:CoordinatorMachine._stage",
@@ -85,7 +84,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-shot-executed-again",
-        "why.md: request numbers are consecutive and durable, else an old duplicate is executed",
+        "request numbers are consecutive and durable, else an old duplicate is executed",
         (
             Edit(
                 "oncelog_server.coordinator.decide_one_shot:_require_next_number",
@@ -99,7 +98,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-shot-beside-an-open-transaction",
-        'why.md: its TxId moves "highest ended" past the open one, whose batches are then refused',
+        'its TxId moves "highest ended" past the open one, whose batches are then refused',
         (
             Edit(
                 "oncelog_server.coordinator.decide_one_shot:_require_no_rival",
@@ -115,7 +114,7 @@ BUGS: Final = (
     ),
     Bug(
         "begin-beside-a-staged-one-shot",
-        "§7: Begin meanwhile is CONCURRENT_TRANSACTION",
+        "Begin meanwhile is CONCURRENT_TRANSACTION",
         (
             Edit(
                 "oncelog_server.coordinator.identify:require_nothing_open",
@@ -129,7 +128,7 @@ BUGS: Final = (
     ),
     Bug(
         "init-does-not-wait-for-staged",
-        "§7: STAGED has no timeout and InitProducer waits for it",
+        "STAGED has no timeout and InitProducer waits for it",
         (
             Edit(
                 "oncelog_server.coordinator.decide_producer:_take_over",
@@ -145,7 +144,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-shot-refused-after-prepare",
-        "§7: after PREPARE nobody says no: a full disk refuses before the append (DISK_FULL "
+        "after PREPARE nobody says no: a full disk refuses before the append (DISK_FULL "
         "after decide)",
         (
             Edit(
@@ -160,7 +159,7 @@ BUGS: Final = (
     ),
     Bug(
         "chain-forgotten-by-a-new-coordinator",
-        "§7: `from` chains on a transaction known to be at PREPARE_COMMIT, by a new one too",
+        "`from` chains on a transaction known to be at PREPARE_COMMIT, by a new one too",
         (
             Edit(
                 "oncelog_server.coordinator.state:CoordinatorState.decode",

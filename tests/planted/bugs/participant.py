@@ -10,7 +10,7 @@ from tests.planted.planting import Bug, Edit, story, unit
 BUGS: Final = (
     Bug(
         "older-coordinator-obeyed",
-        "§6, I19: markers of an older coordinator epoch are refused",
+        "I19: markers of an older coordinator epoch are refused",
         (
             Edit(
                 "oncelog_server.participant.marker_order:MarkerOrder.refusal",
@@ -70,8 +70,7 @@ BUGS: Final = (
     ),
     Bug(
         "question-asked-once",
-        "why.md: leaders repeat their question until the TxId has ended there, else pending "
-        "for ever",
+        "leaders repeat their question until the TxId has ended there, else pending for ever",
         (
             Edit(
                 "oncelog_server.participant.questions:Questions._asked",
@@ -92,7 +91,7 @@ BUGS: Final = (
     ),
     Bug(
         "inherited-transactions-not-asked-about",
-        "§6: asked after every change of leader on either side (I30)",
+        "asked after every change of leader on either side (I30)",
         (
             Edit(
                 "oncelog_server.participant.questions:Questions.inherited",
@@ -109,7 +108,7 @@ BUGS: Final = (
     ),
     Bug(
         "asked-about-what-could-be-lost",
-        "§4: outside work waits for the HW to cover what it was decided on",
+        "outside work waits for the HW to cover what it was decided on",
         (
             Edit(
                 "oncelog_server.participant.questions:Questions.due",
@@ -124,7 +123,7 @@ BUGS: Final = (
     ),
     Bug(
         "life-told-once",
-        "§6: the question says how many bytes came, a sign of life; what got lost is said again",
+        "the question says how many bytes came, a sign of life; what got lost is said again",
         (
             Edit(
                 "oncelog_server.participant.questions:Questions._asked",
@@ -142,7 +141,7 @@ BUGS: Final = (
     ),
     Bug(
         "pending-offsets-not-asked-about",
-        "§6: about a TxId still open after 1 s its participant asks, whatever it holds of it (I30)",
+        "about a TxId still open after 1 s its participant asks, whatever it holds of it (I30)",
         (
             Edit(
                 "oncelog_server.offset_manager.machine:OffsetManagerMachine.apply",
@@ -158,7 +157,7 @@ BUGS: Final = (
     ),
     Bug(
         "older-marker-lowers-the-fence",
-        "I16, §6: a producer's highest generation seen only grows, whatever marker comes late",
+        "I16: a producer's highest generation seen only grows, whatever marker comes late",
         (
             Edit(
                 "oncelog_server.participant.fences:Fences.saw",
@@ -190,8 +189,8 @@ BUGS: Final = (
     ),
     Bug(
         "fences-of-the-living-forgotten",
-        "§6: a producer's entry may go 7 days after its last TxId ended, not after its first",
-        (Edit("oncelog_server.participant.fences:Fences.saw", "seen.last_ms = time_ms", "pass"),),
+        "a producer's entry may go 7 days after its last TxId ended, not after its first",
+        (Edit("oncelog_server.participant.fences:Fences.saw", "seen.last_ms = aged_ms", "pass"),),
         {
             story(
                 "partition_leader/fences_of_the_living_are_kept"
@@ -200,7 +199,7 @@ BUGS: Final = (
     ),
     Bug(
         "epoch-of-another-journal-partition",
-        "§6, I19: a coordinator's epoch is that of its own journal partition",
+        "I19: a coordinator's epoch is that of its own journal partition",
         (
             Edit(
                 "oncelog_server.participant.senders:require_granted",
@@ -216,7 +215,7 @@ BUGS: Final = (
     ),
     Bug(
         "later-epoch-of-the-same-process-unnoticed",
-        "§6, I30: asked again after every change of leader, also to the same process",
+        "I30: asked again after every change of leader, also to the same process",
         (
             Edit(
                 "oncelog_server.participant.asking:_run",

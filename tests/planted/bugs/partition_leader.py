@@ -10,7 +10,7 @@ BUGS: Final = (
     # -------------------------------------------------------------------------------------- markers
     Bug(
         "marker-applied-twice",
-        "§6, I6: a marker at or below the last PREPARE offset is a repeat, OK and does nothing",
+        "I6: a marker at or below the last PREPARE offset is a repeat, OK and does nothing",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide",
@@ -24,7 +24,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-shot-payload-appended-again",
-        "why.md: one-shot payload and marker are one frame, else a retry appends the payload again",
+        "one-shot payload and marker are one frame, else a retry appends the payload again",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide",
@@ -43,8 +43,7 @@ BUGS: Final = (
     ),
     Bug(
         "aborted-marker-moves-the-prepare-offset",
-        "why.md: T1's COMMITTED @2 is delayed, T2's ABORTED @4 first, then @2 is a repeat: T1 "
-        "loses a part",
+        "T1's COMMITTED @2 is delayed, T2's ABORTED @4 first, then @2 is a repeat: T1 loses a part",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_marker",
@@ -61,7 +60,7 @@ BUGS: Final = (
     ),
     Bug(
         "aborted-marker-obeys-the-prepare-offset",
-        "§6: ABORTED markers neither move nor obey that offset",
+        "ABORTED markers neither move nor obey that offset",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide",
@@ -77,7 +76,7 @@ BUGS: Final = (
     ),
     Bug(
         "refused-marker-swallowed-by-the-watermark",
-        'why.md: 100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
+        '100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide",
@@ -91,7 +90,7 @@ BUGS: Final = (
     ),
     Bug(
         "payload-marker-skipped-on-a-full-disk",
-        "§4, I28: a payload-carrying marker waits on a full disk, and those behind it",
+        "I28: a payload-carrying marker waits on a full disk, and those behind it",
         (
             Edit(
                 "oncelog_server.participant.handler:_with_room",
@@ -110,7 +109,7 @@ BUGS: Final = (
     ),
     Bug(
         "ended-by-the-highest-txid",
-        'why.md: "ended" for a marker is decided by (TxId, partition), else a COMMITTED marker is '
+        '"ended" for a marker is decided by (TxId, partition), else a COMMITTED marker is '
         "dropped after a later local abort",
         (
             Edit(
@@ -127,7 +126,7 @@ BUGS: Final = (
     ),
     Bug(
         "marker-fenced-by-generation",
-        "why.md: markers are never fenced by generation, else InitProducer waits for ever",
+        "markers are never fenced by generation, else InitProducer waits for ever",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide",
@@ -145,45 +144,8 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "manifest-count-not-checked",
-        "why.md: the manifest's counts are checked at the marker, else a part of a transaction "
-        "is exposed",
-        (
-            Edit(
-                "oncelog_server.partition_leader.markers:_holds",
-                " and held.matches(marker.parts)",
-                "",
-            ),
-        ),
-        {
-            story(
-                "partition_leader/damaged_part_is_dropped"
-            ): "-@4 DAMAGED t5 p1.1 prepare=8 epoch=1 0*3",
-            story(
-                "partition_leader/damaged_part_is_exposed"
-            ): "-@8 DAMAGED t5 p1.1 prepare=8 epoch=1 8*2 7*2",
-        },
-    ),
-    Bug(
-        "missing-part-is-no-damage",
-        "why.md: a COMMITTED part of which nothing stands here is said, not hidden",
-        (
-            Edit(
-                "oncelog_server.partition_leader.markers:_holds",
-                "return not any(part.record_count for part in marker.parts)",
-                "return True",
-            ),
-        ),
-        {
-            story(
-                "partition_leader/damaged_part_that_holds_nothing"
-            ): "-@4 DAMAGED t5 p1.1 prepare=8 epoch=1 0*2",
-        },
-    ),
-    Bug(
         "damage-holds-up-the-order",
-        "why.md: a mismatch is DAMAGED, and order moves on, else one wrong manifest blocks "
-        "everybody",
+        "a mismatch is DAMAGED, and order moves on, else one wrong manifest blocks everybody",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_marker",
@@ -193,21 +155,6 @@ BUGS: Final = (
         ),
         {
             story("partition_leader/damaged_counts_as_applied"): "-@4 EPOCH_START 2",
-        },
-    ),
-    Bug(
-        "losers-of-the-manifest-exposed",
-        "why.md: winners are named by the driver, else a zombie attempt's records are in the "
-        "output",
-        (
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._expose",
-                "for part in parts:",
-                "for part in [WriterPart(w, c.records) for w, c in held.writers.items()]:",
-            ),
-        ),
-        {
-            story("partition_leader/several_writers_in_manifest_order"): "-end 4",
         },
     ),
     Bug(
@@ -247,7 +194,7 @@ BUGS: Final = (
     ),
     Bug(
         "highest-ended-not-kept-durably",
-        "why.md: the highest ended TxId is kept durably, in the snapshot too (I20)",
+        "the highest ended TxId is kept durably, in the snapshot too (I20)",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine.snapshot",
@@ -266,11 +213,11 @@ BUGS: Final = (
     ),
     Bug(
         "txid-shared-by-producers",
-        "§6: a batch whose (producer, generation) differs from the TxId's first one is refused",
+        "a batch whose (producer, generation) differs from the TxId's first one is refused",
         (
             Edit(
                 "oncelog_server.partition_leader.pending:OpenTransaction.refusal",
-                "if batch.producer_id == self.producer_id and batch.generation == self.generation:",
+                "if self.is_of(batch.producer_id, batch.generation):",
                 "if True:",
             ),
         ),
@@ -298,7 +245,7 @@ BUGS: Final = (
     ),
     Bug(
         "sequences-run-on-over-transactions",
-        'why.md: a late batch 0 of aborted T1 arrives; T2\'s batch 0 is "its repeat"',
+        'a late batch 0 of aborted T1 arrives; T2\'s batch 0 is "its repeat"',
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._expectation",
@@ -314,7 +261,7 @@ BUGS: Final = (
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_pending",
                 "if self.pending.append(frame, at):",
                 "self.plain.remember(\n"
-                "            frame, journal_offset=at.offset, offset=0, time_ms=at.time_ms)\n"
+                "            frame, journal_offset=at.offset, offset=0, aged_ms=self.age.aged_ms)\n"
                 "        if self.pending.append(frame, at):",
             ),
         ),
@@ -326,7 +273,7 @@ BUGS: Final = (
     ),
     Bug(
         "plain-producer-starts-anywhere",
-        "why.md: without state only sequence 0, else a retry after expiry is appended twice",
+        "without state only sequence 0, else a retry after expiry is appended twice",
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:judge",
@@ -342,7 +289,7 @@ BUGS: Final = (
     ),
     Bug(
         "gap-accepted",
-        "§6: a gap is OUT_OF_ORDER_SEQUENCE (I9: a transaction's records stand in send order)",
+        "a gap is OUT_OF_ORDER_SEQUENCE (I9: a transaction's records stand in send order)",
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:judge",
@@ -355,32 +302,24 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "disk-full-after-decide",
-        "§4, I28: below the floor data is refused (DISK_FULL) before decide",
+        "disk-full-is-no-obstacle",
+        "I28: below the floor new data is refused (DISK_FULL)",
         (
             Edit(
-                "oncelog_server.partition_leader.producing:Producing._judge_all",
-                "self._env.replicas.lead(partition).require_room()",
-                "self._env.replicas.lead(partition)",
-            ),
-            Edit(
-                "oncelog_server.partition_leader.producing:Producing._submit",
-                "            replica.require_room()\n"
-                "            reply = replica.submit(Produce(tuple(item.frame for item in judged)))",
-                "            reply = replica.submit(Produce(tuple(item.frame for item in "
-                "judged)))\n"
-                "            replica.require_room()",
+                "oncelog_server.partition_leader.producing:_no_room",
+                "return full",
+                "return None",
             ),
         ),
         {
             unit(
                 "partition_leader/test_produce", "test_i28_a_full_disk_refuses_data_and_says_so"
-            ): "refused before decide: nothing but EPOCH_START stands there",
+            ): "== ['DISK_FULL', 'ok']",
         },
     ),
     Bug(
         "batches-of-a-stream-overtake",
-        "§9, I9: what is judged in a thread is not overtaken by the next batch of its stream",
+        "I9: what is judged in a thread is not overtaken by the next batch of its stream",
         (
             Edit(
                 "oncelog_server.partition_leader.lanes:Turn.come",
@@ -396,22 +335,8 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "later-taken-for-never",
-        "§6: only the last four verdicts journal an ABORT here; LATER and silence never do",
-        (
-            Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._hear_verdicts",
-                " if verdict in FINAL_VERDICTS",
-                "",
-            ),
-        ),
-        {
-            story("partition_leader/questions_until_it_has_ended_here"): "-verdict t5 ongoing -> 0",
-        },
-    ),
-    Bug(
         "second-marker-of-a-call-applied",
-        "§6: what one marker of a call has ended, the next one of it finds ended",
+        "what one marker of a call has ended, the next one of it finds ended",
         (
             Edit(
                 "oncelog_server.partition_leader.markers:decide", "ended.add(marker.tx_id)", "pass"
@@ -429,8 +354,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._end",
-                "if held is not None and held.producer_id != producer_id:",
-                "if False:",
+                "        self.fences.ended(held.producer_id, held.generation, tx_id, aged_ms)\n",
+                "",
             ),
         ),
         {
@@ -445,8 +370,10 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_one_shot",
-                "self._end(frame.tx_id, frame.producer_id, frame.generation, at)",
-                "self.fences.ended(frame.producer_id, frame.generation, frame.tx_id, at.time_ms)",
+                "self._end(frame.tx_id, frame.producer_id, frame.generation)",
+                "self.fences.ended(\n"
+                "            frame.producer_id, frame.generation, frame.tx_id, self.age.aged_ms\n"
+                "        )",
             ),
         ),
         {
@@ -457,7 +384,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-shot-shows-no-coordinator-epoch",
-        "§6, I19: every marker shows its coordinator's epoch, and an older one is refused after it",
+        "I19: every marker shows its coordinator's epoch, and an older one is refused after it",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_one_shot",
@@ -473,7 +400,7 @@ BUGS: Final = (
     ),
     Bug(
         "limit-counts-one-request-only",
-        "§6: batches_per_part_max counts what stands already",
+        "batches_per_part_max counts what stands already",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._expectation",
@@ -485,7 +412,7 @@ BUGS: Final = (
     ),
     Bug(
         "one-writer-too-many",
-        "§16: limits are exact: writers_per_transaction_max",
+        "limits are exact: writers_per_transaction_max",
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._producer_refusal",
@@ -501,11 +428,11 @@ BUGS: Final = (
     ),
     Bug(
         "living-plain-producer-forgotten",
-        "§6: plain state expires 7 days after the last frame, not after the first",
+        "plain state expires 7 days after the last frame, not after the first",
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:PlainSequences.remember",
-                "producer.last_ms = time_ms",
+                "producer.last_ms = aged_ms",
                 "pass",
             ),
         ),
@@ -517,12 +444,12 @@ BUGS: Final = (
     ),
     Bug(
         "forgotten-at-seven-days-sharp",
-        "§13: plain producer state expires when it is older than 7 days",
+        "plain producer state expires when it is older than 7 days",
         (
             Edit(
                 "oncelog_server.partition_leader.sequences:PlainSequences.forget_before",
-                "item[1].last_ms < time_ms",
-                "item[1].last_ms <= time_ms",
+                "item[1].last_ms < aged_ms",
+                "item[1].last_ms <= aged_ms",
             ),
         ),
         {
@@ -549,7 +476,7 @@ BUGS: Final = (
     ),
     Bug(
         "subscribers-are-not-counted",
-        "§9: whoever reads nothing costs no more than a limit",
+        "whoever reads nothing costs no more than a limit",
         (
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching.subscribe",

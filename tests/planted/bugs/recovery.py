@@ -77,7 +77,7 @@ BUGS: Final = (
     ),
     Bug(
         "index-outlives-its-frames",
-        "§5: the index file goes before the frames that it points to",
+        "the index file goes before the frames that it points to",
         (
             Edit(
                 "oncelog_server.runtime.storage.cutting:cut_segments",
@@ -94,7 +94,7 @@ BUGS: Final = (
     ),
     Bug(
         "index-entry-at-the-cut-kept",
-        "§5: an index has no entry of what was cut off",
+        "an index has no entry of what was cut off",
         (Edit("oncelog_server.runtime.storage.segment:OffsetIndex.cut", "offset - 1,", "offset,"),),
         {
             unit(
@@ -104,7 +104,7 @@ BUGS: Final = (
     ),
     Bug(
         "index-file-ahead-of-the-log",
-        "§5: the index file holds only entries below synced_end",
+        "the index file holds only entries below synced_end",
         (
             Edit(
                 "oncelog_server.runtime.storage.segment:OffsetIndex.unsaved",
@@ -120,7 +120,7 @@ BUGS: Final = (
     ),
     Bug(
         "index-of-a-removed-segment-left",
-        "§5: an index never speaks of another file",
+        "an index never speaks of another file",
         (
             Edit(
                 "oncelog_server.runtime.storage.segment:Segment.remove",
@@ -136,7 +136,7 @@ BUGS: Final = (
     ),
     Bug(
         "unsaved-index-dropped",
-        "§14: a segment at rest keeps the entries that its file does not have",
+        "a segment at rest keeps the entries that its file does not have",
         (
             Edit(
                 "oncelog_server.runtime.storage.segment:Segment.rest",

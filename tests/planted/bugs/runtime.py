@@ -10,7 +10,7 @@ BUGS: Final = (
     # -------------------------------------------------------------------------- durable, then said
     Bug(
         "reply-before-the-high-watermark",
-        "I5, I25, §4: a reply waits for the HW to cover what it was decided on",
+        "I5, I25: a reply waits for the HW to cover what it was decided on",
         (
             Edit(
                 "oncelog_server.runtime.replies:Replies.park",
@@ -24,8 +24,7 @@ BUGS: Final = (
     ),
     Bug(
         "refusal-before-the-high-watermark",
-        "why.md: InitProducer's reply waits for everything decided before it; so does every "
-        "refusal",
+        "InitProducer's reply waits for everything decided before it; so does every refusal",
         (
             Edit(
                 "oncelog_server.runtime.replies:Replies.park",
@@ -41,7 +40,7 @@ BUGS: Final = (
     ),
     Bug(
         "answers-while-loading",
-        "why.md: a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
+        "a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver.require_ready",
@@ -57,7 +56,7 @@ BUGS: Final = (
     ),
     Bug(
         "high-watermark-moves-below-epoch-start",
-        "why.md: Raft's figure 8: an inherited frame is shown, then another log wins",
+        "Raft's figure 8: an inherited frame is shown, then another log wins",
         (
             Edit(
                 "oncelog_server.runtime.replication.high_watermark:HighWatermark.synced",
@@ -74,7 +73,7 @@ BUGS: Final = (
     ),
     Bug(
         "inherited-high-watermark-covers-epoch-start",
-        "§5: the HW does not move in an epoch until it can pass EPOCH_START",
+        "the HW does not move in an epoch until it can pass EPOCH_START",
         (
             Edit(
                 "oncelog_server.runtime.replication.high_watermark:HighWatermark.__init__",
@@ -90,7 +89,7 @@ BUGS: Final = (
     ),
     Bug(
         "acks-of-others-counted",
-        "§5: only ISR members count, and the HW is their minimum",
+        "only ISR members count, and the HW is their minimum",
         (
             Edit(
                 "oncelog_server.runtime.replication.high_watermark:HighWatermark.synced",
@@ -106,12 +105,12 @@ BUGS: Final = (
     ),
     Bug(
         "snapshot-ahead-of-the-high-watermark",
-        "I35, why.md: snapshots hold only what is below the HW, else a phantom after a cut",
+        "I35: snapshots hold only what is below the HW, else a phantom after a cut",
         (
             Edit(
                 "oncelog_server.runtime.snapshotting:Snapshots.save",
-                "if offset > high_watermark or ",
-                "if ",
+                "if self._captured is not None and self._captured[0] <= high_watermark:",
+                "if self._captured is not None:",
             ),
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.save_snapshot",
@@ -127,12 +126,12 @@ BUGS: Final = (
     ),
     Bug(
         "projection-ahead-of-the-high-watermark",
-        "§4: index and data files hold only what is below the HW",
+        "index and data files hold only what is below the HW",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._append_all",
-                "self._unprojected.append((record, at))",
-                "self._projection.project(record, at)",
+                "oncelog_server.runtime.projecting:Projecting.saw",
+                "if at.offset < self._high_watermark and not self._waiting:",
+                "if True:",
             ),
         ),
         {
@@ -143,7 +142,7 @@ BUGS: Final = (
     ),
     Bug(
         "loss-called-not-leader",
-        "§9, I31: NOT_LEADER promises that nothing happened; what was journaled is UNKNOWN_OUTCOME",
+        "I31: NOT_LEADER promises that nothing happened; what was journaled is UNKNOWN_OUTCOME",
         (
             Edit(
                 "oncelog_server.runtime.replies:_lost",
@@ -160,7 +159,7 @@ BUGS: Final = (
     # ----------------------------------------------------------------- failed writes, lost leases
     Bug(
         "failed-sync-goes-on",
-        "why.md: a leader whose sync failed resigns and never leads that epoch again",
+        "a leader whose sync failed resigns and never leads that epoch again",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver._write_failed",
@@ -176,11 +175,11 @@ BUGS: Final = (
     ),
     Bug(
         "epoch-continued-after-a-restart",
-        "why.md, I18: a restarted process never continues an epoch",
+        "I18: a restarted process never continues an epoch",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.lead",
-                'assert epoch > self.journal.last_epoch, "an epoch is never continued"',
+                "oncelog_server.runtime.driver:Driver.reach",
+                'assert aim.epoch > self.journal.last_epoch, "an epoch is never continued"',
                 "pass",
             ),
         ),
@@ -192,7 +191,7 @@ BUGS: Final = (
     ),
     Bug(
         "acknowledged-past-the-lease",
-        "§5, I18: a node checks its own deadline when a reply is made, acknowledgements included",
+        "I18: a node checks its own deadline when a reply is made, acknowledgements included",
         (
             Edit(
                 "oncelog_server.runtime.replies:Replies._answer",
@@ -208,7 +207,7 @@ BUGS: Final = (
     ),
     Bug(
         "appended-past-the-lease",
-        "§5, I18: nothing is appended for an answer that could not be given",
+        "I18: nothing is appended for an answer that could not be given",
         (
             Edit(
                 "oncelog_server.runtime.driver:Driver.submit",
@@ -224,7 +223,7 @@ BUGS: Final = (
     ),
     Bug(
         "deadline-from-the-answer",
-        "§5: the deadline counts from the moment the last successful keep-alive was sent",
+        "the deadline counts from the moment the last successful keep-alive was sent",
         (
             Edit(
                 "oncelog_server.runtime.etcd.lease:Membership._renew_on_the_loop",
@@ -240,7 +239,7 @@ BUGS: Final = (
     ),
     Bug(
         "leadership-back-with-a-new-lease",
-        "why.md: a new lease gives no leadership back",
+        "a new lease gives no leadership back",
         (
             Edit(
                 "oncelog_server.runtime.etcd.lease:Membership._register",
@@ -256,7 +255,7 @@ BUGS: Final = (
     ),
     Bug(
         "leadership-not-compared-after-a-new-lease",
-        "why.md, I18: who lost its key reads the partition keys again, after the new key stands",
+        "I18: who lost its key reads the partition keys again, after the new key stands",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections.recheck",
@@ -272,7 +271,7 @@ BUGS: Final = (
     ),
     Bug(
         "late-election-believed",
-        "§5, I18: an election that is answered after the key was lost is void",
+        "I18: an election that is answered after the key was lost is void",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections._vote",
@@ -288,7 +287,7 @@ BUGS: Final = (
     ),
     Bug(
         "restored-etcd-obeyed",
-        "§5: an etcd with a revision below the highest seen is refused",
+        "an etcd with a revision below the highest seen is refused",
         (
             Edit(
                 "oncelog_server.runtime.etcd.identity:Identity.observe",
@@ -304,7 +303,7 @@ BUGS: Final = (
     ),
     Bug(
         "log-ahead-of-etcd-obeyed",
-        "§5: an etcd with an epoch below one found in a log is refused",
+        "an etcd with an epoch below one found in a log is refused",
         (
             Edit(
                 "oncelog_server.runtime.etcd.election:Elections._may_win",

@@ -39,7 +39,7 @@ BUGS: Final = (
     ),
     Bug(
         "replaced-instances-not-in-the-snapshot",
-        "§7: without it a late duplicate of an old InitProducer fences the living instance",
+        "without it a late duplicate of an old InitProducer fences the living instance",
         (
             Edit(
                 COORDINATOR,
@@ -52,7 +52,7 @@ BUGS: Final = (
     ),
     Bug(
         "captured-snapshot-replaced",
-        "§5: table rows that a snapshot hands over are handed over once",
+        "table rows that a snapshot hands over are handed over once",
         (
             Edit(
                 "oncelog_server.runtime.snapshotting:Snapshots.capture",

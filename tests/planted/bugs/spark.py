@@ -55,7 +55,7 @@ BUGS: Final = (
     ),
     Bug(
         "available-now-runs-on",
-        "§11: Trigger.AvailableNow ends where it was prepared",
+        "Trigger.AvailableNow ends where it was prepared",
         (
             Edit(
                 "oncelog_spark.source:OncelogStreamReader._latest",
@@ -69,8 +69,8 @@ BUGS: Final = (
     ),
     Bug(
         "empty-batch-registers-nothing",
-        "§11, I21: a batch's positions commit with it, records or not",
-        (Edit("oncelog_spark.source:_plan", "if not planned and positions:", "if False:"),),
+        "I21: a batch's positions commit with it, records or not",
+        (Edit("oncelog_spark.source:_plan", "if not planned and step.positions:", "if False:"),),
         {
             unit(
                 "spark/test_source",
@@ -80,13 +80,13 @@ BUGS: Final = (
     ),
     Bug(
         "step-from-where-the-log-begins",
-        "§8, I34: `from` is where the last batch ended, whatever was deleted",
+        "I34: `from` is where the last batch ended, whatever was deleted",
         (
             Edit(
                 "oncelog_spark.source:OncelogStreamReader.partitions",
-                "step = step_offsets(subscription, options.group, begin, until)",
+                "step = BatchStep.of(subscription, options.group, begin, until)",
                 "readable = _within(subscription, options, begin)\n"
-                "            step = step_offsets(subscription, options.group, readable, until)",
+                "            step = BatchStep.of(subscription, options.group, readable, until)",
             ),
         ),
         {
@@ -98,7 +98,7 @@ BUGS: Final = (
     ),
     Bug(
         "replayed-batch-registers-again",
-        "§11: told ALREADY_COMMITTED it registers nothing and reads on",
+        "told ALREADY_COMMITTED it registers nothing and reads on",
         (
             Edit(
                 "oncelog_spark.source:_register",
@@ -115,7 +115,7 @@ BUGS: Final = (
     ),
     Bug(
         "scope-is-the-run",
-        "§11, I34: commit_seq's scope is the query, so that a new run finds what was committed",
+        "I34: commit_seq's scope is the query, so that a new run finds what was committed",
         (Edit("oncelog_spark.transaction:streaming_key", "scope=query_id", "scope=run_id"),),
         {
             unit(
@@ -125,12 +125,12 @@ BUGS: Final = (
     ),
     Bug(
         "tasks-open-a-session",
-        "why.md: Spark tasks open no session",
+        "Spark tasks open no session",
         (
             Edit(
                 "oncelog_spark.transaction:enter",
-                "instance_id=key.instance_id)",
-                "instance_id=key.instance_id, session=True)",
+                "instance_id=key.instance_id",
+                "instance_id=key.instance_id, session=True",
             ),
         ),
         {
@@ -157,7 +157,7 @@ BUGS: Final = (
     ),
     Bug(
         "sequence-counts-batches",
-        "§6: a sequence counts records per partition of its writer",
+        "a sequence counts records per partition of its writer",
         (Edit("oncelog_spark.producing:TaskProducer._batches", "+= piece.num_rows", "+= 1"),),
         {
             unit(
@@ -196,6 +196,73 @@ BUGS: Final = (
             unit(
                 "spark/test_producing", "test_i34_a_task_whose_last_batch_is_not_durable_fails"
             ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "positions-not-announced",
+        "I21: a sink that forgets the group of its source must not commit without the positions",
+        (
+            Edit(
+                "oncelog_spark.source:_register",
+                "transaction.enter(protocol, key, [pb.Partition.FromString(step.participant)])",
+                "transaction.enter(protocol, key)",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source",
+                "test_i34_a_task_registers_the_batchs_step_before_it_gives_a_row",
+            ): "assert [] == [",
+        },
+    ),
+    Bug(
+        "sink-begins-before-its-source",
+        "I21: whoever begins first announces, so the source must",
+        (
+            Edit(
+                "oncelog_spark.sink:write_task",
+                "first = next(iterator, None)\n    entered = transaction.enter(protocol, key)",
+                "entered = transaction.enter(protocol, key)\n    first = next(iterator, None)",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_sink", "test_i21_a_task_lets_its_source_begin_first"
+            ): "'begin_transaction'",
+        },
+    ),
+    Bug(
+        "failed-job-fences-its-query",
+        "I16: a failed write inside of foreachBatch must not take the query's producer over",
+        (
+            Edit(
+                "oncelog_spark.failed_jobs:abort_untold",
+                "if key.producer_name and key.scope_is_run:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_failed_jobs",
+                "test_i16_a_producer_that_may_be_a_querys_is_not_registered_again",
+            ): "== []",
+        },
+    ),
+    Bug(
+        "an-earlier-batch-is-taken-for-a-mismatch",
+        "I34: what another batch left pending is no reason to end it",
+        (
+            Edit(
+                "oncelog_spark.agreement:_refuse",
+                "(found.commit_seq.scope, found.commit_seq.number) == (key.scope, key.number)",
+                "found.commit_seq.scope == key.scope",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_agreement",
+                "test_what_is_not_of_this_batch_is_nobodys_mistake_here[the batch before]",
+            ): "assert not True",
         },
     ),
 )

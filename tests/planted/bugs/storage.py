@@ -44,7 +44,7 @@ BUGS: Final = (
     ),
     Bug(
         "failed-journal-appends",
-        "§4: after a failed sync nothing is appended until what is in doubt is abandoned",
+        "after a failed sync nothing is appended until what is in doubt is abandoned",
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.mark_failed",
@@ -61,7 +61,7 @@ BUGS: Final = (
     ),
     Bug(
         "doubtful-bytes-kept",
-        "§4: a failed sync's bytes are in doubt: on from the last good sync, in a new file",
+        "a failed sync's bytes are in doubt: on from the last good sync, in a new file",
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.cut",
@@ -93,7 +93,7 @@ BUGS: Final = (
     ),
     Bug(
         "corrupt-middle-taken-for-a-torn-tail",
-        "§5, I26: a bad frame below synced_end is refused by file and position",
+        "I26: a bad frame below synced_end is refused by file and position",
         (
             Edit(
                 "oncelog_server.runtime.storage.recovery:recover",
@@ -110,7 +110,7 @@ BUGS: Final = (
     ),
     Bug(
         "kept-tail-not-synced",
-        "why.md: recovery syncs what it kept before it reports a log end",
+        "recovery syncs what it kept before it reports a log end",
         (
             Edit(
                 "oncelog_server.runtime.storage.recovery:_keep",
@@ -127,7 +127,7 @@ BUGS: Final = (
     ),
     Bug(
         "damaged-replica-keeps-its-name",
-        "why.md: unfit replicas take a new incarnation",
+        "unfit replicas take a new incarnation",
         (
             Edit(
                 "oncelog_server.runtime.storage.recovery:recover",
@@ -144,7 +144,7 @@ BUGS: Final = (
     ),
     Bug(
         "second-damage-reuses-the-name",
-        "why.md: a fresh UUID at every damage, else the second damage reuses a trusted name",
+        "a fresh UUID at every damage, else the second damage reuses a trusted name",
         (
             Edit(
                 "oncelog_server.runtime.storage.recovery:recover",
@@ -181,7 +181,7 @@ BUGS: Final = (
     ),
     Bug(
         "unknown-frame-skipped",
-        "§5: an unknown frame kind stops the replica, it never skips",
+        "an unknown frame kind stops the replica, it never skips",
         (
             Edit(
                 "oncelog_server.runtime.storage.scan:Scan._take",
@@ -198,8 +198,7 @@ BUGS: Final = (
     ),
     Bug(
         "misplaced-frame-kept",
-        "§5: recovery stops at the first frame whose offset is not the next or whose epoch is "
-        "lower",
+        "recovery stops at the first frame whose offset is not the next or whose epoch is lower",
         (
             Edit(
                 "oncelog_server.runtime.storage.scan:Scan._take",
@@ -233,7 +232,7 @@ BUGS: Final = (
     ),
     Bug(
         "cut-not-noted-first",
-        "§5: the synced end is lowered before anything is cut: who crashes must not look damaged",
+        "the synced end is lowered before anything is cut: who crashes must not look damaged",
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal._lower_promise",
@@ -250,7 +249,7 @@ BUGS: Final = (
     ),
     Bug(
         "snapshot-of-the-lost-tail-loaded",
-        "why.md: a snapshot of what the log lost is a phantom",
+        "a snapshot of what the log lost is a phantom",
         (
             Edit(
                 "oncelog_server.runtime.storage.snapshots:Snapshots.drop_above",
@@ -283,7 +282,7 @@ BUGS: Final = (
     ),
     Bug(
         "snapshot-before-its-rows",
-        "§5: rows are synced before the snapshot that counts them stands",
+        "rows are synced before the snapshot that counts them stands",
         (
             Edit(
                 "oncelog_server.runtime.storage.snapshots:Snapshots._append_rows",
@@ -298,44 +297,8 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "outcome-slots-not-synced",
-        "I4: a snapshot leaves outcomes behind only when they are durable",
-        (
-            Edit(
-                "oncelog_server.runtime.storage.journal:Journal.save_snapshot",
-                "slots.sync()",
-                "pass",
-            ),
-        ),
-        {
-            unit(
-                "storage/test_snapshots",
-                "test_slots_are_synced_before_the_snapshot_that_leaves_them_behind",
-            ): "assert None == b'kept'",
-        },
-    ),
-    Bug(
-        "outcome-of-another-slot",
-        "I4, I26: a slot in the place of another is noticed",
-        (
-            Edit(
-                "oncelog_server.runtime.storage.slots:SlotFiles.read",
-                "if encode_slot(offset, slot) != stored or len(slot) != self.slot_bytes:",
-                "if len(slot) != self.slot_bytes:",
-            ),
-        ),
-        {
-            unit(
-                "storage/test_snapshots", "test_i26_a_slot_in_the_place_of_another_is_noticed"
-            ): "DID NOT RAISE CorruptLog",
-            unit(
-                "storage/test_snapshots", "test_i26_a_damaged_slot_is_named"
-            ): "DID NOT RAISE CorruptLog",
-        },
-    ),
-    Bug(
         "lock-not-taken",
-        "§5: flock on the data directory",
+        "flock on the data directory",
         (
             Edit(
                 "oncelog_server.runtime.storage.disk:RealDisk.lock",
@@ -349,7 +312,7 @@ BUGS: Final = (
     ),
     Bug(
         "short-write-is-a-record",
-        "§5: a short write is an error, not a record",
+        "a short write is an error, not a record",
         (
             Edit(
                 "oncelog_server.runtime.storage.disk:RealDisk._write_part",
@@ -381,7 +344,7 @@ BUGS: Final = (
     ),
     Bug(
         "replaced-file-not-synced",
-        "§5: write-temp, sync, rename, sync-directory",
+        "write-temp, sync, rename, sync-directory",
         (
             Edit(
                 "oncelog_server.runtime.storage.disk:RealDisk.replace_file", "os.fsync(fd)", "pass"
@@ -396,7 +359,7 @@ BUGS: Final = (
     ),
     Bug(
         "replaced-name-not-synced",
-        "§5: write-temp, sync, rename, sync-directory",
+        "write-temp, sync, rename, sync-directory",
         (
             Edit(
                 "oncelog_server.runtime.storage.disk:RealDisk.replace_file",
@@ -447,7 +410,7 @@ BUGS: Final = (
     ),
     Bug(
         "removed-name-not-synced",
-        "§5: what a cut removed does not come back",
+        "what a cut removed does not come back",
         (
             Edit(
                 "oncelog_server.runtime.storage.disk:RealDisk.remove",
@@ -463,7 +426,7 @@ BUGS: Final = (
     ),
     Bug(
         "cut-not-synced",
-        "§5: a cut is synced before the next frame is written",
+        "a cut is synced before the next frame is written",
         (
             Edit(
                 "oncelog_server.runtime.storage.disk:RealDisk.truncate_and_sync",
@@ -497,7 +460,7 @@ BUGS: Final = (
     ),
     Bug(
         "epoch-of-lost-frames-written",
-        "§5: the epoch table answers where two logs part: it names no epoch that the log lost",
+        "the epoch table answers where two logs part: it names no epoch that the log lost",
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.cut",
@@ -513,7 +476,7 @@ BUGS: Final = (
     ),
     Bug(
         "cut-leaves-earlier-files-unsynced",
-        "§5: a cut is synced, all that it leaves, before the next frame is written",
+        "a cut is synced, all that it leaves, before the next frame is written",
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal._write_pending",
@@ -533,7 +496,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.commit:GroupCommit._commit",
-                'failure = OSError(EIO, f"commit failed: {error!r}")',
+                'failure = _as_failure(error, "commit failed")',
                 "failure = None",
             ),
         ),
@@ -542,6 +505,23 @@ BUGS: Final = (
                 "storage/test_commit",
                 "test_i25_a_commit_that_fails_for_any_reason_has_not_happened",
             ): "the bytes are in doubt"
+        },
+    ),
+    Bug(
+        "one-journal-stops-the-node",
+        "a journal that fails, in whatever way, stops no other",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.commit:GroupCommit._commit_all",
+                "except Exception as not_taken:",
+                "except OSError as not_taken:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_commit",
+                "test_a_journal_that_fails_in_a_way_of_its_own_stops_no_other",
+            ): "the others go on"
         },
     ),
     Bug(
@@ -559,22 +539,6 @@ BUGS: Final = (
                 "storage/test_snapshots",
                 "test_i26_a_snapshot_under_the_name_of_another_is_not_loaded",
             ): "frames 2 to 4 would be missing from the state"
-        },
-    ),
-    Bug(
-        "slots-forgotten-by-a-failed-sync",
-        "I4: what was to be synced stays so until it is",
-        (
-            Edit(
-                "oncelog_server.runtime.storage.slots:SlotFiles.sync",
-                "self._unsynced |= syncing",
-                "pass",
-            ),
-        ),
-        {
-            unit(
-                "storage/test_snapshots", "test_slots_whose_sync_failed_are_synced_again"
-            ): "DID NOT RAISE"
         },
     ),
 )

@@ -9,7 +9,7 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "subscription-ends-without-a-reason",
-        "§9: a call that is ended is told why",
+        "a call that is ended is told why",
         (
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching.subscribe",
@@ -26,7 +26,7 @@ BUGS: Final = (
     ),
     Bug(
         "subscription-counted-before-admitted",
-        "§13: streams_max streams are let in, not one fewer",
+        "streams_max streams are let in, not one fewer",
         (
             Edit(
                 "oncelog_server.runtime.rpc.server:RpcServer._pump",
@@ -45,7 +45,7 @@ BUGS: Final = (
     ),
     Bug(
         "place-of-a-subscription-kept",
-        "§13: a stream that has ended counts no more",
+        "a stream that has ended counts no more",
         (
             Edit(
                 "oncelog_server.runtime.rpc.server:RpcServer._pump",
@@ -62,7 +62,7 @@ BUGS: Final = (
     ),
     Bug(
         "end-of-a-subscription-not-told",
-        "§9: whoever asked is told that a stream has ended",
+        "whoever asked is told that a stream has ended",
         (Edit("oncelog_server.runtime.rpc.server:RpcServer._server_stream", "end.over()", "pass"),),
         {
             unit(
@@ -73,7 +73,7 @@ BUGS: Final = (
     ),
     Bug(
         "two-calls-under-one-number",
-        "§9: every call that was read is answered once",
+        "every call that was read is answered once",
         (
             Edit(
                 "oncelog_server.runtime.rpc.call_stream:CallStream._refusal",
@@ -90,7 +90,7 @@ BUGS: Final = (
     ),
     Bug(
         "last-answer-cut-off",
-        "§9: every call that was read is answered once, unless the stream ends first",
+        "every call that was read is answered once, unless the stream ends first",
         (
             Edit(
                 "oncelog_server.runtime.rpc.call_stream:CallStream._write",
@@ -106,7 +106,7 @@ BUGS: Final = (
     ),
     Bug(
         "handlers-outlive-their-stream",
-        "§9: handlers are cancelled, then it is told that their stream ended",
+        "handlers are cancelled, then it is told that their stream ended",
         (
             Edit(
                 "oncelog_server.runtime.rpc.call_stream:CallStream.run",
@@ -123,7 +123,7 @@ BUGS: Final = (
     ),
     Bug(
         "late-asker-not-told",
-        "§9: whoever asked is told that a stream has ended, also too late",
+        "whoever asked is told that a stream has ended, also too late",
         (
             Edit(
                 "oncelog_server.runtime.rpc.handling:StreamEnd.tell", "if self._over:", "if False:"
@@ -137,7 +137,7 @@ BUGS: Final = (
     ),
     Bug(
         "peer-hung-up-on-in-a-call",
-        "§9: a peer is hung up on only while nobody calls it",
+        "a peer is hung up on only while nobody calls it",
         (
             Edit(
                 "oncelog_server.runtime.rpc.peers:GrpcPeers._in_use",
@@ -153,7 +153,7 @@ BUGS: Final = (
     ),
     Bug(
         "closed-peers-call",
-        "§9: who is stopping begins no call",
+        "who is stopping begins no call",
         (Edit("oncelog_server.runtime.rpc.peers:GrpcPeers.call", "if self._closed:", "if False:"),),
         {
             unit(

@@ -10,7 +10,7 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "creation-lies-about-anothers-topic",
-        "I29, §5: what is said of a creation is what stands",
+        "I29: what is said of a creation is what stands",
         (
             Edit(
                 "oncelog_server.runtime.etcd.topics:EtcdTopics._publish",
@@ -27,7 +27,7 @@ BUGS: Final = (
     ),
     Bug(
         "partitions-without-the-name",
-        "§5: each step of a creation compares that the name is still taken",
+        "each step of a creation compares that the name is still taken",
         (
             Edit(
                 "oncelog_server.runtime.etcd.topics:EtcdTopics._write_partitions",
@@ -43,7 +43,7 @@ BUGS: Final = (
     ),
     Bug(
         "deletion-takes-the-next-topic",
-        "I29, §5: a deletion is of a topic id, not of a name",
+        "I29: a deletion is of a topic id, not of a name",
         (
             Edit(
                 "oncelog_server.runtime.etcd.topics:EtcdTopics.delete",
@@ -59,7 +59,7 @@ BUGS: Final = (
     ),
     Bug(
         "version-of-a-topic-stays",
-        "§5: of two memories of a topic the later version counts",
+        "of two memories of a topic the later version counts",
         (
             Edit(
                 "oncelog_server.runtime.etcd.topics:EtcdTopics.alter",
@@ -74,8 +74,42 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "added-partitions-without-comparison",
+        "I18, ADR 32: keys of new partitions are written while the topic is as it was read",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.topics:EtcdTopics._write_added",
+                "self._etcd.txn([unchanged], batch)",
+                "self._etcd.txn([], batch)",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_added_partitions",
+                "test_i18_keys_that_come_late_do_not_unseat_a_leader",
+            ): "epochs(other, after) == before"
+        },
+    ),
+    Bug(
+        "partitions-known-before-the-topic-counts-them",
+        "I18, ADR 32: nobody leads a partition before its topic counts it",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.directory:ClusterView._counts",
+                "return topic is not None and partition.number < topic.partitions",
+                "return topic is not None",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_added_partitions",
+                "test_i18_who_dies_in_between_leaves_nothing_that_anybody_can_use",
+            ): "is None"
+        },
+    ),
+    Bug(
         "list-of-an-earlier-revision-taken",
-        "I25, §5: a view never goes back",
+        "I25: a view never goes back",
         (
             Edit(
                 "oncelog_server.runtime.etcd.directory:ClusterView._list_until_answered",
@@ -91,7 +125,7 @@ BUGS: Final = (
     ),
     Bug(
         "list-of-another-past-taken",
-        "I25, §5: a view never goes back",
+        "I25: a view never goes back",
         (
             Edit(
                 "oncelog_server.runtime.etcd.directory:ClusterView._list_until_answered",

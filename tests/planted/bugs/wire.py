@@ -9,7 +9,7 @@ from tests.planted.planting import Bug, Edit, unit
 BUGS: Final = (
     Bug(
         "highest-time-of-the-last-row",
-        "§6, I26: a batch is what its sender says it is",
+        "I26: a batch is what its sender says it is",
         (
             Edit(
                 "oncelogpb.records:_validate_rows",
@@ -25,7 +25,7 @@ BUGS: Final = (
     ),
     Bug(
         "more-rows-than-claimed",
-        "§6, I26: a batch is what its sender says it is",
+        "I26: a batch is what its sender says it is",
         (
             Edit(
                 "oncelogpb.records:_validate_rows",
@@ -41,7 +41,7 @@ BUGS: Final = (
     ),
     Bug(
         "negative-claim-hides-a-bomb",
-        "§6: nothing is decompressed before its claimed size is known to fit",
+        "nothing is decompressed before its claimed size is known to fit",
         (
             Edit(
                 "oncelogpb.arrow_message:decompressed_bytes",
@@ -74,7 +74,7 @@ BUGS: Final = (
     ),
     Bug(
         "sent-bytes-wait-for-ever",
-        "§9: what is sent waits no more",
+        "what is sent waits no more",
         (
             Edit(
                 "oncelogpb.calls:CallStream._take",
@@ -90,7 +90,7 @@ BUGS: Final = (
     ),
     Bug(
         "refused-stream-ends-a-session",
-        "§7: a session ends with a stream that was accepted",
+        "a session ends with a stream that was accepted",
         (
             Edit(
                 "oncelogpb.calls:CallStream._run",

@@ -12,9 +12,10 @@ from click.testing import CliRunner, Result
 
 from oncelog_server.cli import session
 from oncelog_server.cli.app import oncelog
+from oncelog_server.cli.connection import PROFILE_VARIABLE, SETTINGS
 from oncelogpb.errors import OncelogError
+from oncelogpb.v1 import cluster_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
-from oncelogpb.v1 import types_pb2
 
 TOPIC_ID = b"payments........"
 Answer = Callable[[Any], Any]
@@ -27,6 +28,9 @@ class Cluster:
         self.answers: dict[str, Any] = {
             "partition_leader.describe_topics": describe_topics,
             "partition_leader.list_topics": leader_pb.ListTopicsReply(topics=[payments()]),
+            "cluster.get_metadata": cluster_pb2.GetMetadataReply(
+                topics=[payments()], etcd_reachable=True
+            ),
         }
         self.answers |= {name.replace("__", "."): answer for name, answer in answers.items()}
         # A topic as it is once its elections are over.
@@ -82,14 +86,17 @@ def partition(number: int) -> types_pb2.Partition:
 def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., Result]:
     """`run(cluster, "topic list --json")` in an empty directory."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("ONCELOG_BOOTSTRAP", raising=False)
+    for name in (PROFILE_VARIABLE, *(setting.variable for setting in SETTINGS)):
+        monkeypatch.delenv(name, raising=False)
+    # Not the file of whoever runs the tests.
+    monkeypatch.setenv("ONCELOG_CONFIG", str(tmp_path / "config.toml"))
 
     def command(cluster: Cluster, line: str, stdin: bytes | None = None) -> Result:
         def protocol(bootstrap: str, **options: Any) -> Any:
             cluster.bootstraps.append(bootstrap)
             return _Connected(cluster)
 
-        monkeypatch.setattr(session, "Protocol", protocol)
+        monkeypatch.setattr(session, "open_protocol", protocol)
         return CliRunner().invoke(oncelog, line.split(), input=io.BytesIO(stdin or b""))
 
     return command

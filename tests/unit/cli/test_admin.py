@@ -18,7 +18,7 @@ from oncelogpb.v1 import (
     partition_leader_pb2,
     types_pb2,
 )
-from tests.unit.cli.scripted import Cluster, json_of, partition, payments
+from tests.unit.cli.scripted import TOPIC_ID, Cluster, json_of, partition, payments
 
 Run = Callable[..., Result]
 TX = 3 << 48 | 5
@@ -63,6 +63,25 @@ def test_alter_resets_with_an_empty_value(run: Run) -> None:
     assert run(cluster, "topic alter payments --config a=b --reset c").exit_code == 0
     (request,) = cluster.requests("partition_leader.alter_topic")
     assert dict(request.configs) == {"a": "b", "c": ""}
+
+
+def test_adding_partitions_says_what_it_does_and_asks(run: Run) -> None:
+    altered = partition_leader_pb2.AlterTopicReply(topic=payments(partitions=5))
+    cluster = Cluster(partition_leader__alter_topic=altered)
+    cluster.led = payments(partitions=5, led=5)
+    refused = run(cluster, "topic alter payments --partitions 5", stdin=b"n\n")
+    assert refused.exit_code == 1
+    assert "from 2 to 5 partitions: keys move" in refused.stderr
+    assert cluster.requests("partition_leader.alter_topic") == []
+    agreed = run(cluster, "topic alter payments --partitions 5 --config a=b", stdin=b"y\n")
+    assert agreed.exit_code == 0
+    assert "5 partitions" in agreed.stdout
+    made = json_of(run(cluster, "topic alter payments --partitions 5 --yes --json"))
+    assert len(made["partitions"]) == 5
+    first, second = cluster.requests("partition_leader.alter_topic")
+    assert (first.partitions, dict(first.configs), second.partitions) == (5, {"a": "b"}, 5)
+    # Nothing to ask where nothing moves.
+    assert run(cluster, "topic alter payments --partitions 2").exit_code == 0
 
 
 def test_describe_shows_journals(run: Run) -> None:
@@ -137,12 +156,14 @@ def test_transactions_are_listed(run: Run) -> None:
         )
     )
     result = run(cluster, "tx list --state ongoing --state committed --min-age 60 --limit 5")
-    (request,) = cluster.requests("coordinator.list_transactions")
+    request, *further = cluster.requests("coordinator.list_transactions")
     assert list(request.states) == [1, 2]
     assert (request.min_age_ms, request.limit) == (60_000, 5)
+    # One in each page, until there are five.
+    assert [page.after_tx_id for page in further] == [TX] * 4
     assert TX_SHOWN in result.stdout
     assert "--limit" in result.stderr
-    assert json_of(run(cluster, "tx list --json"))["more"] is True
+    assert json_of(run(cluster, "tx list --limit 3 --json"))["more"] is True
 
 
 def test_an_operator_aborts(run: Run) -> None:
@@ -195,7 +216,8 @@ def test_offsets_with_lag_and_pending(run: Run) -> None:
     rows = [(o["partition"], o["offset"], o["lag"], o["pending_tx_id"]) for o in shown["offsets"]]
     assert rows == [
         ("payments/0", 60, 40, None),
-        ("payments/1", None, 101, TX_SHOWN),
+        # All that is kept: its first record is at 3.
+        ("payments/1", None, 98, TX_SHOWN),
         ("payments/9", None, None, None),
     ]
     assert shown["last_commits"] == [{"producer_id": "7", "tx_id": TX_SHOWN}]
@@ -213,9 +235,20 @@ def test_offsets_of_the_journal_view_are_shown_too(run: Run) -> None:
         partition_leader__list_offsets=_list_offsets, offset_manager__fetch_offsets=fetch
     )
     shown = json_of(run(cluster, "offsets show g --json"))
-    assert shown["offsets"][0]["view"] == "journal"
+    assert [row["view"] for row in shown["offsets"]] == ["journal", "journal"]
     (asked,) = cluster.requests("partition_leader.list_offsets")
     assert asked.isolation == partition_leader_pb2.ISOLATION_UNCOMMITTED
+
+
+def test_the_lag_of_a_topic_that_is_gone_is_unknown(run: Run) -> None:
+    offsets = [_committed(0, offset=5)]
+    cluster = Cluster(
+        offset_manager__fetch_offsets=offset_manager_pb2.FetchOffsetsReply(offsets=offsets),
+        cluster__get_metadata=cluster_pb2.GetMetadataReply(),
+    )
+    (row,) = json_of(run(cluster, "offsets show g --json"))["offsets"]
+    assert (row["offset"], row["start"], row["end"], row["lag"]) == (5, None, None, None)
+    assert row["partition"] == f"{TOPIC_ID.hex()}/0"
 
 
 def test_a_group_without_offsets_is_not_found(run: Run) -> None:

@@ -11,6 +11,7 @@ from click.testing import Result
 from oncelog.errors import CannotConnect
 from oncelog_server.cli import failures
 from oncelogpb import errors
+from oncelogpb.v1 import cluster_pb2
 from tests.unit.cli.scripted import Cluster
 
 REASONS = sorted(errors.BY_REASON)
@@ -41,6 +42,28 @@ def test_a_refusal_as_json(reason: str, run: Callable[..., Result]) -> None:
     assert told["metadata"] == {"tx_id": "00000000000000ff"}
 
 
+@pytest.mark.parametrize("reason", sorted(UNREACHABLE))
+def test_an_etcd_that_is_away_is_said_whatever_it_looks_like(
+    reason: str, run: Callable[..., Result]
+) -> None:
+    """Else it is told as a leader that is changing."""
+    error = errors.BY_REASON[reason]("these words")
+    away = cluster_pb2.GetMetadataReply(etcd_reachable=False)
+    cluster = Cluster(partition_leader__list_topics=error, cluster__get_metadata=away)
+    result = run(cluster, "topic list")
+    assert result.exit_code == 3
+    assert "these words" in result.stderr
+    assert failures.ETCD_AWAY in result.stderr
+    assert failures.advice(error) not in result.stderr
+    told = json.loads(run(cluster, "topic list --json").stderr)["error"]
+    assert told["advice"] == failures.ETCD_AWAY
+    # Where nobody can say, it is not guessed.
+    nobody = Cluster(
+        partition_leader__list_topics=error, cluster__get_metadata=errors.Unavailable("no")
+    )
+    assert failures.advice(error) in run(nobody, "topic list").stderr
+
+
 def test_markup_in_a_message_is_shown_as_it_is(run: Callable[..., Result]) -> None:
     error = errors.InvalidArgument("no [red] here")
     result = run(Cluster(partition_leader__list_topics=error), "topic list")
@@ -64,6 +87,13 @@ def test_all_advice_is_about_reasons_that_exist() -> None:
         "consume payments --from yesterday",
         "consume payments --partition 9",
         "consume payments --isolation raw --group g",
+        "consume payments --format {valeu}",
+        "consume payments --format values",
+        "consume payments --format {value",
+        "consume payments --format {value:octal}",
+        "consume payments --delimiter \\z",
+        "consume payments --until 5",
+        "consume payments --until 5m --follow",
         "produce payments --name n",
         "cluster unclean-elect payments/0",
         "cluster unclean-elect payments --accept-loss",
@@ -87,7 +117,7 @@ def test_wrong_usage_is_exit_code_2(line: str, run: Callable[..., Result]) -> No
 def test_a_cluster_without_etcd_is_not_told_of_leaders(run: Callable[..., Result]) -> None:
     error = errors.Unavailable("none of them may lead", etcd="unreachable")
     result = run(Cluster(partition_leader__list_topics=error), "topic list")
-    assert "Start etcd" in result.stderr
+    assert failures.ETCD_AWAY in result.stderr
 
 
 def test_who_reaches_nobody_is_told_as_such(run: Callable[..., Result]) -> None:

@@ -10,16 +10,17 @@ from typing import Any
 import pytest
 from click.testing import Result
 
-from oncelog_server.cli import session
+from oncelog_server.cli import consume, lines, session
 from oncelogpb.errors import StalePosition
 from oncelogpb.v1 import offset_manager_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as pb
-from tests.unit.cli.scripted import TOPIC_ID, Cluster, json_of, partition
+from tests.unit.cli.scripted import TOPIC_ID, Cluster, json_of, partition, payments
 
 Run = Callable[..., Result]
 # Committed records by partition, in batches of two.
 RECORDS = {0: [b"a0", b"a1", b"a2", b"a3", b"a4"], 1: [b"b0"]}
 BATCH_RECORDS = 2
+HEADERS = [types_pb2.Header(key="h", value=b"1"), types_pb2.Header(key="n")]
 
 
 def _fetch(request: Any) -> Any:
@@ -31,7 +32,7 @@ def _fetch(request: Any) -> Any:
         first = wanted.offset // BATCH_RECORDS * BATCH_RECORDS
         if wanted.offset < len(values):
             rows = [
-                types_pb2.Row(key=b"k", value=value, timestamp_us=1)
+                types_pb2.Row(key=b"k", value=value, timestamp_us=1, headers=HEADERS)
                 for value in values[first : first + BATCH_RECORDS]
             ]
             fetched.batches.add(
@@ -48,11 +49,18 @@ def _list_offsets(request: Any) -> Any:
         offsets=[
             pb.ListedOffset(
                 partition=query.partition,
-                offset=0 if query.earliest else len(RECORDS[query.partition.number]),
+                offset=_offset(query, len(RECORDS[query.partition.number])),
             )
             for query in request.queries
         ]
     )
+
+
+def _offset(query: Any, end: int) -> int:
+    """By time: a record a second."""
+    if query.WhichOneof("at") == "timestamp_us":
+        return min(end, int(query.timestamp_us) // 1_000_000)
+    return 0 if query.earliest else end
 
 
 def _cluster(**answers: Any) -> Cluster:
@@ -77,6 +85,15 @@ def test_reads_to_the_end_and_stops(run: Run) -> None:
         ("--partition 0 --max 3", ["a0", "a1", "a2"]),
         ("--from latest", []),
         ("--partition 1 --format key-value", ["k\tb0"]),
+        (
+            "--partition 1 --format {topic}/{partition}@{offset}:{key}={value:hex}",
+            ["payments/1@0:k=6230"],
+        ),
+        ("--partition 1 --format long", ["payments/1@0 1970-01-01T00:00:00.000001Z k b0 h=1,n="]),
+        ("--partition 0 --from 1970-01-01T00:00:03Z", ["a3", "a4"]),
+        ("--partition 0 --until 1970-01-01T00:00:03Z", ["a0", "a1", "a2"]),
+        ("--partition 0 --from 2001-01-01", []),
+        ("--partition 1 --delimiter ;--", ["b0;--"]),
     ],
 )
 def test_where_it_starts_and_stops(options: str, expected: list[str], run: Run) -> None:
@@ -88,12 +105,14 @@ def test_where_it_starts_and_stops(options: str, expected: list[str], run: Run) 
 def test_records_as_json(run: Run) -> None:
     (line,) = run(_cluster(), "consume payments --partition 1 --json").stdout.splitlines()
     assert json.loads(line) == {
+        "topic": "payments",
         "partition": 1,
         "offset": 0,
+        "timestamp": "1970-01-01T00:00:00.000001Z",
         "timestamp_us": 1,
         "key": "k",
         "value": "b0",
-        "headers": [],
+        "headers": [{"key": "h", "value": "1"}, {"key": "n", "value": None}],
     }
 
 
@@ -181,6 +200,7 @@ def test_markers_of_a_raw_read(run: Run) -> None:
     )
     line = "consume payments --isolation raw --partition 1 --from 4 --json"
     assert json.loads(run(cluster, line).stdout) == {
+        "topic": "payments",
         "partition": 1,
         "offset": 4,
         "tx_id": "0000000000000005",
@@ -193,6 +213,8 @@ class Log:
 
     def __init__(self) -> None:
         self.sent: list[tuple[bytes | None, bytes]] = []
+        # Headers, partition and time of each, where it has any.
+        self.more: list[dict[str, Any]] = []
         self.ended: list[str] = []
 
     def __enter__(self) -> Log:
@@ -221,11 +243,12 @@ class Log:
             raise
         self.ended.append("committed")
 
-    def send(self, topic: str, value: bytes, key: bytes | None) -> None:
+    def send(self, topic: str, value: bytes, key: bytes | None, **more: Any) -> None:
         assert topic == "payments"
         if value == b"Ctrl-C":
             raise KeyboardInterrupt
         self.sent.append((key, value))
+        self.more.append({name: told for name, told in more.items() if told is not None})
         self.flushed = False
 
     def flush(self) -> None:
@@ -254,6 +277,101 @@ def test_lines_become_records(
     told = json_of(run(Cluster(), f"produce payments --json {options}", stdin=stdin))
     assert log.sent == sent
     assert told == {"topic": "payments", "records": len(sent), "transactional": False}
+
+
+def test_json_lines_become_records(run: Run, log: Log) -> None:
+    """What `oncelog consume --json` prints can be produced again."""
+    given = [
+        {"topic": "x", "partition": 1, "offset": 9, "tx_id": "5", "key": "k", "value": "v"},
+        {"value": None, "key_base64": "/wA=", "headers": [{"key": "h", "value_base64": "/w=="}]},
+        {"value": "t", "timestamp": "1970-01-01T00:00:01Z", "headers": {"a": "b", "n": None}},
+        {"value": "u", "timestamp": "1970-01-01T00:00:01Z", "timestamp_us": 7},
+    ]
+    stdin = b"\n\n".join(json.dumps(one).encode() for one in given)
+    told = json_of(run(Cluster(), "produce payments --format json --json", stdin=stdin))
+    assert told["records"] == 4
+    assert log.sent == [(b"k", b"v"), (b"\xff\x00", None), (None, b"t"), (None, b"u")]
+    assert log.more == [
+        {},
+        {"headers": [("h", b"\xff")]},
+        {"headers": [("a", b"b"), ("n", None)], "timestamp_us": 1_000_000},
+        {"timestamp_us": 7},
+    ]
+    run(Cluster(), "produce payments --format json --keep-partitions", stdin=stdin)
+    assert log.more[4] == {"partition": 1}
+
+
+def test_what_is_said_of_every_record_goes_to_those_that_say_nothing(run: Run, log: Log) -> None:
+    options = "--key all --header a=1 --header b= --timestamp 1970-01-01T01:00:00+01:00"
+    run(Cluster(), f"produce payments {options} --partition 1", stdin=b"x\n")
+    common = {"headers": [("a", b"1"), ("b", b"")], "timestamp_us": 0, "partition": 1}
+    assert (log.sent, log.more) == ([(b"all", b"x")], [common])
+    stdin = b'{"key": "own", "value": "y", "timestamp_us": 5, "headers": {"c": "3"}}'
+    run(Cluster(), f"produce payments {options} --format json", stdin=stdin)
+    assert log.sent[1] == (b"own", b"y")
+    assert log.more[1] == {
+        "headers": [("a", b"1"), ("b", b""), ("c", b"3")],
+        "timestamp_us": 5,
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "stdin", "sent"),
+    [
+        ("--base64", b"/wA=\n\n", [(None, b"\xff\x00"), (None, b"")]),
+        ("--format key-value", b"k\tv\tw\n", [(b"k", b"v\tw")]),
+        ("--key-separator : --base64", b"aw==:dg==\n", [(b"k", b"v")]),
+        ("--delimiter \\0", b"a\nb\0c\r\n\0d", [(None, b"a\nb"), (None, b"c\r\n"), (None, b"d")]),
+        ("--delimiter ;;", b"a;;;;b;;", [(None, b"a"), (None, b""), (None, b"b")]),
+    ],
+)
+def test_other_forms_of_input(
+    options: str, stdin: bytes, sent: list[tuple[bytes | None, bytes]], run: Run, log: Log
+) -> None:
+    result = run(Cluster(), f"produce payments {options}", stdin=stdin)
+    assert result.exit_code == 0, result.output
+    assert log.sent == sent
+
+
+def test_a_delimiter_may_lie_across_what_is_read_at_once(
+    run: Run, log: Log, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lines, "CHUNK_BYTES", 3)
+    run(Cluster(), "produce payments --delimiter ;;", stdin=b"ab;;cd;;e;f")
+    assert [value for _, value in log.sent] == [b"ab", b"cd", b"e;f"]
+
+
+@pytest.mark.parametrize(
+    ("options", "stdin", "said"),
+    [
+        ("--format json", b"{", "line 1 is no JSON"),
+        ("--format json", b'{"value": "a"}\n[1]\n', "line 2 is no JSON object"),
+        ("--format json", b'{"vlaue": "a"}', "is it 'value'?"),
+        ("--format json", b'{"value": 5}', "value is no text"),
+        ("--format json", b'{"value": "a", "value_base64": "YQ=="}', "says both value and"),
+        ("--format json", b'{"value_base64": "?"}', "is no base64"),
+        ("--format json", b'{"value_base64": 5}', "value_base64 is no text"),
+        ("--format json", b'{"value": "a", "headers": 5}', "headers are"),
+        ("--format json", b'{"value": "a", "headers": [5]}', "a header is"),
+        ("--format json", b'{"value": "a", "timestamp": "noon"}', "not a time"),
+        ("--format json", b'{"value": "a", "timestamp": 5}', "not a time"),
+        ("--format json", b'{"value": "a", "partition": "1"}', "not a whole number"),
+        ("--base64", b"a", "line 1 is no base64"),
+        ("--format json --base64", b"", "key_base64"),
+        ("--format json --key-separator :", b"", "--key-separator"),
+        ("--keep-partitions", b"", "--format json"),
+        ("--header h", b"", "NAME=VALUE"),
+        ("--timestamp noon", b"", "no time"),
+        ("--partition 2", b"", "2 partitions, no 2"),
+        ("--delimiter \\y", b"", "There is no \\y"),
+    ],
+)
+def test_input_that_is_no_record_is_named(
+    options: str, stdin: bytes, said: str, run: Run, log: Log
+) -> None:
+    result = run(Cluster(), f"produce payments {options}", stdin=stdin)
+    assert result.exit_code == 2
+    assert said in " ".join(result.stderr.split())
 
 
 @pytest.mark.parametrize("options", ["", "--transactional"])
@@ -304,6 +422,34 @@ def test_i3_a_bad_line_leaves_nothing_of_the_transaction(run: Run, log: Log) -> 
     assert "line 2" in result.stderr
     assert "appended" not in result.stderr
     assert log.ended == ["aborted"]
+
+
+@pytest.mark.parametrize(("options", "read"), [("", True), ("--partition 0", False)])
+def test_who_follows_a_topic_reads_partitions_that_are_added(
+    options: str, read: bool, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From their first record on, also where the reading began at the end."""
+    monkeypatch.setattr(consume, "LOOK_EVERY_SECONDS", 0.0)
+    topics = iter([payments(1), payments(2)])
+    cluster = _cluster(
+        partition_leader__describe_topics=lambda _: pb.DescribeTopicsReply(
+            topics=[next(topics, payments(2))]
+        )
+    )
+    fetches = 0
+
+    def fetch(request: Any) -> Any:
+        nonlocal fetches
+        fetches += 1
+        if fetches > 3:
+            raise KeyboardInterrupt
+        return _fetch(request)
+
+    cluster.answers["partition_leader.fetch"] = fetch
+    result = run(cluster, f"consume payments --from latest --follow {options}")
+    assert result.exit_code == 0
+    assert result.stdout == ("b0\n" if read else "")
+    assert ("partition 1 was added to payments" in result.stderr) is read
 
 
 def test_a_start_beyond_the_end_is_refused_with_the_end(run: Run) -> None:

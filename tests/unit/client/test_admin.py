@@ -9,6 +9,8 @@ import pytest
 from oncelog._core.routing import Endpoint
 from oncelog.aio.admin import Admin
 from oncelogpb import errors
+from oncelogpb.v1 import coordinator_pb2 as coordinator
+from oncelogpb.v1 import offset_manager_pb2 as offsets
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from tests.unit.client.scripted import TOPIC_ID, ScriptedTransport, on_virtual_time, protocol_over
 
@@ -68,3 +70,34 @@ def test_i31_a_topic_that_gets_no_leaders_is_created_all_the_same(metadata: str)
     assert topic.name == "a"
     assert None in [partition.leader for partition in topic.partitions]
     assert seconds <= 2.1
+
+
+@pytest.mark.parametrize(("limit", "seen"), [(0, "abcdefg"), (3, "abc"), (7, "abcdefg")])
+def test_listings_are_read_page_by_page(limit: int, seen: str) -> None:
+    transport = ScriptedTransport(5)
+
+    def transactions(to: Endpoint, request: Any) -> Any:
+        behind = [tx_id for tx_id in range(1, 8) if tx_id > request.after_tx_id]
+        listed = [
+            coordinator.TransactionDescription(tx_id=tx_id, name="abcdefg"[tx_id - 1])
+            for tx_id in behind[:2]
+        ]
+        return coordinator.ListTransactionsReply(transactions=listed, more=len(behind) > 2)
+
+    def groups(to: Endpoint, request: Any) -> Any:
+        behind = [name for name in "abcdefg" if name > request.after]
+        listed = [offsets.GroupListing(group=name) for name in behind[:3]]
+        return offsets.ListGroupsReply(groups=listed, more=len(behind) > 3)
+
+    transport.handlers["coordinator.list_transactions"] = transactions
+    transport.handlers["offset_manager.list_groups"] = groups
+
+    async def work() -> tuple[str, str]:
+        protocol = protocol_over(transport)
+        admin = Admin(protocol)
+        found = await admin.transactions(limit=limit)
+        of_groups = await admin.groups()
+        await protocol.close()
+        return "".join(one.name for one in found), "".join(one.group for one in of_groups)
+
+    assert on_virtual_time(work)[0] == (seen, "abcdefg")

@@ -20,7 +20,7 @@ from tests.unit.client.scripted import ScriptedTransport, on_virtual_time, produ
 
 
 class Log:
-    """What the leaders have: per (producer id, partition) the rule of design §6."""
+    """What the leaders have: per (producer id, partition) their rule of sequences."""
 
     def __init__(self) -> None:
         self.batches: dict[tuple[int, int], list[Any]] = {}

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from oncelog._core import paging
 from oncelog._core.routing import Endpoint
 from oncelogpb import errors
 from oncelogpb.v1 import cluster_pb2 as cluster
@@ -420,6 +421,26 @@ def test_listings_ask_every_process_and_merge_by_name() -> None:
     transport.handlers["offset_manager.list_groups"] = groups
     reply, _ = ask(transport, "offset_manager.list_groups", offsets.ListGroupsRequest())
     assert [group.group for group in reply.groups] == ["a", "b", "c", "d"]
+
+
+def test_a_page_of_several_processes_ends_where_the_first_of_them_has_more() -> None:
+    """What lies behind is in the next page: else some would be in none."""
+    transport = ScriptedTransport(5, 6)
+    held = {5: ["a", "d", "e", "h"], 6: ["b", "c", "f", "g", "i"]}
+
+    def groups(to: Endpoint, request: Any) -> Any:
+        names = [name for name in held[to.port] if name > request.after]
+        listed = [offsets.GroupListing(group=name) for name in names[: request.limit]]
+        return offsets.ListGroupsReply(groups=listed, more=len(names) > request.limit)
+
+    transport.handlers["offset_manager.list_groups"] = groups
+    request: Any = offsets.ListGroupsRequest(limit=2)
+    pages: list[str] = []
+    while request is not None:
+        reply, _ = ask(transport, "offset_manager.list_groups", request)
+        pages.append("".join(group.group for group in reply.groups))
+        request = paging.following("offset_manager.list_groups", request, reply)
+    assert pages == ["abc", "de", "fg", "hi"]
 
 
 def test_what_waits_is_told_that_the_connection_was_closed() -> None:

@@ -56,16 +56,7 @@ def test_the_wait_is_bounded_and_never_zero(attempt: int, chance: float) -> None
 
 
 def test_the_wait_doubles() -> None:
-    assert [backoff_ms(attempt, 0.0) for attempt in range(8)] == [
-        20,
-        40,
-        80,
-        160,
-        320,
-        640,
-        1_000,
-        1_000,
-    ]
+    assert [backoff_ms(attempt, 0.0) for attempt in range(7)] == [20, 40, 80, 160, 320, 500, 500]
 
 
 def test_throttled_says_when_to_come_back_and_is_not_believed_without_end() -> None:

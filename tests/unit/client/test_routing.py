@@ -177,6 +177,32 @@ def test_a_topic_that_was_made_again_takes_its_name_from_the_old_one() -> None:
     assert directory.leader(PartitionKey(b"n" * 16, 0)) == Endpoint("h", 2)
 
 
+def test_a_topic_never_loses_partitions_by_an_answer_of_before() -> None:
+    """A process that has not heard yet of those that were added knows of fewer."""
+    directory = Directory()
+    directory.learn(cluster_pb2.GetMetadataRequest(topics=["a"]), metadata(1, 2, 3))
+    for asked in (
+        cluster_pb2.GetMetadataRequest(topics=["a"]),
+        cluster_pb2.GetMetadataRequest(topic_ids=[TOPIC]),
+        cluster_pb2.GetMetadataRequest(),
+    ):
+        directory.learn(asked, metadata(1, 4))
+        topic = directory.topic("a")
+        assert topic is not None
+        assert [part.number for part in topic.partitions] == [0, 1, 2]
+        assert [directory.leader(PartitionKey(TOPIC, n)) for n in range(3)] == [
+            Endpoint("h", 1),
+            Endpoint("h", 4),
+            Endpoint("h", 3),
+        ]
+    # Another topic of that name has its own.
+    again = metadata(5)
+    again.topics[0].topic_id = b"n" * 16
+    directory.learn(cluster_pb2.GetMetadataRequest(topics=["a"]), again)
+    assert directory.leader(PartitionKey(TOPIC, 2)) is None
+    assert len((directory.topic("a") or pytest.fail("gone")).partitions) == 1
+
+
 def test_a_group_that_nobody_leads_any_more_has_no_address() -> None:
     directory, key = Directory(), Key(Kind.CONSUMER_GROUP, "g")
     for route in (cluster_pb2.Route(group="g", leader=leader(9)), cluster_pb2.Route(group="g")):

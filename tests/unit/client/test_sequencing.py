@@ -129,7 +129,7 @@ def test_what_waited_too_long_is_taken_out() -> None:
 
 
 class Leader:
-    """The rule of design §6: a repeat is acknowledged, a gap refused."""
+    """The leaders' rule: a repeat is acknowledged, a gap refused."""
 
     def __init__(self) -> None:
         self.log: list[Numbered] = []

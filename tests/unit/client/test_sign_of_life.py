@@ -116,7 +116,7 @@ def test_a_sign_that_is_refused_changes_nothing_and_one_that_was_not_heard_is_gi
         await consumer.poll(1.0)
         await consumer.commit()
         # For as long as one call asks again.
-        group.refusals = [refusal] * (1 if refusal.reason == "STALE_POSITION" else 40)
+        group.refusals = [refusal] * (1 if refusal.reason == "STALE_POSITION" else 80)
         await asyncio.sleep(3_700)
         first = group.signs_s[-1]
         group.refusals = []

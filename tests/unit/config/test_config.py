@@ -66,6 +66,13 @@ def test_a_list_is_written_with_commas_outside_of_a_file() -> None:
     assert settings.of(SampleConfig).places == ("a:1", "b:2")
 
 
+def test_profiles_in_the_same_file_are_of_commands(tmp_path: Any) -> None:
+    file = write(
+        tmp_path, "profile = 'a'\n[profiles.a]\nbootstrap = 'h:1'\n[sample]\nwait_ms = 1\n"
+    )
+    assert load({"sample": SampleConfig}, file=file).of(SampleConfig).wait_ms == 1
+
+
 def test_the_longer_section_name_wins() -> None:
     settings = load(KNOWN, environment={"ONCELOG_SAMPLE_LONG_WAIT_MS": "9"})
     shown = {v.name: v.value for v in settings.values}

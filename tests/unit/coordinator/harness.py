@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from oncelog_server.coordinator.config import CoordinatorConfig
@@ -24,7 +24,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.machine import Instant
 from oncelog_server.core.ports import Address, TopicInfo
 from oncelog_server.core.role import RoleEnv
-from oncelogpb.errors import NotLeader, OncelogError, UnknownOutcome
+from oncelogpb.errors import DiskFull, NotLeader, OncelogError, UnknownOutcome
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from tests.golden.host import MachineHost
@@ -32,6 +32,8 @@ from tests.golden.host import MachineHost
 ORDERS = TopicId(b"orders-topic-id.")
 # No topic has it.
 UNHEARD_OF = TopicId(b"x" * 16)
+# A topic that was just created.
+HEARD_OF_LATER = TopicId(b"y" * 16)
 BOOT = BootId(b"boot-of-leader-1")
 
 
@@ -58,6 +60,8 @@ class LedReplica:
         self.leads = True
         # Past the lease: nothing is submitted, and no answer is released; leadership may stay.
         self.lapsed = False
+        # Below `disk_free_floor`.
+        self.full = False
         self._parked: deque[tuple[int, asyncio.Future[Any], object]] = deque()
 
     @property
@@ -115,10 +119,12 @@ class LedReplica:
             self.host.signal(signal)
 
     def require_room(self) -> None:
-        pass
+        if self.full:
+            raise DiskFull("free disk space is below disk_free_floor")
 
     def require_lease(self) -> None:
-        pass
+        if self.lapsed:
+            raise NotLeader("this node's lease ran out")
 
     async def read(self, from_offset: int, max_bytes: int, *, below: int) -> list[StoredFrame]:
         raise AssertionError("the coordinator reads single frames only")
@@ -138,7 +144,11 @@ class Surroundings:
     def __init__(self, replica: LedReplica) -> None:
         self._replica = replica
         self.leader: Address | None = Address("n1", BOOT, "127.0.0.1", 1, 1)
+        self.topics = {ORDERS: TopicInfo("orders", ORDERS, 4, 1, {}, 0)}
         self.gone: set[TopicId] = {UNHEARD_OF}
+        # Partitions that stand in etcd, and that this process has not heard of.
+        self.in_etcd: set[PartitionId] = {PartitionId(HEARD_OF_LATER, 0)}
+        self.leaderless: set[PartitionId] = set()
         self.calls: list[tuple[str, Any]] = []
         self.markers: Callable[[participant_pb.WriteMarkersRequest], Any] = apply_all
         self.offsets: Callable[[offsets_pb.CommitTransactionOffsetsRequest], Any] = accept_all
@@ -151,10 +161,19 @@ class Surroundings:
         return self._replica.host.now
 
     def leader_of(self, partition: PartitionId) -> Address | None:
-        return self.leader
+        return None if partition in self.leaderless else self.leader
+
+    async def exists(self, partition: PartitionId) -> bool:
+        topic = self.topics.get(partition.topic_id)
+        known = topic is not None and partition.number < topic.partitions
+        return known or partition in self.in_etcd
 
     def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
-        return TopicInfo("orders", ORDERS, 4, 1, {}, 0) if topic_id == ORDERS else None
+        return self.topics.get(topic_id)
+
+    def delete(self, topic_id: TopicId) -> None:
+        del self.topics[topic_id]
+        self.gone.add(topic_id)
 
     async def is_gone(self, topic_id: TopicId) -> bool:
         return topic_id in self.gone
@@ -187,6 +206,10 @@ class Surroundings:
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         self.counted[name] = self.counted.get(name, 0) + 1
 
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
+
     def forget(self, label: str, value: str) -> None:
         pass
 
@@ -207,6 +230,9 @@ class FakeCall:
 
     def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
+
+    def sees(self, need: object) -> bool:
+        return True
 
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         self.ends.append(callback)

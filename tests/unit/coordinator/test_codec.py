@@ -17,6 +17,7 @@ from oncelog_server.coordinator.values import (
     Refusal,
     TopicParts,
 )
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.frame import Frame, Kind
 from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TopicId, TxId
 
@@ -68,6 +69,8 @@ any_record = st.one_of(
     st.builds(records.Committed, ids, parts),
     st.builds(records.Aborted, ids),
     st.builds(records.ProducersForgotten, st.lists(producer_ids, max_size=3).map(tuple)),
+    st.builds(records.LogEndProved),
+    st.builds(TimePassed),
 )
 codec = records.CODEC
 
@@ -95,8 +98,10 @@ def test_tags_are_stable() -> None:
         "one-shot",
         "prepare-abort",
         "prepare-commit",
+        "prove",
         "skip",
         "stage",
+        "time",
     ]
 
 

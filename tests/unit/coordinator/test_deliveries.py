@@ -154,3 +154,22 @@ def test_i35_a_transaction_that_is_over_leaves_nothing_behind() -> None:
     deliveries.check()
     assert not due(deliveries)
     assert deliveries.waiting_markers == 0
+
+
+def test_what_is_remembered_of_wide_commits_is_bounded() -> None:
+    """By parts, not by transactions: a batch job's commit has thousands."""
+    deliveries = Deliveries()
+    wide = 1_500
+    for number in range(1, 41):
+        transaction = committed(number, A0)
+        deliveries.add(transaction)
+        deliveries.sent(A0)
+        exposed = tuple(Exposure(A0, writer, writer, 1) for writer in range(wide))
+        result = MarkerResult(TxId(number), MarkerStatus.APPLIED, exposed)
+        deliveries.answered(MarkersAnswered(A0, [result]))
+        deliveries.remove(transaction)
+        deliveries.check()
+    kept = [number for number in range(1, 41) if deliveries.delivered(TxId(number)) is not None]
+    assert len(kept) * wide <= module.EXPOSED_PARTS_KEPT
+    assert kept == list(range(41 - len(kept), 41)), "the latest"
+    assert kept

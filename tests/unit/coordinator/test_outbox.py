@@ -33,6 +33,7 @@ from oncelogpb.errors import (
     UnknownTopic,
     to_status,
 )
+from oncelogpb.records import checksum
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as pb
 from tests.unit.coordinator.harness import ORDERS, Coordinator, apply_all, until
@@ -68,7 +69,7 @@ async def committed(
 
 
 def transact(who: Identity, number: int, *, offsets: bool = False) -> Transact:
-    batch = OneShotBatch(O0, 1, 1, 0, 0, b"x")
+    batch = OneShotBatch(O0, 1, 1, checksum(b"x"), 0, b"x")
     group = offsets_pb.GroupOffsets(group="c")
     group.offsets.add(to_offset=7, from_none=True)
     put = OneShotOffsets("c", group.SerializeToString()) if offsets else None

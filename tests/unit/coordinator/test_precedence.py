@@ -29,6 +29,7 @@ from oncelog_server.coordinator.values import (
     TopicParts,
 )
 from oncelog_server.core.ids import Generation, ProducerId, TxId
+from oncelogpb.errors import UnknownTopic
 from tests.unit.coordinator.world import (
     A0,
     A1,
@@ -46,6 +47,7 @@ OTHER_PARTS = Manifest((TopicParts(A0.topic_id, (0,), (0,), (2,)),))
 WITH_OFFSETS = OneShotOffsets("group", b"")
 STRANGER = Identity(ProducerId(9_999), Generation(1))
 NO = Refusal("STALE_POSITION", "no", {})
+UNFIT = UnknownTopic("the topic is gone")
 TOO_LONG_MS = 10**9
 
 
@@ -98,7 +100,7 @@ def begin_fenced(world: World) -> BeginTransaction:
 
 def begin_known(world: World) -> BeginTransaction:
     world.commit(world.begin(5), SEQ)
-    return BeginTransaction(world.who, 5, TOO_LONG_MS, SEQ)
+    return BeginTransaction(world.who, 5, TOO_LONG_MS, SEQ, (), UNFIT)
 
 
 def begin_stale(world: World) -> BeginTransaction:
@@ -109,13 +111,19 @@ def begin_stale(world: World) -> BeginTransaction:
 def begin_timeout(world: World) -> BeginTransaction:
     world.commit(world.begin(5), SEQ)
     world.begin(6)
-    return BeginTransaction(world.who, 7, TOO_LONG_MS, SEQ)
+    return BeginTransaction(world.who, 7, TOO_LONG_MS, NEXT_SEQ, (), UNFIT)
 
 
 def begin_committed(world: World) -> BeginTransaction:
     world.commit(world.begin(5), SEQ)
     world.begin(6)
-    return BeginTransaction(world.who, 7, 0, SEQ)
+    return BeginTransaction(world.who, 7, TOO_LONG_MS, SEQ, (), UNFIT)
+
+
+def begin_unfit(world: World) -> BeginTransaction:
+    world.commit(world.begin(5), SEQ)
+    world.begin(6)
+    return BeginTransaction(world.who, 7, 0, NEXT_SEQ, (), UNFIT)
 
 
 def begin_concurrent(world: World) -> BeginTransaction:
@@ -142,8 +150,9 @@ def begin_limit(world: World) -> BeginTransaction:
         (begin_fenced, "PRODUCER_FENCED"),
         (begin_known, "BeginAnswer committed"),
         (begin_stale, "STALE_REQUEST_ID"),
-        (begin_timeout, "INVALID_TIMEOUT"),
         (begin_committed, "BeginAnswer already committed"),
+        (begin_timeout, "INVALID_TIMEOUT"),
+        (begin_unfit, "UNKNOWN_TOPIC"),
         (begin_concurrent, "CONCURRENT_TRANSACTION"),
         (begin_staged, "CONCURRENT_TRANSACTION"),
         (begin_limit, "LIMIT_EXCEEDED"),
@@ -167,7 +176,7 @@ def commit_mismatch(world: World) -> CommitTransaction:
 def commit_same(world: World) -> CommitTransaction:
     tx_id = world.commit(world.begin())
     world.init(b"third...........")
-    return CommitTransaction(tx_id, world.who, PARTS)
+    return CommitTransaction(tx_id, world.who, PARTS, unfit=UNFIT)
 
 
 def commit_other_manifest(world: World) -> CommitTransaction:
@@ -204,7 +213,11 @@ def commit_contradicts(world: World) -> CommitTransaction:
 def commit_again(world: World) -> CommitTransaction:
     world.commit(world.begin(), SEQ)
     tx_id = world.begin(6, parts=(OFFSETS,))
-    return CommitTransaction(tx_id, world.who, PARTS, OLD_SEQ)
+    return CommitTransaction(tx_id, world.who, PARTS, OLD_SEQ, unfit=UNFIT)
+
+
+def commit_unfit(world: World) -> CommitTransaction:
+    return CommitTransaction(world.begin(parts=(A0, OFFSETS)), world.who, PARTS, unfit=UNFIT)
 
 
 def commit_duplicate(world: World) -> CommitTransaction:
@@ -234,6 +247,7 @@ def commit_good(world: World) -> CommitTransaction:
         (commit_contradicts, "INVALID_ARGUMENT"),
         (commit_again, "CommitAnswer"),
         (commit_duplicate, "DUPLICATE_COMMIT_SEQ"),
+        (commit_unfit, "UNKNOWN_TOPIC"),
         (commit_without_offsets, "MANIFEST_MISMATCH"),
         (commit_good, "CommitAnswer"),
     ],
@@ -245,6 +259,15 @@ def test_commit_in_order(story: Callable[[World], CommitTransaction], expected: 
     assert said(world.ask(command)) == expected
     # Only the good one changed anything.
     assert (world.host.log_end > end) == (story is commit_good)
+
+
+def test_an_abort_that_is_known_is_told_again_whatever_became_of_its_topics() -> None:
+    world = World()
+    tx_id = world.begin()
+    unfit = AbortTransaction(tx_id, world.who, unfit=UNFIT)
+    assert said(world.ask(unfit)) == "UNKNOWN_TOPIC"
+    world.ask(AbortTransaction(tx_id, world.who))
+    assert said(world.ask(unfit)) == "AbortAnswer"
 
 
 def test_commit_of_what_is_not_kept_is_looked_up_elsewhere() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from typing import Any
 
 import pytest
@@ -11,14 +11,26 @@ import pytest
 from oncelog_server.coordinator.commands import AnswerOffsets
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, TxId
-from oncelogpb import records
 from oncelogpb.errors import OncelogError, StalePosition, Unavailable
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from oncelogpb.v1 import types_pb2 as types
+from tests.golden.host import HOUR_MS
+from tests.unit.coordinator.calls import (
+    INSTANCE,
+    batch,
+    begin,
+    commit,
+    exposing,
+    init,
+    manifest,
+    refused,
+    run,
+)
 from tests.unit.coordinator.harness import (
+    HEARD_OF_LATER,
     ORDERS,
     UNHEARD_OF,
     Coordinator,
@@ -26,77 +38,6 @@ from tests.unit.coordinator.harness import (
     apply_all,
     until,
 )
-
-INSTANCE = b"instance-of-p..."
-
-
-def run(story: Callable[[Coordinator], Awaitable[None]]) -> None:
-    async def told() -> None:
-        coordinator = Coordinator()
-        await story(coordinator)
-        await coordinator.step_down()
-
-    asyncio.run(told())
-
-
-async def init(c: Coordinator, **more: Any) -> types.Producer:
-    request = pb.InitProducerRequest(group="g", name="p", instance_id=INSTANCE, **more)
-    reply: pb.InitProducerReply = await c.service.init_producer(request, FakeCall())
-    return reply.producer
-
-
-async def begin(c: Coordinator, who: types.Producer, request_id: int = 1) -> int:
-    request = pb.BeginTransactionRequest(producer=who, request_id=request_id)
-    reply: pb.BeginTransactionReply = await c.service.begin_transaction(request, FakeCall())
-    assert reply.result == pb.BeginTransactionReply.RESULT_OPEN
-    return int(reply.tx_id)
-
-
-def manifest(*numbers: int, topic_id: bytes = ORDERS) -> types.Manifest:
-    topic = types.Manifest.Topic(
-        topic_id=topic_id,
-        partition=numbers,
-        writer=[0] * len(numbers),
-        record_count=[1] * len(numbers),
-    )
-    return types.Manifest(topics=[topic])
-
-
-async def commit(
-    c: Coordinator, who: types.Producer, tx_id: int, **more: Any
-) -> pb.CommitTransactionReply:
-    request = pb.CommitTransactionRequest(
-        tx_id=tx_id, producer=who, manifest=manifest(0, 1), **more
-    )
-    reply: pb.CommitTransactionReply = await c.service.commit_transaction(request, FakeCall())
-    return reply
-
-
-def batch(number: int = 0, **more: Any) -> types.Batch:
-    rows = types.Rows(rows=[types.Row(value=b"v", timestamp_us=5)]).SerializeToString()
-    fields: dict[str, Any] = {
-        "partition": types.Partition(topic_id=ORDERS, number=number),
-        "encoding": types.ENCODING_ROWS,
-        "record_count": 1,
-        "crc32c": records.checksum(rows),
-        "max_timestamp_us": 5,
-        "payload": rows,
-    }
-    return types.Batch(**(fields | more))
-
-
-def exposing(request: participant_pb.WriteMarkersRequest) -> participant_pb.WriteMarkersReply:
-    reply = apply_all(request)
-    for group, answer in zip(request.groups, reply.groups, strict=True):
-        for result in answer.results:
-            result.exposed.add(partition=group.partition, first_offset=40, record_count=1)
-    return reply
-
-
-async def refused(call: Awaitable[Any]) -> str:
-    with pytest.raises(OncelogError) as told:
-        await call
-    return told.value.reason
 
 
 def test_i12_wait_visible_says_where_it_can_be_read() -> None:
@@ -112,6 +53,23 @@ def test_i12_wait_visible_says_where_it_can_be_read() -> None:
         await until(lambda: len(c.state.transactions) == 0)
         again = await commit(c, who, tx_id, wait=types.WAIT_VISIBLE)
         assert again.exposed == reply.exposed
+
+    run(story)
+
+
+def test_i5_wait_visible_shows_a_surplus() -> None:
+    """What was sent beside the commit came too late: it is acknowledged, and of nothing."""
+
+    async def story(c: Coordinator) -> None:
+        def with_surplus(request: participant_pb.WriteMarkersRequest) -> Any:
+            reply = exposing(request)
+            reply.groups[0].results[0].exposed[0].surplus_records = 7
+            return reply
+
+        c.around.markers = with_surplus
+        who = await init(c)
+        reply = await commit(c, who, await begin(c, who), wait=types.WAIT_VISIBLE)
+        assert sorted(part.surplus_records for part in reply.exposed) == [0, 7]
 
     run(story)
 
@@ -312,7 +270,7 @@ def test_transact_tells_the_offset_managers_no() -> None:
             pb.TransactRequest(
                 request_number=1,
                 # In etcd, and not yet in this process's view.
-                batches=[batch(partition=types.Partition(topic_id=b"y" * 16))],
+                batches=[batch(partition=types.Partition(topic_id=HEARD_OF_LATER))],
             ),
             "UNAVAILABLE",
         ),
@@ -387,18 +345,22 @@ def test_a_manifest_names_each_part_once() -> None:
         (ORDERS, 4, "UNKNOWN_PARTITION"),
         (CONSUMER_OFFSETS_ID, 16, "UNKNOWN_PARTITION"),
         # Perhaps deleted: etcd will say so, and its markers are done.
-        (b"deleted-topic-id", 4, "UNKNOWN_TRANSACTION"),
+        (b"deleted-topic-id", 4, ""),
     ],
 )
 def test_a_manifest_names_partitions_that_exist(topic_id: bytes, number: int, reason: str) -> None:
     async def story(c: Coordinator) -> None:
         who = await init(c)
         request = pb.CommitTransactionRequest(
-            tx_id=c.replica.partition.number << 48 | 1,
+            tx_id=await begin(c, who),
             producer=who,
             manifest=manifest(number, topic_id=topic_id),
         )
-        assert await refused(c.service.commit_transaction(request, FakeCall())) == reason
+        call = c.service.commit_transaction(request, FakeCall())
+        if reason:
+            assert await refused(call) == reason
+        else:
+            await call
 
     run(story)
 
@@ -470,7 +432,7 @@ def test_an_ended_transaction_is_described_from_its_outcome_and_its_prepare() ->
         assert got.transaction.visible
         assert got.transaction.commit_seq == seq
         assert list(got.transaction.parts.topics[0].partition) == [0, 1]
-        c.replica.host.pass_time(CoordinatorConfig().outcome_retention_ms)
+        c.replica.host.idle(CoordinatorConfig().outcome_retention_ms + 24 * HOUR_MS)
         got = await c.service.get_transaction(pb.GetTransactionRequest(tx_id=tx_id), FakeCall())
         assert got.transaction == pb.TransactionDescription(
             tx_id=tx_id, state=types.TRANSACTION_STATE_EXPIRED
@@ -514,7 +476,7 @@ def test_questions_are_answered_in_order() -> None:
 
 
 def test_i04_nothing_is_told_before_epoch_start_is_durable() -> None:
-    """why.md: coordinator 2 redoes a PREPARE that only it has, and dies."""
+    """Else coordinator 2 redoes a PREPARE that only it has, and dies."""
 
     async def story(c: Coordinator) -> None:
         who = await init(c)

@@ -267,7 +267,7 @@ class Story:
             assert state.transactions[owed.after].is_committed, "chains on a committed one only"
 
     def _apply_marker(self, participant: PartitionId, marker: Any) -> None:
-        """As a participant does (design §6): an older COMMITTED is a repeat, so one that it has not
+        """As a participant does: an older COMMITTED is a repeat, so one that it has not
         seen must never come after a newer one."""
         if not marker.committed:
             return

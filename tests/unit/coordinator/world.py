@@ -27,6 +27,7 @@ from oncelog_server.core.ids import (
     TxId,
 )
 from oncelogpb.errors import OncelogError
+from oncelogpb.records import checksum
 from tests.golden.host import MachineHost
 
 PARTITION = PartitionId(TRANSACTION_CONTROL_ID, 0)
@@ -34,7 +35,7 @@ A0 = PartitionId(TopicId(b"a" * 16), 0)
 A1 = PartitionId(TopicId(b"a" * 16), 1)
 OFFSETS = PartitionId(CONSUMER_OFFSETS_ID, 3)
 PARTS = Manifest((TopicParts(A0.topic_id, (0,), (0,), (1,)),))
-BATCHES = (OneShotBatch(A0, 1, 1, 0, 0, b"x"),)
+BATCHES = (OneShotBatch(A0, 1, 1, checksum(b"x"), 0, b"x"),)
 OLD_INSTANCE, INSTANCE = b"old.............", b"living.........."
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import pytest
 
@@ -17,9 +18,11 @@ from oncelog_server.core.ports import Delete, KeyValue, Put
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.directory import PROBE_MS
 from oncelog_server.runtime.etcd.keys import LeaderValue, PartitionState, TopicValue
+from oncelogpb.errors import Unavailable
 from tests.unit.etcd.world import Node, World
 
 TOPIC = TopicId(b"t" * 16)
+GONE = TopicId(b"g" * 16)
 P0 = PartitionId(TOPIC, 0)
 
 
@@ -184,6 +187,117 @@ def test_waiting_for_what_does_not_come_ends(world: World) -> None:
         node = await world.node("n1").start(elections=False)
         with pytest.raises(TimeoutError):
             await node.view.wait_for(lambda view: False, timeout_ms=500)
+
+    world.run(story)
+
+
+class Counting:
+    """Counts what is read of etcd, and can hold it up."""
+
+    def __init__(self, node: Node) -> None:
+        self.reads = 0
+        self.goes_on = asyncio.Event()
+        self.goes_on.set()
+        self._range, self._get = node.etcd.range, node.etcd.get
+        node.etcd.range = self.range  # type: ignore[method-assign]
+        node.etcd.get = self.get  # type: ignore[method-assign]
+
+    async def range(self, prefix: str) -> Any:
+        self.reads += prefix == keys.TOPICS
+        found = await self._range(prefix)
+        await self.goes_on.wait()
+        return found
+
+    async def get(self, key: str) -> Any:
+        self.reads += key.startswith(keys.TOPICS)
+        return await self._get(key)
+
+
+def test_many_who_ask_what_is_gone_share_one_read(world: World) -> None:
+    """One abort of 2,000 parts of a deleted topic listed all topics 2,000 times."""
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        world.server.txn([], [topic_put()])
+        counting = Counting(node)
+        answers = await asyncio.gather(*(node.view.is_gone(GONE) for _ in range(2_000)))
+        assert all(answers)
+        assert counting.reads == 1
+        mixed = [TopicId(number.to_bytes(16, "big")) for number in range(500)]
+        answers = await asyncio.gather(*(node.view.is_gone(one) for one in [*mixed, TOPIC]))
+        assert answers == [True] * 500 + [False]
+        assert counting.reads == 2
+        assert await node.view.is_gone(GONE)
+        assert counting.reads == 2, "gone is for ever"
+        assert not await node.view.is_gone(TOPIC)
+        assert counting.reads == 3, "what stands may be deleted in the next moment"
+
+    world.run(story)
+
+
+def test_i1_nobody_is_told_gone_by_a_read_that_was_sent_before_he_asked(world: World) -> None:
+    """It may be older than the topic: its markers would count as done."""
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        counting = Counting(node)
+        counting.goes_on.clear()
+        earlier = asyncio.create_task(node.view.is_gone(GONE))
+        await asyncio.sleep(1)
+        # Read, and on its way back: now the topic is made, and somebody hears of it.
+        world.server.txn([], [topic_put()])
+        later = asyncio.create_task(node.view.is_gone(TOPIC))
+        await asyncio.sleep(1)
+        counting.goes_on.set()
+        assert await earlier
+        assert not await later
+
+    world.run(story)
+
+
+def test_who_cannot_wait_is_told_in_time_what_is_known(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        world.server.txn([], [topic_put()])
+        both = {GONE, TOPIC}
+        assert await node.view.gone(both, timeout_ms=100) == {GONE}
+        counting = Counting(node)
+        counting.goes_on.clear()
+        other = TopicId(b"o" * 16)
+        async with asyncio.timeout(1):
+            assert await node.view.gone({*both, other}, timeout_ms=100) == {GONE}
+        node.etcd.unavailable = True
+        assert await node.view.gone({GONE, TopicId(b"p" * 16)}, timeout_ms=100) == {GONE}
+        assert await node.view.gone(set(), timeout_ms=100) == set()
+
+    world.run(story)
+
+
+def test_who_gives_up_asking_takes_the_answer_from_nobody(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        impatient, patient = (asyncio.create_task(node.view.is_gone(GONE)) for _ in range(2))
+        await asyncio.sleep(0)
+        impatient.cancel()
+        assert await patient
+        node.etcd.unavailable = True
+        with pytest.raises(Unavailable):
+            await node.view.is_gone(TopicId(b"o" * 16))
+        node.etcd.unavailable = False
+        assert await node.view.is_gone(TopicId(b"o" * 16))
+
+    world.run(story)
+
+
+def test_a_partition_is_denied_only_by_a_linearizable_read(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        assert not await node.view.exists(P0)
+        # Written before its topic: not in the view, but in etcd.
+        world.server.txn([], [state_put(PartitionState(("n1",)))])
+        assert node.view.partition(P0) is None
+        assert await node.view.exists(P0)
+        assert not await node.view.exists(PartitionId(TOPIC, 1))
 
     world.run(story)
 

@@ -1,4 +1,4 @@
-"""Leases lie: a process stops answering before etcd gives its key away (design §5)."""
+"""Leases lie: a process stops answering before etcd gives its key away."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules of an election as tables (design §5, "Leadership")."""
+"""The rules of an election as tables."""
 
 from __future__ import annotations
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from oncelog_server.core.ids import BootId, PartitionId
@@ -13,7 +13,6 @@ from oncelog_server.runtime.etcd.election import Elections
 from oncelog_server.runtime.etcd.keys import BootValue
 from oncelog_server.runtime.etcd.lease import Membership
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
-from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.etcd.standing import Prepared
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from tests.simulation.virtual_time import VirtualTimeLoop, run
@@ -42,6 +41,10 @@ class Log:
     def gauge(self, name: str, value: float, **labels: str) -> None: ...
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None: ...
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None: ...
 
@@ -85,8 +88,8 @@ class Node:
         self.etcd = MemoryEtcd(server)
         self.log = Log()
         self.host = Host(node_id)
-        self.refused: list[EtcdRefused] = []
-        self.view = ClusterView(self.etcd, cluster_id=b"c" * 16, on_refused=self.refused.append)
+        self.refused: list[BaseException] = []
+        self.view = ClusterView(self.etcd, cluster_id=b"c" * 16, on_fatal=self.refused.append)
         self.membership = Membership(
             self.etcd,
             boot_id=BootId(boot.encode().ljust(16, b".")),
@@ -101,7 +104,7 @@ class Node:
             self.membership,
             host=self.host,
             reporter=self.log,
-            on_refused=self.refused.append,
+            on_fatal=self.refused.append,
         )
         self._drawn = 0
         self.topics = EtcdTopics(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import io
+import re
 import socket
 import ssl
 import urllib.request
@@ -26,6 +27,12 @@ PARTICIPANTS = ("partition_leader", "offset_manager")
 KINDS = {"count": Kind.COUNTER, "gauge": Kind.GAUGE, "observe": Kind.DURATION}
 
 
+def exposed(metrics: Metrics, name: str) -> list[str]:
+    """The lines of a metric."""
+    lines = generate_latest(metrics.registry).decode().splitlines()
+    return [line for line in lines if line.startswith(name)]
+
+
 def reporter_of(role: str) -> Any:
     metrics = Metrics()
     return metrics, metrics.reporter(role, Log(stream=io.StringIO()))
@@ -42,7 +49,7 @@ def test_metrics_md_is_the_catalogue() -> None:
 def test_every_declared_metric_can_be_reported_and_is_exposed(role: Any) -> None:
     metrics, reporter = reporter_of(role)
     for metric in catalogue.metrics_of(role):
-        labels = dict.fromkeys(metric.labels, "x")
+        labels = dict.fromkeys(metric.labels, "x/0")
         {
             Kind.COUNTER: reporter.count,
             Kind.GAUGE: reporter.gauge,
@@ -78,6 +85,21 @@ def test_durations_are_given_in_milliseconds_and_exposed_in_seconds() -> None:
     assert "oncelog_coordinator_commit_prepare_seconds_sum 1.5" in text
 
 
+def test_a_duration_lies_in_every_bucket_that_is_not_below_it() -> None:
+    metrics, reporter = reporter_of("node")
+    for took_ms in (0.05, 0.1, 0.3, 40_000):
+        reporter.observe("rpc", took_ms, service="Cluster", method="get_metadata")
+    reporter.observe("rpc", 1, service="Cluster", method="get_config")
+    told = exposed(metrics, "oncelog_node_rpc_seconds")
+    labels = 'method="get_metadata",service="Cluster"'
+    buckets = dict(re.findall(rf'_bucket{{le="(.*?)",{labels}}} (.*)', "\n".join(told)))
+    wanted = {"0.0001": 2, "0.0002": 2, "0.0005": 3, "30.0": 3, "+Inf": 4}
+    assert {bound: float(buckets[bound]) for bound in wanted} == wanted
+    assert f"oncelog_node_rpc_seconds_count{{{labels}}} 4.0" in told
+    (total,) = [line for line in told if f"_sum{{{labels}}}" in line]
+    assert float(total.split()[-1]) == pytest.approx(40.00045)
+
+
 def test_what_is_forgotten_is_exposed_no_more_and_may_come_again() -> None:
     metrics, reporter = reporter_of("coordinator")
     for partition in ("a/1", "a/11"):
@@ -85,17 +107,77 @@ def test_what_is_forgotten_is_exposed_no_more_and_may_come_again() -> None:
         reporter.gauge("epoch", 5, partition=partition)
     reporter.count("transactions_aborted", cause="a/1")
     reporter.forget("partition", "a/1")
-    reporter.forget("partition", "never seen")
+    reporter.forget("partition", "never/0")
     text = generate_latest(metrics.registry).decode()
-    assert 'partition="a/1"' not in text
-    assert text.count('partition="a/11"') == 2
+    assert 'partition="1"' not in text
+    assert text.count('partition="11",topic="a"') == 2
     assert 'cause="a/1"' in text
     assert len(reporter._known) == 3
     reporter.gauge("epoch", 6, partition="a/1")
     assert (
-        'oncelog_coordinator_epoch{partition="a/1"} 6.0'
+        'oncelog_coordinator_epoch{partition="1",topic="a"} 6.0'
         in generate_latest(metrics.registry).decode()
     )
+
+
+ORDERS = b"orders..........".hex()
+
+
+def test_a_topic_is_shown_by_its_name() -> None:
+    metrics, reporter = reporter_of("partition_leader")
+    reporter.gauge("epoch", 1, partition=f"{ORDERS}/0")
+    metrics.name_topics({bytes.fromhex(ORDERS): "orders"}.get)
+    reporter.gauge("epoch", 2, partition=f"{ORDERS}/1")
+    reporter.gauge("epoch", 3, partition="__transaction_control/7")
+    reporter.gauge("epoch", 4, partition=f"{'f' * 32}/2")
+    shown = re.findall(r"_epoch\{(.*?)\} (\d)", generate_latest(metrics.registry).decode())
+    assert sorted(shown, key=lambda one: one[1]) == [
+        # Nobody could name it yet.
+        (f'partition="0",topic="{ORDERS}"', "1"),
+        ('partition="1",topic="orders"', "2"),
+        ('partition="7",topic="__transaction_control"', "3"),
+        (f'partition="2",topic="{"f" * 32}"', "4"),
+    ]
+
+
+def test_a_topic_that_is_gone_does_not_take_the_next_one_of_its_name_along() -> None:
+    metrics, reporter = reporter_of("partition_leader")
+    again = b"again...........".hex()
+    metrics.name_topics(lambda topic_id: "orders")
+    reporter.gauge("epoch", 1, partition=f"{ORDERS}/0")
+    reporter.gauge("epoch", 2, partition=f"{again}/0")
+    reporter.forget("partition", f"{ORDERS}/0")
+    reporter.gauge("epoch", 3, partition=f"{again}/0")
+    text = generate_latest(metrics.registry).decode()
+    assert '_epoch{partition="0",topic="orders"} 3.0' in text
+    reporter.forget("partition", f"{again}/0")
+    assert "_epoch{" not in generate_latest(metrics.registry).decode()
+
+
+def test_a_set_of_series_is_replaced_as_a_whole() -> None:
+    metrics, reporter = reporter_of("offset_manager")
+    metrics.name_topics({bytes.fromhex(ORDERS): "orders"}.get)
+
+    def lags() -> list[tuple[str, str]]:
+        text = generate_latest(metrics.registry).decode()
+        return sorted(re.findall(r'_group_lag\{group="(.*?)",.*\} (\d)', text))
+
+    place = f"{ORDERS}/0"
+    reporter.replace("group_lag", "a", [({"group": "g", "partition": place}, 1)])
+    reporter.replace(
+        "group_lag",
+        "b",
+        [({"group": "h", "partition": place}, 2), ({"group": "i", "partition": place}, 3)],
+    )
+    assert lags() == [("g", "1"), ("h", "2"), ("i", "3")]
+    reporter.replace("group_lag", "b", [({"group": "i", "partition": place}, 4)])
+    assert lags() == [("g", "1"), ("i", "4")]
+    reporter.replace("group_lag", "b", [])
+    assert lags() == [("g", "1")]
+    # One that moved to another owner stays his.
+    reporter.replace("group_lag", "b", [({"group": "g", "partition": place}, 5)])
+    reporter.replace("group_lag", "a", [])
+    assert lags() == [("g", "5")]
 
 
 def test_the_endpoint_serves_all_roles_of_the_process() -> None:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     BootId,
     PartitionId,
+    TopicId,
 )
 from oncelog_server.core.machine import Instant
 from oncelog_server.core.ports import Address, PartitionInfo
@@ -84,6 +85,9 @@ class FakeDirectory:
     def partition(self, partition: PartitionId) -> PartitionInfo | None:
         return PartitionInfo(partition, ["n"], ["ab"], self.leader_of(partition), 9)
 
+    async def gone(self, topic_ids: Collection[TopicId], *, timeout_ms: int) -> set[TopicId]:
+        return set()
+
 
 class FakeClock:
     def __init__(self) -> None:
@@ -122,6 +126,10 @@ class FakeReporter:
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         pass
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None:
         pass

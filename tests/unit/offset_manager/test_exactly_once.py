@@ -36,7 +36,14 @@ from oncelog_server.offset_manager.records import (
     OffsetsPending,
     TransactionMarked,
 )
-from oncelog_server.participant.commands import HearVerdicts, Marker, Outcome, Verdict, WriteMarkers
+from oncelog_server.participant.commands import (
+    Heard,
+    HearVerdicts,
+    Marker,
+    Outcome,
+    Verdict,
+    WriteMarkers,
+)
 from tests.golden.host import MachineHost
 
 PARTITION = PartitionId(TopicId(b"0123456789abcdef"), 0)
@@ -125,7 +132,8 @@ def _command(
             return producer.abort_marker()
         case "drop" if producer.open is not None:
             dropped, producer.open = producer.open, None
-            return HearVerdicts(((dropped, Verdict.ABORTED),))
+            heard = Heard(dropped, producer.producer_id, GENERATION, Verdict.ABORTED)
+            return HearVerdicts((heard,))
         case "plain":
             return CommitOffsets("g", (OffsetCommit(PARTITION, start, to),))
     return None

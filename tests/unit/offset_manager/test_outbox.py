@@ -18,8 +18,9 @@ from oncelog_server.core.ids import (
 )
 from oncelog_server.core.ports import Address
 from oncelog_server.offset_manager.commands import CommitTransactionOffsets, OffsetCommit
+from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.outbox import OffsetManagerOutbox
-from oncelog_server.participant.commands import HearVerdicts, Verdict
+from oncelog_server.participant.commands import Heard, HearVerdicts, Verdict
 from oncelogpb.errors import UnknownOutcome
 from oncelogpb.v1 import coordinator_pb2 as pb
 from tests.unit.offset_manager.fakes import Outside
@@ -64,6 +65,7 @@ class Story:
         return OffsetManagerOutbox(
             self.replica,  # type: ignore[arg-type]
             self.outside.env,
+            OffsetManagerConfig(lag_every_ms=0),
         )
 
     async def after(self, ms: int) -> int:
@@ -121,7 +123,8 @@ def test_i30_a_txid_that_was_dropped_and_opened_again_between_two_looks_is_asked
         await _pend(told.outside, T1, number=1)
         await told.after(0)
         await told.after(1_000)
-        await told.replica.submit(HearVerdicts(((T1, Verdict.ABORTED),)))
+        heard = Heard(T1, ProducerId(100), Generation(1), Verdict.ABORTED)
+        await told.replica.submit(HearVerdicts((heard,)))
         await _pend(told.outside, T1, producer=101)
         await told.after(200)
         await told.after(2_000)

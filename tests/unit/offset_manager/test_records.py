@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from oncelog_server.core.age import TimePassed
 from oncelog_server.core.frame import Frame, Kind
 from oncelog_server.core.ids import (
     Generation,
@@ -59,6 +60,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
     st.builds(TransactionDropped, TX_IDS, NAMES),
     st.builds(GroupsForgotten, st.lists(NAMES, max_size=3).map(tuple), st.sampled_from(Why)),
     st.builds(ProducersForgotten, st.lists(PRODUCERS, max_size=3).map(tuple)),
+    st.builds(TimePassed),
 )
 
 

@@ -26,7 +26,16 @@ HERE = partition_of_name(GROUP)
 TX = compose_tx_id(3, 5)
 P0 = types_pb2.Partition(topic_id=b"orders..........", number=0)
 PRODUCER = types_pb2.Producer(producer_id=7, generation=1)
-CALL: Any = None
+
+
+class _Caller:
+    """As much of the Call port as is asked here."""
+
+    def sees(self, need: object) -> bool:
+        return True
+
+
+CALL: Any = _Caller()
 
 
 def _participant(outside: Outside) -> Any:
@@ -38,6 +47,32 @@ def _offsets(to: int, *, start: int | None = None, group: str = GROUP) -> pb.Gro
     if start is not None:
         commit.from_offset = start
     return pb.GroupOffsets(group=group, offsets=[commit])
+
+
+def test_i28_what_was_taken_is_told_again_on_a_full_disk() -> None:
+    """The answer was lost, and the disk filled up meanwhile: "nothing happened" would be a lie."""
+
+    async def story() -> None:
+        outside = Outside(HERE)
+        service = OffsetManagerService(outside.env)
+        plain = pb.CommitOffsetsRequest(offsets=_offsets(3))
+        pending = pb.CommitTransactionOffsetsRequest(
+            tx_id=TX, producer=PRODUCER, offsets=_offsets(10, start=3)
+        )
+        await service.commit_offsets(plain, CALL)
+        outside.replicas.by_number[HERE].full = DiskFull("full")
+        await service.commit_offsets(plain, CALL)
+        with pytest.raises(DiskFull):
+            await service.commit_transaction_offsets(pending, CALL)
+        outside.replicas.by_number[HERE].full = None
+        await service.commit_transaction_offsets(pending, CALL)
+        outside.replicas.by_number[HERE].full = DiskFull("full")
+        reply = await service.commit_transaction_offsets(pending, CALL)
+        assert reply.participant.number == HERE
+        # The plain one stands behind what is pending now.
+        await service.commit_offsets(plain, CALL)
+
+    asyncio.run(story())
 
 
 def _markers(*groups: participant_pb2.MarkerGroup) -> participant_pb2.WriteMarkersRequest:
@@ -79,6 +114,10 @@ def test_i22_the_life_of_an_offset_over_the_wire() -> None:
         assert [result.tx_id for result in written.groups[0].results] == [TX]
         fetched = await service.fetch_offsets(fetch, CALL)
         assert fetched.offsets[0].offset == 10
+        # There may be one for every producer that ever was: only who asks gets them.
+        assert not fetched.last_commits
+        fetch.with_last_commits = True
+        fetched = await service.fetch_offsets(fetch, CALL)
         assert fetched.last_commits[0].tx_id == TX
 
     asyncio.run(story())
@@ -160,6 +199,8 @@ def test_marker_groups_are_answered_one_by_one() -> None:
 
 
 @pytest.mark.parametrize("field", list(OffsetManagerConfig.__dataclass_fields__))
-def test_a_setting_of_zero_is_refused_by_name(field: str) -> None:
-    with pytest.raises(ValueError, match=field):
-        OffsetManagerRole(OffsetManagerConfig(**{field: 0}))
+def test_a_setting_that_cannot_be_is_refused_by_name(field: str) -> None:
+    # 0: the lag is never measured.
+    for value in (-1,) if field == "lag_every_ms" else (-1, 0):
+        with pytest.raises(ValueError, match=field):
+            OffsetManagerRole(OffsetManagerConfig(**{field: value}))

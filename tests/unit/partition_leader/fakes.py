@@ -7,7 +7,7 @@ stays while `hold` is set, and moves by `sync`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -166,7 +166,7 @@ class FakeDirectory:
     cluster_id: bytes = b"c" * 16
     by_name: dict[str, TopicInfo] = field(default_factory=lambda: {TOPIC.name: TOPIC})
     coordinators: dict[int, Address] = field(default_factory=dict)
-    gone: set[bytes] = field(default_factory=set)
+    gone_ids: set[bytes] = field(default_factory=set)
     etcd_reachable: bool = True
 
     def leader_of(self, partition: PartitionId) -> Address | None:
@@ -192,7 +192,14 @@ class FakeDirectory:
     async def is_gone(self, topic_id: TopicId) -> bool:
         if not self.etcd_reachable:
             raise Unavailable("etcd does not answer")
-        return topic_id in self.gone
+        return topic_id in self.gone_ids
+
+    async def gone(self, topic_ids: Collection[TopicId], *, timeout_ms: int) -> set[TopicId]:
+        return set(topic_ids) & self.gone_ids if self.etcd_reachable else set()
+
+    async def exists(self, partition: PartitionId) -> bool:
+        topic = self.topic_by_id(partition.topic_id)
+        return topic is not None and partition.number < topic.partitions
 
     def etcd_status(self) -> tuple[int, bool]:
         return 1, True
@@ -214,12 +221,16 @@ class FakeTopics:
         self._directory.by_name[name] = topic
         return topic
 
-    async def alter(self, name: str, configs: Mapping[str, str]) -> TopicInfo:
+    async def alter(
+        self, name: str, configs: Mapping[str, str], *, partitions: int = 0
+    ) -> TopicInfo:
         found = self._directory.by_name.get(name)
         if found is None:
             raise UnknownTopic(name)
         merged = {k: v for k, v in {**found.configs, **configs}.items() if v}
-        self._directory.by_name[name] = found._replace(configs=merged)
+        self._directory.by_name[name] = found._replace(
+            configs=merged, partitions=partitions or found.partitions
+        )
         return self._directory.by_name[name]
 
     async def delete(self, name: str) -> TopicId:
@@ -259,6 +270,10 @@ class FakeReporter:
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         pass
 
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
+
     def forget(self, label: str, value: str) -> None:
         pass
 
@@ -277,6 +292,9 @@ class FakeCall:
 
     def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
+
+    def sees(self, need: object) -> bool:
+        return True
 
     def on_stream_end(self, callback: Callable[[], None]) -> None:
         pass

@@ -90,6 +90,19 @@ def test_damage_is_told_counted_and_logged() -> None:
     assert world.reporter.events == ["damaged part"]
 
 
+def test_i5_a_surplus_is_told_counted_and_logged() -> None:
+    world = World()
+    late = batch([b"b", b"c"], sequence=1)
+    replies = write(world, send(5, batch([b"a"]), late), *[commit(5, 9, 1)] * 2)
+    for reply in replies[1:]:
+        (exposed,) = reply.groups[0].results[0].exposed
+        assert (exposed.record_count, exposed.surplus_records) == (1, 2)
+    # Once, however often the marker comes.
+    assert world.reporter.counted["surplus_records"] == 2
+    assert world.reporter.counted["transactions_exposed"] == 1
+    assert world.reporter.events == ["surplus dropped"]
+
+
 def test_groups_fail_alone() -> None:
     world = World()
     del world.replicas.replicas[SECOND]
@@ -115,7 +128,7 @@ def test_a_deleted_topic_is_done_only_when_etcd_says_so() -> None:
     request = pb.WriteMarkersRequest(groups=[group(marker(5, 9), marker(6, 10), partition=unknown)])
     (reply,) = write(world, request)
     assert errors.from_status(reply.groups[0].error).reason == "UNKNOWN_TOPIC"
-    world.directory.gone.add(unknown.topic_id)
+    world.directory.gone_ids.add(unknown.topic_id)
     world.directory.etcd_reachable = False
     (reply,) = write(world, request)
     assert errors.from_status(reply.groups[0].error).reason == "UNKNOWN_TOPIC"
@@ -123,6 +136,25 @@ def test_a_deleted_topic_is_done_only_when_etcd_says_so() -> None:
     (reply,) = write(world, request)
     assert [r.status for r in reply.groups[0].results] == [pb.MarkerResult.STATUS_GONE] * 2
     assert [r.tx_id for r in reply.groups[0].results] == [5, 6]
+
+
+def test_nobody_waits_for_what_etcd_says_of_a_topic_of_others() -> None:
+    """While etcd was down, one deleted topic kept back the acknowledgements of all."""
+
+    async def frozen(topic_id: TopicId) -> bool:
+        await asyncio.sleep(3_600)
+        return True
+
+    world = World()
+    world.directory.etcd_reachable = False
+    world.directory.is_gone = frozen  # type: ignore[method-assign]
+    unknown = PartitionId(TopicId(b"g" * 16), 0)
+    request = pb.WriteMarkersRequest(
+        groups=[group(marker(5, 9), partition=unknown), group(marker(6, 10, parts=PART))]
+    )
+    _, reply = write(world, send(6, batch([b"a"])), request)
+    assert errors.from_status(reply.groups[0].error).reason == "UNKNOWN_TOPIC", "ask again"
+    assert len(reply.groups[1].results) == 1
 
 
 def test_one_shot_keeps_its_payload_and_header() -> None:
@@ -140,7 +172,7 @@ def test_one_shot_keeps_its_payload_and_header() -> None:
 
 
 def test_on_a_full_disk_markers_with_records_wait_and_those_behind_them() -> None:
-    """Bare markers use the reserve; order holds (design §4)."""
+    """Bare markers use the reserve; order holds."""
     world = World()
     one_shot = marker(9, 11, batch=batch([b"one"]))
     request = pb.WriteMarkersRequest(

@@ -16,6 +16,7 @@ from oncelog_server.participant.handler import ParticipantHandler
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.role import PartitionLeaderRole
 from oncelog_server.partition_leader.service import PartitionLeaderService
+from oncelog_server.runtime import vital
 from oncelog_server.runtime.driver import Driver, Standing, Surroundings
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
@@ -46,6 +47,7 @@ class Process:
             has_room=lambda: True,
             offload=at_once,
             snapshot_every_bytes=snapshot_every_bytes,
+            fatal=vital.complain,
             failed=lambda partition, error: None,
         )
         journal = Journal.open(disk, "partitions/p", segment_bytes=1 << 16)

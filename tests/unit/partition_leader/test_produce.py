@@ -119,7 +119,7 @@ def test_the_limit_of_the_topic_is_named() -> None:
     (reply,) = produce(world, plain(batch([b"x" * 2000])))
     refusal = errors.from_status(reply.results[0].error)
     assert refusal.reason == "TOO_LARGE"
-    assert refusal.metadata["maximum"] == "1024"
+    assert refusal.metadata == {"limit": "max.batch.bytes", "maximum": "1024"}
 
 
 def test_i28_a_full_disk_refuses_data_and_says_so() -> None:
@@ -128,6 +128,45 @@ def test_i28_a_full_disk_refuses_data_and_says_so() -> None:
     (reply,) = produce(world, plain(batch([b"a"]), batch([b"b"], partition=SECOND)))
     assert reasons(reply) == ["DISK_FULL", "ok"]
     assert world.first.log_end == 1, "refused before decide: nothing but EPOCH_START stands there"
+
+
+def the_disk_is_full(world: World) -> None:
+    world.first.full = True
+
+
+def its_topic_takes_less(world: World) -> None:
+    limited = TOPIC._replace(configs={"max.batch.bytes": "1"})
+    world.directory.by_name[TOPIC.name] = limited
+
+
+def a_later_generation_was_here(world: World) -> None:
+    newer = send(6, batch([b"n"]))
+    newer.producer.generation += 1
+    assert reasons(produce(world, newer)[0]) == ["ok"]
+
+
+def it_is_at_its_limits(world: World) -> None:
+    limits = dict.fromkeys(("open_transactions_max", "producers_max", "damaged_max"), 1)
+    world.first.machine.config = replace(world.config, **limits)
+
+
+@pytest.mark.parametrize(
+    "happens",
+    [the_disk_is_full, its_topic_takes_less, a_later_generation_was_here, it_is_at_its_limits],
+)
+def test_i6_a_batch_that_stands_is_acknowledged_again_whatever_has_happened_since(
+    happens: Callable[[World], None],
+) -> None:
+    world = World()
+    requests = plain(batch([b"a", b"b"])), send(5, batch([b"d"]))
+    first = produce(world, *requests)
+    happens(world)
+    end = world.first.log_end
+    again = produce(world, *requests)
+    for was, now in zip(first, again, strict=True):
+        assert [r.journal_offset for r in now.results] == [r.journal_offset for r in was.results]
+        assert [r.duplicate for r in now.results] == [True]
+    assert world.first.log_end == end
 
 
 CONTRADICTIONS = [

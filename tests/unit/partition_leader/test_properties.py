@@ -4,6 +4,7 @@ same."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,8 +21,11 @@ from oncelog_server.core.ids import (
     compose_generation,
 )
 from oncelog_server.participant.commands import (
+    Heard,
     HearVerdicts,
     Marker,
+    MarkerResult,
+    MarkerStatus,
     MarkersWritten,
     Outcome,
     Verdict,
@@ -62,6 +66,8 @@ class Oracle:
     # What the committed log must be: (tx id or 0, writer, sequence, count).
     expected: list[tuple[int, int, int, int]] = field(default_factory=list)
     ended: set[int] = field(default_factory=set)
+    # Decided, as their producers knew them; those that are not ended still take batches.
+    decided: list[Tx] = field(default_factory=list)
     frames: dict[int, list[Frame]] = field(default_factory=dict)
 
     def take_offset(self) -> int:
@@ -116,6 +122,7 @@ class Oracle:
         writers = sorted(tx.written, key=lambda writer: (writer * keep) % 5)
         named = writers[: max(1, keep % (len(writers) + 1))]
         parts = tuple(WriterPart(Writer(writer), tx.written[writer]) for writer in named)
+        self.decided.append(tx)
         self.markers.append(
             Marker(
                 tx.tx_id,
@@ -126,6 +133,19 @@ class Oracle:
                 parts if outcome is Outcome.COMMITTED else (),
             )
         )
+
+    def late(self, which: int, count: int) -> None:
+        """A batch behind the commit's answer, before its marker: acknowledged, and of nothing."""
+        waiting = [tx for tx in self.decided if tx.tx_id not in self.ended]
+        if not waiting:
+            return
+        tx = waiting[which % len(waiting)]
+        writer = sorted(tx.written)[which % len(tx.written)]
+        frame = _frame(tx.producer + 1, tx.tx_id, writer, tx.written[writer], count)
+        (placed,) = self.submit(Produce((frame,)))
+        assert isinstance(placed, Placed), f"{placed} for {frame}"
+        tx.written[writer] += count
+        self.sent.append(frame)
 
     def one_shot(self, producer: int, count: int) -> None:
         if producer in self.open:
@@ -154,6 +174,8 @@ class Oracle:
         assert isinstance(reply, MarkersWritten)
         assert reply.refusal is None
         assert len(reply.results) == end - start
+        assert {result.status for result in reply.results} <= {MarkerStatus.APPLIED}
+        self._assert_surplus(reply.results[self.delivered - start :])
         for marker in self.markers[self.delivered : end]:
             self.ended.add(marker.tx_id)
             if marker.outcome is Outcome.ABORTED:
@@ -168,11 +190,21 @@ class Oracle:
                 )
         self.delivered = max(self.delivered, end)
 
+    def _assert_surplus(self, results: Sequence[MarkerResult]) -> None:
+        """Of markers that were new: what came late, and nothing else."""
+        written = {tx.tx_id: tx.written for tx in self.decided}
+        for result in results:
+            for part in result.exposed:
+                if result.tx_id in written:
+                    came = written[result.tx_id][part.writer]
+                    assert part.record_count + part.surplus_records == came
+
     def answer(self, producer: int) -> None:
         """Silence and ONGOING end nothing."""
         tx = self.open.get(producer)
         if tx is not None:
-            assert self.submit(HearVerdicts(((tx.tx_id, Verdict.ONGOING),))) == 0
+            heard = Heard(tx.tx_id, ProducerId(producer + 1), GENERATION, Verdict.ONGOING)
+            assert self.submit(HearVerdicts((heard,))) == 0
 
     def failover(self) -> None:
         self.host.failover(lose_tail=False)
@@ -226,6 +258,7 @@ steps = st.lists(
         st.tuples(st.just("send"), producer, st.integers(0, 2), count),
         st.tuples(st.just("repeat"), st.integers(0, 50)),
         st.tuples(st.just("decide"), producer, st.sampled_from(Outcome), st.integers(1, 4)),
+        st.tuples(st.just("late"), st.integers(0, 5), count),
         st.tuples(st.just("one_shot"), producer, count),
         st.tuples(st.just("deliver"), st.integers(0, 3), st.integers(0, 3)),
         st.tuples(st.just("answer"), producer),

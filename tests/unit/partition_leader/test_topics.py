@@ -10,6 +10,7 @@ import pytest
 
 from oncelog_server.core.ids import TRANSACTION_CONTROL, TRANSACTION_CONTROL_ID
 from oncelog_server.core.ports import TopicInfo
+from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2 as pb
@@ -103,6 +104,20 @@ def test_alter_and_restore_the_default() -> None:
         alter("-1")
     with pytest.raises(errors.UnknownTopic):
         admin.do("alter_topic", pb.AlterTopicRequest(name="none"))
+
+
+def test_alter_adds_partitions_up_to_the_limit_of_a_topic() -> None:
+    admin = Admin()
+
+    def alter(partitions: int) -> int:
+        request = pb.AlterTopicRequest(name=TOPIC.name, partitions=partitions)
+        return len(admin.do("alter_topic", request).topic.partitions)
+
+    before = TOPIC.partitions
+    assert [alter(0), alter(before + 2), alter(0)] == [before, before + 2, before + 2]
+    with pytest.raises(errors.TooLarge) as refusal:
+        alter(PartitionLeaderConfig().topic_partitions_max + 1)
+    assert refusal.value.metadata["limit"] == "topic_partitions_max"
 
 
 def test_the_control_topics_are_left_alone_and_hidden() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -33,6 +33,10 @@ class Recorder:
     def gauge(self, name: str, value: float, **labels: str) -> None: ...
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None: ...
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None: ...
 

@@ -15,6 +15,7 @@ from oncelog_server.core.ids import (
     TopicId,
     partition_of_name,
 )
+from oncelog_server.core.machine import Instant
 from oncelog_server.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
 from oncelog_server.runtime.config import Source, Value
 from oncelog_server.runtime.rpc.access_service import AccessService
@@ -56,18 +57,37 @@ class OneNode:
     async def is_gone(self, topic_id: Any) -> Any:
         return False
 
+    async def gone(self, topic_ids: Any, *, timeout_ms: int) -> Any:
+        return set()
+
+    async def exists(self, partition: Any) -> Any:
+        return True
+
     def etcd_status(self) -> Any:
         return 42, True
+
+
+class Noon:
+    """A clock that stands still."""
+
+    def now(self) -> Instant:
+        return Instant(1, 43_200_000)
 
 
 def service(elect: Any = None) -> ClusterService:
     values = [Value("node.tick_ms", "100", Source.DEFAULT, "How often.")]
     nobody: Any = None
-    return ClusterService(OneNode(), lambda: values, elect, AccessService(nobody, None))
+    access = AccessService(nobody, None)
+    return ClusterService(OneNode(), lambda: values, elect, access, Noon())
 
 
 def ask(coroutine: Any) -> Any:
     return asyncio.run(coroutine)
+
+
+def test_metadata_tells_the_time_for_who_compares_clocks() -> None:
+    reply = ask(service().get_metadata(pb.GetMetadataRequest(), CALL))
+    assert reply.time_ms == 43_200_000
 
 
 def test_metadata_routes_groups_by_the_hash_of_their_name() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
+from oncelog_server.runtime.rpc import handling
 from oncelog_server.runtime.rpc.limits import RpcLimits
 from oncelog_server.runtime.rpc.unread import Total, Unread
 from oncelogpb import calls
@@ -143,7 +144,10 @@ def test_a_subscription_gets_what_nobody_else_waits_for() -> None:
     asyncio.run(story())
 
 
-def test_a_fetch_that_finds_no_room_in_time_is_told_so() -> None:
+def test_a_fetch_that_finds_no_room_in_time_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    # On a busy machine an answer that leaves 50 ms before its caller gives up comes too late.
+    monkeypatch.setattr(handling, "ROOM_MARGIN_MS", 4_700)
+
     async def story() -> None:
         reading = Reading()
         limits = RpcLimits(connection_unread_bytes_max=ONE)
@@ -162,7 +166,9 @@ def test_a_fetch_that_finds_no_room_in_time_is_told_so() -> None:
             first = asyncio.create_task(ask)
             await asyncio.sleep(0.05)
             error = await outcome_of(
-                calls.unary(channel, "partition_leader", "fetch", pb.FetchRequest(), timeout_ms=300)
+                calls.unary(
+                    channel, "partition_leader", "fetch", pb.FetchRequest(), timeout_ms=5_000
+                )
             )
             assert (type(error), error.metadata["limit"]) == (
                 Throttled,

@@ -34,6 +34,8 @@ class Bench:
         self.reporter = Silent()
         self.outboxes: list[Quiet] = []
         self.failures: list[Exception] = []
+        # What must end the process.
+        self.fatal: list[BaseException] = []
         self.lease_valid = True
         self.has_room = True
         self.snapshot_every_bytes = snapshot_every_bytes
@@ -54,6 +56,7 @@ class Bench:
             offload=lambda work: self.offload(work),
             snapshot_every_bytes=self.snapshot_every_bytes,
             failed=lambda partition, error: self.failures.append(error),
+            fatal=self.fatal.append,
         )
         journal = Journal.open(self.disk, "partitions/p", segment_bytes=1 << 16)
         return Driver(PARTITION, self.role, journal, around, self._make_outbox)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -42,10 +42,13 @@ class CounterMachine:
         self.epoch = 0
         self.sums: list[int] = []
         self._saved = 0
+        self.ticks = 0
+        self.rests = True
 
     def decide(self, command: Add | Tick, now: Instant) -> Decision[Added]:
         match command:
             case Tick():
+                self.ticks += 1
                 return Decision()
             case Add(number=number) if number < 0:
                 return refuse(InvalidArgument("only upwards", total=self.total))
@@ -68,6 +71,10 @@ class CounterMachine:
 
     def owed(self, below: int) -> Sequence[Any]:
         return ()
+
+    @property
+    def is_at_rest(self) -> bool:
+        return self.rests
 
     def check(self) -> None:
         assert self.total == (self.sums[-1] if self.sums else 0)
@@ -154,6 +161,10 @@ class Silent:
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """Not looked at."""
+
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None: ...
 
     def forget(self, label: str, value: str) -> None:
         self.gauges = {key: held for key, held in self.gauges.items() if value not in key[1:]}

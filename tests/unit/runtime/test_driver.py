@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from errno import EIO, ENOSPC
+from errno import ENOSPC
 
 import pytest
 
@@ -256,22 +256,6 @@ def test_i28_a_snapshot_that_found_no_room_is_written_when_there_is_some() -> No
     story(tell)
 
 
-def test_no_later_snapshot_stands_over_slots_that_are_in_doubt() -> None:
-    async def tell(bench: Bench) -> None:
-        await bench.lead()
-        bench.driver.journal.slots("outcomes", 8).write(1, b"outcome!")
-        await bench.driver.submit(Add(1))
-        bench.disk.fail_next(EIO)
-        await bench.driver.checkpoint()
-        await asyncio.sleep(SNAPSHOT_RETRY_MS / 1000)
-        await bench.driver.submit(Add(2))
-        await bench.driver.checkpoint()
-        await asyncio.sleep(1)
-        assert bench.driver.journal.load_snapshot() is None
-
-    story(tell)
-
-
 def test_i35_a_restart_from_a_snapshot_gives_the_live_state() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead()
@@ -289,6 +273,38 @@ def test_i35_a_restart_from_a_snapshot_gives_the_live_state() -> None:
         assert after.driver.machine.sums == sums
         # The projection is shown again only what the snapshot does not cover.
         assert [number for _, number in after.role.projected] == list(range(30, 40))
+
+    story(tell)
+
+
+def test_i35_an_apply_that_fails_ends_the_process_and_leaves_nothing_of_itself() -> None:
+    """It was an INTERNAL for its caller, and the machine, half changed, went on."""
+
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        await bench.driver.submit(Add(1))
+        machine = bench.driver.machine
+        apply = machine.apply
+
+        def broken(record: object, at: object) -> None:
+            machine.total += 1_000
+            raise ZeroDivisionError("a bug")
+
+        machine.apply = broken
+        before = bench.driver.submit(Add(0))
+        with pytest.raises(ZeroDivisionError):
+            bench.driver.submit(Add(10))
+        machine.apply = apply
+        assert [type(error) for error in bench.fatal] == [ZeroDivisionError]
+        assert await before == 1
+        with pytest.raises(NotLeader):
+            bench.driver.submit(Add(0))
+        # A clean stop follows.
+        await bench.driver.checkpoint()
+        await bench.driver.closed()
+        after = bench.lose_power()
+        await after.lead(2)
+        assert after.driver.machine.total == 1, "what could not be applied is not in the log"
 
     story(tell)
 

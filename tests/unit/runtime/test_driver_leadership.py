@@ -11,7 +11,7 @@ import pytest
 
 from oncelog_server.core.machine import Decision
 from oncelog_server.runtime import driver
-from oncelog_server.runtime.driver import Standing
+from oncelog_server.runtime.driver import CLOCK_BEHIND_MS, Standing
 from oncelog_server.runtime.snapshotting import FRAME_BYTES_GUESS
 from oncelogpb.errors import NotLeader, UnknownOutcome
 from tests.unit.runtime.bench import Bench, story
@@ -84,6 +84,43 @@ def test_i4_what_was_lost_is_never_projected() -> None:
     story(tell)
 
 
+def test_i4_what_is_on_its_way_to_the_disk_is_not_projected_by_the_next_leadership_either() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        await bench.driver.submit(Add(1))
+        bench.disk._delay_ms = SLOW_MS
+        bench.disk.fail_next()
+        doubtful = bench.driver.submit(Add(10))
+        await asyncio.sleep(0.1)
+        bench.driver.step_down("deposed")
+        with pytest.raises(UnknownOutcome):
+            await doubtful
+        await bench.driver.lead(2)
+        assert (2, 10) not in bench.role.projected, "it was not durable, and never will be"
+        await asyncio.sleep(10)
+        await bench.driver.recover_from_failure()
+        await bench.lead(3)
+        await bench.driver.submit(Add(2))
+        assert {number for _, number in bench.role.projected} == {1, 2}
+
+    story(tell)
+
+
+def test_i4_what_becomes_durable_while_the_next_leadership_loads_is_projected_by_it() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        await bench.driver.submit(Add(1))
+        bench.disk._delay_ms = SLOW_MS
+        bench.driver.submit(Add(10))
+        await asyncio.sleep(0.1)
+        bench.driver.step_down("deposed")
+        await bench.lead(2)
+        assert bench.role.projected[-1] == (2, 10)
+        assert await bench.driver.submit(Add(0)) == 11
+
+    story(tell)
+
+
 def test_i35_a_snapshot_of_what_was_lost_is_never_written() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead(1)
@@ -118,11 +155,6 @@ def test_who_waits_for_the_next_advance_hears_of_the_step_down() -> None:
 
 
 def test_a_later_leadership_begins_when_nothing_of_the_last_one_runs() -> None:
-    class Slow(Quiet):
-        async def stop(self) -> None:
-            await asyncio.sleep(1)
-            self.stopped = True
-
     async def tell(bench: Bench) -> None:
         slow = Slow()
         bench.driver._make_outbox = lambda of: slow
@@ -134,6 +166,95 @@ def test_a_later_leadership_begins_when_nothing_of_the_last_one_runs() -> None:
         await leading
         assert slow.stopped
         assert bench.driver.machine.epoch == 2
+
+    story(tell)
+
+
+class Slow(Quiet):
+    """Takes a second to stop."""
+
+    async def stop(self) -> None:
+        await asyncio.sleep(1)
+        self.stopped = True
+
+
+def test_i18_who_is_deposed_before_it_began_to_lead_does_not_lead() -> None:
+    async def tell(bench: Bench) -> None:
+        bench.driver._make_outbox = lambda of: Slow()
+        await bench.lead(1)
+        bench.driver.step_down("a later epoch was granted")
+        leading = asyncio.ensure_future(bench.driver.lead(2))
+        await asyncio.sleep(0.5)
+        bench.driver.step_down("deposed")
+        await leading
+        await asyncio.sleep(5)
+        assert bench.driver.standing is Standing.STANDBY, "it was told to step down"
+        assert bench.driver.journal.last_epoch == 1
+
+    story(tell)
+
+
+def test_i18_of_two_epochs_that_wait_for_the_end_of_a_third_the_later_is_led() -> None:
+    async def tell(bench: Bench) -> None:
+        bench.driver._make_outbox = lambda of: Slow()
+        await bench.lead(1)
+        bench.driver.step_down("a later epoch was granted")
+        earlier = asyncio.ensure_future(bench.driver.lead(2))
+        await asyncio.sleep(0.2)
+        bench.driver.step_down("deposed")
+        later = asyncio.ensure_future(bench.driver.lead(3))
+        await asyncio.sleep(5)
+        await asyncio.gather(earlier, later)
+        assert bench.driver.standing is Standing.READY
+        assert bench.driver.epoch == bench.driver.machine.epoch == 3
+        assert bench.driver.journal.end_of_epoch(2)[0] == 1, "nobody led 2"
+
+    story(tell)
+
+
+def test_who_waits_for_the_end_of_a_leadership_takes_nothing_from_the_next() -> None:
+    async def tell(bench: Bench) -> None:
+        bench.driver._make_outbox = lambda of: Slow()
+        await bench.lead(1)
+        bench.driver.step_down("a later epoch was granted")
+        leading = asyncio.ensure_future(bench.driver.lead(2))
+        await asyncio.sleep(0)
+        await bench.driver.closed()
+        await leading
+        await asyncio.sleep(5)
+        assert bench.driver.machine is not None
+        assert await bench.driver.submit(Add(1)) == 1
+
+    story(tell)
+
+
+def test_who_gives_up_waiting_for_the_end_of_a_leadership_does_not_stop_it_from_ending() -> None:
+    async def tell(bench: Bench) -> None:
+        slow = Slow()
+        bench.driver._make_outbox = lambda of: slow
+        await bench.lead(1)
+        bench.driver.step_down("a later epoch was granted")
+        leading = asyncio.ensure_future(bench.driver.lead(2))
+        await asyncio.sleep(0.5)
+        leading.cancel()
+        await asyncio.gather(leading, return_exceptions=True)
+        await bench.driver.closed()
+        assert slow.stopped
+
+    story(tell)
+
+
+def test_a_leadership_that_cannot_end_ends_the_process() -> None:
+    class Broken(Quiet):
+        async def stop(self) -> None:
+            raise ZeroDivisionError("a bug")
+
+    async def tell(bench: Bench) -> None:
+        bench.driver._make_outbox = lambda of: Broken()
+        await bench.lead(1)
+        bench.driver.step_down("deposed")
+        await asyncio.sleep(1)
+        assert [type(error) for error in bench.fatal] == [ZeroDivisionError]
 
     story(tell)
 
@@ -169,6 +290,19 @@ def test_the_machine_of_an_ended_leadership_is_dropped() -> None:
     story(tell)
 
 
+def test_a_clock_that_is_behind_the_journal_is_told() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        assert "clock is behind the journal" not in bench.reporter.events
+        bench.driver.journal.last_time_ms += 10 * CLOCK_BEHIND_MS
+        bench.driver.step_down("deposed")
+        await bench.lead(2)
+        assert "clock is behind the journal" in bench.reporter.events
+        assert await bench.driver.submit(Add(1)) == 1, "time stands still, and work goes on"
+
+    story(tell)
+
+
 def test_a_later_leadership_takes_snapshots_again() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead(1)
@@ -176,7 +310,7 @@ def test_a_later_leadership_takes_snapshots_again() -> None:
         await bench.driver.submit(Add(1))
         bench.disk.fail_next()
         await bench.driver.checkpoint()
-        assert bench.driver.journal.load_snapshot() is None, "its slots are in doubt"
+        assert bench.driver.journal.load_snapshot() is None, "its slots are not on the disk"
         bench.driver.step_down("deposed")
         await bench.lead(2)
         await bench.driver.checkpoint()

@@ -61,6 +61,9 @@ class _Call:
     def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
 
+    def sees(self, need: object) -> bool:
+        return True
+
     def on_stream_end(self, callback: object) -> None:
         raise AssertionError("a unary call has no stream")
 

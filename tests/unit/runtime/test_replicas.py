@@ -16,7 +16,8 @@ from oncelog_server.runtime.driver import UNCLEAN_SKIP, Standing
 from oncelog_server.runtime.replica_record import load_record
 from oncelog_server.runtime.replicas import RoleReplicas, directory_of, put_aside
 from oncelog_server.runtime.storage.damage import JournalDamaged
-from oncelogpb.errors import Loading, NotLeader, UnknownOutcome
+from oncelog_server.runtime.storage.tail import TailBudget
+from oncelogpb.errors import Loading, NotLeader, UnknownOutcome, UnknownPartition
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench
 from tests.unit.runtime.counter import Add, Quiet
@@ -29,9 +30,10 @@ class OneTopic:
 
     def __init__(self) -> None:
         self.info = TopicInfo("t", PARTITION.topic_id, 1, 1, {}, 0)
+        self.stands = True
 
     def partition(self, partition: PartitionId) -> PartitionInfo | None:
-        return PartitionInfo(partition, ["n1"], [], None, 1)
+        return PartitionInfo(partition, ["n1"], [], None, 1) if self.stands else None
 
     def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
         return self.info
@@ -54,6 +56,7 @@ class Shelf(Bench):
             lambda driver: Quiet(),
             1 << 16,
             lambda count: bytes(count),
+            TailBudget(),
         )
 
     async def granted(self, epoch: int, *, unclean_epoch: int = 0) -> None:
@@ -81,6 +84,22 @@ def test_i19_a_control_journal_skips_offsets_once_after_an_unclean_election() ->
         assert end > UNCLEAN_SKIP, "a TxId may be one that was lost"
         await shelf.granted(3, unclean_epoch=2)
         assert shelf.replicas.lead(PARTITION).log_end == end + 1, "it has skipped already"
+
+    story(tell)
+
+
+def test_i18_a_grant_and_the_loss_of_it_are_obeyed_in_the_order_in_which_etcd_said_them() -> None:
+    """Both come in one turn of the loop, before anything that they start has run."""
+
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        leading = shelf.replicas.lead_epoch(PARTITION, 2, unclean_epoch=0)
+        shelf.replicas.deposed(PARTITION)
+        await leading
+        await asyncio.sleep(1)
+        with pytest.raises(NotLeader):
+            shelf.replicas.lead(PARTITION)
+        assert shelf.replicas._drivers[PARTITION].journal.last_epoch == 1
 
     story(tell)
 
@@ -129,6 +148,7 @@ def test_what_changed_about_a_topic_is_written_down() -> None:
     async def tell(shelf: Shelf) -> None:
         await shelf.granted(1)
         shelf.directory.info = shelf.directory.info._replace(configs={"a": "b"}, version=1)
+        shelf.replicas.topics_changed({PARTITION.topic_id})
         await shelf.replicas.remember()
         record = load_record(shelf.disk, directory_of(PARTITION))
         assert record is not None
@@ -165,6 +185,68 @@ def test_of_a_deleted_partition_nothing_is_shown_any_more() -> None:
         assert ("leading", str(PARTITION)) in shelf.reporter.gauges
         await shelf.replicas.deleted(PARTITION)
         assert shelf.reporter.gauges == {}
+
+    story(tell)
+
+
+def test_an_opening_that_ends_after_the_deletion_leaves_nothing_behind() -> None:
+    """It left a replica over a directory in `orphans/`, whose files it kept open."""
+
+    async def tell(shelf: Shelf) -> None:
+        opened, goes_on = asyncio.Event(), asyncio.Event()
+
+        async def slowly(work: Callable[[], None]) -> None:
+            work()
+            opened.set()
+            await goes_on.wait()
+
+        shelf.offload = slowly
+        opening = asyncio.create_task(shelf.replicas.prepare(PARTITION))
+        await opened.wait()
+        deleting = asyncio.create_task(shelf.replicas.deleted(PARTITION))
+        await asyncio.sleep(1)
+        goes_on.set()
+        await asyncio.gather(opening, deleting, return_exceptions=True)
+        assert not shelf.replicas.is_open(PARTITION), "nobody closes it any more"
+        assert not shelf.disk.exists(directory_of(PARTITION))
+        assert shelf.disk.exists(f"orphans/{directory_of(PARTITION).rsplit('/', 1)[-1]}")
+
+    story(tell)
+
+
+def test_what_was_deleted_is_not_opened_again() -> None:
+    """An election that waited for its turn to open the replica made an empty one."""
+
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        shelf.directory.stands = False
+        await shelf.replicas.deleted(PARTITION)
+        with pytest.raises(UnknownPartition):
+            await shelf.replicas.prepare(PARTITION)
+        assert not shelf.disk.exists(directory_of(PARTITION))
+
+    story(tell)
+
+
+def test_i31_who_reads_while_the_partition_is_deleted_gets_an_error_with_a_name() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        driver = shelf.replicas.lead(PARTITION)
+        for number in range(1, 200):
+            await driver.submit(Add(number))
+        driver.step_down("restarted")
+        await shelf.granted(2)
+        # From its file, not from memory.
+        driver.journal._tail.cut(0)
+        driver.journal._tail.start = driver.journal.log_end
+        reading = asyncio.create_task(driver.read(1, 1 << 20, below=100))
+        await asyncio.sleep(0)
+        await shelf.replicas.deleted(PARTITION)
+        late = [driver.read(1, 1 << 20, below=100), driver.read_frames([1, 50])]
+        found, *refused = await asyncio.gather(reading, *late, return_exceptions=True)
+        assert [type(error) for error in refused] == [NotLeader] * 2, "no other error"
+        assert isinstance(found, list), "who is under way is let end"
+        assert len(found) == 99
 
     story(tell)
 

@@ -7,11 +7,13 @@ from typing import Any, cast
 
 from oncelog.protocol import Protocol
 from oncelogpb import errors, records
-from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2
+from oncelogpb.v1 import cluster_pb2, coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as pb
 
 TOPIC_ID = b"t" * 16
+# Where all groups live.
+OFFSETS = pb.Partition(topic_id=b"oncelog:offsets0", number=9)
 
 
 class Leaders:
@@ -29,6 +31,8 @@ class Leaders:
         # What the group has, by partition number: (offset, TxId that is pending).
         self.group: dict[int, tuple[int | None, int]] = {}
         self.tx_state = pb.TRANSACTION_STATE_ONGOING
+        # What else GetTransaction says of any transaction.
+        self.described: dict[str, Any] = {}
 
     @property
     def protocol(self) -> Protocol:
@@ -103,7 +107,8 @@ class Leaders:
         self, request: offset_manager_pb2.FetchOffsetsRequest
     ) -> offset_manager_pb2.FetchOffsetsReply:
         reply = offset_manager_pb2.FetchOffsetsReply()
-        for partition in request.partitions:
+        every = [pb.Partition(topic_id=self.topic_id, number=number) for number in self.group]
+        for partition in request.partitions or every:
             offset, pending = self.group.get(partition.number, (None, 0))
             reply.offsets.add(partition=partition, offset=offset, pending_tx_id=pending)
         return reply
@@ -113,12 +118,23 @@ class Leaders:
     _init_producer = coordinator_pb2.InitProducerReply(
         producer=pb.Producer(producer_id=5, generation=2)
     )
+    _list_transactions = coordinator_pb2.ListTransactionsReply()
+    _abort_transaction = coordinator_pb2.AbortTransactionReply()
+    _commit_transaction = coordinator_pb2.CommitTransactionReply()
     _begin_transaction = coordinator_pb2.BeginTransactionReply(
         result=coordinator_pb2.BeginTransactionReply.RESULT_OPEN, tx_id=77
     )
 
+    def _get_metadata(
+        self, request: cluster_pb2.GetMetadataRequest
+    ) -> cluster_pb2.GetMetadataReply:
+        routes = [cluster_pb2.Route(group=g, partition=OFFSETS) for g in request.consumer_groups]
+        return cluster_pb2.GetMetadataReply(consumer_groups=routes)
+
     def _get_transaction(self, request: Any) -> coordinator_pb2.GetTransactionReply:
-        described = coordinator_pb2.TransactionDescription(state=self.tx_state)
+        described = coordinator_pb2.TransactionDescription(
+            state=self.tx_state, tx_id=request.tx_id, **self.described
+        )
         return coordinator_pb2.GetTransactionReply(transaction=described)
 
 

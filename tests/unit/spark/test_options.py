@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from oncelog_spark.connection import ClusterAddress, TlsFiles
 from oncelog_spark.offsets import Edge, TopicPartition
 from oncelog_spark.options import OptionError, sink_options, source_options
 
@@ -30,6 +31,20 @@ def test_case_does_not_matter() -> None:
         ({"startingOffset": "earliest"}, "did you mean `startingOffsets`"),
         ({"subscribePattern": "x.*"}, "name the topics"),
         ({"kafka.bootstrap.servers": "x"}, "use `oncelog.bootstrap.servers`"),
+        ({"kafka.max.partition.fetch.bytes": "1"}, "a setting of Kafka's own clients"),
+        ({"kafka.sasl.jaas.config": "x"}, "there are no passwords"),
+        ({"startingOffsetsByTimestampStrategy": "latest"}, "leave it out"),
+        ({"startingOffsetsByTimestamp": "{}"}, "use `startingTimestamp`"),
+        ({"maxTriggerDelay": "1m"}, "processing-time trigger"),
+        ({"maxRecordsPerPartition": "10"}, "use `minPartitions`"),
+        ({"path": "a"}, "has no path: name it in `subscribe`"),
+        ({"checkpointLocation": "/c"}, "belongs to a stream's sink"),
+        ({"oncelog.tls.cert": "/c"}, "did you mean `oncelog.tls.certificate`"),
+        ({"tls.ca": "/c"}, "did you mean `oncelog.tls.ca`"),
+        ({"xyzzy": "1"}, "there are `assign`, "),
+        ({"producer": "p"}, "belongs to the sink: here `transactionalSink`"),
+        ({"topic": "t"}, "belongs to the sink"),
+        ({"bootstrap": "x:1"}, "give one of them"),
         ({"assign": '{"a": [0]}'}, "not both"),
         ({"maxOffsetsPerTrigger": "0"}, "from 1"),
         ({"minPartitions": "many"}, "whole number"),
@@ -54,6 +69,7 @@ def test_a_wrong_source_option_is_refused_with_advice(extra: dict[str, str], adv
         ({"bootstrap": "x:1", "assign": '{"a": [0, 0]}'}, "once"),
         ({"bootstrap": "x:1", "assign": "a"}, "JSON like"),
         ({**BASE, "group": "g"}, "belong to streams"),
+        ({**BASE, "queryName": "q"}, "belongs to a stream's sink"),
         ({**BASE, "endingOffsets": "earliest"}, "nothing would be read"),
     ],
 )
@@ -69,13 +85,103 @@ def test_transactional_sink_is_a_name_or_the_default_one(text: str, sink: str | 
 
 
 def test_sink_options() -> None:
-    options = sink_options({"bootstrap": "x:1", "inputGroups": "g,h,g", "wait": "Prepared"})
+    options = sink_options(
+        {"bootstrap": "x:1", "inputGroups": "g,h,g", "wait": "Prepared"}, streaming=True
+    )
     assert (options.input_groups, options.wait) == (("g", "h"), "prepared")
     with pytest.raises(OptionError, match="visible or prepared"):
-        sink_options({"bootstrap": "x:1", "wait": "never"})
+        sink_options({"bootstrap": "x:1", "wait": "never"}, streaming=True)
     with pytest.raises(OptionError, match="did you mean `sinkName`"):
-        sink_options({"bootstrap": "x:1", "sinkNames": "a"})
+        sink_options({"bootstrap": "x:1", "sinkNames": "a"}, streaming=True)
 
 
 def test_options_of_spark_itself_pass() -> None:
-    sink_options({"bootstrap": "x:1", "checkpointLocation": "/c", "queryName": "q", "path": "/p"})
+    given = {"bootstrap": "x:1", "checkpointLocation": "/c", "queryName": "q"}
+    sink_options(given, streaming=True)
+    with pytest.raises(OptionError, match="belongs to a stream's sink"):
+        sink_options(given, streaming=False)
+
+
+@pytest.mark.parametrize(
+    ("extra", "advice"),
+    [
+        ({"group": "g"}, "belongs to the source: here `inputGroups`"),
+        ({"transactionalSink": "true"}, "belongs to the source: here `producer`"),
+        ({"startingOffsets": "earliest"}, "belongs to the source"),
+        ({"kafka.transactional.id": "x"}, "use `producer`"),
+        ({"kafka.acks": "0"}, "what is acknowledged is synced"),
+    ],
+)
+def test_a_wrong_sink_option_is_refused_with_advice(extra: dict[str, str], advice: str) -> None:
+    with pytest.raises(OptionError, match=advice):
+        sink_options({"bootstrap": "x:1", **extra}, streaming=True)
+
+
+def test_a_view_is_read_and_written_with_one_set_of_options() -> None:
+    view = {**BASE, "topic": "b", "startingOffsets": "earliest", "wait": "prepared"}
+    assert source_options(view, streaming=False).topics == ("a", "b")
+    assert sink_options(view, streaming=False).topic == "b"
+    with pytest.raises(OptionError, match="here `inputGroups`"):
+        sink_options({**view, "group": "g"}, streaming=False)
+
+
+def test_what_asks_for_safety_is_refused_first_and_no_secret_is_repeated() -> None:
+    given = {
+        **BASE,
+        "aFirst": "1",
+        "kafka.acks": "all",
+        "kafka.sasl.jaas.config": "password=hunter2",
+        "kafka.security.protocol": "SASL_SSL",
+    }
+    with pytest.raises(OptionError) as refused:
+        source_options(given, streaming=True)
+    said = str(refused.value)
+    places = [said.index(f"`{name}`") for name in ("kafka.sasl.jaas.config", "kafka.acks")]
+    assert places[0] < said.index("`kafka.security.protocol`") < said.index("`afirst`") < places[1]
+    assert "hunter2" not in said
+
+
+# ---------------------------------------------------------------------------------------------- TLS
+
+
+def test_without_a_word_of_tls_there_is_none() -> None:
+    assert source_options(BASE, streaming=True).cluster == ClusterAddress("localhost:7400")
+
+
+@pytest.mark.parametrize(
+    ("given", "tls"),
+    [
+        ({"oncelog.tls.ca": "/ca.pem"}, TlsFiles(ca="/ca.pem")),
+        ({"oncelog.tls.ca": "system"}, TlsFiles(ca=None)),
+        ({"oncelog.tls.server.name": "log"}, TlsFiles(ca=None, server_name="log")),
+        (
+            {
+                "ONCELOG.TLS.CA": "/ca.pem",
+                "oncelog.tls.certificate": "/me.pem",
+                "oncelog.tls.key": "/me.key",
+            },
+            TlsFiles(ca="/ca.pem", certificate="/me.pem", key="/me.key"),
+        ),
+    ],
+)
+def test_one_word_of_tls_is_tls(given: dict[str, str], tls: TlsFiles) -> None:
+    wanted = ClusterAddress("localhost:7400", tls)
+    assert source_options({**BASE, **given}, streaming=True).cluster == wanted
+    bootstrap = {"bootstrap": "localhost:7400"}
+    assert sink_options({**bootstrap, **given}, streaming=False).cluster == wanted
+
+
+@pytest.mark.parametrize(
+    ("given", "advice"),
+    [
+        ({"oncelog.tls.ca": ""}, "`oncelog.tls.ca` is empty"),
+        ({"oncelog.tls.ca": "/ca.pem", "oncelog.tls.certificate": " "}, "certificate` is empty"),
+        ({"oncelog.tls.certificate": "/me.pem"}, "both"),
+        ({"oncelog.tls.ca": "/ca.pem", "oncelog.tls.key": "/me.key"}, "both"),
+    ],
+)
+def test_half_a_word_of_tls_is_refused(given: dict[str, str], advice: str) -> None:
+    with pytest.raises(OptionError, match=advice):
+        source_options({**BASE, **given}, streaming=True)
+    with pytest.raises(OptionError, match=advice):
+        sink_options({"bootstrap": "x:1", **given}, streaming=True)

@@ -3,7 +3,10 @@ refuses (I34)."""
 
 from __future__ import annotations
 
+import pickle
+from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -12,6 +15,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from oncelog.protocol import Protocol
 from oncelog_spark import connection, sink
+from oncelog_spark.connection import ClusterAddress, TlsFiles
 from oncelog_spark.manifest import Disagreement, PartCount, TaskWritten, TransactionKey
 from oncelog_spark.options import OptionError, sink_options
 from oncelog_spark.sink import (
@@ -21,12 +25,14 @@ from oncelog_spark.sink import (
     commit_job,
     write_task,
 )
+from oncelogpb.errors import InvalidArgument
 from oncelogpb.v1 import coordinator_pb2
 from oncelogpb.v1 import types_pb2 as pb
+from tests.unit.rpc.authority import Authority
 from tests.unit.spark.leaders import TOPIC_ID, Leaders
 
 KEY = TransactionKey("job", b"r" * 16, "query", 3)
-OPTIONS = sink_options({"bootstrap": "x:1", "topic": "t"})
+OPTIONS = sink_options({"bootstrap": "x:1", "topic": "t"}, streaming=True)
 SCHEMA = StructType([StructField("value", BinaryType())])
 Begun = coordinator_pb2.BeginTransactionReply
 
@@ -34,8 +40,6 @@ Begun = coordinator_pb2.BeginTransactionReply
 @pytest.fixture
 def leaders(monkeypatch: pytest.MonkeyPatch) -> Leaders:
     made = Leaders([], [])
-    made._commit_transaction = coordinator_pb2.CommitTransactionReply()  # type: ignore[attr-defined]
-    made._abort_transaction = coordinator_pb2.AbortTransactionReply()  # type: ignore[attr-defined]
     monkeypatch.setattr(sink, "connection", lambda _: made.protocol)
     return made
 
@@ -58,6 +62,17 @@ def test_i34_a_task_reports_its_own_writer_and_what_it_wrote(leaders: Leaders) -
         (PartCount(TOPIC_ID, 1, 6),),
     )
     assert (first.key, first.tx_id, first.producer_id, first.generation) == (KEY, 77, 5, 2)
+
+
+def test_i21_a_task_lets_its_source_begin_first(leaders: Leaders) -> None:
+    """Who begins the transaction announces the positions that belong to it."""
+
+    def source() -> Iterator[pa.RecordBatch]:
+        assert [name for name, _ in leaders.asked] == []
+        yield pa.record_batch({"value": [b"v"]})
+        assert "begin_transaction" in [name for name, _ in leaders.asked]
+
+    write_task(OPTIONS, KEY, source())
 
 
 def test_i34_a_task_of_a_replayed_batch_writes_none_of_its_rows(leaders: Leaders) -> None:
@@ -98,16 +113,16 @@ def test_an_abort_ends_what_some_tasks_opened_and_names_where_they_wrote(
     leaders: Leaders,
 ) -> None:
     replayed = replace(written(7, 0, 1), tx_id=0, parts=())
-    abort_job(OPTIONS, [None, replayed, written(8, 1, 4)])
+    abort_job(OPTIONS, [None, replayed, written(8, 1, 4)], None)
     (request,) = leaders.of("abort_transaction")
     assert request.tx_id == 77
     assert list(request.parts) == [pb.Partition(topic_id=TOPIC_ID, number=1)]
-    abort_job(OPTIONS, [None, replayed])
+    abort_job(OPTIONS, [None, replayed], None)
     assert len(leaders.of("abort_transaction")) == 1
 
 
 def test_what_a_writer_cannot_do_is_refused_when_it_is_made() -> None:
-    named = sink_options({"bootstrap": "x:1", "topic": "t", "txnId": "load"})
+    named = sink_options({"bootstrap": "x:1", "topic": "t", "txnId": "load"}, streaming=True)
     with pytest.raises(OptionError, match="txnId"):
         OncelogStreamWriter(named, SCHEMA)
     with pytest.raises(OptionError, match="append"):
@@ -116,14 +131,32 @@ def test_what_a_writer_cannot_do_is_refused_when_it_is_made() -> None:
 
 def test_a_forked_process_makes_a_connection_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a fork: the process id is what tells it, and the lock may be held."""
-    monkeypatch.setattr("oncelog.protocol.Protocol", lambda _: object())
+    monkeypatch.setattr(connection, "_connect", lambda _: object())
     monkeypatch.setattr(connection, "_open", {})
-    mine: Protocol = connection.connection("x:1")
-    assert connection.connection("x:1") is mine
-    assert connection.connection("y:1") is not mine
+    here, there = ClusterAddress("x:1"), ClusterAddress("y:1")
+    mine: Protocol = connection.connection(here)
+    assert connection.connection(here) is mine
+    assert connection.connection(there) is not mine
     connection._lock.acquire()
     connection._unlock()
     monkeypatch.setattr("os.getpid", lambda: 1)
     assert connection._lock.acquire(blocking=False)
     connection._lock.release()
-    assert connection.connection("x:1") is not mine
+    assert connection.connection(here) is not mine
+
+
+def test_a_secured_connection_is_never_shared_with_plain_text(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(connection, "_open", {})
+    files = Authority(tmp_path).issue("spark")
+    secured = ClusterAddress("x:1", TlsFiles(files.ca, files.certificate, files.key, "log"))
+    with (
+        connection.connection(ClusterAddress("x:1")) as plain,
+        connection.connection(pickle.loads(pickle.dumps(secured))) as other,
+    ):
+        assert other is not plain
+        assert connection.connection(secured) is other
+    absent = ClusterAddress("x:1", TlsFiles(ca=str(tmp_path / "absent.pem")))
+    with pytest.raises(InvalidArgument, match=r"TLS file cannot be read.*absent\.pem"):
+        connection.connection(absent)

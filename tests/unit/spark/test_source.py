@@ -21,7 +21,7 @@ from oncelogpb import errors
 from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2 as pb
-from tests.unit.spark.leaders import TOPIC_ID, Leaders
+from tests.unit.spark.leaders import OFFSETS, TOPIC_ID, Leaders
 
 SCHEMA = StructType([StructField("offset", LongType()), StructField("value", BinaryType())])
 BASE = {"bootstrap": "x:1", "subscribe": "t", "longPollMs": "0"}
@@ -53,7 +53,7 @@ def planned(reader: OncelogStreamReader, start: Any, end: Any) -> list[RangePart
 
 def step(part: RangePartition) -> dict[int, tuple[str | None, int, int]]:
     """By partition: kind of from, from, to."""
-    message = offset_manager_pb2.GroupOffsets.FromString(part.positions)
+    message = offset_manager_pb2.GroupOffsets.FromString(part.step.positions)
     return {
         offset.partition.number: (
             offset.WhichOneof("from"),
@@ -208,7 +208,7 @@ def test_i21_the_step_of_a_batch_says_where_it_begins(
 ) -> None:
     leaders.group, leaders.tx_state = group, pb.TRANSACTION_STATE_COMMITTED
     parts = planned(stream(**GROUP), at(2, 0), at(6, 3))
-    assert len({part.positions for part in parts}) == 1, "every task sends the same"
+    assert len({part.step for part in parts}) == 1, "every task sends the same"
     froms = [2 if kind == "from_offset" else 0 for kind in kinds]
     assert step(parts[0]) == {0: (kinds[0], froms[0], 6), 1: (kinds[1], 0, 3)}
 
@@ -322,7 +322,7 @@ def test_i34_a_task_registers_the_batchs_step_before_it_gives_a_row(
     assert names[:3] == ["init_producer", "begin_transaction", "commit_transaction_offsets"]
     (registered,) = leaders.of("commit_transaction_offsets")
     assert registered.tx_id == 77
-    assert registered.offsets.SerializeToString(deterministic=True) == part.positions
+    assert registered.offsets.SerializeToString(deterministic=True) == part.step.positions
     (init,), (begin,) = leaders.of("init_producer"), leaders.of("begin_transaction")
     assert (init.name, init.instance_id, init.session) == ("job", bytes(15) + b"\n", False)
     assert (begin.request_id, begin.commit_seq.scope, begin.commit_seq.number) == (
@@ -330,6 +330,8 @@ def test_i34_a_task_registers_the_batchs_step_before_it_gives_a_row(
         "the-query",
         3,
     )
+    # Announced, so that the commit of a sink that forgets their group is refused.
+    assert list(begin.parts) == [OFFSETS]
 
 
 def test_i34_a_batch_that_is_committed_is_read_again_and_registers_nothing(

@@ -22,7 +22,8 @@ class Scene:
     def __init__(self, disk: FakeDisk, count: int = 1) -> None:
         self.disk = disk
         self.stats: list[CommitStats] = []
-        self.commit = GroupCommit(disk, on_commit=self.stats.append)
+        self.fatal: list[BaseException] = []
+        self.commit = GroupCommit(disk, on_commit=self.stats.append, on_fatal=self.fatal.append)
         self.journals = [Journal.open(disk, f"p{number}") for number in range(count)]
         self.told: list[tuple[int, int | OSError]] = []
 
@@ -252,6 +253,84 @@ def test_a_callback_that_raises_does_not_keep_the_others_from_being_told() -> No
         await scene.commit.flush()
         assert scene.told == [(1, 2)]
         assert isinstance(seen[0]["exception"], ZeroDivisionError)
+
+    play(story())
+
+
+def test_who_cannot_tell_what_is_durable_fails_and_is_not_left_waiting() -> None:
+    async def story() -> None:
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: None)
+        scene = Scene(FakeDisk())
+        append(scene.journals[0], EPOCH_START)
+        heard: list[OSError] = []
+        scene.commit.wrote(scene.journals[0], lambda end: 1 // 0, heard.append)  # type: ignore[arg-type]
+        await scene.commit.flush()
+        assert [error.errno for error in heard] == [EIO]
+        with pytest.raises(OSError, match="takes no frames"):
+            append(scene.journals[0], record("b"))
+
+    play(story())
+
+
+def test_a_journal_that_fails_in_a_way_of_its_own_stops_no_other() -> None:
+    """The exception went through the commit of all: none of the node was written any more."""
+
+    async def story() -> None:
+        seen: list[dict[str, object]] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+        scene = Scene(FakeDisk(), count=3)
+
+        def broken() -> tuple[list[Write], int]:
+            raise ZeroDivisionError("a bug")
+
+        for number in range(3):
+            scene.write(number, "a")
+        scene.journals[1].take_writes = broken  # type: ignore[method-assign]
+        await scene.commit.flush()
+        scene.write(0, "b")
+        scene.write(2, "b")
+        await scene.commit.flush()
+        others = [told for told in scene.told if told[0] != 1]
+        assert others == [(0, 2), (2, 2), (0, 3), (2, 3)], "the others go on"
+        ((_, why),) = [told for told in scene.told if told[0] == 1]
+        assert isinstance(why, OSError), "it waits for ever"
+        assert isinstance(seen[0]["exception"], ZeroDivisionError), "nobody hears of the bug"
+        assert scene.fatal == []
+
+    play(story())
+
+
+def test_a_commit_that_is_cancelled_leaves_nothing_to_be_taken_for_written() -> None:
+    """A process that ends cancels it; what else of it runs on must not stumble over that."""
+
+    async def story() -> None:
+        scene = Scene(FakeDisk(delay_ms=(10, 10)), count=2)
+        scene.write(0, "a")
+        await asyncio.sleep(0.005)
+        assert scene.commit._running is not None
+        scene.commit._running.cancel()
+        await scene.commit.flush()
+        scene.write(1, "a")
+        await scene.commit.flush()
+        assert scene.told == [(1, 2)]
+        assert scene.journals[0].take_writes()[0] == []
+        assert scene.journals[0].synced_end == 0
+
+    play(story())
+
+
+def test_a_commit_that_breaks_for_all_ends_the_process() -> None:
+    async def story() -> None:
+        scene = Scene(FakeDisk())
+
+        def broken(stats: CommitStats) -> None:
+            raise ZeroDivisionError("a bug")
+
+        scene.commit._on_commit = broken
+        scene.write(0, "a")
+        await scene.commit.flush()
+        await asyncio.sleep(0)
+        assert [type(error) for error in scene.fatal] == [ZeroDivisionError]
 
     play(story())
 

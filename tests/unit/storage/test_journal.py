@@ -342,3 +342,16 @@ def test_a_note_outlives_the_process_at_once_and_a_loss_of_power_after_a_commit(
         noted = SyncedEnd(disk.reopen(), DIRECTORY).noted
         assert noted is not None
         assert noted.synced_end == expected
+
+
+def test_i35_a_replay_skips_nothing_where_memory_gives_way_meanwhile() -> None:
+    """Between two of its steps others are written to, and the node's budget is theirs."""
+    disk = FakeDisk()
+    journal = start(disk, *map(str, range(50)), segment_bytes=2_000)
+    journal._tail.give_way(20_000)
+    assert 0 < journal._tail.start < 51
+    replay = journal.replay(0)
+    seen = [next(replay).at.offset for _ in range(5)]
+    journal._tail.give_way(1 << 20)
+    assert journal._tail.start == 51
+    assert seen + [stored.at.offset for stored in replay] == list(range(51))

@@ -1,4 +1,4 @@
-"""Recovery: what a crash, rot and a careless hand leave behind (I25, I26; design §5)."""
+"""Recovery: what a crash, rot and a careless hand leave behind (I25, I26)."""
 
 from __future__ import annotations
 

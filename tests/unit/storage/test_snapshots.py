@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog_server.core.machine import Snapshot, Table
+from oncelog_server.core.ports import File
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.slots import SLOT_FILES_OPEN_MAX, SLOT_RANGE_OFFSETS
 from oncelog_server.runtime.storage.snapshots import (
@@ -208,6 +209,7 @@ def test_i26_a_damaged_slot_is_named(byte: int) -> None:
     disk = FakeDisk()
     slots = start(disk, "a").slots("outcomes", 4)
     slots.write(3, b"good")
+    slots.flush()
     path = f"{DIRECTORY}/slots/outcomes/{0:020d}.slots"
 
     def flip(content: bytearray) -> None:
@@ -225,18 +227,20 @@ def test_few_slot_files_stay_open_and_none_is_forgotten() -> None:
     count = SLOT_FILES_OPEN_MAX + 20
     for number in range(count):
         slots.write(number * SLOT_RANGE_OFFSETS, number.to_bytes(2, "big"))
-    assert len(slots._files) == SLOT_FILES_OPEN_MAX
-    slots.sync()
+    slots.flush()
+    assert slots.held == 0
     disk.crash()
     again = open_journal(disk.reopen()).slots("outcomes", 2)
     for number in range(count):
         assert again.read(number * SLOT_RANGE_OFFSETS) == number.to_bytes(2, "big")
+    assert len(again._files) == SLOT_FILES_OPEN_MAX
 
 
 def test_i26_a_slot_in_the_place_of_another_is_noticed() -> None:
     disk = FakeDisk()
     slots = start(disk, "a").slots("outcomes", 4)
     slots.write(3, b"good")
+    slots.flush()
 
     def move(content: bytearray) -> None:
         content[32:40] = content[24:32]
@@ -257,14 +261,33 @@ def test_i26_a_snapshot_under_the_name_of_another_is_not_loaded() -> None:
     assert loaded[:2] == (2, b"two"), "frames 2 to 4 would be missing from the state"
 
 
-def test_slots_whose_sync_failed_are_synced_again() -> None:
+def test_i4_slots_whose_sync_failed_are_written_again() -> None:
+    """What a failed sync let go of is clean to the disk: a second sync alone saves nothing."""
     disk = FakeDisk()
     slots = start(disk, "a").slots("outcomes", 4)
-    slots.write(1, b"kept")
+    for offset in range(1, 20):
+        slots.write(offset, b"kept")
     disk.fail_next(EIO)
     with pytest.raises(OSError, match="told"):
-        slots.sync()
-    disk.fail_next(EIO)
-    with pytest.raises(OSError, match="told"):
-        # Another failure shows that it asked the disk again.
-        slots.sync()
+        slots.flush()
+    assert slots.read(1) == b"kept"
+    slots.flush()
+    disk.crash()
+    again = open_journal(disk.reopen()).slots("outcomes", 4)
+    assert [again.read(offset) for offset in range(1, 20)] == [b"kept"] * 19
+
+
+def test_a_slot_that_is_written_beside_a_flush_stays_held() -> None:
+    class Beside(FakeDisk):
+        def sync(self, file: File) -> None:
+            if "/slots/" in file.path:
+                slots.write(1, b"new!")
+                slots.write(2, b"more")
+            super().sync(file)
+
+    disk = Beside()
+    slots = start(disk, "a").slots("outcomes", 4)
+    slots.write(1, b"old!")
+    slots.flush()
+    assert slots.held == 2
+    assert (slots.read(1), slots.read(2)) == (b"new!", b"more")

@@ -9,7 +9,7 @@ import pytest
 
 from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
 from oncelog_server.runtime.storage.frames import HEADER_BYTES
-from oncelog_server.runtime.storage.tail import MemoryTail
+from oncelog_server.runtime.storage.tail import FRAME_MEMORY_BYTES, MemoryTail, TailBudget
 
 MAX_BYTES: Final = 64 * 1024
 
@@ -30,3 +30,58 @@ def test_what_is_dropped_is_let_go_soon_however_large_frames_are(payload_bytes: 
     assert held * frame_bytes <= MAX_BYTES + MAX_BYTES // 4 + 2 * frame_bytes
     assert len(tail.read(tail.start, MAX_BYTES, below=len(payloads))) * frame_bytes <= MAX_BYTES
     assert len(payloads) - tail.start <= held, "everything from its start on is there"
+
+
+def frame(offset: int, payload_bytes: int = 1_000) -> StoredFrame:
+    return StoredFrame(Frame(Kind.DATA, bytes(payload_bytes), record_count=1), At(offset, 1, 0))
+
+
+def fill(tail: MemoryTail, frames: int, *, synced: bool = True) -> None:
+    start = tail.start if not tail._offsets else tail._offsets[-1] + 1
+    for offset in range(start, start + frames):
+        tail.append(frame(offset), synced_end=tail._synced_end)
+        if synced:
+            tail.trim(offset + 1)
+
+
+ONE: Final = 1_000 + HEADER_BYTES + FRAME_MEMORY_BYTES
+
+
+def test_all_tails_of_a_node_keep_to_one_budget_and_the_idle_give_way_first() -> None:
+    """4 MiB for each of thousands of partitions were as many GiB."""
+    budget = TailBudget(100 * ONE)
+    tails = [MemoryTail(0, budget=budget) for _ in range(50)]
+    for tail in tails:
+        fill(tail, 20)
+        assert budget.bytes <= 100 * ONE
+    held = [len(tail._frames) for tail in tails]
+    assert held == [0] * 45 + [20] * 5, "who was written to last keeps all"
+    assert sum(held) * ONE == budget.bytes
+    assert tails[0].start == 20, "the disk has it"
+    fill(tails[0], 1)
+    assert [len(tail._frames) for tail in tails[45:]] == [19, 20, 20, 20, 20]
+    assert tails[0].get(20) is not None
+
+
+def test_what_is_not_synced_never_gives_way_to_others() -> None:
+    budget = TailBudget(10 * ONE)
+    unsynced, other = MemoryTail(0, budget=budget), MemoryTail(0, budget=budget)
+    fill(unsynced, 30, synced=False)
+    fill(other, 30)
+    assert [stored.at.offset for stored in unsynced.frames_from(0)] == list(range(30))
+    assert len(other._frames) <= 1, "it is over the budget already"
+    unsynced.trim(30)
+    fill(other, 1)
+    assert budget.bytes <= 10 * ONE
+
+
+@pytest.mark.parametrize("end", [0, 3, 10])
+def test_what_is_cut_or_closed_is_given_back(end: int) -> None:
+    budget = TailBudget()
+    tail = MemoryTail(0, budget=budget)
+    fill(tail, 10)
+    tail.cut(end)
+    assert budget.bytes == end * ONE
+    tail.clear()
+    assert budget.bytes == 0
+    assert not budget._tails

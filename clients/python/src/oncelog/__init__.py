@@ -47,6 +47,8 @@ from oncelog.plain import (
     connect,
 )
 
+__version__ = "0.1.0"
+
 __all__ = [
     "Access",
     "AccessRule",

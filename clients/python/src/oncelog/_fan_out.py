@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
-from oncelog._core import retries, routing
+from oncelog._core import paging, retries, routing
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog._repeating import Repeating
 from oncelog.errors import Closed
@@ -236,11 +236,13 @@ def _is_repeatable(error: errors.OncelogError) -> bool:
 
 
 def _merged(method: str, replies: Sequence[Any]) -> Any:
-    """All that they list, in order. What two list, for it moved in between, once."""
+    """All that they list, in order, up to where each of them has listed all. What two list, for it
+    moved in between, once."""
     field = routing.method_of(method).results
     items = {_listing_order(item): item for reply in replies for item in getattr(reply, field)}
     merged = type(replies[0])()
-    getattr(merged, field).extend(items[key] for key in sorted(items))
+    in_order = [items[key] for key in sorted(items)]
+    getattr(merged, field).extend(paging.cut(in_order, replies, field, _listing_order))
     if hasattr(merged, "more"):
         merged.more = any(reply.more for reply in replies)
     return merged

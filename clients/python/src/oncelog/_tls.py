@@ -45,9 +45,13 @@ class Certificates:
             # Before the contents: a change between the two is seen as one.
             self._signature = _signature(tls)
             self.pems = _read(tls)
-        except (OSError, ssl.SSLError) as error:
+        except ssl.SSLError as error:
             raise errors.InvalidArgument(
                 f"the TLS files cannot be used: {_said(error)}", field="tls"
+            ) from None
+        except OSError as error:
+            raise errors.InvalidArgument(
+                f"a TLS file cannot be read: {error}", field="tls"
             ) from None
 
     def have_changed(self) -> bool:

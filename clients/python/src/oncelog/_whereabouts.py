@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import os
 import random
 import time
@@ -93,11 +94,16 @@ class Whereabouts:
         self._doubted = False
         # True: the question of the refresh under way has gone; who comes now goes with the next.
         self._asked = False
+        # When the topics in use were asked about last, and who asks now.
+        self._looked_ms = -math.inf
+        self._looking: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------------------------ topics
 
     async def topic(self, name: str) -> partition_leader_pb2.TopicDescription:
-        """The topic, from the cache or asked for. Raises UnknownTopic."""
+        """The topic, from the cache (which is looked after beside this) or asked for. Raises
+        UnknownTopic."""
+        self.look_again()
         topic = self.directory.topic(name)
         give_up = self.now_ms() + TOPIC_GRACE_MS
         attempt = 0
@@ -117,9 +123,10 @@ class Whereabouts:
     async def led_topic(
         self, created: partition_leader_pb2.TopicDescription, deadline: float
     ) -> partition_leader_pb2.TopicDescription:
-        """A topic that was just created, once a leader of each partition can be named: elections
-        follow, and who sends at once should not meet them. At the deadline, as it is known then.
-        Does not raise: the topic is there."""
+        """A topic that was just created, or got partitions, once a leader of each partition can be
+        named: elections follow, and who sends at once should not meet them. At the deadline, as it
+        is known then. Does not raise: the topic is there."""
+        self.directory.learn_topic(created)
         topic, attempt = created, 0
         while not all(partition.HasField("leader") for partition in topic.partitions):
             if self.now_ms() + retries.backoff_ms(LED_ATTEMPT_MAX, 0.0) >= deadline:
@@ -130,6 +137,21 @@ class Whereabouts:
                 await self.refresh(topics=[created.name], deadline=deadline)
             topic = self.directory.topic(created.name) or topic
         return topic
+
+    def look_again(self) -> None:
+        """Called by who uses topics, often: asks about those that are known, beside all else, where
+        that was long ago. Partitions may have been added."""
+        now = self.now_ms()
+        if self._looked_ms == -math.inf:
+            self._looked_ms = now
+        if now < self._looked_ms + self.options.topic_refresh_ms or self._closed:
+            return
+        self._looked_ms = now
+        self._looking = asyncio.get_running_loop().create_task(
+            self.refresh(topics=self.directory.known_topics(), deadline=self.deadline())
+        )
+        # What fails now is asked again the next time.
+        self._looking.add_done_callback(_retrieve)
 
     # ----------------------------------------------------------------------------------- leaders
 

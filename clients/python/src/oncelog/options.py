@@ -55,11 +55,16 @@ class ConnectOptions:
     connect_timeout_ms: int = 3_000
     # None: no TLS; for loopback and for trusted networks only. A dict of its fields will do, too.
     tls: Tls | None = None
+    # How often topics that are in use are asked about again, for partitions that were added to
+    # them, milliseconds. Long: a producer goes on with the old ones, a consumer finds the new
+    # ones late.
+    topic_refresh_ms: int = 60_000
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the field."""
         require("timeout_ms", self.timeout_ms, 1, CALL_TIMEOUT_MS_MAX)
         require("connect_timeout_ms", self.connect_timeout_ms, 1, CALL_TIMEOUT_MS_MAX)
+        require("topic_refresh_ms", self.topic_refresh_ms, 100, 24 * 3_600_000)
 
 
 @dataclass(frozen=True, slots=True)

@@ -447,9 +447,11 @@ class Admin:
         """See `aio.Admin.describe_topic`."""
         return self._loop.run(self._twin.describe_topic(name))
 
-    def alter_topic(self, name: str, configs: Mapping[str, str]) -> TopicInfo:
+    def alter_topic(
+        self, name: str, configs: Mapping[str, str] | None = None, *, partitions: int = 0
+    ) -> TopicInfo:
         """See `aio.Admin.alter_topic`."""
-        return self._loop.run(self._twin.alter_topic(name, configs))
+        return self._loop.run(self._twin.alter_topic(name, configs, partitions=partitions))
 
     def delete_topic(self, name: str) -> None:
         """See `aio.Admin.delete_topic`."""

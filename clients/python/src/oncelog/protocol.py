@@ -74,9 +74,10 @@ class AsyncProtocol(Repeating):
     async def close(self) -> None:
         """Ends every call that is under way. Safe to repeat."""
         self._closed = True
-        if self._refreshing is not None:
-            self._refreshing.cancel()
-            await asyncio.gather(self._refreshing, return_exceptions=True)
+        for asking in (self._looking, self._refreshing):
+            if asking is not None:
+                asking.cancel()
+                await asyncio.gather(asking, return_exceptions=True)
         await self.transport.close()
 
 

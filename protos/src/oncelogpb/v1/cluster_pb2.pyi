@@ -232,11 +232,14 @@ class GetMetadataReply(google.protobuf.message.Message):
     JOURNAL_PARTITIONS_FIELD_NUMBER: builtins.int
     ETCD_REVISION_FIELD_NUMBER: builtins.int
     ETCD_REACHABLE_FIELD_NUMBER: builtins.int
+    TIME_MS_FIELD_NUMBER: builtins.int
     REFUSED_TOPICS_FIELD_NUMBER: builtins.int
     cluster_id: builtins.bytes
     etcd_revision: builtins.int
     """The replying process's view of etcd: its newest revision, and whether it reaches etcd now."""
     etcd_reachable: builtins.bool
+    time_ms: builtins.int
+    """The replying process's wall clock, milliseconds since 1970: for who compares clocks."""
     @property
     def nodes(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Node]: ...
     @property
@@ -264,9 +267,10 @@ class GetMetadataReply(google.protobuf.message.Message):
         journal_partitions: collections.abc.Iterable[global___Route] | None = ...,
         etcd_revision: builtins.int = ...,
         etcd_reachable: builtins.bool = ...,
+        time_ms: builtins.int = ...,
         refused_topics: collections.abc.Iterable[global___RefusedTopic] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "consumer_groups", b"consumer_groups", "etcd_reachable", b"etcd_reachable", "etcd_revision", b"etcd_revision", "journal_partitions", b"journal_partitions", "nodes", b"nodes", "refused_topics", b"refused_topics", "topics", b"topics", "transaction_groups", b"transaction_groups"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "consumer_groups", b"consumer_groups", "etcd_reachable", b"etcd_reachable", "etcd_revision", b"etcd_revision", "journal_partitions", b"journal_partitions", "nodes", b"nodes", "refused_topics", b"refused_topics", "time_ms", b"time_ms", "topics", b"topics", "transaction_groups", b"transaction_groups"]) -> None: ...
 
 global___GetMetadataReply = GetMetadataReply
 

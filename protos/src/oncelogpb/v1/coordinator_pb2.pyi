@@ -578,13 +578,18 @@ class ListTransactionsRequest(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     GROUP_FIELD_NUMBER: builtins.int
     LIMIT_FIELD_NUMBER: builtins.int
+    AFTER_TX_ID_FIELD_NUMBER: builtins.int
     min_age_ms: builtins.int
     """Only transactions that began at least so long ago."""
     name: builtins.str
     """Only of this producer name or group; any where empty."""
     group: builtins.str
     limit: builtins.int
-    """At most so many, and at most 5,000; 0: 1,000. `more` says that there are others."""
+    """At most so many, and at most 5,000; 0: 1,000. There may be fewer where their descriptions are
+    large. `more` says that there are others.
+    """
+    after_tx_id: builtins.int
+    """Only TxIds above this: the last one of the page before. 0: from the first."""
     @property
     def journal_partitions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Journal partitions to list, all that this process leads where empty."""
@@ -602,8 +607,9 @@ class ListTransactionsRequest(google.protobuf.message.Message):
         name: builtins.str = ...,
         group: builtins.str = ...,
         limit: builtins.int = ...,
+        after_tx_id: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "journal_partitions", b"journal_partitions", "limit", b"limit", "min_age_ms", b"min_age_ms", "name", b"name", "states", b"states"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after_tx_id", b"after_tx_id", "group", b"group", "journal_partitions", b"journal_partitions", "limit", b"limit", "min_age_ms", b"min_age_ms", "name", b"name", "states", b"states"]) -> None: ...
 
 global___ListTransactionsRequest = ListTransactionsRequest
 
@@ -614,9 +620,10 @@ class ListTransactionsReply(google.protobuf.message.Message):
     TRANSACTIONS_FIELD_NUMBER: builtins.int
     MORE_FIELD_NUMBER: builtins.int
     more: builtins.bool
+    """There are others behind the last one: ask again with its TxId as `after_tx_id`."""
     @property
     def transactions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TransactionDescription]:
-        """By TxId, ascending."""
+        """By TxId, ascending. What begins or ends while it is listed may be in it or not."""
 
     def __init__(
         self,

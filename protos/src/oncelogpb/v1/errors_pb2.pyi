@@ -164,7 +164,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """
     REASON_TRANSACTION_ENDED: _Reason.ValueType  # 44
     """The transaction (`tx_id`) has ended; `outcome` (committed, aborted) and `cause` say how, where
-    it is known; `held_by` is the transaction that held its offsets.
+    it is known; `held_by` is the transaction that held its offsets. Of a Transact also
+    `producer_id`, `generation` and `request_number`, as in UNKNOWN_OUTCOME.
 
     Do: rewind and begin another transaction.
     """
@@ -174,7 +175,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     Do: mend the client: it mixed two producers.
     """
     REASON_UNKNOWN_TRANSACTION: _Reason.ValueType  # 46
-    """No such transaction (`tx_id`), or ended longer ago than outcomes are kept.
+    """No such transaction (`tx_id`), or ended longer ago than outcomes are kept; or a request number
+    that was not accepted.
 
     Do: check the id.
     """
@@ -396,7 +398,8 @@ Do: mend the client: one number was given to two things.
 """
 REASON_TRANSACTION_ENDED: Reason.ValueType  # 44
 """The transaction (`tx_id`) has ended; `outcome` (committed, aborted) and `cause` say how, where
-it is known; `held_by` is the transaction that held its offsets.
+it is known; `held_by` is the transaction that held its offsets. Of a Transact also
+`producer_id`, `generation` and `request_number`, as in UNKNOWN_OUTCOME.
 
 Do: rewind and begin another transaction.
 """
@@ -406,7 +409,8 @@ REASON_PRODUCER_MISMATCH: Reason.ValueType  # 45
 Do: mend the client: it mixed two producers.
 """
 REASON_UNKNOWN_TRANSACTION: Reason.ValueType  # 46
-"""No such transaction (`tx_id`), or ended longer ago than outcomes are kept.
+"""No such transaction (`tx_id`), or ended longer ago than outcomes are kept; or a request number
+that was not accepted.
 
 Do: check the id.
 """

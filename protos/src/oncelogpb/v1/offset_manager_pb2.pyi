@@ -313,14 +313,22 @@ class ListGroupsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     PREFIX_FIELD_NUMBER: builtins.int
+    LIMIT_FIELD_NUMBER: builtins.int
+    AFTER_FIELD_NUMBER: builtins.int
     prefix: builtins.str
     """Only names with this prefix."""
+    limit: builtins.int
+    """At most so many, and at most 5,000; 0: 1,000. `more` says that there are others."""
+    after: builtins.str
+    """Only names behind this one, by code point: the last one of the page before."""
     def __init__(
         self,
         *,
         prefix: builtins.str = ...,
+        limit: builtins.int = ...,
+        after: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["prefix", b"prefix"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["after", b"after", "limit", b"limit", "prefix", b"prefix"]) -> None: ...
 
 global___ListGroupsRequest = ListGroupsRequest
 
@@ -354,16 +362,20 @@ class ListGroupsReply(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     GROUPS_FIELD_NUMBER: builtins.int
+    MORE_FIELD_NUMBER: builtins.int
+    more: builtins.bool
+    """There are others behind the last one: ask again with its name as `after`."""
     @property
     def groups(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___GroupListing]:
-        """By name."""
+        """By name. What is made or goes while it is listed may be in it or not."""
 
     def __init__(
         self,
         *,
         groups: collections.abc.Iterable[global___GroupListing] | None = ...,
+        more: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["groups", b"groups"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["groups", b"groups", "more", b"more"]) -> None: ...
 
 global___ListGroupsReply = ListGroupsReply
 

@@ -750,7 +750,13 @@ class AlterTopicRequest(google.protobuf.message.Message):
 
     NAME_FIELD_NUMBER: builtins.int
     CONFIGS_FIELD_NUMBER: builtins.int
+    PARTITIONS_FIELD_NUMBER: builtins.int
     name: builtins.str
+    partitions: builtins.int
+    """How many partitions there shall be; 0: as many as there are. Some can be added, none taken away:
+    fewer than there are is INVALID_ARGUMENT. Records stay where they are, but the next ones of a key
+    may go to another partition than those before: order by key is lost across the change.
+    """
     @property
     def configs(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.str]:
         """Settings to change; an empty value restores the default."""
@@ -760,8 +766,9 @@ class AlterTopicRequest(google.protobuf.message.Message):
         *,
         name: builtins.str = ...,
         configs: collections.abc.Mapping[builtins.str, builtins.str] | None = ...,
+        partitions: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["configs", b"configs", "name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["configs", b"configs", "name", b"name", "partitions", b"partitions"]) -> None: ...
 
 global___AlterTopicRequest = AlterTopicRequest
 

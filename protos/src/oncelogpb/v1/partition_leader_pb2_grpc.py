@@ -175,10 +175,11 @@ class PartitionLeaderServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def AlterTopic(self, request, context):
-        """Changes settings of a topic.
+        """Changes settings of a topic, and adds partitions. Returns when the answering process knows of the
+        change; added partitions may have no leader yet.
 
         To: any partition leader process.
-        Repeated: the same settings again change nothing.
+        Repeated: the same settings, and as many partitions, change nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -98,10 +98,11 @@ class PartitionLeaderStub:
         oncelogpb.v1.partition_leader_pb2.AlterTopicRequest,
         oncelogpb.v1.partition_leader_pb2.AlterTopicReply,
     ]
-    """Changes settings of a topic.
+    """Changes settings of a topic, and adds partitions. Returns when the answering process knows of the
+    change; added partitions may have no leader yet.
 
     To: any partition leader process.
-    Repeated: the same settings again change nothing.
+    Repeated: the same settings, and as many partitions, change nothing.
     """
 
     DeleteTopic: grpc.UnaryUnaryMultiCallable[
@@ -224,10 +225,11 @@ class PartitionLeaderAsyncStub:
         oncelogpb.v1.partition_leader_pb2.AlterTopicRequest,
         oncelogpb.v1.partition_leader_pb2.AlterTopicReply,
     ]
-    """Changes settings of a topic.
+    """Changes settings of a topic, and adds partitions. Returns when the answering process knows of the
+    change; added partitions may have no leader yet.
 
     To: any partition leader process.
-    Repeated: the same settings again change nothing.
+    Repeated: the same settings, and as many partitions, change nothing.
     """
 
     DeleteTopic: grpc.aio.UnaryUnaryMultiCallable[
@@ -366,10 +368,11 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.partition_leader_pb2.AlterTopicRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.AlterTopicReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.AlterTopicReply]]:
-        """Changes settings of a topic.
+        """Changes settings of a topic, and adds partitions. Returns when the answering process knows of the
+        change; added partitions may have no leader yet.
 
         To: any partition leader process.
-        Repeated: the same settings again change nothing.
+        Repeated: the same settings, and as many partitions, change nothing.
         """
 
     @abc.abstractmethod

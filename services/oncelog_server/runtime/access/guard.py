@@ -199,6 +199,11 @@ class Gate:
             if place not in before:
                 raise error
 
+    def sees(self, call: Any, need: Need) -> bool:
+        """In mode WARN everybody sees all."""
+        guard = self._guard
+        return guard.mode is not Mode.ON or guard.rights.may(call.identity, need)
+
     def not_yours(self, call: Any, producer: str) -> NotAllowed | None:
         """The caller would write under a producer's id that another identity uses. None: in mode
         WARN he may."""

@@ -36,7 +36,7 @@ from oncelog_server.runtime.cluster_recovery.inventory import FoundReplica, Reco
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
 from oncelog_server.runtime.replica_record import TopicRecord
 
-# Epochs may exist that nobody here logged (design §5).
+# Epochs may exist that nobody here logged.
 RECOVERY_EPOCHS: Final = 1 << 20
 # Generations carry an epoch in 32 bits.
 EPOCH_MAX: Final = COUNTER_MASK

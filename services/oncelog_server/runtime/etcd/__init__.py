@@ -1,4 +1,4 @@
-"""etcd and leadership (design §5 and §12). A process comes up in this order, and goes in reverse:
+"""etcd and leadership (docs/leadership.md). A process comes up in this order, and goes in reverse:
 
 identity = Identity(disk, etcd, ...)        record = await identity.join(settings)
 view = ClusterView(etcd, cluster_id=record.cluster_id, guard=identity, ...)

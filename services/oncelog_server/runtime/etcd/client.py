@@ -1,4 +1,4 @@
-"""The Etcd port on a real etcd: pyetcd's generated stubs on grpc.aio channels (design §12).
+"""The Etcd port on a real etcd: pyetcd's generated stubs on grpc.aio channels.
 
   * Each call has a deadline, and begins only on a channel that is connected: what could not be
     sent goes to the next endpoint unseen. What was sent and not answered is EtcdUnavailable; the

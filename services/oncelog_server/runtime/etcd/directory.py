@@ -13,7 +13,7 @@ Invariant: the revision of the picture never goes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from oncelog_server.core.ids import (
@@ -33,10 +33,13 @@ from oncelog_server.core.ports import (
     TopicInfo,
     WatchEvent,
 )
+from oncelog_server.runtime import vital
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.access_view import ACCESS, AccessView
+from oncelog_server.runtime.etcd.deletions import Deletions
 from oncelog_server.runtime.etcd.keys import PartitionState
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
+from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import Unavailable
 
 PROBE_MS: Final = 1_000
@@ -94,18 +97,19 @@ class ClusterView:
         *,
         cluster_id: bytes,
         guard: Guard | None = None,
-        on_refused: Callable[[EtcdRefused], None] | None = None,
+        on_fatal: Fatal = vital.complain,
     ) -> None:
         self.cluster_id = cluster_id
         self.revision = 0
         self._etcd = etcd
         self._guard = guard
-        self._on_refused = on_refused
+        self._on_fatal = on_fatal
         self._reachable = False
         self._values: dict[str, tuple[bytes, int]] = {}
         self._nodes: dict[str, NodeInfo] = {}
         self._topics: dict[str, TopicInfo] = {}
         self._names: dict[TopicId, str] = {}
+        self._deletions = Deletions(etcd, self._names.get, on_fatal)
         self._partitions: dict[PartitionId, Entry] = {}
         self._creating: dict[str, TopicId] = {}
         # Who may do what.
@@ -150,15 +154,30 @@ class ClusterView:
         known = self.topic_by_id(topic_id)
         if known is not None and known.name in CONTROL_TOPICS:
             return False
+        return await self._deletions.is_gone(topic_id)
+
+    async def gone(self, topic_ids: Collection[TopicId], *, timeout_ms: int) -> set[TopicId]:
+        """See the port."""
+        if not topic_ids:
+            return set()
+        asking = {
+            asyncio.ensure_future(self.is_gone(topic_id)): topic_id
+            for topic_id in sorted(topic_ids)
+        }
+        done, late = await asyncio.wait(asking, timeout=timeout_ms / 1000)
+        for one in late:
+            one.cancel()
+        return {asking[one] for one in done if one.exception() is None and one.result()}
+
+    async def exists(self, partition: PartitionId) -> bool:
+        """See the port. Partitions are written before their topic, or its count of them."""
+        if self.entry(partition) is not None:
+            return True
         try:
-            if known is not None:
-                found, _ = await self._etcd.get(keys.topic_key(known.name))
-                standing = [] if found is None else [found]
-            else:
-                standing, _ = await self._etcd.range(keys.TOPICS)
+            found, _ = await self._etcd.get(keys.partition_key(partition))
         except EtcdUnavailable as error:
-            raise Unavailable(f"cannot ask etcd whether a topic was deleted: {error}") from error
-        return all(_topic(kv.key, kv.value).topic_id != topic_id for kv in standing)
+            raise Unavailable(f"cannot ask etcd about {partition}: {error}") from error
+        return found is not None
 
     def etcd_status(self) -> tuple[int, bool]:
         return self.revision, self._reachable
@@ -171,17 +190,20 @@ class ClusterView:
 
     def entry(self, partition: PartitionId) -> Entry | None:
         """As `partition`, with the revision that a compare-and-set needs."""
-        if self.topic_by_id(partition.topic_id) is None:
-            return None
-        return self._partitions.get(partition)
+        return self._partitions.get(partition) if self._counts(partition) else None
 
     def replicas_on(self, node_id: str) -> Sequence[PartitionId]:
         """The partitions with a replica on this node, in order; only of topics that stand."""
         return sorted(
             partition
             for partition, entry in self._partitions.items()
-            if node_id in entry.state.replicas and self.topic_by_id(partition.topic_id) is not None
+            if node_id in entry.state.replicas and self._counts(partition)
         )
+
+    def _counts(self, partition: PartitionId) -> bool:
+        """Its topic stands, and has that many: the keys of partitions come before it says so."""
+        topic = self.topic_by_id(partition.topic_id)
+        return topic is not None and partition.number < topic.partitions
 
     def replica_counts(self) -> dict[str, int]:
         """How many replicas are placed on each node; nodes without one are absent."""
@@ -232,10 +254,12 @@ class ClusterView:
                 await self._list_until_answered()
         except TimeoutError as error:
             raise EtcdUnavailable(f"etcd gave no answer in {timeout_ms} ms") from error
-        spawn = asyncio.get_running_loop().create_task
-        self._tasks = [spawn(self._follow()), spawn(self._probe())]
+        self._tasks = [
+            vital.spawn(work, self._on_fatal) for work in (self._follow(), self._probe())
+        ]
 
     async def stop(self) -> None:
+        await self._deletions.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -269,8 +293,8 @@ class ClusterView:
             await asyncio.sleep(PROBE_MS / 1000)
 
     def _refuse_or_wait(self, error: EtcdUnavailable) -> None:
-        if isinstance(error, EtcdRefused) and self._on_refused is not None:
-            self._on_refused(error)
+        if isinstance(error, EtcdRefused):
+            self._on_fatal(error)
 
     async def _list_until_answered(self) -> None:
         while True:

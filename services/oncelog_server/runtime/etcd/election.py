@@ -1,4 +1,5 @@
-"""Elections: this process stands for, wins and loses partitions (design §5, "Leadership").
+"""Elections: this process stands for, wins and loses partitions
+(docs/leadership.md).
 
 The rules are in `standing`; this file carries them out, `openings` opens replicas beside it:
 
@@ -18,7 +19,7 @@ Left out: hints about the longest log, and the ISR's changes: both come with fol
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Final, Protocol, assert_never
 
 import msgspec
@@ -26,6 +27,7 @@ import msgspec
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Compare, Etcd, EtcdUnavailable, Put, Reporter
 from oncelog_server.core.roles import role_of
+from oncelog_server.runtime import vital
 from oncelog_server.runtime.etcd.directory import ClusterView, Entry
 from oncelog_server.runtime.etcd.keys import (
     PARTITIONS,
@@ -39,7 +41,7 @@ from oncelog_server.runtime.etcd.keys import (
 )
 from oncelog_server.runtime.etcd.lease import Membership
 from oncelog_server.runtime.etcd.openings import Openings
-from oncelog_server.runtime.etcd.refusal import EtcdRefused, epoch_went_back
+from oncelog_server.runtime.etcd.refusal import epoch_went_back
 from oncelog_server.runtime.etcd.standing import (
     Bid,
     Fitness,
@@ -53,6 +55,7 @@ from oncelog_server.runtime.etcd.standing import (
     make_bid,
 )
 from oncelog_server.runtime.etcd.unclean import unclean_bid
+from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome
 
 # The round looks again after so long while something is unfinished.
@@ -95,7 +98,7 @@ class Elections:
         *,
         host: ReplicaHost,
         reporter: Reporter,
-        on_refused: Callable[[EtcdRefused], None],
+        on_fatal: Fatal,
     ) -> None:
         node, boot_id = membership.node, membership.boot_id.hex()
         self._etcd = etcd
@@ -103,7 +106,7 @@ class Elections:
         self._membership = membership
         self._host = host
         self._reporter = reporter
-        self._on_refused = on_refused
+        self._on_fatal = on_fatal
         self._node_id = node.node_id
         self._roles = frozenset(node.roles)
         self._boot = boot_id
@@ -131,8 +134,7 @@ class Elections:
     async def start(self) -> None:
         self._view.on_change(self._view_changed)
         self._membership.on_regained(self.recheck)
-        self._task = asyncio.get_running_loop().create_task(self._run())
-        self._task.add_done_callback(_report_failure)
+        self._task = vital.spawn(self._run(), self._on_fatal)
 
     def withdraw(self) -> None:
         """Before a clean stop: stands no more, leads nothing. The caller has stopped
@@ -424,15 +426,7 @@ class Elections:
         self._reporter.event(
             "etcd refused", level="error", partition=str(partition), error=str(error)
         )
-        self._on_refused(error)
+        self._on_fatal(error)
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()
-
-
-def _report_failure(task: asyncio.Task[None]) -> None:
-    """A round that fails is a bug: it must not go unheard until the task is collected."""
-    if not task.cancelled() and (error := task.exception()) is not None:
-        asyncio.get_running_loop().call_exception_handler(
-            {"message": "elections ended", "exception": error, "task": task}
-        )

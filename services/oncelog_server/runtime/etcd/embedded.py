@@ -1,4 +1,4 @@
-"""A real etcd for one machine: found or built once, run as a child process (design §12).
+"""A real etcd for one machine: found or built once, run as a child process.
 
 `find_or_build` looks in this order, and says what it does:
 
@@ -87,6 +87,21 @@ def find_or_build(progress: Progress, *, allow_old: bool = False) -> Path:
     return cached if cached.exists() else _build(cached, progress)
 
 
+def look_for() -> str:
+    """What `find_or_build` would use, for people; nothing is built. Raises EtcdNotFound."""
+    named = os.environ.get(ENVIRONMENT)
+    if named:
+        return f"the etcd that {ENVIRONMENT} names, {_require_good(Path(named), 'it', False)}"
+    on_path = shutil.which("etcd")
+    version = None if on_path is None else version_of(Path(on_path))
+    if version is not None and is_good(version):
+        return f"etcd {_show(version)}, {on_path}"
+    cached = cache_directory() / "etcd"
+    if cached.exists():
+        return f"etcd {VERSION}, {cached}"
+    return f"etcd {VERSION}, built once in a minute or two with {_find_go()}"
+
+
 def cache_directory() -> Path:
     root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
     return Path(root) / "oncelog" / f"etcd-{VERSION}"
@@ -105,7 +120,7 @@ def version_of(binary: Path) -> tuple[int, int, int] | None:
 
 
 def is_good(version: tuple[int, int, int]) -> bool:
-    """Does not lose committed data (design §12)."""
+    """Does not lose committed data: 3.5.1 and others could, when killed under load."""
     for first in GOOD_SINCE:
         if version[:2] == first[:2]:
             return version >= first

@@ -27,7 +27,7 @@ ENDPOINTS_MAX: Final = 20
 CHANNEL_OPTIONS: Final = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.max_reconnect_backoff_ms", 500),
     ("grpc.min_reconnect_backoff_ms", 1_000),
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
     # etcd ends connections that ping more often than every 5 s (--grpc-keepalive-min-time).

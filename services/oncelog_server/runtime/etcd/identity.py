@@ -1,4 +1,5 @@
-"""Which cluster this node's data belongs to, and whether this etcd is its etcd (design §5).
+"""Which cluster this node's data belongs to, and whether this etcd is its etcd
+(docs/leadership.md, "Whose etcd").
 
 The cluster record is created by the first process, by compare-and-set. Each data directory
 remembers, in `etcd.json`: our cluster id, etcd's own cluster id, the highest revision it has seen,

@@ -30,7 +30,7 @@ CREATING: Final = "creating/"
 
 # etcd refuses a transaction with more operations, or compares, than its --max-txn-ops.
 TXN_OPS_MAX: Final = 128
-# What we put into one, which leaves room for the compares beside the keys (design §5).
+# What we put into one, which leaves room for the compares beside the keys.
 TXN_KEYS_MAX: Final = 100
 assert TXN_KEYS_MAX + 2 <= TXN_OPS_MAX, "an election also compares two boot keys"
 
@@ -81,7 +81,7 @@ class PartitionState(msgspec.Struct, frozen=True):
     leader: LeaderValue | None = None
     epoch: int = 0
     # Epoch of the last unclean election; 0 for none. A leader whose journal ends in an earlier
-    # epoch has not skipped its control offsets yet (design §5, "unclean-elect").
+    # epoch has not skipped its control offsets yet.
     unclean_epoch: int = 0
 
 

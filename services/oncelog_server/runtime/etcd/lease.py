@@ -1,4 +1,5 @@
-"""This process's place in the cluster: `boots/<boot id>` under a lease (design §5, "Leases lie").
+"""This process's place in the cluster: `boots/<boot id>` under a lease
+(docs/leadership.md, "Leases lie").
 
     JOINING ──key stands──► MEMBER ──etcd ended the lease──► LOST ──new lease, key stands,
                               ▲  own deadline passed: not      │     leadership confirmed
@@ -38,8 +39,10 @@ from oncelog_server.core.ports import (
     Put,
     Reporter,
 )
+from oncelog_server.runtime import vital
 from oncelog_server.runtime.etcd.keys import BootValue, boot_key, boot_value, encode
 from oncelog_server.runtime.etcd.steady import steady_ms
+from oncelog_server.runtime.vital import Fatal
 
 # Difference in speed between this machine's clock and etcd's that the deadline allows for.
 DRIFT_PERMILLE: Final = 10
@@ -91,6 +94,7 @@ class Membership:
         reporter: Reporter,
         renewals: Callable[[], BlockingRenewals] | None = None,
         now_ms: Callable[[], int] = steady_ms,
+        on_fatal: Fatal = vital.complain,
     ) -> None:
         """Without `renewals` a task on the loop renews (in-memory etcd); `now_ms` must then be
         the loop's clock."""
@@ -103,6 +107,7 @@ class Membership:
         self._reporter = reporter
         self._make_renewals = renewals
         self._now_ms = now_ms
+        self._on_fatal = on_fatal
         self._held: _Held | None = None
         self._ticked_ms = now_ms()
         self._on_lost: list[Callable[[], None]] = []
@@ -148,10 +153,11 @@ class Membership:
         if previous_boot_id is not None and previous_boot_id != self.boot_id:
             await self._bury(previous_boot_id)
         await self._register()
-        spawn = asyncio.get_running_loop().create_task
-        self._tasks = [spawn(self._tick()), spawn(self._rejoin()), spawn(self._watch_own_key())]
+        lasting = [self._tick(), self._rejoin(), self._watch_own_key()]
         if self._make_renewals is None:
-            self._tasks.append(spawn(self._renew_on_the_loop()))
+            lasting.append(self._renew_on_the_loop())
+        self._tasks = [vital.spawn(work, self._on_fatal) for work in lasting]
+        if self._make_renewals is None:
             return
         self._thread = threading.Thread(
             target=self._renew_in_a_thread,
@@ -306,7 +312,15 @@ class Membership:
     def _renew_in_a_thread(
         self, loop: asyncio.AbstractEventLoop, make: Callable[[], BlockingRenewals]
     ) -> None:
-        renewals = self._renewals = make()
+        try:
+            self._renew(loop, make())
+        except Exception as error:
+            # The loop may be closed already when the process ends.
+            with contextlib.suppress(RuntimeError):
+                loop.call_soon_threadsafe(self._on_fatal, error)
+
+    def _renew(self, loop: asyncio.AbstractEventLoop, renewals: BlockingRenewals) -> None:
+        self._renewals = renewals
         pause_s = self._lease_ms / RENEWALS_PER_LEASE / 1000
         while not self._stopping.wait(pause_s):
             held, sent_ms = self._renewable(), self._now_ms()
@@ -319,7 +333,6 @@ class Membership:
             if left_ms > 0:
                 held.deadline_ms = max(held.deadline_ms, self._deadline(sent_ms))
             else:
-                # The loop may be closed already when the process ends.
                 with contextlib.suppress(RuntimeError):
                     loop.call_soon_threadsafe(self._lose, held)
         renewals.close()

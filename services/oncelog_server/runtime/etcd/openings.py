@@ -11,6 +11,7 @@ from typing import Final
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime.etcd.standing import Prepared, Seat
+from oncelogpb.errors import UnknownPartition
 
 # Replicas that are opened at once.
 OPENINGS_MAX: Final = 8
@@ -54,6 +55,10 @@ class Openings:
         try:
             async with self._places:
                 seat.prepared = await self._prepare(partition)
+        except UnknownPartition:
+            self._reporter.event(
+                "topic deleted while a replica was opened", partition=str(partition)
+            )
         except Exception as error:
             # A damaged log, a full disk: the partition stays offline, the process goes on.
             seat.stand_after_s = asyncio.get_running_loop().time() + self._pause_s

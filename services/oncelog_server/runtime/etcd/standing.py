@@ -1,4 +1,4 @@
-"""PURE. Who may lead a partition: the rules of an election, without I/O (design §5, "Leadership").
+"""PURE. Who may lead a partition: the rules of an election, without I/O (docs/leadership.md).
 
 What etcd shows, against what this process has done, gives one verdict:
 

@@ -7,10 +7,15 @@ anybody can use:
     2  partitions/<id>/<number>     in batches, each comparing that 1 still stands
     3  topics/<name>                comparing 1 and removing it: now the topic exists
 
+Partitions are added in the same order: keys of the new ones, in batches, each comparing that
+topics/<name> stands as it was read; then topics/<name>, by the same comparison. Before that nobody
+knows of them (`ClusterView` shows those alone that the topic counts), so nobody leads them, and
+whoever adds some later may write over what was left (ADR 32).
+
 A deletion removes topics/<name> first, then the partition keys. `sweep` removes partition keys that
 a process left behind which died in between: no topic has their id, and no creation under way.
 
-Also here: the control partitions, created by the first process of their role (design §5).
+Also here: the control partitions, created by the first process of their role.
 """
 
 from __future__ import annotations
@@ -134,17 +139,25 @@ class EtcdTopics:
         await self._shown_at(await self._publish(name, marker, value))
         return keys.decode_topic(name, encode(value))
 
-    async def alter(self, name: str, configs: Mapping[str, str]) -> TopicInfo:
-        """An empty value removes a setting. Raises UnknownTopic, InvalidArgument, Unavailable,
-        UnknownOutcome."""
+    async def alter(
+        self, name: str, configs: Mapping[str, str], *, partitions: int = 0
+    ) -> TopicInfo:
+        """An empty value removes a setting. `partitions`: how many there shall be; 0: as many as
+        there are. Raises UnknownTopic, InvalidArgument (also: fewer than there are), LimitExceeded,
+        Unavailable, UnknownOutcome."""
         if name.startswith("__"):
             raise InvalidArgument(f"{name} is Oncelog's own and has no settings")
         _require_configs(configs)
-        for _ in range(CONFLICTS_MAX):
+        for turn in range(CONFLICTS_MAX):
             found, topic = await self._find(name)
+            wanted = partitions or topic.partitions
+            self._require_growth(name, topic, wanted, turn)
+            if wanted > topic.partitions and not await self._write_added(found, topic, wanted):
+                continue
             merged = {**topic.configs, **configs}
             changed = msgspec.structs.replace(
                 topic,
+                partitions=wanted,
                 configs={key: value for key, value in merged.items() if value},
                 version=topic.version + 1,
             )
@@ -231,6 +244,43 @@ class EtcdTopics:
             if not result.succeeded:
                 raise EtcdUnavailable("this process lost its lease meanwhile")
 
+    async def _write_added(self, found: KeyValue, topic: TopicValue, wanted: int) -> bool:
+        """The keys of the partitions that are to be added. False: the topic changed meanwhile.
+        Raises Unavailable: the topic is as it was."""
+        topic_id = TopicId(bytes.fromhex(topic.topic_id))
+        states = self._place(wanted - topic.partitions)
+        puts = [
+            Put(keys.partition_key(PartitionId(topic_id, number)), encode(state))
+            for number, state in enumerate(states, start=topic.partitions)
+        ]
+        unchanged = Compare(found.key, found.mod_revision)
+        try:
+            for batch in _batches(puts):
+                if not (await self._etcd.txn([unchanged], batch)).succeeded:
+                    return False
+        except EtcdUnavailable as error:
+            name = found.key.removeprefix(keys.TOPICS)
+            raise Unavailable(f"topic {name!r} was not altered: {error}") from error
+        return True
+
+    def _require_growth(self, name: str, topic: TopicValue, wanted: int, turn: int) -> None:
+        """Raises InvalidArgument, LimitExceeded, UnknownOutcome."""
+        if wanted < topic.partitions and turn:
+            raise UnknownOutcome(
+                f"topic {name!r} was changed by others meanwhile; it has {topic.partitions} "
+                "partitions now"
+            )
+        if wanted < topic.partitions:
+            raise InvalidArgument(
+                f"topic {name!r} has {topic.partitions} partitions: some can be added, none taken "
+                f"away, so not {wanted}",
+                field="partitions",
+            )
+        _require_partitions_per_topic(wanted)
+        held = sum(one.partitions for one in self._view.topics()) + sum(self._coming())
+        if wanted > topic.partitions and held + wanted - topic.partitions > PARTITIONS_MAX:
+            raise _too_many_partitions(held, wanted - topic.partitions)
+
     async def _publish(self, name: str, marker: KeyValue, value: TopicValue) -> int:
         """Step 3; the revision at which the topic exists. Where a repetition finds the marker
         gone, the topic's own key says how the lost attempt went."""
@@ -252,12 +302,7 @@ class EtcdTopics:
         if self._view.topic(name) is not None:
             # It will be told so.
             return
-        standing = self._view.topics()
-        coming = [
-            count
-            for topic_id, count in self._under_way.items()
-            if self._view.topic_by_id(topic_id) is None
-        ]
+        standing, coming = self._view.topics(), self._coming()
         if len(standing) + len(coming) >= TOPICS_MAX:
             raise LimitExceeded(
                 f"the cluster holds topics_max ({TOPICS_MAX}) topics; delete some",
@@ -265,11 +310,15 @@ class EtcdTopics:
             )
         held = sum(topic.partitions for topic in standing) + sum(coming)
         if held + partitions > PARTITIONS_MAX:
-            raise LimitExceeded(
-                f"the cluster holds {held} partitions, and {partitions} more are above "
-                f"partitions_max ({PARTITIONS_MAX}); take fewer, or delete topics",
-                limit="partitions_max",
-            )
+            raise _too_many_partitions(held, partitions)
+
+    def _coming(self) -> list[int]:
+        """Partitions of each creation under way here."""
+        return [
+            count
+            for topic_id, count in self._under_way.items()
+            if self._view.topic_by_id(topic_id) is None
+        ]
 
     def _place(self, partitions: int) -> list[PartitionState]:
         """Round-robin over the nodes that lead topics, least loaded first."""
@@ -378,12 +427,7 @@ def require_topic(
         raise InvalidArgument(f"{name!r}: names that begin with two underscores are Oncelog's own")
     if partitions < 1:
         raise InvalidArgument(f"a topic has at least one partition, not {partitions}")
-    if partitions > PARTITIONS_PER_TOPIC_MAX:
-        raise LimitExceeded(
-            f"{partitions} partitions are more than partitions_per_topic_max "
-            f"({PARTITIONS_PER_TOPIC_MAX})",
-            limit="partitions_per_topic_max",
-        )
+    _require_partitions_per_topic(partitions)
     if replication_factor < 1:
         raise InvalidArgument(f"the replication factor is at least 1, not {replication_factor}")
     if replication_factor > 1:
@@ -391,6 +435,23 @@ def require_topic(
             f"replication factor {replication_factor} comes in a later version; use 1"
         )
     _require_configs(configs)
+
+
+def _require_partitions_per_topic(partitions: int) -> None:
+    if partitions > PARTITIONS_PER_TOPIC_MAX:
+        raise LimitExceeded(
+            f"{partitions} partitions are more than partitions_per_topic_max "
+            f"({PARTITIONS_PER_TOPIC_MAX})",
+            limit="partitions_per_topic_max",
+        )
+
+
+def _too_many_partitions(held: int, more: int) -> LimitExceeded:
+    return LimitExceeded(
+        f"the cluster holds {held} partitions, and {more} more are above "
+        f"partitions_max ({PARTITIONS_MAX}); take fewer, or delete topics",
+        limit="partitions_max",
+    )
 
 
 def _require_configs(configs: Mapping[str, str]) -> None:

@@ -1,6 +1,6 @@
 """What an operator may force: a replica that is not in the ISR leads, although acknowledged records
-may be lost (design §5, `unclean-elect`). This judges the demand and makes the bid; the vote is an
-election like any other.
+may be lost (`oncelog cluster unclean-elect`). This judges the demand and makes the bid; the vote is
+an election like any other.
 """
 
 from __future__ import annotations

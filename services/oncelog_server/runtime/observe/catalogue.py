@@ -3,8 +3,9 @@ it (`python -m oncelog_server.runtime.observe.catalogue > docs/metrics.md`; a te
 equal).
 
 A metric's full name is oncelog_<role>_<name>, with `_total` behind a counter and `_seconds` behind
-a duration. Names use the words of the glossary, and labels have few values: partitions and reasons,
-never names that users choose.
+a duration. Names use the words of the glossary. Labels have few values: partitions and reasons; of
+the names that users choose those of topics, and those of groups up to a limit (`lag_series_max`).
+The code says `partition`, and the topic is shown beside its number, by its name.
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ from typing import Final, NamedTuple
 
 # Stands for a role in what belongs to the process.
 PROCESS: Final = "node"
+# The label of a partition: its topic's id (or a control topic's name), a slash, its number.
+PARTITION: Final = "partition"
 
 
 class Kind(StrEnum):
@@ -33,6 +36,12 @@ class Metric(NamedTuple):
     kind: Kind
     help: str
     labels: tuple[str, ...] = ()
+
+    @property
+    def exposed_labels(self) -> tuple[str, ...]:
+        """As Prometheus shows them: a partition is a topic and a number."""
+        shown = (("topic", label) if label == PARTITION else (label,) for label in self.labels)
+        return tuple(name for names in shown for name in names)
 
     def full_name(self, role: str) -> str:
         """As Prometheus shows it."""
@@ -62,6 +71,8 @@ COMMON: Final = (
     _gauge("high_watermark_lag", "Journal offsets appended and not durable yet.", "partition"),
     _duration("append", "From an append to its records being durable."),
     _counter("snapshots", "Snapshots of machines written."),
+    _counter("snapshot_failures", "Snapshots, and slots of outcomes, that the disk did not take."),
+    _gauge("snapshot_failing", "1 while the last try of these failed. Alarm on it.", "partition"),
 )
 
 COORDINATOR: Final = (
@@ -79,6 +90,11 @@ COORDINATOR: Final = (
     _gauge("open_transactions", "Transactions that are ONGOING or STAGED.", "partition"),
     _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
     _gauge("unacknowledged_markers", "Markers that participants still owe.", "partition"),
+    _gauge(
+        "participants",
+        "These, and participants that are known of open transactions (participants_max).",
+        "partition",
+    ),
     _counter("markers_written", "Markers acknowledged by participants.", "status"),
     _counter("markers_refused", "WriteMarkers groups refused, to be sent again.", "reason"),
     _counter("questions_answered", "Answers to participants.", "verdict"),
@@ -97,7 +113,11 @@ PARTITION_LEADER: Final = (
     _counter("records_out", "Records read."),
     _counter("transactions_exposed", "COMMITTED markers applied."),
     _counter("transactions_dropped", "ABORTED markers and local aborts applied."),
-    _counter("transactions_damaged", "Markers whose manifest the log does not match. Alarm on it."),
+    _counter("transactions_damaged", "Markers whose manifest the log does not hold. Alarm on it."),
+    _counter(
+        "surplus_records",
+        "Records that came too late to belong to their committed transaction, and were dropped.",
+    ),
     _counter("questions_asked", "Questions about transactions that stay open."),
     _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
     _gauge("open_transactions", "Transactions with batches and without a marker.", "partition"),
@@ -105,6 +125,9 @@ PARTITION_LEADER: Final = (
     _gauge("damaged", "Damaged parts that wait for an operator (damaged_max).", "partition"),
     _gauge("producers", "Producers, the more of either kind (producers_max).", "partition"),
     _gauge("committed_end_offset", "End of the committed log.", "partition"),
+    _gauge(
+        "index_bytes", "Memory of the index of the committed log, 56 bytes an entry.", "partition"
+    ),
     _gauge("first_open_position", "Journal offset of the earliest pending batch.", "partition"),
     _gauge("subscriptions", "Subscribe streams that are open."),
 )
@@ -122,13 +145,19 @@ OFFSET_MANAGER: Final = (
     _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
     _gauge("groups", "Groups with offsets (groups_max).", "partition"),
     _gauge("producers", "Producers that are remembered (producers_max).", "partition"),
+    _gauge(
+        "group_lag",
+        "Records that wait for a group, in all partitions of the topics that it has offsets of.",
+        "group",
+        "partition",
+    ),
+    _gauge(
+        "group_lag_left_out", "Groups whose lag is not shown, above lag_series_max.", "partition"
+    ),
 )
 
 # Of the process, whatever roles it runs.
 NODE: Final = (
-    _counter(
-        "rpc_calls", "Calls that came in, but for those refused for load.", "service", "method"
-    ),
     _gauge("inflight_bytes", "Bytes of requests whose handlers run (inflight_bytes_max)."),
     _gauge("calls", "Calls under way, on streams too (calls_max)."),
     _gauge("streams", "Streams that are open (streams_max)."),
@@ -141,6 +170,13 @@ NODE: Final = (
     _counter("audit_suppressed", "Refusals that were not written into the audit log: too many."),
     _counter("audit_lost", "Lines of the audit log that its disk was too slow for. Alarm on it."),
     _gauge("certificate_seconds_left", "Until the certificate in use ends. Alarm on it.", "of"),
+    _gauge("tail_bytes", "Newest frames of journals in memory (tail_bytes_max)."),
+    _duration(
+        "rpc",
+        "From a call's start to its answer, what it waits for included (Fetch: records).",
+        "service",
+        "method",
+    ),
     _gauge("topics", "Topics of the cluster, without its own (topics_max)."),
     _gauge("partitions", "Partitions of these (partitions_max)."),
     _gauge("etcd_reachable", "1 while etcd answers this process."),
@@ -171,8 +207,11 @@ def as_markdown() -> str:
         "Made from `oncelog_server/runtime/observe/catalogue.py`; do not edit. Every process",
         "serves them under `/metrics` of `--metrics-listen`. Durations are histograms in seconds.",
         "Of a partition that a process leads no more it shows `leading` only, of a deleted one",
-        "nothing. Beside these there are `process_*`, `python_gc_*` and `python_info` of",
-        "prometheus_client.",
+        "nothing. `topic` is the topic's name.",
+        "",
+        "Beside these there are `process_*` (memory, CPU, open files), `python_gc_*` and",
+        "`python_info` of prometheus_client. Alerts to begin with are in",
+        "`deploy/monitoring/alerts.yaml`.",
         "",
         "## Of every role",
         "",
@@ -189,7 +228,7 @@ def _table(role: str, metrics: Iterable[Metric]) -> Iterable[str]:
     yield "| metric | kind | labels | meaning |"
     yield "| --- | --- | --- | --- |"
     for metric in metrics:
-        name, labels = metric.full_name(role), ", ".join(metric.labels) or "–"
+        name, labels = metric.full_name(role), ", ".join(metric.exposed_labels) or "–"
         yield f"| `{name}` | {metric.kind} | {labels} | {metric.help} |"
 
 

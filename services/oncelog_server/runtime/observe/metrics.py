@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import ssl
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 from prometheus_client import (
@@ -16,25 +16,26 @@ from prometheus_client import (
     Counter,
     Gauge,
     GCCollector,
-    Histogram,
     PlatformCollector,
     ProcessCollector,
     disable_created_metrics,
     start_http_server,
 )
 
-from oncelog_server.runtime.observe.catalogue import Kind, Metric, metrics_of
+from oncelog_server.runtime.observe.catalogue import PARTITION, Kind, Metric, metrics_of
+from oncelog_server.runtime.observe.durations import Durations
 from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.rpc.tls import Asked, TlsFiles
 
 # How long a scraper may be silent in the middle of its request, or of its handshake.
 SCRAPER_SECONDS_MAX: Final = 30
 
-# Seconds; from a sync on a fast disk to a call's longest deadline.
-BUCKETS_S: Final = (
-    0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02, 0.05,
-    0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0,
-)  # fmt: skip
+# A topic's name by its id; None where it is not known.
+TopicName = Callable[[bytes], str | None]
+# What a report says: kind, name, labels as given.
+Key = tuple[object, ...]
+# A metric's name, and the values of its labels.
+Series = tuple[str, ...]
 
 
 class UndeclaredMetric(Exception):
@@ -51,6 +52,7 @@ class Metrics:
         # process_*, python_gc_* and python_info: what prometheus_client knows of every process.
         for collector in (ProcessCollector, PlatformCollector, GCCollector):
             collector(registry=self.registry)
+        self._topic_name: TopicName = lambda topic_id: None
         self._reporters: dict[str, PrometheusReporter] = {}
         self._endpoint: Any = None
         self._thread: threading.Thread | None = None
@@ -62,8 +64,14 @@ class Metrics:
     def reporter(self, role: str, log: Log) -> PrometheusReporter:
         """The Reporter of one role, the same one each time."""
         if role not in self._reporters:
-            self._reporters[role] = PrometheusReporter(self.registry, role, log)
+            self._reporters[role] = PrometheusReporter(
+                self.registry, role, log, lambda topic_id: self._topic_name(topic_id)
+            )
         return self._reporters[role]
+
+    def name_topics(self, topic_name: TopicName) -> None:
+        """From now on topics are shown by these names."""
+        self._topic_name = topic_name
 
     def serve(
         self, host: str, port: int, files: TlsFiles | None = None, asked: Asked = Asked.NOTHING
@@ -122,17 +130,27 @@ class Metrics:
 
 
 class PrometheusReporter:
-    """The Reporter port. All but `event` may be called from any thread."""
+    """The Reporter port. `count` and `gauge` may be called from any thread."""
 
-    def __init__(self, registry: CollectorRegistry, role: str, log: Log) -> None:
+    def __init__(
+        self, registry: CollectorRegistry, role: str, log: Log, topic_name: TopicName
+    ) -> None:
         self._role = role
         self._log = log
+        self._topic_name = topic_name
         self._metrics = {metric.name: metric for metric in metrics_of(role)}
         self._collectors = {
             name: _collector(metric, role, registry) for name, metric in self._metrics.items()
         }
         # A child's method by (kind, name, labels as given): looking a child up takes a lock.
-        self._known: dict[tuple[object, ...], Callable[[float], None]] = {}
+        self._known: dict[Key, Callable[[float], None]] = {}
+        # As it shows each of these: a topic that is gone has no name any more.
+        self._shown: dict[Key, Series] = {}
+        # Who made a series last: two partitions may show the same one, where a topic was deleted
+        # and made anew.
+        self._makers: dict[Series, Key] = {}
+        # What `replace` showed last, by (name, whose).
+        self._sets: dict[Key, set[Series]] = {}
 
     def count(self, name: str, value: float = 1, **labels: str) -> None:
         self._child(Kind.COUNTER, name, labels)(value)
@@ -144,12 +162,27 @@ class PrometheusReporter:
         """A duration, into a histogram."""
         self._child(Kind.DURATION, name, labels)(value_ms / 1000)
 
+    def replace(
+        self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
+    ) -> None:
+        """See the port."""
+        maker: Key = ("set", name, whose)
+        shown: set[Series] = set()
+        for labels, value in rows:
+            series = self._series(self._declared(Kind.GAUGE, name, labels), labels)
+            self._collectors[name].labels(*series[1:]).set(value)
+            self._makers[series] = maker
+            shown.add(series)
+        for gone in self._sets.get(maker, set()) - shown:
+            self._remove(gone, maker)
+        self._sets[maker] = shown
+
     def forget(self, label: str, value: str) -> None:
         """Drops every series whose only label has this value: they would stand for ever."""
         for name, metric in self._metrics.items():
-            if metric.labels == (label,):
-                self._known.pop((metric.kind, name, (label, value)), None)
-                self._collectors[name].remove(value)
+            key: Key = (metric.kind, name, (label, value))
+            if metric.labels == (label,) and self._known.pop(key, None) is not None:
+                self._remove(self._shown.pop(key), key)
 
     def event(self, event: str, **fields: object) -> None:
         level = str(fields.pop("level", "info"))
@@ -159,28 +192,65 @@ class PrometheusReporter:
         key = (kind, name, *labels.items())
         known = self._known.get(key)
         if known is None:
-            known = self._known[key] = self._find(kind, name, labels)
+            known = self._known[key] = self._find(key, kind, name, labels)
         return known
 
-    def _find(self, kind: Kind, name: str, labels: dict[str, str]) -> Callable[[float], None]:
+    def _find(
+        self, key: Key, kind: Kind, name: str, labels: dict[str, str]
+    ) -> Callable[[float], None]:
+        metric = self._declared(kind, name, labels)
+        child = self._collectors[name]
+        if labels:
+            series = self._shown[key] = self._series(metric, labels)
+            self._makers[series] = key
+            child = child.labels(*series[1:])
+        method = {Kind.COUNTER: "inc", Kind.GAUGE: "set", Kind.DURATION: "observe"}[kind]
+        bound: Callable[[float], None] = getattr(child, method)
+        return bound
+
+    def _declared(self, kind: Kind, name: str, labels: Mapping[str, str]) -> Metric:
+        """Raises UndeclaredMetric."""
         metric = self._metrics.get(name)
         if metric is None or metric.kind is not kind or set(metric.labels) != set(labels):
             raise UndeclaredMetric(
                 f"{kind} {name!r} of {self._role} with labels {sorted(labels)}: declare it in "
                 "services/oncelog_server/runtime/observe/catalogue.py"
             )
-        collector = self._collectors[name]
-        child = collector.labels(**labels) if labels else collector
-        method = {Kind.COUNTER: "inc", Kind.GAUGE: "set", Kind.DURATION: "observe"}[kind]
-        bound: Callable[[float], None] = getattr(child, method)
-        return bound
+        return metric
+
+    def _series(self, metric: Metric, labels: Mapping[str, str]) -> Series:
+        """Its name, and the values of its exposed labels in their order."""
+        values: list[str] = []
+        for label in metric.labels:
+            if label == PARTITION:
+                values += self._place(labels[label])
+            else:
+                values.append(labels[label])
+        return (metric.name, *values)
+
+    def _place(self, partition: str) -> tuple[str, str]:
+        """Topic and number. A topic that nobody can name is shown by its id."""
+        topic, _, number = partition.rpartition("/")
+        try:
+            named = self._topic_name(bytes.fromhex(topic))
+        except ValueError:
+            # A control topic, by its name.
+            named = None
+        return named or topic, number
+
+    def _remove(self, series: Series, maker: Key) -> None:
+        if self._makers.get(series) == maker:
+            del self._makers[series]
+            self._collectors[series[0]].remove(*series[1:])
 
 
 def _collector(metric: Metric, role: str, registry: CollectorRegistry) -> Any:
     # prometheus_client puts `_total` behind a counter by itself.
     name = metric.full_name(role).removesuffix("_total")
     if metric.kind is Kind.COUNTER:
-        return Counter(name, metric.help, metric.labels, registry=registry)
+        return Counter(name, metric.help, metric.exposed_labels, registry=registry)
     if metric.kind is Kind.GAUGE:
-        return Gauge(name, metric.help, metric.labels, registry=registry)
-    return Histogram(name, metric.help, metric.labels, registry=registry, buckets=BUCKETS_S)
+        return Gauge(name, metric.help, metric.exposed_labels, registry=registry)
+    durations = Durations(name, metric.help, metric.exposed_labels)
+    registry.register(durations)
+    return durations

@@ -4,7 +4,8 @@ Invariants:
 - handlers are started in the order in which their calls stand in a message and messages arrive, so
   what they submit before their first wait is submitted in that order;
 - every call that was read is answered once, unless the stream ends first;
-- the writer takes all answers that are ready and writes one message (design §14);
+- the writer takes all answers that are ready and writes one message, which costs
+  a third of one each;
 - when the stream ends its handlers are cancelled, then `on_stream_end` callbacks run, once each.
 """
 

@@ -20,7 +20,7 @@ from oncelog_server.core.ids import (
     TopicId,
     control_partition,
 )
-from oncelog_server.core.ports import Address, Call, Directory, NodeInfo, TopicInfo
+from oncelog_server.core.ports import Address, Call, Clock, Directory, NodeInfo, TopicInfo
 from oncelog_server.runtime.config import Value
 from oncelog_server.runtime.rpc.access_service import AccessService
 from oncelog_server.runtime.rpc.cluster_access import METADATA_NAMES_MAX
@@ -57,8 +57,10 @@ class ClusterService:
         config: Callable[[], Iterable[Value]],
         elect_uncleanly: ElectUncleanly,
         access: AccessService,
+        clock: Clock,
     ) -> None:
         self._directory = directory
+        self._clock = clock
         self._config = config
         self._elect_uncleanly = elect_uncleanly
         self.list_rules = access.list_rules
@@ -91,6 +93,7 @@ class ClusterService:
             etcd_revision=revision,
             etcd_reachable=reachable,
             refused_topics=list(_refused(request, call)),
+            time_ms=self._clock.now().wall_ms,
         )
 
     async def unclean_elect(

@@ -1,7 +1,7 @@
 """What health checks are told (grpc.health.v1), and a port of its own to ask at.
 
     service ""                      the process lives: the event loop answers, so it ticks
-    service "oncelogpb.v1.Cluster"  the process is up and its logs are open (design §16); so for
+    service "oncelogpb.v1.Cluster"  the process is up and its logs are open; so for
                                     every service that it serves
 
 Invariants:

@@ -33,6 +33,7 @@ from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.access.quotas import Meter
 from oncelog_server.runtime.rpc import reflection
 from oncelog_server.runtime.rpc.call_stream import CallStream
+from oncelog_server.runtime.rpc.gone import OURS, is_gone, keep_quiet
 from oncelog_server.runtime.rpc.handling import CallContext, Method, StreamEnd
 from oncelog_server.runtime.rpc.health import Health, bind
 from oncelog_server.runtime.rpc.limits import (
@@ -52,8 +53,6 @@ from oncelogpb.errors import OncelogError, Unavailable, Unsupported, to_status
 REPORT_EVERY_MS: Final = 1_000
 # How long a stream of replies that used its quota up sleeps before it looks again.
 SLOW_STEP_MS: Final = 1_000
-# What the paths of our services begin with.
-OURS: Final = "/oncelogpb.v1."
 # Of a handler that yields no more.
 _END: Final = object()
 _CODES: Final = {code.value[0]: code for code in grpc.StatusCode}
@@ -101,6 +100,7 @@ class RpcServer:
     async def start(self) -> int:
         """The port. Raises OSError where the address cannot be bound."""
         bulk.keep_large_blocks()
+        keep_quiet()
         self._stopped = asyncio.get_running_loop().create_future()
         server = self._server = grpc.aio.server(options=self._options())
         names = [service.full_name for service in self._handlers]
@@ -153,7 +153,8 @@ class RpcServer:
     # --------------------------------------------------------------------------------- assembly
 
     def _options(self) -> list[tuple[str, int]]:
-        """design §9."""
+        """gRPC's defaults take neither a batch of 16 MiB nor the pings by which a client notices a
+        server that is gone."""
         limits = self._limits
         return [
             (
@@ -289,7 +290,7 @@ class RpcServer:
         except OncelogError as error:
             return method.count(error)
         except Exception as error:
-            return method.fault(error)
+            return None if is_gone(error) else method.fault(error)
         finally:
             self._stream_count -= 1
         return None

@@ -1,10 +1,12 @@
 """Group commit: everything that was appended in one loop turn, or while a sync was under way, of
-all journals of the node, goes to disk in the next single write and sync (design §4, §14).
+all journals of the node, goes to disk in the next single write and sync.
 
 Invariants:
   * `on_synced(end)` is called after the disk's commit of everything below `end` returned (I5, I25);
   * a failed commit fails exactly the journals that had bytes in it: their bytes are in doubt. They
     are written no more until their owner abandons what is not synced; the others go on;
+  * a journal, or its owner, that fails in another way than the disk does is a bug: it is logged,
+    and fails that journal alone, for it must not stand there and wait for ever;
   * one commit at a time, so the bytes of a journal reach the disk in order.
 """
 
@@ -13,12 +15,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from errno import EIO
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from oncelog_server.core.ports import Disk, Write
+from oncelog_server.runtime import vital
 from oncelog_server.runtime.storage.journal import Journal
-
-_T = TypeVar("_T")
+from oncelog_server.runtime.vital import Fatal
 
 
 class CommitStats(NamedTuple):
@@ -43,9 +45,15 @@ class GroupCommit:
     """One per node. Belongs to one event loop."""
 
     def __init__(
-        self, disk: Disk, *, on_commit: Callable[[CommitStats], None] | None = None
+        self,
+        disk: Disk,
+        *,
+        on_commit: Callable[[CommitStats], None] | None = None,
+        on_fatal: Fatal = vital.complain,
     ) -> None:
+        """`on_fatal`: no journal of the node is written any more."""
         self._disk = disk
+        self._on_fatal = on_fatal
         self._on_commit = on_commit
         # By identity of the journal, in the order in which they were written.
         self._waiting: dict[int, _Waiting] = {}
@@ -73,7 +81,7 @@ class GroupCommit:
         self.unwritten_bytes += appended_bytes
         if self._running is None:
             # The task's first step comes after this loop turn: the turn's appends go together.
-            self._running = asyncio.get_running_loop().create_task(self._run())
+            self._running = vital.spawn(self._run(), self._on_fatal)
 
     async def flush(self) -> None:
         """Returns when nothing is on its way to the disk."""
@@ -115,21 +123,26 @@ class GroupCommit:
         for item in waiting:
             try:
                 of_journal, end = item.journal.take_writes()
-            except OSError as no_file:
-                self._fail(item, no_file)
+            except Exception as not_taken:
+                self._fail(item, _as_failure(not_taken, "its bytes could not be taken"))
                 continue
             if of_journal:
                 writes += of_journal
                 taken.append((item, end))
             elif end <= item.journal.synced_end:
                 # An earlier commit took it all: whoever asked is still told.
-                self._call(item.on_synced, end)
+                self._tell(item, end)
         if not writes:
             return
         written: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._under_way = ({id(item.journal) for item, _ in taken}, written)
         try:
             error = await self._commit(writes, len(taken))
+        except BaseException:
+            # Cancelled: the process ends, and nobody knows what the disk has.
+            for item, _ in taken:
+                item.journal.mark_failed()
+            raise
         finally:
             self._under_way = None
             written.set_result(None)
@@ -138,7 +151,7 @@ class GroupCommit:
                 self._fail(item, error)
             else:
                 item.journal.mark_synced(end)
-                self._call(item.on_synced, end)
+                self._tell(item, end)
 
     async def _commit(self, writes: Sequence[Write], journals: int) -> OSError | None:
         loop = asyncio.get_running_loop()
@@ -146,11 +159,9 @@ class GroupCommit:
         failure: OSError | None = None
         try:
             await self._disk.commit(writes)
-        except OSError as error:
-            failure = error
         except Exception as error:
             # Whatever it was, the bytes are in doubt.
-            failure = OSError(EIO, f"commit failed: {error!r}")
+            failure = _as_failure(error, "commit failed")
         if self._on_commit is not None:
             written = sum(len(chunk) for write in writes for chunk in write.chunks)
             took_ms = (loop.time() - started) * 1000
@@ -158,14 +169,23 @@ class GroupCommit:
             self._on_commit(stats)
         return failure
 
+    def _tell(self, item: _Waiting, end: int) -> None:
+        """What is durable is so whatever its owner makes of it; but one that cannot tell its
+        callers must not go on as if it had."""
+        try:
+            item.on_synced(end)
+        except Exception as error:
+            self._fail(item, _as_failure(error, "what is durable could not be told"))
+
     def _fail(self, item: _Waiting, error: OSError) -> None:
         item.journal.mark_failed()
-        self._call(item.on_failed, error)
+        item.on_failed(error)
 
-    def _call(self, callback: Callable[[_T], None], argument: _T) -> None:
-        """A callback that raises is its owner's bug; the other journals are told all the same."""
-        try:
-            callback(argument)
-        except Exception as error:
-            context = {"message": "a group commit callback failed", "exception": error}
-            asyncio.get_running_loop().call_exception_handler(context)
+
+def _as_failure(error: Exception, what: str) -> OSError:
+    """The error of a disk as it is; any other is a bug of ours, which the log shows."""
+    if isinstance(error, OSError):
+        return error
+    context = {"message": f"group commit: {what}", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)
+    return OSError(EIO, f"{what}: {error!r}")

@@ -7,14 +7,9 @@ replica's own `synced_end` was promised, so a bad frame there refuses the whole 
 from __future__ import annotations
 
 
-class SlotsInDoubt(OSError):
-    """Slots could not be synced, and no later sync tells whether they are safe: no snapshot of this
-    machine may stand over them, for only replay from an older one writes them again."""
-
-
 class JournalDamaged(Exception):
     """The journal is refused and serves nothing. It has taken a new incarnation, so this replica
-    can neither win an election nor count (design §5, "Unfit replicas")."""
+    can neither win an election nor count."""
 
     def __init__(self, file: str, position: int, why: str) -> None:
         super().__init__(

@@ -5,7 +5,7 @@ Invariants:
   * a short write is an error, never a record; no space is ENOSPC, everything else stays what it is;
   * a file that is closed while a job of the writer still uses it is closed when that job is done.
 
-Measured (design §14): handing a commit to the thread and back costs 0.1 ms; into allocated space a
+Measured: handing a commit to the thread and back costs 0.1 ms; into allocated space a
 small write syncs in 2/3 of the time; of many files one `syncfs` is the quickest, but it also
 writes what others left dirty on that volume, so it is used only where the volume is ours.
 """

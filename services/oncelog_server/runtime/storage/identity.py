@@ -8,7 +8,7 @@
                                             16     8  log start
                                             24     8  synced end
 
-Invariants (design §5, "Unfit replicas"):
+Invariants (docs/leadership.md, "Disks"):
   * `synced_end` is never above what this replica has synced: it may lag, about a second;
   * notes go to the two slots in turn, so a torn one leaves the one before;
   * it is lowered, durably, before the journal is cut below it.

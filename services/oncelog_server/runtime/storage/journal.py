@@ -8,7 +8,7 @@ Invariants:
     epochs never go down; frame times never go back (`scan.misplaced` holds it when reading);
   * only what is synced is read from files; what is not, is in the memory tail;
   * after a failed write nothing is appended until the unsynced frames are abandoned: their bytes
-    are in doubt, and reading them back proves nothing (design §4);
+    are in doubt, and reading them back proves nothing;
   * a journal belongs to one event loop. `open`, `cut` and `save_snapshot` block.
 
 Left out: retention and compaction, so the log starts at 0.
@@ -28,7 +28,7 @@ from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, Kind, StoredFra
 from oncelog_server.core.machine import Snapshot
 from oncelog_server.core.ports import Disk, File, Write
 from oncelog_server.runtime.storage.cutting import cut_segments, place_in
-from oncelog_server.runtime.storage.damage import JournalDamaged, SlotsInDoubt, UnknownFrame
+from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.epochs import EPOCH_ENTRY_BYTES, EPOCHS_FILE, EpochEntry
 from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
@@ -38,10 +38,10 @@ from oncelog_server.runtime.storage.scan import Ending, Place, Scan
 from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
 from oncelog_server.runtime.storage.slots import SlotFiles
 from oncelog_server.runtime.storage.snapshots import Snapshots
-from oncelog_server.runtime.storage.tail import MemoryTail
+from oncelog_server.runtime.storage.tail import MemoryTail, TailBudget
 from oncelogpb.errors import OffsetOutOfRange
 
-__all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "SlotsInDoubt", "UnknownFrame"]
+__all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "UnknownFrame"]
 
 # Files of segments behind the active one that stay open after a read.
 SEALED_SEGMENTS_OPEN_MAX: Final = 8
@@ -59,6 +59,7 @@ class Journal:
         segment_bytes: int,
         recovered: Recovered,
         random_bytes: Callable[[int], bytes],
+        tails: TailBudget | None = None,
     ) -> None:
         end = recovered.end
         self.directory = directory
@@ -78,7 +79,7 @@ class Journal:
         self._epochs = recovered.epochs
         self._synced_end_file = recovered.synced_end
         self._epochs_file: File | None = None
-        self._tail = MemoryTail(end.offset)
+        self._tail = MemoryTail(end.offset, budget=tails)
         # What the disk was not given yet: (segment, position, chunks), in order.
         self._pending: list[tuple[Segment, int, list[bytes | memoryview]]] = []
         self._pending_epochs: list[EpochEntry] = []
@@ -101,13 +102,15 @@ class Journal:
         *,
         segment_bytes: int = SEGMENT_BYTES,
         random_bytes: Callable[[int], bytes] = os.urandom,
+        tails: TailBudget | None = None,
     ) -> Self:
-        """Creates or recovers it. Blocking. `random_bytes` draws incarnations.
+        """Creates or recovers it. Blocking. `random_bytes` draws incarnations; `tails` bounds what
+        the node keeps of new frames in memory.
 
         Raises JournalDamaged (UnknownFrame too): refused, and nothing of it is served. OSError.
         """
         recovered = recover(disk, directory, segment_bytes, random_bytes)
-        return cls(disk, directory, segment_bytes, recovered, random_bytes)
+        return cls(disk, directory, segment_bytes, recovered, random_bytes, tails)
 
     # ------------------------------------------------------------------------------------ append
 
@@ -199,13 +202,19 @@ class Journal:
         self._in_flight = {}
         self._failed = True
 
+    @property
+    def is_noted(self) -> bool:
+        """What is synced is noted; or this journal notes nothing any more."""
+        bounds = Bounds(self.log_start, self.synced_end)
+        return self._failed or self._closed or self._synced_end_file.noted == bounds
+
     def note_synced_end(self) -> None:
         """About every second: notes for recovery what is synced. Note and index go to the page
         cache now, so they outlive the process; the note outlives a loss of power after the next
         commit. Where nothing is appended, GroupCommit.wrote makes one."""
-        bounds = Bounds(self.log_start, self.synced_end)
-        if self._failed or self._closed or self._synced_end_file.noted == bounds:
+        if self.is_noted:
             return
+        bounds = Bounds(self.log_start, self.synced_end)
         file, position, chunks = self._pending_note = self._synced_end_file.note(bounds)
         # A disk that fails here fails the commit too, and that is where it counts.
         with contextlib.suppress(OSError):
@@ -302,7 +311,14 @@ class Journal:
 
         Raises JournalDamaged (with a new incarnation taken) at damage that opening did not see.
         """
-        end = self._tail.start
+        position = from_offset
+        # What memory has of it may be less each time this goes on: others need the room.
+        while (end := self._tail.start) > position:
+            yield from self._replay_files(position, end)
+            position = end
+        yield from self._tail.frames_from(position)
+
+    def _replay_files(self, from_offset: int, end: int) -> Iterator[StoredFrame]:
         for number, segment in enumerate(list(self._segments)):
             following = self._segments[number + 1 : number + 2]
             if following and following[0].base <= from_offset:
@@ -310,7 +326,6 @@ class Journal:
             if segment.base >= end:
                 break
             yield from self._replay_segment(segment, from_offset, end)
-        yield from self._tail.frames_from(max(from_offset, end))
 
     def _replay_segment(
         self, segment: Segment, from_offset: int, end: int
@@ -387,15 +402,22 @@ class Journal:
 
     def save_snapshot(self, offset: int, snapshot: Snapshot) -> None:
         """Makes the state at `offset` durable, and the slots before it. Blocking; may run in a
-        thread beside appends. Only what is synced may be in it. Raises SlotsInDoubt: take no more
-        of this machine; OSError: it may be tried again as it is."""
+        thread beside appends. Only what is synced may be in it. Raises OSError: it may be tried
+        again as it is."""
         assert offset <= self.synced_end, "a snapshot never runs ahead of the log"
-        try:
-            for slots in list(self._slots.values()):
-                slots.sync()
-        except OSError as error:
-            raise SlotsInDoubt(error.errno, error.strerror or str(error)) from error
+        self.flush_slots()
         self._snapshots.save(offset, snapshot)
+
+    def flush_slots(self) -> None:
+        """Makes all that was written into slots durable. Blocking; may run in a thread beside
+        appends, one at a time. Raises OSError: what was written stays readable, and is held."""
+        for slots in list(self._slots.values()):
+            slots.flush()
+
+    @property
+    def slots_held(self) -> int:
+        """Slots that memory has and the disk perhaps not."""
+        return sum(slots.held for slots in self._slots.values())
 
     def load_snapshot(self) -> tuple[int, bytes, dict[str, bytes]] | None:
         """The newest one that is intact: its offset, the state, and the rows of each table."""
@@ -428,6 +450,10 @@ class Journal:
             slots.close()
         self._synced_end_file.close()
         self._close_epochs()
+
+    def forget_tail(self) -> None:
+        """Gives back what it holds of the node's budget. On the loop, once it is closed."""
+        self._tail.clear()
 
     def _close_epochs(self) -> None:
         if self._epochs_file is not None:

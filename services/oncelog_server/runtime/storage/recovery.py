@@ -7,7 +7,7 @@ Each segment is scanned from its last index entry; the last one's scan gives the
     a bad frame, a gap between two files       refused, new incarn.    torn tail: cut
     an intact frame of an unknown kind         refused                 refused
 
-Invariants (design §5, "Storage", "Unfit replicas"):
+Invariants (docs/leadership.md, "Disks"):
   * what was kept is synced before a log end is reported;
   * who ends below `synced_end`, or is refused, has a new incarnation before it says anything;
   * a refused journal is left as it is, byte for byte.

@@ -7,13 +7,22 @@ and not in a machine's memory.
        0     4  CRC32C                          of the offset (8 bytes) and the slot; never 0
        4     -  slot
 
-Slots go into the page cache and are synced before each snapshot; what a crash takes is written
-again by replay from that snapshot.
+    write ─► held in memory ─flush─► file, synced ─► let go of
+                  ▲                     │ OSError
+                  └─── all of them ◄────┘
+
+Invariants:
+  * `write` touches no disk, so it cannot fail, and nobody who waits for an answer waits for it;
+  * a slot is held until a sync of it returned. After a failed one all that was in it is written
+    again: a disk takes for clean what it could not write, and no later sync tells;
+  * what a crash takes is written again by replay, for a flush comes before each snapshot.
 """
 
 from __future__ import annotations
 
+import threading
 from collections import OrderedDict
+from itertools import groupby
 from typing import Final
 
 from crc32c import crc32c
@@ -22,8 +31,12 @@ from oncelog_server.core.ports import Disk, File
 from oncelogpb.errors import CorruptLog
 
 SLOT_RANGE_OFFSETS: Final = 1 << 20
-# Files of one name that stay open.
+# Files of one name that stay open for reading.
 SLOT_FILES_OPEN_MAX: Final = 64
+# So many that are held are worth a flush, also where no snapshot asks for one.
+SLOTS_WORTH_A_FLUSH: Final = 4_096
+# Slots of one journal that memory holds because the disk does not take them: about 100 MB.
+SLOTS_HELD_MAX: Final = 500_000
 _CRC_BYTES: Final = 4
 
 
@@ -34,29 +47,38 @@ def encode_slot(offset: int, slot: bytes) -> bytes:
 
 
 class SlotFiles:
-    """The Slots port. `write` and `read` belong to the loop; `sync` may run in a thread beside."""
+    """The Slots port. `write` and `read` belong to the loop; `flush` may run in a thread beside
+    them, one at a time."""
 
     def __init__(self, disk: Disk, directory: str, slot_bytes: int) -> None:
         assert slot_bytes > 0
         self.slot_bytes = slot_bytes
         self._disk = disk
         self._directory = directory
-        # By first offset; the one used longest ago comes first.
+        # Not known to be durable, by journal offset. The lock is for its writers.
+        self._held: dict[int, bytes] = {}
+        self._lock = threading.Lock()
+        # For reading, by first offset; the one used longest ago comes first.
         self._files: OrderedDict[int, File] = OrderedDict()
-        self._unsynced: set[File] = set()
         self._has_directory = False
 
+    @property
+    def held(self) -> int:
+        """How many slots memory has and the disk perhaps not."""
+        return len(self._held)
+
     def write(self, offset: int, slot: bytes) -> None:
-        """Raises OSError."""
         assert len(slot) == self.slot_bytes, f"a slot has {self.slot_bytes} bytes"
-        file = self._file(offset, create=True)
-        assert file is not None
-        self._unsynced.add(file)
-        self._disk.write_unsynced(file, self._position(offset), encode_slot(offset, slot))
+        with self._lock:
+            self._held[offset] = slot
 
     def read(self, offset: int) -> bytes | None:
         """None where nothing was written. Raises CorruptLog, OSError."""
-        file = self._file(offset, create=False)
+        held = self._held.get(offset)
+        return held if held is not None else self._read_stored(offset)
+
+    def _read_stored(self, offset: int) -> bytes | None:
+        file = self._file(offset)
         if file is None:
             return None
         position = self._position(offset)
@@ -72,42 +94,56 @@ class SlotFiles:
             )
         return slot
 
-    def sync(self) -> None:
-        """Blocking. Raises OSError: what was to be synced stays so."""
-        syncing, self._unsynced = self._unsynced, set()
-        try:
-            for file in sorted(syncing, key=lambda file: file.path):
-                self._disk.sync(file)
-        except OSError:
-            self._unsynced |= syncing
-            raise
+    def flush(self) -> None:
+        """Writes and syncs what is held. Blocking. Raises OSError: then all of it stays held."""
+        with self._lock:
+            batch = dict(self._held)
+        for first, offsets in groupby(sorted(batch), key=_first_of):
+            self._write_file(first, [(offset, batch[offset]) for offset in offsets])
+        with self._lock:
+            for offset, slot in batch.items():
+                if self._held[offset] is slot:
+                    del self._held[offset]
 
     def close(self) -> None:
+        """What is still held is lost: no snapshot stands over it, so replay writes it again."""
         for file in self._files.values():
             file.close()
         self._files.clear()
-        self._unsynced.clear()
+
+    def _write_file(self, first: int, slots: list[tuple[int, bytes]]) -> None:
+        if not self._has_directory:
+            self._disk.make_directory(self._directory)
+            self._has_directory = True
+        file = self._disk.open(self._path(first), create=True)
+        try:
+            for offset, slot in slots:
+                self._disk.write_unsynced(file, self._position(offset), encode_slot(offset, slot))
+            self._disk.sync(file)
+        finally:
+            file.close()
 
     def _position(self, offset: int) -> int:
         return offset % SLOT_RANGE_OFFSETS * (_CRC_BYTES + self.slot_bytes)
 
-    def _file(self, offset: int, *, create: bool) -> File | None:
-        first = offset - offset % SLOT_RANGE_OFFSETS
+    def _path(self, first: int) -> str:
+        return f"{self._directory}/{first:020d}.slots"
+
+    def _file(self, offset: int) -> File | None:
+        first = _first_of(offset)
         file = self._files.get(first)
         if file is not None:
             self._files.move_to_end(first)
             return file
-        path = f"{self._directory}/{first:020d}.slots"
-        if create and not self._has_directory:
-            self._disk.make_directory(self._directory)
-            self._has_directory = True
-        if not create and not self._disk.exists(path):
+        if not self._disk.exists(self._path(first)):
             return None
-        file = self._files[first] = self._disk.open(path, create=create)
+        file = self._files[first] = self._disk.open(self._path(first))
         if len(self._files) > SLOT_FILES_OPEN_MAX:
             _, oldest = self._files.popitem(last=False)
-            if oldest in self._unsynced:
-                self._disk.sync(oldest)
-                self._unsynced.discard(oldest)
             oldest.close()
         return file
+
+
+def _first_of(offset: int) -> int:
+    """The first journal offset of the file that `offset` belongs to."""
+    return offset - offset % SLOT_RANGE_OFFSETS

@@ -3,30 +3,73 @@
 Invariants:
   * it holds every frame that is not synced yet: the disk is asked only for what it surely has;
   * of synced frames it keeps at most `max_bytes`, the newest; what it drops it lets go within a
-    quarter of that, whether frames are many or large.
+    quarter of that, whether frames are many or large;
+  * all tails of a node keep no more than the budget, as far as what they hold is synced: who was
+    not written to for longest gives way first.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections import OrderedDict
 from collections.abc import Iterator
+from itertools import islice
 from typing import Final
 
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.runtime.storage.frames import encoded_bytes
 
 TAIL_BYTES_MAX: Final = 4 << 20
+# What a frame takes in memory beside its bytes.
+FRAME_MEMORY_BYTES: Final = 512
 # Dropped frames leave the lists in slices: deleting from the front of a list costs its length.
 _SLICE: Final = 1024
+# Tails that are asked to give way at one append: one with nothing but unsynced frames cannot.
+_ASKED_MAX: Final = 8
+
+
+class TailBudget:
+    """Of all tails of a node. Belongs to its event loop."""
+
+    def __init__(self, max_bytes: int | None = None) -> None:
+        """None: no limit."""
+        self.max_bytes = max_bytes
+        # What all tails hold, frames as objects included.
+        self.bytes = 0
+        # Those that hold something; the one written to longest ago comes first.
+        self._tails: OrderedDict[int, MemoryTail] = OrderedDict()
+
+    def took(self, tail: MemoryTail, size: int) -> None:
+        """`tail` holds so much more, and was written to."""
+        self.bytes += size
+        self._tails[id(tail)] = tail
+        self._tails.move_to_end(id(tail))
+        if self.max_bytes is not None and self.bytes > self.max_bytes:
+            self._make_room(self.max_bytes)
+
+    def let_go(self, tail: MemoryTail, size: int, *, is_empty: bool) -> None:
+        self.bytes -= size
+        if is_empty:
+            self._tails.pop(id(tail), None)
+
+    def _make_room(self, max_bytes: int) -> None:
+        for tail in list(islice(self._tails.values(), _ASKED_MAX)):
+            tail.give_way(self.bytes - max_bytes)
+            if self.bytes <= max_bytes:
+                return
 
 
 class MemoryTail:
     """See the module."""
 
-    def __init__(self, start: int, max_bytes: int = TAIL_BYTES_MAX) -> None:
+    def __init__(
+        self, start: int, max_bytes: int = TAIL_BYTES_MAX, budget: TailBudget | None = None
+    ) -> None:
         # Journal offset from which on it holds everything.
         self.start = start
         self._max_bytes = max_bytes
+        self._budget = budget or TailBudget()
+        self._synced_end = start
         self._frames: list[StoredFrame] = []
         self._offsets: list[int] = []
         # Frames before this number are dropped; so many bytes of them are still held.
@@ -37,33 +80,65 @@ class MemoryTail:
     def append(self, stored: StoredFrame, *, synced_end: int) -> None:
         self._frames.append(stored)
         self._offsets.append(stored.at.offset)
-        self._bytes += encoded_bytes(stored.frame)
+        size = encoded_bytes(stored.frame)
+        self._bytes += size
         if self._bytes > self._max_bytes:
             self.trim(synced_end)
+        self._budget.took(self, size + FRAME_MEMORY_BYTES)
 
     def trim(self, synced_end: int) -> None:
         """Drops what is synced and does not fit."""
-        frames, first = self._frames, self._first
-        while self._bytes > self._max_bytes and first < len(frames):
-            stored = frames[first]
-            if stored.end > synced_end:
-                break
-            size = encoded_bytes(stored.frame)
-            self._bytes -= size
-            self._dropped_bytes += size
-            self.start = stored.end
-            first += 1
-        self._first = first
-        if first >= _SLICE or self._dropped_bytes > self._max_bytes // 4:
-            del self._frames[:first], self._offsets[:first]
-            self._first = self._dropped_bytes = 0
+        self._synced_end = synced_end
+        while self._bytes > self._max_bytes and self._drop_oldest():
+            pass
+        if self._first >= _SLICE or self._dropped_bytes > self._max_bytes // 4:
+            self._let_go_of_dropped()
+
+    def give_way(self, wanted_bytes: int) -> None:
+        """Drops so much of what is synced: others need the room."""
+        freed = self._dropped_bytes + self._first * FRAME_MEMORY_BYTES
+        while freed < wanted_bytes and (size := self._drop_oldest()):
+            freed += size + FRAME_MEMORY_BYTES
+        self._let_go_of_dropped()
+
+    def clear(self) -> None:
+        """Its journal is closed."""
+        self.cut(0)
+
+    def _drop_oldest(self) -> int:
+        """The bytes of the oldest frame, if it is synced; else 0."""
+        if self._first == len(self._frames):
+            return 0
+        stored = self._frames[self._first]
+        if stored.end > self._synced_end:
+            return 0
+        size = encoded_bytes(stored.frame)
+        self._bytes -= size
+        self._dropped_bytes += size
+        self.start = stored.end
+        self._first += 1
+        return size
+
+    def _let_go_of_dropped(self) -> None:
+        first = self._first
+        if not first:
+            return
+        freed = self._dropped_bytes + first * FRAME_MEMORY_BYTES
+        del self._frames[:first], self._offsets[:first]
+        self._first = self._dropped_bytes = 0
+        self._budget.let_go(self, freed, is_empty=not self._frames)
 
     def cut(self, end: int) -> None:
         """Forgets the frames at or above `end`."""
-        keep = max(bisect_left(self._offsets, end), self._first)
-        self._bytes -= sum(encoded_bytes(stored.frame) for stored in self._frames[keep:])
+        self._let_go_of_dropped()
+        keep = bisect_left(self._offsets, end)
+        cut_bytes = sum(encoded_bytes(stored.frame) for stored in self._frames[keep:])
+        self._bytes -= cut_bytes
+        freed = cut_bytes + (len(self._frames) - keep) * FRAME_MEMORY_BYTES
         del self._frames[keep:], self._offsets[keep:]
         self.start = min(self.start, end)
+        self._synced_end = min(self._synced_end, end)
+        self._budget.let_go(self, freed, is_empty=not self._frames)
 
     def get(self, offset: int) -> StoredFrame | None:
         """The frame that begins at `offset`."""

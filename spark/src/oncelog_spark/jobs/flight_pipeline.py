@@ -219,7 +219,7 @@ def stands_at_end(log: oncelog.Log, names: Names) -> bool:
         if one.pending_tx_id == 0
     }
     # Where there was nothing to read, nothing need be committed.
-    return all(stands.get(place, 0) == end for place, end in ends.items())
+    return all((stands.get(place) or 0) == end for place, end in ends.items())
 
 
 def _position(progress: Any) -> int:

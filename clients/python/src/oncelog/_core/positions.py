@@ -71,6 +71,9 @@ class Positions:
 
     def __init__(self, assigned: Iterable[PartitionKey]) -> None:
         self.assigned = tuple(assigned)
+        # Those that were assigned later: they are read from their first record on, wherever the
+        # reading of the others began.
+        self._added: set[PartitionKey] = set()
         self._places: dict[PartitionKey, Place] = {}
         self._paused: set[PartitionKey] = set()
         # Raised by every change that makes prefetched batches worthless.
@@ -79,6 +82,16 @@ class Positions:
     def unknown(self) -> list[PartitionKey]:
         """Partitions that need `start`."""
         return [partition for partition in self.assigned if partition not in self._places]
+
+    def assign(self, added: Iterable[PartitionKey]) -> None:
+        """Partitions that came to a topic while it is read; they need `start`."""
+        fresh = [partition for partition in added if partition not in self.assigned]
+        self.assigned += tuple(fresh)
+        self._added.update(fresh)
+
+    def is_added(self, partition: PartitionKey) -> bool:
+        """It came while its topic was read: nothing of it may be skipped."""
+        return partition in self._added
 
     def start(self, partition: PartitionKey, position: int, since: int | Origin) -> None:
         """Where to begin, and what the group has committed there."""

@@ -15,7 +15,7 @@ from oncelogpb import errors
 
 # The wait before the first retry, and the most that doubling may make of it, milliseconds.
 BACKOFF_FIRST_MS: Final = 20
-BACKOFF_MS_MAX: Final = 1_000
+BACKOFF_MS_MAX: Final = 500
 # A THROTTLED answer names its own wait; a longer one than this is not believed.
 RETRY_AFTER_MS_MAX: Final = 10_000
 

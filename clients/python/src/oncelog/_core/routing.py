@@ -223,16 +223,19 @@ class Directory:
             )
         self.cluster_id = reply.cluster_id
         self.nodes = list(reply.nodes)
+        told = {topic.name for topic in reply.topics}
+        asked = [*request.topics, *(self._names.get(known, "") for known in request.topic_ids)]
+        for name in asked:
+            if name not in told:
+                self.forget_topic(name)
         for name in request.topics:
-            self.forget_topic(name)
             self._refused.pop(name, None)
         for topic_id in request.topic_ids:
-            self.forget_topic_id(topic_id)
             self._refused.pop(topic_id, None)
         for refused in reply.refused_topics:
             self._refused[refused.name or refused.topic_id] = refused.error
         for topic in reply.topics:
-            self._learn_topic(topic)
+            self.learn_topic(topic)
         self._learn_routes(Kind.TRANSACTION_GROUP, reply.transaction_groups)
         self._learn_routes(Kind.CONSUMER_GROUP, reply.consumer_groups)
         self._learn_routes(Kind.JOURNAL, reply.journal_partitions)
@@ -298,7 +301,12 @@ class Directory:
         """It is gone; its name may be of another topic now."""
         self.forget_topic(self._names.get(topic_id, ""))
 
-    def _learn_topic(self, topic: partition_leader_pb2.TopicDescription) -> None:
+    def learn_topic(self, topic: partition_leader_pb2.TopicDescription) -> None:
+        """As a process described it. A topic never loses partitions: who knows of fewer has not
+        heard yet of those that were added."""
+        known = self._topics.get(topic.name)
+        if known is not None and known.topic_id == topic.topic_id:
+            topic.partitions.extend(known.partitions[len(topic.partitions) :])
         self.forget_topic(topic.name)
         self._topics[topic.name] = topic
         self._names[topic.topic_id] = topic.name

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from oncelog._core import group_offsets, paging
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog.aio.access import Access
 from oncelog.batch import TopicPartition
@@ -16,6 +17,7 @@ from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
 from oncelogpb.ids import parse_generation, parse_id, show_generation
 from oncelogpb.v1 import (
+    cluster_pb2,
     coordinator_pb2,
     offset_manager_pb2,
     partition_leader_pb2,
@@ -96,7 +98,7 @@ class GroupInfo:
 
 @dataclass(frozen=True, slots=True)
 class GroupOffset:
-    """What a group has committed in one partition. `offset` None: nothing."""
+    """Where a group stands in one partition. `offset` None: it has committed nothing there."""
 
     topic: str
     partition: int
@@ -105,6 +107,12 @@ class GroupOffset:
     commit_time_ms: int
     # The transaction that holds a pending offset here; 0: none.
     pending_tx_id: int
+    # First offset that is kept, and one past the last record; None where no leader says so now, or
+    # the topic is gone.
+    start_offset: int | None = None
+    end_offset: int | None = None
+    # Records that wait for the group: all there are where it has committed nothing.
+    lag: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,12 +172,19 @@ class Admin:
         reply = await self._protocol.call("partition_leader.describe_topics", request)
         return topic_info(reply.topics[0])
 
-    async def alter_topic(self, name: str, configs: Mapping[str, str]) -> TopicInfo:
-        """Changes these settings; an empty value restores the default. Raises UnknownTopic,
-        InvalidArgument."""
-        request = partition_leader_pb2.AlterTopicRequest(name=name, configs=configs)
+    async def alter_topic(
+        self, name: str, configs: Mapping[str, str] | None = None, *, partitions: int = 0
+    ) -> TopicInfo:
+        """Changes these settings; an empty value restores the default. `partitions`: how many there
+        shall be, 0: as many as there are. Some can be added, none taken away; the next records of a
+        key may then go to another partition than those before. Clients hear of it within
+        `topic_refresh_ms`. Raises UnknownTopic, InvalidArgument."""
+        request = partition_leader_pb2.AlterTopicRequest(
+            name=name, configs=configs or {}, partitions=partitions
+        )
+        deadline = self._protocol.deadline()
         reply = await self._protocol.call("partition_leader.alter_topic", request)
-        return topic_info(reply.topic)
+        return topic_info(await self._protocol.led_topic(reply.topic, deadline))
 
     async def delete_topic(self, name: str) -> None:
         """Raises UnknownTopic, UnknownOutcome (look whether it exists)."""
@@ -214,8 +229,8 @@ class Admin:
         group: str = "",
         limit: int = 0,
     ) -> list[TransactionInfo]:
-        """Those that are open or whose markers are on their way, by TxId. `states`: ongoing,
-        committed, aborted."""
+        """Those that are open or whose markers are on their way, by TxId; at most `limit` of them,
+        or all where it is 0. `states`: ongoing, committed, aborted."""
         for state in states:
             if state not in STATES:
                 raise errors.InvalidArgument(
@@ -228,8 +243,8 @@ class Admin:
             group=group,
             limit=limit,
         )
-        reply = await self._protocol.call("coordinator.list_transactions", request)
-        return [await self._transaction_info(item) for item in reply.transactions]
+        found = await self._all_pages("coordinator.list_transactions", request, limit)
+        return [await self._transaction_info(item) for item in found]
 
     async def describe_transaction(
         self,
@@ -291,7 +306,6 @@ class Admin:
     async def groups(self, prefix: str = "") -> list[GroupInfo]:
         """By name."""
         request = offset_manager_pb2.ListGroupsRequest(prefix=prefix)
-        reply = await self._protocol.call("offset_manager.list_groups", request)
         return [
             GroupInfo(
                 item.group,
@@ -299,24 +313,49 @@ class Admin:
                 item.pending_partitions,
                 item.last_commit_time_ms,
             )
-            for item in reply.groups
+            for item in await self._all_pages("offset_manager.list_groups", request)
         ]
 
+    async def _all_pages(self, method: str, request: Any, limit: int = 0) -> list[Any]:
+        """All items, or the first `limit` of them."""
+        found: list[Any] = []
+        while request is not None and not (limit and len(found) >= limit):
+            reply = await self._protocol.call(method, request)
+            found += getattr(reply, paging.LISTINGS[method].items)
+            request = paging.following(method, request, reply)
+        return found[:limit] if limit else found
+
     async def group_offsets(self, group: str) -> list[GroupOffset]:
-        """All offsets that the group has committed; pending ones are named, not waited for."""
-        request = offset_manager_pb2.FetchOffsetsRequest(group=group)
-        reply = await self._protocol.call("offset_manager.fetch_offsets", request)
+        """Where the group stands in every partition of the topics that it has offsets of; pending
+        offsets are named, not waited for. Empty for a group that has none."""
+        reply = await self._fetch_offsets(group)
+        wanted = cluster_pb2.GetMetadataRequest(topic_ids=group_offsets.topic_ids(reply.offsets))
+        metadata = await self._protocol.call("cluster.get_metadata", wanted)
+        offsets = group_offsets.of_whole_topics(reply.offsets, metadata.topics)
+        names = {topic.topic_id: topic.name for topic in metadata.topics}
+        standing = [offset for offset in offsets if offset.partition.topic_id in names]
+        edges = group_offsets.edges(
+            [
+                await self._protocol.call("partition_leader.list_offsets", request)
+                for request in group_offsets.edges_requests(standing)
+            ]
+        )
         return [
-            GroupOffset(
-                (await self._place(item.partition)).topic,
-                item.partition.number,
-                item.offset if item.HasField("offset") else None,
-                item.metadata,
-                item.commit_time_ms,
-                item.pending_tx_id,
-            )
-            for item in reply.offsets
+            _group_offset(item, names, edges.get(PartitionKey.of(item.partition)))
+            for item in offsets
         ]
+
+    async def _fetch_offsets(self, group: str) -> offset_manager_pb2.FetchOffsetsReply:
+        """In whichever view they are."""
+        request = offset_manager_pb2.FetchOffsetsRequest(group=group)
+        try:
+            reply = await self._protocol.call("offset_manager.fetch_offsets", request)
+        except errors.InvalidArgument as error:
+            if error.metadata.get("stored") != "JOURNAL":
+                raise
+            request.view = types_pb2.VIEW_JOURNAL
+            reply = await self._protocol.call("offset_manager.fetch_offsets", request)
+        return reply  # type: ignore[no-any-return]
 
     async def delete_group(self, group: str) -> None:
         """Forgets its offsets. Raises PendingTransaction, NotFound."""
@@ -412,6 +451,25 @@ def _transaction_request(
             f"{transaction!r} names no transaction: {error}", field="transaction"
         ) from None
     return request
+
+
+def _group_offset(
+    item: offset_manager_pb2.CommittedOffset,
+    names: Mapping[bytes, str],
+    edges: group_offsets.Edges | None,
+) -> GroupOffset:
+    offset = item.offset if item.HasField("offset") else None
+    return GroupOffset(
+        names.get(item.partition.topic_id, item.partition.topic_id.hex()),
+        item.partition.number,
+        offset,
+        item.metadata,
+        item.commit_time_ms,
+        item.pending_tx_id,
+        None if edges is None else edges.start,
+        None if edges is None else edges.end,
+        group_offsets.lag(offset, edges),
+    )
 
 
 def topic_info(topic: partition_leader_pb2.TopicDescription) -> TopicInfo:

@@ -11,7 +11,7 @@ comes in a later version: until then a consumer reads all partitions, or those t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -57,8 +57,15 @@ class Consumer:
         options: ConsumerOptions,
         assigned: Mapping[PartitionKey, TopicPartition],
         group: str | None,
+        *,
+        whole_topics: Sequence[str] = (),
     ) -> None:
+        """`whole_topics`: those of which it reads every partition, also what comes later."""
         self.group = group
+        # By name, as they were when the partitions were taken.
+        self._whole_topics: dict[str, partition_leader_pb2.TopicDescription | None] = dict.fromkeys(
+            whole_topics
+        )
         self._protocol = protocol
         self._options = options
         self._names = dict(assigned)
@@ -93,6 +100,7 @@ class Consumer:
         that name was made since (it is another one: open a new consumer)."""
         self._require_open()
         deadline_ms = self._protocol.now_ms() + timeout_s * 1000
+        self._take_added()
         await self._start_unknown()
         await self._prefetcher.follow_positions()
         wait_s = max(0.0, (deadline_ms - self._protocol.now_ms()) / 1000)
@@ -273,13 +281,34 @@ class Consumer:
 
     # ------------------------------------------------------------------------------------- inside
 
+    def _take_added(self) -> None:
+        """Partitions that were added to its topics, as far as this client has heard of them."""
+        if not self._whole_topics:
+            return
+        self._protocol.look_again()
+        for name, seen in self._whole_topics.items():
+            topic = self._protocol.directory.topic(name)
+            if topic is None or topic is seen:
+                continue
+            self._whole_topics[name] = topic
+            # Another topic of that name is not this one.
+            if PartitionKey(topic.topic_id, 0) not in self._names:
+                continue
+            for partition in topic.partitions:
+                key = PartitionKey(topic.topic_id, partition.number)
+                if key not in self._names:
+                    place = TopicPartition(name, partition.number)
+                    self._names[key] = place
+                    self._keys[place] = key
+                    self._positions.assign([key])
+
     async def _start_unknown(self) -> None:
         """Finds where partitions begin: the group's offset, else `start`."""
         unknown = self._positions.unknown()
         if not unknown:
             return
         if self.group is None:
-            offsets = await self._list_offsets(unknown, self._options.start)
+            offsets = await self._first_offsets(unknown)
             for partition, offset in zip(unknown, offsets, strict=True):
                 self._positions.start(partition, offset, Origin.ANY)
             return
@@ -289,7 +318,7 @@ class Consumer:
             for offset in reply.offsets
             if not offset.HasField("offset")
         ]
-        listed = await self._list_offsets(fresh, self._options.start) if fresh else []
+        listed = await self._first_offsets(fresh) if fresh else []
         fallback = dict(zip(fresh, listed, strict=True))
         for known in reply.offsets:
             position, since = start_of(known, fallback)
@@ -316,6 +345,15 @@ class Consumer:
                 continue
             return True
         return not self._positions.standing()
+
+    async def _first_offsets(self, partitions: list[PartitionKey]) -> list[int]:
+        """Where `start` says; of partitions that came later, the first that is kept."""
+        starts = await self._list_offsets(partitions, self._options.start)
+        added = [key for key in partitions if self._positions.is_added(key)]
+        if added and self._options.start != "earliest":
+            firsts = dict(zip(added, await self._list_offsets(added, "earliest"), strict=True))
+            starts = [firsts.get(k, start) for k, start in zip(partitions, starts, strict=True)]
+        return starts
 
     async def _fetch_offsets(
         self, partitions: Iterable[PartitionKey], *, stable: bool

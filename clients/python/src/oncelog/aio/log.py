@@ -98,12 +98,15 @@ class Log:
         partitions: Sequence[TopicPartition | tuple[str, int]] | None = None,
         **options: Any,
     ) -> Consumer:
-        """Reads all partitions of `topics`, or only `partitions` of them. `group`: whose offsets it
+        """Reads all partitions of `topics`, those too that are added meanwhile (found within
+        `topic_refresh_ms`), or only `partitions` of them. `group`: whose offsets it
         continues and commits. Options: see ConsumerOptions. Raises UnknownTopic,
         UnknownPartition."""
         settings = make_options(ConsumerOptions, options)
         if isinstance(topics, str):
             raise errors.InvalidArgument("topics is a list of names", field="topics")
+        # Partitions that come to them later are read, too.
+        whole = tuple(topics) if partitions is None else ()
         assigned: dict[PartitionKey, TopicPartition] = {}
         for name in topics:
             topic = await self.protocol.topic(name)
@@ -114,7 +117,7 @@ class Log:
             assigned = _only(assigned, partitions)
         if not assigned:
             raise errors.InvalidArgument("a consumer needs a topic", field="topics")
-        return self._keep(Consumer(self.protocol, settings, assigned, group))
+        return self._keep(Consumer(self.protocol, settings, assigned, group, whole_topics=whole))
 
     async def run(
         self,

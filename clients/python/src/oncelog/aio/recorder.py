@@ -419,6 +419,7 @@ class Recorder:
         if waiting is not None:
             waiting.append((chunk, size))
             return
+        self._protocol.look_again()
         description = self._protocol.directory.topic(topic)
         if description is not None:
             self._encode(description, chunk, size)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
 
 from oncelog.checker.coverage import expected
@@ -51,8 +52,10 @@ def i2_nothing_is_read_before_its_commit_is_asked(case: Case) -> Iterator[Findin
 def i3_whole_or_not_at_all(case: Case) -> Iterator[Finding]:
     """Where anything shows that a transaction committed (a record of it, its offsets), all records
     that its commit covers are readable: beside each other in their partition, and in every
-    partition once it was told visible or everything had settled."""
+    partition once it was told visible or everything had settled. Of no writer are more readable
+    than its manifest counts."""
     for transaction in case.facts.transactions.values():
+        yield from _uncounted(case, transaction)
         if not case.outcomes.is_committed(transaction):
             continue
         shown = _first(case, transaction, Side.COMMITTED, Source.RECORD, Source.OFFSETS)
@@ -202,6 +205,21 @@ def _torn(case: Case, sends: list[Sent]) -> tuple[str, list[int]] | None:
             )
             return message, [absent.operation.line, last.line, behind.line]
     return None
+
+
+def _uncounted(case: Case, transaction: Transaction) -> Iterator[Finding]:
+    """The first record of a writer in a partition that is one too many for the manifest."""
+    asked = transaction.asked_to_commit()
+    manifest = None if asked is None else asked.args.get("manifest")
+    counts = {tuple(part[:3]): part[3] for part in manifest or () if len(part) > 3}
+    found: Counter[tuple[object, ...]] = Counter()
+    for sent in transaction.sends:
+        part = (sent.topic, sent.partition, sent.writer)
+        for seen in case.facts.positions(sent.value)[:1]:
+            found[part] += 1
+            if part in counts and found[part] == counts[part] + 1:
+                message = f"{_seen(seen)}; the manifest of {transaction.name} counts fewer"
+                yield Finding(message, [sent.operation.line, *lines_of([asked]), seen.line])
 
 
 def _lookups_agree(transaction: Transaction) -> Iterator[Finding]:

@@ -7,6 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from oncelog.checker.coverage import expected
 from oncelog.checker.facts import Place, Registration, Transaction, lines_of
 from oncelog.checker.history import Operation
 from oncelog.checker.outcomes import Side, Source
@@ -119,22 +120,28 @@ def i19_no_transaction_has_both_markers(case: Case) -> Iterator[Finding]:
 
 
 def i20_nothing_after_the_marker(case: Case) -> Iterator[Finding]:
-    """Nothing that is sent under a TxId after its commit or abort was answered is acknowledged or
-    read, and in the journal (RAW) no record of a TxId stands behind its marker."""
+    """Nothing that is sent under a TxId after its commit or abort was answered is read. Nothing
+    that is sent to a partition of it after its commit was told visible is acknowledged: until then
+    its marker may be on its way. In the journal (RAW) no record of a TxId stands behind its
+    marker."""
     for transaction in case.facts.transactions.values():
         ended = transaction.told_committed() or next(
             (abort for abort in transaction.aborts if abort.is_ok), None
         )
-        if ended is None:
-            continue
+        marked = transaction.told_visible()
+        parts = {(sent.topic, sent.partition) for sent in expected(transaction)}
         for sent in transaction.sends:
-            if sent.operation.invoked_us <= ended.ended_us:
-                continue
             read = case.facts.positions(sent.value)
-            if sent.operation.is_ok or read:
+            taken_after = None
+            if ended is not None and read and sent.operation.invoked_us > ended.ended_us:
+                taken_after = ended
+            elif marked is not None and (sent.topic, sent.partition) in parts:
+                late = sent.operation.invoked_us > marked.ended_us
+                taken_after = marked if late and sent.operation.is_ok else None
+            if taken_after is not None:
                 message = f"record {sent.value!r} was taken after the end of {transaction.name}"
-                lines = [*ended.lines, *sent.operation.lines, *(item.line for item in read[:1])]
-                yield Finding(message, lines)
+                proof = [*taken_after.lines, *sent.operation.lines]
+                yield Finding(message, [*proof, *(item.line for item in read[:1])])
     behind = {(marker.place, marker.tx_id): marker for marker in reversed(case.facts.markers)}
     for place, positions in case.facts.seen["journal"].items():
         for seen in positions.values():

@@ -1,0 +1,16 @@
+"""What a topic may limit by itself, as far as more than one role holds its writers to it. PURE."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+# Name of the setting, and of the limit in errors.
+MAX_BATCH_BYTES: Final = "max.batch.bytes"
+BATCH_BYTES_LEAST: Final = 1024
+BATCH_BYTES_MOST: Final = 16 * 1024 * 1024
+
+
+def max_batch_bytes(configs: Mapping[str, str]) -> int:
+    """Largest payload of a batch, bytes."""
+    return int(configs.get(MAX_BATCH_BYTES) or BATCH_BYTES_MOST)

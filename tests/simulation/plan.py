@@ -1,0 +1,62 @@
+"""What happens in one simulated day, as data. `swarm` draws one from a seed; a test may write its
+own."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+
+
+@dataclass(frozen=True, slots=True)
+class Spice:
+    """How applications make their transactions. Chances, where nothing else is said."""
+
+    # A record is so large that its transaction overflows the one-shot.
+    large: float
+    # A transaction is flushed in the middle, at each record.
+    flush: float
+    # It is aborted, interrupted after a moment.
+    abort: float
+    interrupt: float
+    # It rests in the middle for longer than its timeout.
+    slow: float
+    # Its commit waits until all is visible.
+    visible: float
+    # A producer has small batches and little room.
+    cramped: float
+    # A life ends after an action.
+    tired: float
+    # Records of a transaction at most.
+    records: int
+    # What a pause between two actions is chosen of, seconds.
+    pauses: tuple[float, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One day."""
+
+    applications: tuple[str, ...]
+    # Kinds of faults, by name.
+    faults: tuple[str, ...]
+    # How many of them happen at the same time at most.
+    hands: int
+    # How long there is trouble, seconds.
+    trouble_s: float
+    # What a pause between two faults is chosen of, seconds.
+    between_faults: tuple[float, ...]
+    # What the chance of each fate of a call is chosen of: clients' calls, and processes'.
+    client_calls: tuple[float, ...]
+    process_calls: tuple[float, ...]
+    # Of every delay of the network.
+    slowness: float
+    # By topic: partitions, and what is configured otherwise.
+    partitions: Mapping[str, int]
+    configs: Mapping[str, Mapping[str, str]]
+    settings: tuple[str, ...]
+    spice: Spice
+    # After healing, who has succeeded rests; else all go on until the last one has.
+    rests: bool
+
+    def __str__(self) -> str:
+        return "\n".join(f"{field.name}: {getattr(self, field.name)}" for field in fields(self))
