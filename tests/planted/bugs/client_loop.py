@@ -34,6 +34,11 @@ BUGS: Final = (
                 "        if self._core.state is State.SPOILED:\n            # By a record",
                 "        if False:\n            # By a record",
             ),
+            Edit(
+                "oncelog.aio.transactions:Transaction._spoil",
+                "        self._release()",
+                "        pass",
+            ),
         ),
         {
             unit(
