@@ -448,7 +448,7 @@ def test_topics_are_administered(log: oncelog.Log, topic: str) -> None:
 
 
 def test_connecting_to_nobody_says_so() -> None:
-    with pytest.raises(errors.Unavailable, match="no process answers"):
+    with pytest.raises(errors.CannotConnect, match="nobody listens"):
         oncelog.connect("127.0.0.1:1", timeout_ms=1_500)
 
 

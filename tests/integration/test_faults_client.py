@@ -297,7 +297,7 @@ def test_i31_every_call_to_services_that_answer_nobody_ends_with_a_known_error(
         }
         with cluster.paused(*ROLES):
             ended = all_at_once(calls)
-    known = (errors.Unavailable, errors.UnknownOutcome)
+    known = (errors.Unavailable, errors.UnknownOutcome, errors.CannotConnect)
     assert {
         name: type(error) for name, error in ended.items() if not isinstance(error, known)
     } == {}

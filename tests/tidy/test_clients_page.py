@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 import zlib
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 from google.protobuf import json_format
@@ -13,6 +12,7 @@ from google.protobuf.descriptor_pb2 import EnumDescriptorProto
 
 from oncelog._core.partitioners import murmur2_hashes
 from oncelogpb import records, rpcs
+from oncelogpb.doubt import FACTS, RIGHTS
 from oncelogpb.errors import BY_REASON
 from tests.tidy.proto_files import ROOT, fields, messages, ours
 from tests.tidy.wire_tables import PAGE
@@ -31,10 +31,6 @@ OTHER_WORDS = {
     "leader_host",
     "leader_port",
     "retry_after_ms",
-    # Of what a lost answer needs.
-    "held_generation",
-    "next_error",
-    "surplus_records",
 }
 EXAMPLES = re.findall(r"<!-- (\w+) -->\n```json\n(.*?)```", TEXT, re.DOTALL)
 VECTOR = re.compile(r"^\| (?:`(.+)`|\(empty\)) \| (\d+) \| (\d) \| (\d+) \| (\d) \|$", re.MULTILINE)
@@ -67,19 +63,18 @@ def test_the_hashes_that_are_shown_are_those_of_the_client() -> None:
 
 
 def test_what_is_a_fact_after_a_lost_answer_is_what_the_client_takes_for_one() -> None:
-    doubt: Any = pytest.importorskip("oncelogpb.doubt")
     told = dict(
         re.findall(r"^\| `(\w+)` \| ([A-Z_, ]+|all that are not retriable) \|$", PROSE, re.M)
     )
     final = {reason for reason, kind in BY_REASON.items() if not kind.rule.retriable}
     facts = {
         method.partition(".")[2]: set(known.reasons)
-        for method, known in doubt.FACTS.items()
+        for method, known in FACTS.items()
         if known.reasons and not method.startswith("participant.")
     }
     assert {rpcs.snake(rpc) for rpc in told} == set(facts)
     for rpc, text in told.items():
-        named = set(text.split(", ")) if text.isupper() else final - set(doubt.RIGHTS)
+        named = set(text.split(", ")) if text.isupper() else final - RIGHTS
         assert named == facts[rpcs.snake(rpc)], rpc
 
 

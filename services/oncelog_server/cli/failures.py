@@ -26,6 +26,9 @@ ETCD_REFUSED: Final = 4
 
 UNREACHABLE_REASONS: Final = frozenset({"UNAVAILABLE", "NOT_LEADER", "LOADING", "UNKNOWN_OUTCOME"})
 
+# Of the client: no process was ever reached, so there is nobody to ask for a deeper cause.
+CANNOT_CONNECT: Final = "CANNOT_CONNECT"
+
 # Where a process says that etcd does not answer it: nobody may lead, whatever the error says.
 ETCD_AWAY: Final = (
     "etcd does not answer the cluster's processes: nobody may lead until it does. Start it, or "
@@ -40,6 +43,7 @@ ADVICE: Final[dict[str, str]] = {
     "OFFSET_OUT_OF_RANGE": "Start from `earliest` or `latest`, or an offset between start and end.",
     "NOT_FOUND": "See `oncelog offsets list` for groups, `oncelog tx list` for transactions.",
     "UNSUPPORTED": "The message says whether a later version has it, or another process serves it.",
+    CANNOT_CONNECT: "Name the right address with --bootstrap, certificates with --tls-ca etc.",
     "UNAVAILABLE": "Start it with `oncelog up`, name it with --bootstrap, or try again later.",
     "NOT_LEADER": "Its leader is changing; try again in a few seconds.",
     "LOADING": "It is starting; try again in a few seconds.",
@@ -72,7 +76,7 @@ class Refused(click.ClickException):
         self.error = error
         self.as_json = as_json
         self.cause = cause
-        if error.reason in UNREACHABLE_REASONS:
+        if error.reason in (*UNREACHABLE_REASONS, CANNOT_CONNECT):
             # click reads it from the instance.
             vars(self)["exit_code"] = UNREACHABLE
 
@@ -113,6 +117,8 @@ class RefusedEtcd(CommandFailed):
 
 def advice(error: errors.OncelogError) -> str:
     """What to do about it."""
+    if error.metadata.get("etcd") == "unreachable":
+        return ETCD_AWAY
     return ADVICE.get(error.reason) or _general_advice(error)
 
 

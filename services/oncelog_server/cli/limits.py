@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from oncelog import options
-from oncelog._core import batching, routing, sequencing, transaction
-from oncelog.aio import sender
+from oncelog._core import buffers, routing, sequencing, transaction
+from oncelog.aio import producer, sender
 from oncelog_server.cli import lines, supervision
 from oncelog_server.cli import names as completed_names
 from oncelog_server.coordinator import config as coordinator_config
@@ -443,9 +443,15 @@ _CLIENT: Final = Section(
         ),
         _limit(
             "(record_bytes_max)",
-            batching.RECORD_BYTES_MAX,
+            buffers.RECORD_BYTES_MAX,
             "One record, key and value and headers, bytes.",
             TooLarge,
+        ),
+        _limit(
+            "(untold_failures_max)",
+            producer.UNTOLD_FAILURES_MAX,
+            "Records of a plain producer that failed, and that no `flush` has told yet.",
+            LimitExceeded,
         ),
         _limit(
             "(in_flight_max)",

@@ -35,6 +35,7 @@ from oncelog_server.coordinator.waiting import Waiting
 from oncelog_server.core.ids import PartitionId, TxId
 from oncelog_server.core.ports import Address, EtcdUnavailable, Replica
 from oncelog_server.core.role import RoleEnv
+from oncelogpb.doubt import Doubt
 from oncelogpb.errors import (
     DiskFull,
     InDoubt,
@@ -136,8 +137,9 @@ class CoordinatorOutbox:
             )
             answers = answers_of(reply, groups)
         except OncelogError as error:
+            told = Doubt.inherited("participant.write_markers").told(error)
             for group in groups:
-                self._refused(group, error)
+                self._refused(group, told)
             return
         for group, answer in zip(groups, answers, strict=True):
             self._answered(group, answer)
@@ -244,6 +246,8 @@ class CoordinatorOutbox:
 
     async def _ask_offsets(self, owed: OweOffsets) -> Refusal | None:
         request = _offsets_request(owed)
+        # The leader before this one may have asked already.
+        doubt = Doubt.inherited("offset_manager.commit_transaction_offsets")
         pending_since_ms: int | None = None
         attempt = 0
         while True:
@@ -255,10 +259,11 @@ class CoordinatorOutbox:
                 pending_since_ms = now_ms if pending_since_ms is None else pending_since_ms
                 if now_ms - pending_since_ms >= self._config.staged_pending_ms_max:
                     return _held_by_another(error)
-            except (TryAgain, InDoubt):
-                pending_since_ms = None
             except OncelogError as error:
-                return refusal_of(error)
+                told = doubt.told(error)
+                if not isinstance(told, TryAgain | InDoubt):
+                    return refusal_of(told)
+                pending_since_ms = None
             await self._pause(attempt)
             attempt += 1
 

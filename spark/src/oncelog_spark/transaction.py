@@ -22,6 +22,7 @@ from pyspark import TaskContext
 
 from oncelog_spark.manifest import TaskWritten, TransactionKey, build_manifest
 from oncelogpb import errors
+from oncelogpb.doubt import Doubt
 from oncelogpb.v1 import cluster_pb2, coordinator_pb2, offset_manager_pb2
 from oncelogpb.v1 import types_pb2 as pb
 
@@ -185,12 +186,17 @@ def commit(
         commit_seq=commit_seq(first.key),
         wait=pb.WAIT_VISIBLE if wait == "visible" else pb.WAIT_PREPARED,
     )
+    doubt = Doubt("coordinator.commit_transaction", request)
     try:
         _commit(protocol, request)
-    except errors.UnknownOutcome:
+    except errors.UnknownOutcome as error:
+        doubt.told(error)
         # The decision may stand while a leader is away: ask for it alone, the same call again.
         request.wait = pb.WAIT_PREPARED
-        _commit(protocol, request)
+        try:
+            _commit(protocol, request)
+        except errors.OncelogError as again:
+            doubt.give_up(again)
 
 
 def take_over(protocol: Protocol, name: str) -> None:

@@ -49,57 +49,6 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "doubtful-batch-under-a-new-id",
-        "I6: what may stand under the old producer id is not sent under a new one",
-        (
-            Edit(
-                "oncelog._core.sequencing:Lane.restart",
-                "kept = [batch for batch in self.waiting if not batch.in_doubt]",
-                "kept = list(self.waiting)",
-            ),
-        ),
-        {
-            unit(
-                "client/test_sequencing",
-                "test_i6_what_may_stand_under_the_old_id_is_never_sent_under_a_new_one",
-            ): "_doubt=",
-        },
-    ),
-    Bug(
-        "doubt-ends-with-the-next-refusal",
-        "a refusal promises that nothing happened, of this sending only",
-        (
-            Edit(
-                "oncelog._core.sequencing:Lane.fail",
-                "batch.in_doubt |= error.may_have_applied",
-                "batch.in_doubt = error.may_have_applied",
-            ),
-        ),
-        {
-            unit(
-                "client/test_delivery",
-                "test_i6_a_lost_answer_stays_in_doubt_whatever_is_refused_after_it",
-            ): "TOO_LARGE: no",
-        },
-    ),
-    Bug(
-        "split-call-forgets-its-doubt",
-        "I6: NOT_LEADER after a lost answer promises nothing",
-        (
-            Edit(
-                "oncelog._fan_out:FanOut.call_partitions",
-                "in_doubt |= {index for index in again if failed[index].may_have_applied}",
-                "in_doubt = {index for index in again if failed[index].may_have_applied}",
-            ),
-        ),
-        {
-            unit(
-                "client/test_protocol",
-                "test_a_refusal_of_a_batch_after_a_lost_answer_is_still_an_unknown_outcome",
-            ): "isinstance(NotLeader('x')",
-        },
-    ),
-    Bug(
         "refused-at-once-asked-at-once",
         "I31: every loop has a limit: the stream empties only while the loop runs",
         (
@@ -122,10 +71,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.commit",
-                "            except errors.UnknownOutcome:\n"
-                "                if await self._stands(progress):\n"
-                "                    break",
-                "            except errors.UnknownOutcome:\n                break",
+                "if doubt.lost and await self._stands(progress):",
+                "if doubt.lost:",
             ),
         ),
         {
@@ -141,7 +88,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.commit",
-                "if attempt and await self._stands(progress):",
+                "if doubt.lost and await self._stands(progress):",
                 "if False:",
             ),
         ),
@@ -252,176 +199,6 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "unknown-start-is-not-checked",
-        "offsets carry `from`, checked by the group",
-        (
-            Edit(
-                "oncelog.aio.consumed:Consumed.add",
-                "since = Origin.ANY if asked is None else await asked.since(place)",
-                "since = Origin.ANY",
-            ),
-        ),
-        {
-            unit(
-                "client/test_send_offsets",
-                "test_i21_what_was_taken_before_the_first_poll_is_checked_too",
-            ): "('from_any', 0, 9, 0)",
-        },
-    ),
-    Bug(
-        "second-group-dropped-from-a-one-shot",
-        "a one-shot carries the offsets of one group",
-        (
-            Edit(
-                "oncelog.aio.transactions:Transaction._is_one_shot",
-                "            and len(self._consumed.groups(progress)) <= 1\n",
-                "",
-            ),
-        ),
-        {
-            unit(
-                "client/test_send_offsets",
-                "test_i21_offsets_of_two_groups_are_both_in_the_manifest_and_no_one_shot",
-            ): "assert 'transact' not in",
-        },
-    ),
-    Bug(
-        "offset-partition-not-in-the-manifest",
-        "offset partitions are in the manifest",
-        (
-            Edit(
-                "oncelog.aio.consumed:Consumed.make_pending",
-                "participants.add(PartitionKey.of(reply.participant))",
-                "pass",
-            ),
-        ),
-        {
-            unit(
-                "client/test_send_offsets",
-                "test_i21_offsets_of_two_groups_are_both_in_the_manifest_and_no_one_shot",
-            ): "== [[3]]",
-        },
-    ),
-    Bug(
-        "client-one-shot-beside-an-open-transaction",
-        "one-shot is refused while a transaction is open",
-        (
-            Edit(
-                "oncelog.aio.transactions:Transaction._is_one_shot",
-                "            and not self._producer.has_adopted\n",
-                "",
-            ),
-        ),
-        {
-            unit(
-                "client/test_begin_next",
-                "test_a_small_one_uses_what_is_open_and_does_not_go_beside_it",
-            ): "assert 103 == 102",
-        },
-    ),
-    Bug(
-        "begun-next-under-anothers-timeout",
-        "I30: a transaction ends by the timeout it was begun with",
-        (
-            Edit(
-                "oncelog._core.transaction:ProducerCore.take_adopted",
-                "fresh and wanted_ms == adopted.timeout_ms",
-                "fresh",
-            ),
-        ),
-        {
-            unit(
-                "client/test_begin_next",
-                "test_i30_one_that_was_begun_with_another_timeout_is_aborted_not_used",
-            ): "assert [] == [102]",
-        },
-    ),
-    Bug(
-        "commits-what-is-spoiled",
-        "I3: a transaction of which a batch was refused is not committed without it",
-        (
-            Edit(
-                "oncelog.aio.transactions:Transaction._commit_opened",
-                "        self._core.require_open()\n        manifest",
-                "        manifest",
-            ),
-        ),
-        {
-            unit(
-                "client/test_transactions",
-                "test_i20_a_batch_behind_the_marker_spoils_the_transaction_and_the_commit_says_why",
-            ): "a spoiled transaction cannot commit",
-        },
-    ),
-    Bug(
-        "commit-counts-what-came-so-far",
-        "I3: the manifest counts what the leaders acknowledged, all of it",
-        (
-            Edit(
-                "oncelog.aio.transactions:Transaction._commit_opened",
-                "asyncio.gather(self._sender.drain(), pending)",
-                "asyncio.gather(pending)",
-            ),
-        ),
-        {
-            unit(
-                "client/test_decisions",
-                "test_i3_a_commit_waits_for_all_acknowledgements_and_counts_them",
-            ): "== [([0, 1], [4, 3])]",
-        },
-    ),
-    Bug(
-        "lost-commit-keeps-its-positions",
-        "I21: after an outcome in doubt the group says where it stands",
-        (
-            Edit(
-                "oncelog.aio.transactions:Transaction._lose",
-                "        self._consumed.unknown()",
-                "        pass",
-            ),
-        ),
-        {
-            unit(
-                "client/test_transactions",
-                "test_i4_a_commit_that_nobody_answers_is_looked_up[1-in doubt]",
-            ): "assert [Progress(",
-        },
-    ),
-    Bug(
-        "session-begins-its-numbers-again",
-        "request ids of a generation grow; an earlier one finds its old transaction",
-        (
-            Edit(
-                "oncelog.aio.transactional_producer:TransactionalProducer._take_over",
-                "if (again.producer_id, again.generation) !=",
-                "if True or (again.producer_id, again.generation) !=",
-            ),
-        ),
-        {
-            unit(
-                "client/test_decisions",
-                "test_a_new_session_of_the_same_generation_goes_on_with_the_numbers",
-            ): "assert [1, 1] == [1, 2]",
-        },
-    ),
-    Bug(
-        "doubt-keeps-its-instance",
-        "I16: a new instance ends what nobody knows of",
-        (
-            Edit(
-                "oncelog.aio.transactional_producer:TransactionalProducer.doubt",
-                "        self._instance_id = self.protocol.entropy(16)",
-                "        pass",
-            ),
-        ),
-        {
-            unit(
-                "client/test_transactions",
-                "test_after_an_outcome_in_doubt_a_new_instance_registers_and_the_old_one_is_ended",
-            ): "assert 1 == 2",
-        },
-    ),
-    Bug(
         "linger-disarmed-behind-a-record",
         "a record goes after its linger, whoever seals meanwhile",
         (
@@ -429,9 +206,9 @@ BUGS: Final = (
                 "oncelog.aio.recorder:Recorder._lingered",
                 "        buffer.armed = False\n"
                 "        if not self.stopped:\n"
-                "            self._seal_here(buffer)",
+                "            self._seal_here(buffer, buffer.take)",
                 "        if not self.stopped:\n"
-                "            self._seal_here(buffer)\n"
+                "            self._seal_here(buffer, buffer.take)\n"
                 "        buffer.armed = False",
             ),
         ),
@@ -471,20 +248,88 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "unentered-transaction-keeps-its-input",
-        "I21: what a transaction was given and did not commit is given again",
+        "quiet-consumer-gives-no-sign",
+        "I21: a living consumer's group does not expire under it",
         (
             Edit(
-                "oncelog.aio.transactions:Transaction.__aenter__",
-                "self.turn_back()",
-                "pass",
+                "oncelog.aio.sign_of_life:SignOfLife._after",
+                "        self._timer = asyncio.get_running_loop().call_later(seconds, self._due)",
+                "        pass",
             ),
         ),
         {
             unit(
-                "client/test_transactions",
-                "test_i21_a_transaction_that_cannot_be_entered_gives_its_input_back",
-            ): "assert 10 == 7",
+                "client/test_sign_of_life",
+                "test_i21_a_group_whose_topic_is_quiet_for_longer_than_its_retention_goes_on",
+            ): "STALE_POSITION: it stands at None",
+        },
+    ),
+    Bug(
+        "told-once-then-silent",
+        "I14: a consumer that cannot read says so each time, and reads on when it can",
+        (
+            Edit(
+                "oncelog.aio.fetching:Prefetcher.take",
+                "                    self._freed += head.partitions\n",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "client/test_troubles",
+                "test_i14_a_consumer_tells_each_poll_what_is_the_matter_and_reads_on_when_it_is_over",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "bad-record-takes-its-chunk-along",
+        "one bad record fails alone, the others stand",
+        (
+            Edit(
+                "oncelog._core.batching:_seal_chosen",
+                "    refused = _refuse_chosen(chosen, layout)",
+                "    refused = _refuse_chosen(chosen, layout)\n"
+                "    rows = range(count if refused else 0)\n"
+                "    refused |= dict.fromkeys(rows, [*refused.values(), None][0])",
+            ),
+        ),
+        {
+            unit(
+                "client/test_receipts", "test_one_bad_record_takes_no_good_one_along"
+            ): "assert (1001, False) == (1, False)",
+        },
+    ),
+    Bug(
+        "record-left-in-a-taken-cell",
+        "I6: a record that comes while its cell is taken goes into the next one",
+        (
+            Edit(
+                "oncelog.aio.front:Front.send",
+                "        if buffer.cell is not cell:",
+                "        if False:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_receipts",
+                "test_i6_a_record_whose_cell_is_taken_under_its_hands_goes_into_the_next",
+            ): "a record is in its own cell",
+        },
+    ),
+    Bug(
+        "topics-own-batch-limit-ignored",
+        "a batch is no larger than its topic takes",
+        (
+            Edit(
+                "oncelog._core.batching:max_batch_bytes_of",
+                "    return min(most, int(chosen)) if chosen.isdigit() else most",
+                "    return most",
+            ),
+        ),
+        {
+            unit(
+                "client/test_producing", "test_batches_are_no_larger_than_their_topic_takes"
+            ): "assert ",
         },
     ),
     Bug(

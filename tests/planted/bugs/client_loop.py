@@ -34,6 +34,11 @@ BUGS: Final = (
                 "        if self._core.state is State.SPOILED:\n            # By a record",
                 "        if False:\n            # By a record",
             ),
+            Edit(
+                "oncelog.aio.transactions:Transaction._spoil",
+                "        self._release()",
+                "        pass",
+            ),
         ),
         {
             unit(
@@ -47,10 +52,19 @@ BUGS: Final = (
         "the identity that was registered last counts, not the answer that came last",
         (
             Edit(
-                "oncelog.aio.transactional_producer:TransactionalProducer._take_over",
-                "        if identity is None or identity is not self._identity:\n"
-                "            return\n",
-                "",
+                "oncelog.aio.registration:Registration._begin_anew",
+                "            self._takeover.cancel()",
+                "            pass",
+            ),
+            Edit(
+                "oncelog.aio.registration:Registration._take_over",
+                "        async with self._registering:",
+                "        if True:",
+            ),
+            Edit(
+                "oncelog.aio.registration:Registration._take_over",
+                "if identity is not self._identity or instance_id != self._instance_id:",
+                "if False:",
             ),
         ),
         {

@@ -8,6 +8,7 @@ from collections.abc import Callable
 import pytest
 from click.testing import Result
 
+from oncelog.errors import CannotConnect
 from oncelog_server.cli import failures
 from oncelogpb import errors
 from oncelogpb.v1 import cluster_pb2
@@ -70,7 +71,7 @@ def test_markup_in_a_message_is_shown_as_it_is(run: Callable[..., Result]) -> No
 
 
 def test_all_advice_is_about_reasons_that_exist() -> None:
-    assert set(failures.ADVICE) <= set(REASONS)
+    assert set(failures.ADVICE) <= {*REASONS, CannotConnect.reason}
 
 
 @pytest.mark.parametrize(
@@ -111,3 +112,17 @@ def test_all_advice_is_about_reasons_that_exist() -> None:
 def test_wrong_usage_is_exit_code_2(line: str, run: Callable[..., Result]) -> None:
     result = run(Cluster(), line)
     assert (result.exit_code, result.stdout) == (2, ""), result.output
+
+
+def test_a_cluster_without_etcd_is_not_told_of_leaders(run: Callable[..., Result]) -> None:
+    error = errors.Unavailable("none of them may lead", etcd="unreachable")
+    result = run(Cluster(partition_leader__list_topics=error), "topic list")
+    assert failures.ETCD_AWAY in result.stderr
+
+
+def test_who_reaches_nobody_is_told_as_such(run: Callable[..., Result]) -> None:
+    error = CannotConnect("nobody listens", problem="refused")
+    result = run(Cluster(partition_leader__list_topics=error), "topic list")
+    assert result.exit_code == 3
+    assert "nobody listens" in result.stderr
+    assert failures.ADVICE["CANNOT_CONNECT"] in result.stderr

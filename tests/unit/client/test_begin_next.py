@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from oncelog.aio.transactional_producer import TransactionalProducer
+from oncelogpb import errors
 from oncelogpb.v1 import coordinator_pb2 as pb
-from tests.unit.client.test_transactions import BIG, Services, transacting
+from oncelogpb.v1 import types_pb2 as types
+from tests.unit.client.test_transactions import BIG, Services, consumer_of, transacting
 
 
 async def overflow(producer: TransactionalProducer, **options: Any) -> None:
@@ -110,3 +112,79 @@ def test_i30_closing_ends_what_was_begun_for_nobody() -> None:
         assert [request.tx_id for request in services.of("abort_transaction")] == [102]
 
     transacting(work)
+
+
+def test_i4_a_next_transaction_that_was_refused_does_not_touch_the_commit() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        reply = pb.CommitTransactionReply()
+        reply.next_error.CopyFrom(errors.to_status(errors.LimitExceeded("open_transactions_max")))
+        services.script["commit_transaction"] = [reply]
+        consumer = consumer_of(producer, 3)
+        async with producer.transaction(consumer) as tx:
+            await tx.send("a", b"v")
+            await tx.flush()
+        assert tx.state == "committed"
+        assert consumer.progress() == []
+        async with producer.transaction() as tx:
+            await tx.send("a", b"v")
+        assert services.names()[-1] == "transact", "nothing is open beside it"
+
+    transacting(work)
+
+
+def test_i16_a_producer_whose_next_transaction_is_fenced_stops_after_the_commit() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        reply = pb.CommitTransactionReply()
+        reply.next_error.CopyFrom(errors.to_status(errors.ProducerFenced("a later instance")))
+        services.script["commit_transaction"] = [reply]
+        async with producer.transaction() as tx:
+            await tx.send("a", b"v")
+            await tx.flush()
+        assert tx.state == "committed"
+        with pytest.raises(errors.ProducerFenced):
+            producer.transaction()
+        assert len(services.of("init_producer")) == 1, "and it fences nobody"
+
+    transacting(work, name="n")
+
+
+def test_i29_a_next_transaction_of_which_no_answer_came_is_asked_for_by_its_request_id() -> None:
+    """It may be open: a one-shot or another Begin beside it would be refused until its timeout."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.state = types.TRANSACTION_STATE_COMMITTED
+        services.script["commit_transaction"] = [errors.UnknownOutcome("lost")] * 200
+        async with producer.transaction() as tx:
+            await tx.send("a", b"v")
+            await tx.flush()
+        assert tx.state == "committed"
+        services.script.clear()
+        async with producer.transaction() as tx:
+            await tx.send("a", b"v")
+        asked = services.of("commit_transaction")[0].begin_next.request_id
+        assert services.of("begin_transaction")[-1].request_id == asked
+        assert services.of("commit_transaction")[-1].tx_id == services.last_tx
+        assert len(services.of("init_producer")) == 1
+
+    transacting(work)
+
+
+@pytest.mark.parametrize("refusal", [errors.Unsupported("x"), errors.UnknownOutcome("lost")])
+def test_i30_one_that_nobody_can_name_is_ended_by_a_new_instance(refusal: Exception) -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.state = types.TRANSACTION_STATE_COMMITTED
+        services.script["commit_transaction"] = [errors.UnknownOutcome("lost")] * 200
+        async with producer.transaction() as tx:
+            await tx.send("a", b"v")
+            await tx.flush()
+        services.script = {"begin_transaction": [refusal] * 200}
+        with pytest.raises(errors.OncelogError):
+            async with producer.transaction() as tx:
+                await tx.send("a", b"v")
+        services.script.clear()
+        async with producer.transaction() as tx:
+            await tx.send("a", b"v")
+        assert len(services.of("init_producer")) >= 2
+        assert tx.state == "committed"
+
+    transacting(work, name="n")

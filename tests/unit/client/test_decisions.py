@@ -6,9 +6,12 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from oncelog._core.routing import PartitionKey
+from oncelog._core.transaction import ONE_SHOT_BYTES_MAX
+from oncelog.aio.admin import Admin
 from oncelog.aio.outcomes import ExposedPart
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelogpb import errors
@@ -185,12 +188,12 @@ def test_an_ended_transaction_gives_its_place_back_to_whoever_waits() -> None:
     async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
         async with producer.transaction() as tx:
             await fill(tx, large=False)
-        assert producer._current is None
+        assert producer._place._current is None
         async with producer.transaction() as second:
             # Leaving the first again takes nothing from the second.
             await tx.leave(None)
             with pytest.raises(errors.InvalidArgument, match="under way"):
-                producer.occupy(producer.transaction())
+                producer._place.occupy(producer.transaction())
             await fill(second, large=False)
 
     transacting(work)
@@ -287,7 +290,7 @@ def test_what_is_spoiled_while_it_opens_sends_nothing() -> None:
                 opening = asyncio.create_task(tx.flush())
                 await asyncio.sleep(0.05)
                 await tx.send("a", b"v", partition=9)
-                await tx._recorder.seal_all()
+                await tx.recorder.seal_all()
                 await opening
         await asyncio.sleep(1)
         assert "produce" not in services.names()
@@ -332,7 +335,7 @@ def test_a_session_that_is_taken_over_late_does_not_replace_a_newer_registration
         (listener,) = transport.listeners
         listener()
         await asyncio.sleep(0.5)
-        producer.doubt(0)
+        producer.registration.doubt(await producer.identity(), 0)
         transport.delay_s = 0.001
         await producer.start()
         newer = (await producer.identity()).producer_id
@@ -358,3 +361,155 @@ def test_after_an_abort_that_was_cancelled_a_new_instance_registers() -> None:
         assert len(services.instances) == 2
 
     transacting(work, name="n")
+
+
+ONE_SHOT_NAMES = {
+    "producer_id": "0000000000000001",
+    "generation": "0.1",
+    "request_number": "1",
+}
+
+
+@pytest.mark.parametrize(
+    ("reply", "state"),
+    [
+        (
+            pb.GetTransactionReply(
+                transaction=pb.TransactionDescription(
+                    tx_id=77, state=types.TRANSACTION_STATE_COMMITTED, visible=True
+                )
+            ),
+            "committed",
+        ),
+        (pb.GetTransactionReply(already_committed=True), "committed"),
+        (
+            pb.GetTransactionReply(
+                transaction=pb.TransactionDescription(
+                    tx_id=77, state=types.TRANSACTION_STATE_ABORTED
+                )
+            ),
+            "aborted",
+        ),
+        (
+            pb.GetTransactionReply(
+                transaction=pb.TransactionDescription(state=types.TRANSACTION_STATE_EXPIRED)
+            ),
+            "in doubt",
+        ),
+        (errors.UnknownTransaction("it may yet arrive"), "in doubt"),
+    ],
+    ids=["committed", "its number was committed", "aborted", "forgotten", "not heard of"],
+)
+def test_i4_a_small_commit_in_doubt_is_looked_up_by_its_request_number(
+    reply: Any, state: str
+) -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        services.script = {
+            "transact": [errors.UnknownOutcome("lost")] * 200,
+            "get_transaction": [reply] * 5,
+        }
+        consumer = consumer_of(producer, 3)
+        tx = producer.transaction(consumer)
+        told: errors.OncelogError | None = None
+        try:
+            async with tx:
+                await tx.send("a", b"v")
+        except errors.OncelogError as error:
+            told = error
+        raised = {"aborted": "TRANSACTION_ENDED", "in doubt": "UNKNOWN_OUTCOME"}
+        assert (told and told.reason) == raised.get(state)
+        assert told is None or state == "aborted" or told.metadata == ONE_SHOT_NAMES
+        assert {"spoiled": "aborted"}.get(tx.state, tx.state) == state
+        (asked,) = {
+            (r.producer.producer_id, r.producer.generation, r.request_number)
+            for r in services.of("get_transaction")
+        }
+        assert asked == (1, 1, 1)
+
+    transacting(work, timeout_ms=3_000)
+
+
+def test_what_became_of_it_can_be_asked_with_the_error_itself() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        admin = Admin(producer.protocol)
+        small = errors.UnknownOutcome("x")
+        small.metadata = dict(ONE_SHOT_NAMES)
+        opened = errors.UnknownOutcome("x", tx_id=0x0003000000000005)
+        await admin.describe_transaction(small)
+        await admin.describe_transaction(opened)
+        await admin.describe_transaction("0003000000000005")
+        await admin.describe_transaction(0x0003000000000005)
+        await admin.describe_transaction(producer_id=1, generation=1, request_number=1)
+        asked = [
+            (r.tx_id, r.producer.producer_id, r.producer.generation, r.request_number)
+            for r in services.of("get_transaction")
+        ]
+        by_tx_id = (0x0003000000000005, 0, 0, 0)
+        assert asked == [(0, 1, 1, 1), by_tx_id, by_tx_id, by_tx_id, (0, 1, 1, 1)]
+        for nothing in (0, "5", errors.UnknownOutcome("of something else")):
+            with pytest.raises(errors.InvalidArgument, match="transaction"):
+                await admin.describe_transaction(nothing)
+
+    transacting(work)
+
+
+def test_i31_a_buffer_smaller_than_one_message_does_not_wait_for_ever() -> None:
+    """Nothing that is held for the end makes room: it begins early."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        async with producer.transaction() as tx:
+            for number in range(2):
+                await tx.send("a", b"x" * 1_100, partition=number)
+        assert tx.state == "committed"
+        sent = [batch for request in services.of("produce") for batch in request.batches]
+        assert sum(batch.record_count for batch in sent) == 2
+
+    transacting(work, batch_bytes=1_024, buffer_bytes_max=1_500)
+
+
+def test_what_is_small_only_because_it_is_compressed_goes_in_parts() -> None:
+    """A coordinator refuses to load so much of one message."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        async with producer.transaction() as tx:
+            for partition in (0, 1):
+                rows = {"value": [bytes(30_000)] * 100, "partition": [partition] * 100}
+                await tx.send_arrow("a", pa.table(rows))
+        assert tx.state == "committed"
+        names = services.names()
+        assert "transact" not in names
+        assert "begin_transaction" in names
+        sent = [batch for request in services.of("produce") for batch in request.batches]
+        assert sum(len(batch.payload) for batch in sent) < ONE_SHOT_BYTES_MAX
+
+    transacting(work, compression="zstd", batch_bytes=4 * 1024 * 1024)
+
+
+def test_one_message_that_a_coordinator_finds_too_large_begins_and_goes_in_parts() -> None:
+    """Its limits may be lower than what this client takes for given."""
+
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        limit = "one_shot_decompressed_bytes_max"
+        services.script["transact"] = [errors.TooLarge("x", limit=limit)]
+        consumer = consumer_of(producer, 3)
+        async with producer.transaction(consumer) as tx:
+            receipt = await tx.send("a", b"v", partition=1)
+        assert tx.state == "committed"
+        assert (await receipt).partition == 1
+        names = services.names()
+        assert names[1:3] == ["transact", "begin_transaction"]
+        assert names[-1] == "commit_transaction"
+        assert consumer.progress() == []
+
+    transacting(work)
+
+
+def test_a_topic_that_takes_smaller_batches_now_is_asked_for_again() -> None:
+    async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
+        services.script["transact"] = [errors.TooLarge("x", limit="max_batch_bytes")]
+        with pytest.raises(errors.TooLarge):
+            async with producer.transaction() as tx:
+                await tx.send("a", b"v")
+        assert producer.protocol.directory.topic("a") is None
+
+    transacting(work)

@@ -48,7 +48,7 @@ def test_i31_one_sending_is_not_waited_for_beyond_the_calls_deadline() -> None:
             return asyncio.sleep(1_000)
 
         transport.handlers[METHOD] = never
-        with pytest.raises(errors.UnknownOutcome):
+        with pytest.raises(errors.Unavailable):
             await protocol_over(transport).call(METHOD, FETCH, 3_000)
 
     assert on_virtual_time(work)[1] <= 3.1
@@ -114,8 +114,10 @@ def test_who_asks_is_told_that_nobody_answers() -> None:
         def silent(to: Endpoint, request: Any) -> Any:
             raise errors.Unavailable("x")
 
+        protocol = protocol_over(transport)
+        await protocol.refresh()
         transport.handlers["cluster.get_metadata"] = silent
         with pytest.raises(errors.Unavailable, match="no process answers"):
-            await protocol_over(transport).refresh()
+            await protocol.refresh()
 
     on_virtual_time(work)

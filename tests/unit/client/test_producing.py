@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from oncelog._core.batching import RECORD_BYTES_MAX
+from oncelog._core.buffers import RECORD_BYTES_MAX
 from oncelog._core.routing import Endpoint
 from oncelog.aio.producer import Producer
 from oncelog.batch import Chunk
-from oncelog.errors import Closed
+from oncelog.errors import Closed, DeliveryFailed
 from oncelog.options import ProducerOptions
 from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2 as leader
@@ -149,14 +149,19 @@ def test_a_leader_that_moved_is_found() -> None:
     assert log.values(0) == [b"v"]
 
 
-def test_the_first_failure_is_told_once_to_whoever_sends_next() -> None:
+def test_failures_are_told_once_by_flush_and_to_nobody_who_sends_other_records() -> None:
     async def work(producer: Producer, transport: ScriptedTransport) -> None:
         for topic in ("first", "second"):
             await producer.send(topic, b"v")
         await asyncio.sleep(2)
-        with pytest.raises(errors.UnknownTopic, match="first"):
-            await producer.send("a", b"lost")
         await producer.send("a", b"v")
+        with pytest.raises(DeliveryFailed) as told:
+            await producer.flush()
+        assert isinstance(told.value, errors.UnknownTopic)
+        assert [(one.topic, one.index) for one in told.value.failures] == [
+            ("first", 0),
+            ("second", 0),
+        ]
         await producer.flush()
 
     log, _, _ = producing(work)
@@ -234,9 +239,9 @@ def test_more_than_the_buffer_holds_makes_send_wait_until_there_is_room() -> Non
         most = 0
         for _ in range(200):
             await producer.send("a", b"x" * 10_000)
-            most = max(most, producer._recorder.outstanding)
+            most = max(most, producer.recorder.outstanding)
         await producer.flush()
-        assert producer._recorder.outstanding == 0
+        assert producer.recorder.outstanding == 0
         return most
 
     log, most, _ = producing(work, batch_bytes=16 * 1024, buffer_bytes_max=64 * 1024)
@@ -252,10 +257,13 @@ def test_more_than_the_buffer_holds_makes_send_wait_until_there_is_room() -> Non
         ({"value": b"v", "key": 7}, errors.InvalidArgument),
         ({"value": b"v", "headers": {"a": "text"}}, errors.InvalidArgument),
         ({"value": b"v", "headers": [(b"a", b"b")]}, errors.InvalidArgument),
+        # A lone surrogate is no text.
+        ({"value": b"v", "headers": {"\ud800": b""}}, errors.InvalidArgument),
         ({"value": b"v", "partition": -1}, errors.InvalidArgument),
         ({"value": b"v", "partition": "0"}, errors.InvalidArgument),
         ({"value": b"v", "timestamp_us": 1.5}, errors.InvalidArgument),
         ({"value": b"v", "topic": ""}, errors.InvalidArgument),
+        ({"value": b"v", "topic": ["a"]}, errors.InvalidArgument),
     ],
 )
 def test_what_cannot_be_sent_is_refused_at_the_call_and_takes_nothing_with_it(
@@ -282,6 +290,32 @@ def test_a_closed_producer_says_so_and_has_flushed() -> None:
 
     log, _, _ = producing(work)
     assert log.values(0) == [b"v"]
+
+
+def test_batches_are_no_larger_than_their_topic_takes() -> None:
+    """`max.batch.bytes` of the topic, and not only the client's own size."""
+
+    async def work(producer: Producer, transport: ScriptedTransport) -> None:
+        metadata = transport.metadata
+
+        def described(to: Endpoint, request: Any) -> Any:
+            reply = metadata(to, request)
+            for topic in reply.topics:
+                topic.configs["max.batch.bytes"] = "2048"
+            return reply
+
+        transport.handlers["cluster.get_metadata"] = described
+        receipts = [await producer.send("a", b"x" * 300) for _ in range(100)]
+        large = await producer.send("a", b"x" * 4_000)
+        with pytest.raises(errors.TooLarge, match=r"max\.batch\.bytes = 2048"):
+            await producer.flush()
+        assert all([(await receipt).error is None for receipt in receipts])
+        with pytest.raises(errors.TooLarge):
+            await large
+
+    log, _, _ = producing(work)
+    assert len(log.values(0)) == 100
+    assert max(len(b.payload) for batches in log.batches.values() for b in batches) <= 2_048
 
 
 def _nothing() -> Any:

@@ -10,24 +10,25 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from oncelog._core.batching import TopicBuffer, check_bytes, seal_arrow, seal_records
+from oncelog._core.batching import Refused, seal_arrow
+from oncelog._core.buffers import TopicBuffer, check_bytes
 from oncelog.aio.producer import Producer
 from oncelog.aio.recorder import Sticky
 from oncelogpb import errors
 from tests.unit.client.scripted import ScriptedTransport
-from tests.unit.client.test_batching import layout
+from tests.unit.client.test_batching import layout, seal_rows
 from tests.unit.client.test_producing import producing
 
 
 def test_a_record_that_comes_while_its_buffer_is_sealed_goes_after_its_own_linger() -> None:
     async def work(producer: Producer, transport: ScriptedTransport) -> None:
-        recorder = producer._recorder
+        recorder = producer.recorder
         seal = recorder._seal_here
 
-        def meanwhile(buffer: TopicBuffer) -> None:
-            seal(buffer)
+        def meanwhile(buffer: TopicBuffer, take: Any) -> None:
+            seal(buffer, take)
             recorder._seal_here = seal  # type: ignore[method-assign]
-            recorder.put("a", b"late")
+            producer._put("a", b"late")
 
         recorder._seal_here = meanwhile  # type: ignore[method-assign]
         await producer.send("a", b"early")
@@ -35,24 +36,6 @@ def test_a_record_that_comes_while_its_buffer_is_sealed_goes_after_its_own_linge
 
     log, _, _ = producing(work)
     assert log.values(0) == [b"early", b"late"]
-
-
-def test_records_that_come_while_a_buffer_is_emptied_stay_in_it() -> None:
-    class Busy(list[Any]):
-        """Another thread sends while a slice is taken."""
-
-        def __getitem__(self, index: Any) -> Any:
-            taken = list.__getitem__(self, index)
-            self.extend((b"late", None, None, None))
-            return taken
-
-    buffer = TopicBuffer("t", 1_000)
-    buffer.items = Busy((b"early", None, None, None))
-    taken, _ = buffer.take()
-    assert (taken, list(buffer.items)) == (
-        [b"early", None, None, None],
-        [b"late", None, None, None],
-    )
 
 
 def test_what_a_caller_may_change_later_is_copied() -> None:
@@ -96,29 +79,29 @@ def test_a_record_is_of_the_time_that_it_names_or_of_now() -> None:
     ("record", "error"),
     [
         ({"value": b"v", "partition": 9}, errors.UnknownPartition),
-        # A lone surrogate is no text: only the encoding finds it.
-        ({"value": b"v", "headers": {"\ud800": b""}}, errors.InvalidArgument),
+        ({"topic": "b", "value": b"v"}, errors.UnknownTopic),
     ],
-    ids=["another partition", "no text"],
+    ids=["another partition", "another topic"],
 )
 def test_what_cannot_be_sealed_is_told_by_flush_and_holds_no_room(
     record: dict[str, Any], error: type[Exception]
 ) -> None:
     async def work(producer: Producer, transport: ScriptedTransport) -> int:
-        await producer.send("a", **record)
+        await producer.send(**{"topic": "a", **record})
         with pytest.raises(error):
             await producer.flush()
-        return producer._recorder.outstanding
+        return producer.recorder.outstanding
 
     assert producing(work)[1] == 0
 
 
 def test_a_partition_below_zero_is_refused_by_name_in_arrow_too() -> None:
     batch = pa.record_batch({"value": [b"v"], "partition": pa.array([-1], pa.int32())})
-    with pytest.raises(errors.UnknownPartition, match="not -1"):
-        seal_arrow(batch, layout())
+    (refused,) = seal_arrow(batch, layout()).pieces
+    assert isinstance(refused, Refused)
+    assert "not -1" in refused.error.message
 
 
 def test_a_few_large_records_are_split_like_many_small_ones() -> None:
-    sealed = seal_records([b"x" * 50_000, None, None, None] * 10, layout(batch_bytes=64 * 1024))
+    sealed = seal_rows([(b"x" * 50_000, None, None, None)] * 10, layout(batch_bytes=64 * 1024))
     assert [batch.record_count for batch in sealed] == [1] * 10

@@ -53,6 +53,16 @@ def test_i21_each_commit_of_a_loop_starts_where_the_last_one_ended() -> None:
     transacting(work)
 
 
+def test_a_place_may_be_a_plain_tuple() -> None:
+    async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
+        metadata = consumer_of(producer, 3).group_metadata()
+        async with producer.transaction() as tx:
+            await tx.send_offsets({("a", 0): 10}, metadata)
+        assert sent(services) == [("from_offset", 7, 10, 0)]
+
+    transacting(work)
+
+
 def test_another_producer_does_not_chain() -> None:
     async def work(producer: TransactionalProducer, services: Services, transport: Any) -> None:
         consumer = consumer_of(producer, 3)

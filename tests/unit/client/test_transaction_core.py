@@ -13,6 +13,7 @@ from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import (
     ENDED,
     ONE_SHOT_BYTES_MAX,
+    ONE_SHOT_LOADED_BYTES_MAX,
     ONE_SHOT_PARTITIONS_MAX,
     TRANSITIONS,
     Event,
@@ -29,8 +30,8 @@ TOPIC = b"t" * 16
 OTHER = b"a" * 16
 
 
-def batch(partition: int, size: int = 1) -> tuple[PartitionKey, Sealed]:
-    return PartitionKey(TOPIC, partition), Sealed(partition, 1, 1, 0, 0, b"x" * size)
+def batch(partition: int, size: int = 1, loaded: int = 0) -> tuple[PartitionKey, Sealed]:
+    return PartitionKey(TOPIC, partition), Sealed(partition, 1, 1, 0, 0, b"x" * size, loaded)
 
 
 @pytest.mark.parametrize(("state", "event"), list(itertools.product(State, Event)))
@@ -77,6 +78,9 @@ def test_the_first_error_is_the_one_that_is_kept_and_raised() -> None:
         ([batch(0, ONE_SHOT_BYTES_MAX), batch(1)], False),
         ([batch(n) for n in range(ONE_SHOT_PARTITIONS_MAX)], True),
         ([batch(n) for n in range(ONE_SHOT_PARTITIONS_MAX + 1)], False),
+        # It is small on the wire, and large once a coordinator has loaded it.
+        ([batch(0, 1_000, loaded=ONE_SHOT_LOADED_BYTES_MAX)], True),
+        ([batch(0, 1_000, loaded=ONE_SHOT_LOADED_BYTES_MAX), batch(1, loaded=1)], False),
     ],
 )
 def test_what_fits_into_one_message(batches: list[tuple[PartitionKey, Sealed]], fits: bool) -> None:
@@ -134,8 +138,13 @@ def test_a_number_that_was_used_or_makes_no_sense_is_not_taken(expected: str) ->
 
 def test_a_transaction_that_begin_next_opened_is_used_while_it_is_fresh() -> None:
     producer = ProducerCore(1, 1)
-    producer.keep_adopted(77, now_ms=1_000, timeout_ms=60_000)
-    assert producer.take_adopted(now_ms=30_999, timeout_ms=60_000) == (77, True)
-    assert producer.take_adopted(now_ms=31_000, timeout_ms=60_000) is None
-    producer.keep_adopted(78, now_ms=1_000, timeout_ms=0)
-    assert producer.take_adopted(now_ms=31_000, timeout_ms=60_000) == (78, False)
+    producer.keep_adopted(77, 5, now_ms=1_000, timeout_ms=60_000)
+    adopted = producer.take_adopted()
+    assert adopted is not None
+    assert (adopted.tx_id, adopted.request_id) == (77, 5)
+    assert adopted.serves(now_ms=30_999, wanted_ms=60_000)
+    assert not adopted.serves(now_ms=31_000, wanted_ms=60_000), "too old"
+    assert not adopted.serves(now_ms=1_000, wanted_ms=60_001), "begun with another timeout"
+    assert producer.take_adopted() is None
+    producer.keep_adopted(78, 6, now_ms=1_000, timeout_ms=0)
+    assert producer.take_adopted() == (78, 6, 1_000, 0, 60_000)

@@ -116,7 +116,9 @@ class Services:
 Work = Callable[[TransactionalProducer, Services, ScriptedTransport], Awaitable[Any]]
 
 
-def transacting(work: Work, *, name: str | None = None, timeout_ms: int = 30_000) -> Any:
+def transacting(
+    work: Work, *, name: str | None = None, timeout_ms: int = 30_000, **options: Any
+) -> Any:
     async def main() -> Any:
         services, transport = Services(), ScriptedTransport(5, 5)
         for method in (
@@ -132,7 +134,8 @@ def transacting(work: Work, *, name: str | None = None, timeout_ms: int = 30_000
         ):
             transport.handlers[method] = services.handler(method)
         protocol = protocol_over(transport, timeout_ms=timeout_ms)
-        producer = TransactionalProducer(protocol, ProducerOptions(), name=name, group=None)
+        settings = ProducerOptions(**options)
+        producer = TransactionalProducer(protocol, settings, name=name, group=None)
         return await work(producer, services, transport)
 
     return on_virtual_time(main)[0]

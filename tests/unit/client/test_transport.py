@@ -71,14 +71,13 @@ def test_who_is_no_member_any_more_loses_its_channel_once_nothing_runs_on_it() -
                 while leader.begun == begun:
                     await asyncio.sleep(0.01)
                 transport.retain([other])
-                assert list(transport._channels) == [to], "an answer is on its way"
+                assert list(transport._lines) == [to], "an answer is on its way"
                 leader.go.set()
                 await using
                 transport.retain([to])
-                assert list(transport._channels) == [to]
+                assert list(transport._lines) == [to]
                 transport.retain([other])
-                assert not transport._channels
-                assert not transport._streams
+                assert not transport._lines
             # Who comes back is connected to again.
             await USES[0](transport, to)
             await transport.close()
@@ -92,10 +91,10 @@ def test_a_process_that_holds_a_session_keeps_its_channel() -> None:
         to = Endpoint("127.0.0.1", 1)
         forget = transport.on_end(to, "coordinator", lambda: None)
         transport.retain([])
-        assert list(transport._channels) == [to]
+        assert list(transport._lines) == [to]
         forget()
         transport.retain([])
-        assert not transport._channels
+        assert not transport._lines
         await transport.close()
 
     run(story())

@@ -27,6 +27,7 @@ from oncelogpb.errors import (
     NotLeader,
     OncelogError,
     PendingTransaction,
+    PermissionDenied,
     StalePosition,
     UnknownOutcome,
     UnknownTopic,
@@ -323,6 +324,27 @@ def test_offsets_held_by_another_are_waited_for_then_refused_for_good() -> None:
         assert told.value.metadata["held_by"] == "0000000000000005"
 
     run(story, CoordinatorConfig(staged_pending_ms_max=10_000))
+
+
+def test_i21_a_refusal_of_rights_does_not_end_a_one_shot_whose_offsets_may_be_pending() -> None:
+    """The leader before this one may have asked, and been heard: rights are judged first."""
+
+    async def story(c: Coordinator) -> None:
+        answers = iter([PermissionDenied("not you"), PermissionDenied("not you")])
+
+        def manager(request: offsets_pb.CommitTransactionOffsetsRequest) -> Any:
+            refusal = next(answers, None)
+            if refusal is not None:
+                raise refusal
+            return offsets_pb.CommitTransactionOffsetsReply()
+
+        c.around.offsets = manager
+        who = await producer(c)
+        tx_id = (await c.replica.submit(transact(who, 1, offsets=True))).tx_id
+        await until(is_over(c, tx_id))
+        assert (await c.replica.submit(transact(who, 1, offsets=True))).visible
+
+    run(story)
 
 
 def test_a_new_outbox_redoes_what_is_owed() -> None:

@@ -207,3 +207,12 @@ def test_a_batch_job_is_itself_again_only_by_its_txn_id() -> None:
     }
     # A run of its own, so that the earlier one is fenced and its commit found by commit_seq.
     assert again[0].instance_id != again[1].instance_id
+
+
+def test_i34_a_commit_in_doubt_that_is_fenced_on_repetition_stays_in_doubt() -> None:
+    """The first call may have committed; who heard PRODUCER_FENCED would take it for undone."""
+    answers = iter([errors.UnknownOutcome("lost"), errors.ProducerFenced("a later run")])
+    script = Script(commit_transaction=lambda request: next(answers))
+    with pytest.raises(errors.UnknownOutcome) as told:
+        transaction.commit(script.protocol, [MESSAGE], [], "visible")
+    assert isinstance(told.value.__cause__, errors.ProducerFenced)

@@ -19,6 +19,7 @@ Not promised: consumers of one group do not share partitions yet; each reads wha
 from __future__ import annotations
 
 from oncelog import aio, errors
+from oncelog._core.deliveries import Delivery
 from oncelog._plain_access import Access
 from oncelog.access import AccessRule, AccessVerdict, Pattern, Quota
 from oncelog.aio.admin import (
@@ -31,6 +32,8 @@ from oncelog.aio.admin import (
 )
 from oncelog.aio.consumer import GroupMetadata
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
+from oncelog.aio.receipts import Receipt, TableReceipt
+from oncelog.aio.unsent import UnsentRecordsWarning
 from oncelog.batch import Batch, Record, TopicPartition
 from oncelog.errors import OncelogError
 from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, Tls
@@ -56,6 +59,7 @@ __all__ = [
     "ConnectOptions",
     "Consumer",
     "ConsumerOptions",
+    "Delivery",
     "ExposedPart",
     "GroupInfo",
     "GroupMetadata",
@@ -68,13 +72,16 @@ __all__ = [
     "Producer",
     "ProducerOptions",
     "Quota",
+    "Receipt",
     "Record",
+    "TableReceipt",
     "Tls",
     "TopicInfo",
     "TopicPartition",
     "Transaction",
     "TransactionInfo",
     "TransactionalProducer",
+    "UnsentRecordsWarning",
     "aio",
     "connect",
     "errors",

@@ -9,13 +9,15 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from oncelog._core import paging, retries, routing
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog._repeating import Repeating
+from oncelog.errors import Closed
 from oncelogpb import errors
+from oncelogpb.doubt import Doubt
 from oncelogpb.v1 import partition_leader_pb2
 
 # A long poll is waited for this much longer than the server may take, milliseconds.
@@ -32,15 +34,17 @@ class FanOut:
         """Asks every process of the role, merges what they list. Who they are is looked up before
         each attempt: one that did not answer may run elsewhere now."""
         answered: dict[Endpoint, Any] = {}
+        doubt = Doubt(method)
         attempt = 0
         while True:
-            self._protocol.require_open()
             try:
+                self._protocol.require_open()
                 processes = await self._ask_rest(method, request, answered, deadline)
             except errors.OncelogError as error:
                 if not _is_repeatable(error):
-                    raise
-                await self._protocol.back_off_before(deadline, attempt, error, method)
+                    doubt.give_up(error)
+                await self._protocol.back_off_before(deadline, attempt, error, doubt)
+                doubt.told(error)
                 attempt += 1
             else:
                 return _merged(method, [answered[process] for process in processes])
@@ -89,10 +93,10 @@ class FanOut:
         reply_type: Any = None
         open_items = list(range(len(partitions)))
         attempt = 0
-        # Items of which an answer was lost: a later refusal does not say that nothing happened.
-        in_doubt: set[int] = set()
+        # Of the items that failed: each batch is a request of its own.
+        doubts: dict[int, Doubt] = {}
         while open_items:
-            self._protocol.require_open()
+            self._require_open(method, doubts.values())
             groups, refused = await self._by_leader(partitions, open_items, deadline)
             outcomes = await asyncio.gather(
                 *(
@@ -112,11 +116,8 @@ class FanOut:
                         failed[index] = errors.from_status(item.error)
             again = self._again(partitions, failed)
             for index, error in failed.items():
-                told = error
-                if index in in_doubt and not error.may_have_applied and _is_repeatable(error):
-                    told = errors.UnknownOutcome(f"an answer was lost, and then: {error}")
+                told = doubts.setdefault(index, Doubt(method, request)).told(error)
                 results[index] = _refusal(method, partitions[index], told)
-            in_doubt |= {index for index in again if failed[index].may_have_applied}
             if not again:
                 break
             wait = max(
@@ -130,6 +131,14 @@ class FanOut:
         reply = (reply_type or _REPLIES[method])()
         getattr(reply, rule.results).extend(results)
         return reply
+
+    def _require_open(self, method: str, doubts: Iterable[Doubt]) -> None:
+        """Raises Closed; UnknownOutcome where an answer was lost."""
+        try:
+            self._protocol.require_open()
+        except Closed as closed:
+            lost = (doubt for doubt in doubts if doubt.lost)
+            next(lost, Doubt(method)).give_up(closed)
 
     async def _by_leader(
         self, partitions: Sequence[PartitionKey], chosen: Sequence[int], deadline: float

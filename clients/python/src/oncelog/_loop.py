@@ -37,6 +37,8 @@ LINGER_SECONDS: Final = 0.5
 # A thread that waits looks up so often, seconds: Python does not see an interrupt that comes right
 # before the wait until that is over.
 LOOK_UP_SECONDS: Final = 0.5
+# How long the last words of a connection that nobody holds may take, seconds.
+LAST_WORDS_SECONDS_MAX: Final = 10.0
 # How often the end of tasks may begin new ones, which are ended too.
 ENDINGS_MAX: Final = 100
 
@@ -56,7 +58,13 @@ class LoopThread:
             target=_serve, args=(self.loop, self._ended), name=name, daemon=True
         )
         self._thread.start()
-        self._abandoned = weakref.finalize(self, _abandon, self.loop, name, self._pid)
+        # As `run`, for who must not hold this object: what the loop itself holds.
+        self.run_held = _weakly(weakref.ref(self))
+        # Awaited before the loop ends because nobody holds the connection any more.
+        self.last_words: list[Callable[[], Coroutine[Any, Any, object]]] = []
+        self._abandoned = weakref.finalize(
+            self, _abandon, self.loop, name, self._pid, self.last_words
+        )
         self._abandoned.atexit = False
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
@@ -158,6 +166,17 @@ class LoopThread:
             ended.result(INTERRUPTED_SECONDS_MAX)
 
 
+def _weakly(held: weakref.ref[LoopThread]) -> Callable[[Coroutine[Any, Any, Any]], Any]:
+    def run(work: Coroutine[Any, Any, Any]) -> Any:
+        loop = held()
+        if loop is None:
+            work.close()
+            raise Closed("the connection is closed")
+        return loop.run(work)
+
+    return run
+
+
 def _await(future: concurrent.futures.Future[T]) -> T:
     """Its result, however long that takes."""
     while True:
@@ -203,12 +222,28 @@ def _end_tasks(loop: asyncio.AbstractEventLoop) -> None:
         loop.run_until_complete(asyncio.gather(*left, return_exceptions=True))
 
 
-def _abandon(loop: asyncio.AbstractEventLoop, name: str, pid: int) -> None:
+def _abandon(
+    loop: asyncio.AbstractEventLoop,
+    name: str,
+    pid: int,
+    last_words: list[Callable[[], Coroutine[Any, Any, object]]],
+) -> None:
     """Nobody holds the connection any more. Its end breaks the sessions, and with them what was
     left open is aborted."""
     if os.getpid() == pid:
-        loop.call_soon_threadsafe(loop.stop)
+        asyncio.run_coroutine_threadsafe(_say_and_stop(loop, last_words), loop)
         warnings.warn(f"{name} was never closed: use `with`", ResourceWarning, stacklevel=2)
+
+
+async def _say_and_stop(
+    loop: asyncio.AbstractEventLoop,
+    last_words: list[Callable[[], Coroutine[Any, Any, object]]],
+) -> None:
+    try:
+        for words in last_words:
+            await asyncio.wait_for(words(), LAST_WORDS_SECONDS_MAX)
+    finally:
+        loop.stop()
 
 
 async def _cancel(work: Coroutine[Any, Any, Any]) -> None:

@@ -10,6 +10,7 @@ from oncelog._core import retries, routing
 from oncelog._core.routing import Endpoint, Key, PartitionKey
 from oncelog._whereabouts import Whereabouts
 from oncelogpb import errors
+from oncelogpb.doubt import Doubt
 
 
 class Repeating(Whereabouts):
@@ -27,11 +28,11 @@ class Repeating(Whereabouts):
         """Until it succeeds, fails for good, or the deadline comes; `patience` is the deadline of
         waiting for a pending transaction."""
         idempotent = routing.method_of(method).idempotent
+        doubt = Doubt(method, request)
         attempt = 0
-        in_doubt = False
         while True:
-            self.require_open()
             try:
+                self.require_open()
                 endpoint = await locate()
                 return await self.transport.call(
                     endpoint, method, request, self.remaining_ms(deadline)
@@ -39,8 +40,7 @@ class Repeating(Whereabouts):
             except errors.OncelogError as error:
                 action = retries.action_for(error)
                 if not retries.is_repeatable(action, idempotent=idempotent):
-                    raise
-                in_doubt |= error.may_have_applied
+                    doubt.give_up(error)
                 if key is None:
                     self.doubt_processes(error)
                 moved = key is not None and self.learn_failure(key, error)
@@ -48,24 +48,15 @@ class Repeating(Whereabouts):
                     until = deadline
                     if patience is not None and isinstance(error, errors.PendingTransaction):
                         until = patience
-                    await self.back_off_before(until, attempt, error, method, in_doubt=in_doubt)
+                    await self.back_off_before(until, attempt, error, doubt)
+                doubt.told(error)
                 attempt += 1
 
     async def back_off_before(
-        self,
-        deadline: float,
-        attempt: int,
-        error: errors.OncelogError,
-        method: str,
-        *,
-        in_doubt: bool = False,
+        self, deadline: float, attempt: int, error: errors.OncelogError, doubt: Doubt
     ) -> None:
         """Waits, or raises how the call ended where the deadline leaves no time."""
         wait = retries.wait_ms(error, attempt, self.chance())
         if self.now_ms() + wait >= deadline:
-            if in_doubt and not error.may_have_applied:
-                raise errors.UnknownOutcome(
-                    f"{method}: an answer was lost, and then: {error}"
-                ) from error
-            raise error
+            doubt.give_up(self.explained(error))
         await asyncio.sleep(wait / 1000)

@@ -10,19 +10,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
-from pathlib import Path
-from typing import Any, Final, Protocol
+from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from dataclasses import dataclass
+from typing import Any, Final, Protocol, runtime_checkable
 
 import grpc
 import grpc.aio
 
 from oncelog._core.messages import Produce
 from oncelog._core.routing import METHODS, Endpoint
+from oncelog._probe import Problem, diagnose
+from oncelog._tls import Certificates
 from oncelog.errors import INSTEAD_OF_FORK, Closed, Forked
 from oncelog.options import Tls
-from oncelogpb import bulk, calls, errors
+from oncelogpb import bulk, calls
 
 # How long a channel may take to close, seconds.
 CLOSE_SECONDS_MAX: Final = 2.0
@@ -59,6 +60,63 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
+@runtime_checkable
+class Diagnosing(Protocol):
+    """A transport that can also say what keeps us from a process."""
+
+    async def diagnose(self, to: Endpoint, seconds: float) -> Problem | None:
+        """What is wrong below gRPC; None where nothing is. Does not raise."""
+        ...
+
+
+class _Line:
+    """What is open to one process: a channel, and a call stream per role."""
+
+    __slots__ = ("beside", "channel", "streams")
+
+    def __init__(self, channel: grpc.aio.Channel) -> None:
+        self.channel = channel
+        self.streams: dict[str, calls.CallStream] = {}
+        # Calls and streams of replies that run beside the call streams.
+        self.beside = 0
+
+    def stream(self, service: str) -> calls.CallStream:
+        stream = self.streams.get(service)
+        if stream is None:
+            stream = self.streams[service] = calls.CallStream(self.channel, service)
+        return stream
+
+    @property
+    def is_idle(self) -> bool:
+        return not self.beside and all(stream.is_idle for stream in self.streams.values())
+
+    @contextlib.contextmanager
+    def running_beside(self) -> Iterator[grpc.aio.Channel]:
+        self.beside += 1
+        try:
+            yield self.channel
+        finally:
+            self.beside -= 1
+
+    async def end(self) -> None:
+        for stream in self.streams.values():
+            await stream.close()
+        # A peer that is stopped must not hold back our end.
+        with contextlib.suppress(asyncio.TimeoutError):
+            await asyncio.wait_for(self.channel.close(None), CLOSE_SECONDS_MAX)
+
+
+@dataclass(eq=False, slots=True)
+class _Watch:
+    """Who wants to hear of the end of a role's stream to a process, whichever line carries it."""
+
+    to: Endpoint
+    service: str
+    listener: Callable[[], None]
+    # Takes it away from the stream that carries it now.
+    forget: Callable[[], None]
+
+
 class GrpcTransport:
     """The real one."""
 
@@ -67,12 +125,13 @@ class GrpcTransport:
         _refuse_in_child()
         bulk.keep_large_blocks()
         self._tls = tls
-        self._credentials = None if tls is None else _read_credentials(tls)
-        self._channels: dict[Endpoint, grpc.aio.Channel] = {}
-        self._streams: dict[tuple[Endpoint, str], calls.CallStream] = {}
-        # Calls and streams of replies that run beside the call streams.
-        self._beside: Counter[Endpoint] = Counter()
-        # Channels of who is no member any more, being closed.
+        self._certificates = None if tls is None else Certificates(tls)
+        self._credentials = None if self._certificates is None else _credentials(self._certificates)
+        self._lines: dict[Endpoint, _Line] = {}
+        # Of certificates that were replaced: what runs there goes on to its end.
+        self._old: list[_Line] = []
+        self._watches: list[_Watch] = []
+        # Lines that nobody needs any more, being closed.
         self._leaving: set[asyncio.Task[None]] = set()
         self._closed = False
 
@@ -82,19 +141,20 @@ class GrpcTransport:
         service, _, name = method.partition(".")
         if isinstance(request, Produce):
             request = request.encoded()
-        return self._stream(to, service).begin(name, request, timeout_ms)
+        return self._line(to).stream(service).begin(name, request, timeout_ms)
 
     async def call(self, to: Endpoint, method: str, request: Any, timeout_ms: int) -> Any:
         service, _, name = method.partition(".")
+        line = self._line(to)
         if METHODS[method].streamed:
-            return await self._stream(to, service).call(name, request, timeout_ms)
-        with self._running_beside(to):
-            return await calls.unary(self._channel(to), service, name, request, timeout_ms)
+            return await line.stream(service).call(name, request, timeout_ms)
+        with line.running_beside() as channel:
+            return await calls.unary(channel, service, name, request, timeout_ms)
 
     async def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
         service, _, name = method.partition(".")
-        with self._running_beside(to):
-            replies = calls.server_stream(self._channel(to), service, name, request)
+        with self._line(to).running_beside() as channel:
+            replies = calls.server_stream(channel, service, name, request)
             try:
                 async for reply in replies:
                     yield reply
@@ -106,68 +166,81 @@ class GrpcTransport:
     def on_end(
         self, to: Endpoint, service: str, listener: Callable[[], None]
     ) -> Callable[[], None]:
-        return self._stream(to, service).on_end(listener)
+        stream = self._line(to).stream(service)
+        watch = _Watch(to, service, listener, stream.on_end(listener))
+        self._watches.append(watch)
+
+        def forget() -> None:
+            self._watches.remove(watch)
+            watch.forget()
+
+        return forget
 
     def retain(self, members: Collection[Endpoint]) -> None:
-        for to in self._channels.keys() - set(members):
-            held = [key for key in self._streams if key[0] == to]
-            if self._beside[to] or not all(self._streams[key].is_idle for key in held):
-                continue
-            streams = [self._streams.pop(key) for key in held]
-            leaving = asyncio.create_task(_end(streams, [self._channels.pop(to)]))
-            self._leaving.add(leaving)
-            leaving.add_done_callback(self._leaving.discard)
+        for to in self._lines.keys() - set(members):
+            if self._lines[to].is_idle:
+                self._leave(self._lines.pop(to))
+        self._end_idle()
+
+    async def diagnose(self, to: Endpoint, seconds: float) -> Problem | None:
+        return await diagnose(to, self._tls, seconds)
 
     async def close(self) -> None:
         self._closed = True
-        streams, self._streams = list(self._streams.values()), {}
-        channels, self._channels = list(self._channels.values()), {}
-        await _end(streams, channels)
+        lines = [*self._lines.values(), *self._old]
+        self._lines.clear()
+        self._old.clear()
+        for line in lines:
+            await line.end()
         await asyncio.gather(*self._leaving, return_exceptions=True)
 
-    @contextlib.contextmanager
-    def _running_beside(self, to: Endpoint) -> Iterator[None]:
-        self._beside[to] += 1
-        try:
-            yield
-        finally:
-            self._beside[to] -= 1
-            if not self._beside[to]:
-                del self._beside[to]
+    def _line(self, to: Endpoint) -> _Line:
+        if self._certificates is not None and self._certificates.have_changed():
+            self._credentials = _credentials(self._certificates)
+            self._replace_lines()
+        line = self._lines.get(to)
+        if line is None:
+            line = self._lines[to] = _Line(self._open_channel(to))
+            self._end_idle()
+        return line
 
-    def _stream(self, to: Endpoint, service: str) -> calls.CallStream:
-        stream = self._streams.get((to, service))
-        if stream is None:
-            stream = calls.CallStream(self._channel(to), service)
-            self._streams[(to, service)] = stream
-        return stream
+    def _replace_lines(self) -> None:
+        """New ones from now on. What is bound to a stream, as a session is, moves to the new one:
+        its holder hears what it hears of a stream that ended."""
+        self._old += self._lines.values()
+        self._lines.clear()
+        for watch in list(self._watches):
+            watch.forget()
+            watch.forget = self._line(watch.to).stream(watch.service).on_end(watch.listener)
+            asyncio.get_running_loop().call_soon(self._tell, watch)
+        self._end_idle()
 
-    def _channel(self, to: Endpoint) -> grpc.aio.Channel:
-        channel = self._channels.get(to)
-        if channel is not None:
-            return channel
+    def _tell(self, watch: _Watch) -> None:
+        if watch in self._watches:
+            watch.listener()
+
+    def _end_idle(self) -> None:
+        """Of the lines that were replaced, those on which nothing runs any more."""
+        for line in [line for line in self._old if line.is_idle]:
+            self._old.remove(line)
+            self._leave(line)
+
+    def _leave(self, line: _Line) -> None:
+        leaving = asyncio.create_task(line.end())
+        self._leaving.add(leaving)
+        leaving.add_done_callback(self._leaving.discard)
+
+    def _open_channel(self, to: Endpoint) -> grpc.aio.Channel:
         if self._closed:
             raise Closed("the connection is closed: connect again")
         _note_first_process()
         options: list[tuple[str, Any]] = list(calls.CHANNEL_OPTIONS)
         if self._credentials is None:
-            channel = grpc.aio.insecure_channel(str(to), options=options)
-        else:
-            assert self._tls is not None
-            if self._tls.server_name is not None:
-                options.append(("grpc.ssl_target_name_override", self._tls.server_name))
-            channel = grpc.aio.secure_channel(str(to), self._credentials, options=options)
-        self._channels[to] = channel
-        return channel
-
-
-async def _end(streams: Iterable[calls.CallStream], channels: Iterable[grpc.aio.Channel]) -> None:
-    for stream in streams:
-        await stream.close()
-    for channel in channels:
-        # A peer that is stopped must not hold back our end.
-        with contextlib.suppress(asyncio.TimeoutError):
-            await asyncio.wait_for(channel.close(None), CLOSE_SECONDS_MAX)
+            return grpc.aio.insecure_channel(str(to), options=options)
+        assert self._tls is not None
+        if self._tls.server_name is not None:
+            options.append(("grpc.ssl_target_name_override", self._tls.server_name))
+        return grpc.aio.secure_channel(str(to), self._credentials, options=options)
 
 
 # The process that first opened a channel; 0: none did. A child inherits it.
@@ -186,18 +259,10 @@ def _refuse_in_child() -> None:
         raise Forked(f"this process was forked from one that used a connection: {INSTEAD_OF_FORK}")
 
 
-def _read_credentials(tls: Tls) -> grpc.ChannelCredentials:
-    if (tls.certificate_file is None) != (tls.key_file is None):
-        raise errors.InvalidArgument("give certificate_file and key_file, or neither", field="tls")
-    try:
-        return grpc.ssl_channel_credentials(
-            root_certificates=_read(tls.ca_file),
-            private_key=_read(tls.key_file),
-            certificate_chain=_read(tls.certificate_file),
-        )
-    except OSError as error:
-        raise errors.InvalidArgument(f"a TLS file cannot be read: {error}", field="tls") from None
-
-
-def _read(path: str | Path | None) -> bytes | None:
-    return None if path is None else Path(path).read_bytes()
+def _credentials(certificates: Certificates) -> grpc.ChannelCredentials:
+    pems = certificates.pems
+    return grpc.ssl_channel_credentials(
+        root_certificates=pems.ca,
+        private_key=pems.key,
+        certificate_chain=pems.certificate,
+    )

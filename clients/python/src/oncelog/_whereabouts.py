@@ -13,20 +13,25 @@ import math
 import os
 import random
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
 from oncelog._core import retries, routing
 from oncelog._core.retries import Action
 from oncelog._core.routing import Endpoint, Key, PartitionKey
-from oncelog._transport import GrpcTransport, Transport
-from oncelog.errors import Closed
+from oncelog._probe import Problem
+from oncelog._transport import Diagnosing, GrpcTransport, Transport
+from oncelog.errors import CannotConnect, Closed
 from oncelog.options import ConnectOptions, require
 from oncelogpb import errors
 from oncelogpb.v1 import cluster_pb2, partition_leader_pb2
 
 # One process has this long to answer a question about metadata before the next one is asked.
 METADATA_ATTEMPT_MS: Final = 3_000
+# A first contact asks, looks what is wrong, and asks again: each may take this part of its time.
+CONTACT_ROUNDS: Final = 3
+# What each process has to answer a first contact, at least.
+CONTACT_ATTEMPT_MS_MIN: Final = 200
 # A topic that no process knows is asked for again this long: one that was just created spreads.
 TOPIC_GRACE_MS: Final = 500
 # Who waits for elections looks at least this often: at the back-off of this attempt.
@@ -35,13 +40,24 @@ LED_ATTEMPT_MAX: Final = 3
 _GONE: Final = (errors.UnknownTopic, errors.UnknownPartition)
 
 
+def _of_grpc(endpoint: Endpoint, error: errors.OncelogError) -> Problem:
+    """Where nothing is wrong below gRPC."""
+    if isinstance(error, errors.Unsupported):
+        return Problem(
+            "not_oncelog",
+            f"{endpoint} speaks gRPC, and is no Oncelog process (etcd, perhaps?): {error.message}",
+            passes=False,
+        )
+    return Problem("silent", f"{endpoint}: {error.message}", passes=True)
+
+
 class Whereabouts:
     """For one event loop; make it there. `transport`, `chance`, `entropy` and `wall_ns` are the
     ports to the outside: tests and the simulator give others."""
 
     def __init__(
         self,
-        bootstrap: str,
+        bootstrap: str | Sequence[str],
         options: ConnectOptions | None = None,
         *,
         transport: Transport | None = None,
@@ -66,6 +82,14 @@ class Whereabouts:
         self._wanted_topics: set[str] = set()
         self._wanted_ids: set[bytes] = set()
         self._refreshing: asyncio.Task[None] | None = None
+        # Some process has answered once. Before, what keeps us from it is looked for and told soon.
+        self._reached = False
+        # When the first contact began that is under way; None: none is.
+        self._trying_since_ms: float | None = None
+        # What the last round of a first contact met.
+        self._trouble: CannotConnect | None = None
+        # Where nobody reaches etcd: nobody can lead, whatever the reason that they give.
+        self._etcd_lost = False
         # A process did not answer as it should: what we know of them may be old.
         self._doubted = False
         # True: the question of the refresh under way has gone; who comes now goes with the next.
@@ -200,6 +224,20 @@ class Whereabouts:
         if refusal is not None:
             raise refusal
 
+    def explained(self, error: errors.OncelogError) -> errors.OncelogError:
+        """As it is told to the user at a deadline: what keeps us from a first contact; and that
+        without etcd nobody leads, which no reason of a service says."""
+        if not self._reached and self._trouble is not None and isinstance(error, errors.TryAgain):
+            return self._trouble
+        if not self._etcd_lost or not isinstance(error, errors.NotLeader | errors.Unavailable):
+            return error
+        told = errors.Unavailable(
+            f"the services do not reach etcd, so none of them may lead: {error.message}",
+            etcd="unreachable",
+        )
+        told.__cause__ = error
+        return told
+
     def doubt_processes(self, error: errors.OncelogError) -> None:
         """After an error of a call that any process of a role may take: it may run elsewhere now,
         so the next such call asks first."""
@@ -224,6 +262,8 @@ class Whereabouts:
     async def any_process(self, method: str, deadline: float) -> Endpoint:
         """The next one in turn: a retry asks another."""
         role = method.partition(".")[0]
+        if not self._reached:
+            await self.refresh(deadline=deadline)
         processes = self.processes(None if role == "cluster" else role)
         if role != "cluster" and (self._doubted or not processes):
             await self.refresh(deadline=deadline)
@@ -251,30 +291,82 @@ class Whereabouts:
         self._wanted_keys, self._wanted_topics, self._wanted_ids = set(), set(), set()
         self._asked = True
         processes = self.processes()
-        failures: list[str] = []
+        attempt_ms = self._attempt_ms(len(processes))
+        if not self._reached and self._trying_since_ms is None:
+            self._trying_since_ms = self.now_ms()
+        failures: dict[Endpoint, errors.OncelogError] = {}
         stale: cluster_pb2.GetMetadataReply | None = None
         for step in range(len(processes)):
             endpoint = processes[(self._turn + step) % len(processes)]
             try:
                 reply = await self.transport.call(
-                    endpoint, "cluster.get_metadata", request, METADATA_ATTEMPT_MS
+                    endpoint, "cluster.get_metadata", request, attempt_ms
                 )
             except errors.OncelogError as error:
-                failures.append(f"{endpoint}: {error}")
+                failures[endpoint] = error
                 continue
+            self._reached, self._trying_since_ms, self._trouble = True, None, None
             if not reply.etcd_reachable:
                 # What it says may be of long ago, and stays so; it counts where nobody knows more.
                 stale = stale or reply
                 continue
+            self._etcd_lost = False
             self._turn = processes.index(endpoint)
             self.directory.learn(request, reply)
             self.transport.retain(self.processes())
             return
         self._turn += 1
         if stale is not None:
+            self._etcd_lost = True
             self.directory.learn(request, stale)
             return
-        raise errors.Unavailable("no process answers: " + "; ".join(failures))
+        if not self._reached:
+            raise await self._why_nobody(failures)
+        said = (f"{endpoint}: {error}" for endpoint, error in failures.items())
+        raise errors.Unavailable("no process answers: " + "; ".join(said))
+
+    @property
+    def _round_ms(self) -> float:
+        """Of a first contact: to ask, or to look what is wrong."""
+        return min(self.options.connect_timeout_ms, self.options.timeout_ms) / CONTACT_ROUNDS
+
+    def _attempt_ms(self, processes: int) -> int:
+        """How long one process has to answer. A first contact asks all of them soon."""
+        if self._reached:
+            return METADATA_ATTEMPT_MS
+        share_ms = int(self._round_ms) // max(1, processes)
+        return min(METADATA_ATTEMPT_MS, max(share_ms, CONTACT_ATTEMPT_MS_MIN))
+
+    async def _why_nobody(
+        self, failures: Mapping[Endpoint, errors.OncelogError]
+    ) -> errors.OncelogError:
+        """After a first contact that failed: what is wrong with each address. Unavailable where it
+        may pass by itself, and there is time left for another round."""
+        assert self._trying_since_ms is not None, "it began"
+        seconds = self._round_ms / 1000
+        found = await asyncio.gather(*(self._diagnose(endpoint, seconds) for endpoint in failures))
+        problems = [
+            problem or _of_grpc(endpoint, error)
+            for problem, (endpoint, error) in zip(found, failures.items(), strict=True)
+        ]
+        for error in failures.values():
+            if isinstance(error, errors.NotAllowed):
+                self._trying_since_ms = None
+                return error
+        text = "; ".join(dict.fromkeys(problem.text for problem in problems))
+        first = problems[0]
+        self._trouble = CannotConnect(text, problem=first.kind, address=next(iter(failures)))
+        passes = any(problem.passes for problem in problems)
+        spent_ms = self.now_ms() - self._trying_since_ms
+        if passes and spent_ms < self._round_ms * (CONTACT_ROUNDS - 1):
+            return errors.Unavailable(text)
+        self._trying_since_ms = None
+        return self._trouble
+
+    async def _diagnose(self, endpoint: Endpoint, seconds: float) -> Problem | None:
+        if not isinstance(self.transport, Diagnosing):
+            return None
+        return await self.transport.diagnose(endpoint, seconds)
 
     async def _wait_for(
         self, task: asyncio.Task[None], deadline: float | None, *, swallow: bool = False
@@ -283,7 +375,7 @@ class Whereabouts:
         seconds = None if deadline is None else self.remaining_ms(deadline) / 1000
         done, _ = await asyncio.wait([task], timeout=seconds)
         if not done:
-            raise errors.Unavailable("no metadata within the deadline")
+            raise self.explained(errors.Unavailable("no metadata within the deadline"))
         if swallow:
             return
         if task.cancelled():

@@ -5,7 +5,7 @@ is asked for: `.records()` goes over the columns without making an object more t
 itself, `.table` hands out Arrow without copying what is not compressed.
 
 Non-obvious: never `RecordBatch.to_pylist()` nor `to_pylist()` of a timestamp column; both are 10
-times slower than all of `.records()` (perf_facts "Reading").
+times slower than all of `.records()`.
 """
 
 from __future__ import annotations

@@ -30,14 +30,20 @@
     │   └── CorruptLog, Internal
     ├── NotAllowed
     │   └── Unauthenticated, PermissionDenied
+    ├── DeliveryFailed              some of the records that were sent are not there, or may not be
+    ├── CannotConnect               no process was ever reached; the message says what is wrong
     ├── Closed                      used after close()
     └── Forked                      used in a forked child: spawn it, or connect there first
 
-The last two are of this client alone: no service answers them.
+The last four are of this client alone: no service answers them. A DeliveryFailed is also of the
+class of its first failure, so that `except UnknownTopic` catches it.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from oncelog._core.deliveries import Delivery
 from oncelogpb.errors import (
     BadRequest,
     ConcurrentTransaction,
@@ -88,11 +94,69 @@ from oncelogpb.errors import (
     Unsupported,
 )
 
-FAILED_PRECONDITION = 9
+FAILED_PRECONDITION, UNAVAILABLE = 9, 14
 # What to do about Forked.
 INSTEAD_OF_FORK = (
     "start the child with multiprocessing's 'spawn' or 'forkserver', or connect in the child only"
 )
+
+
+class DeliveryFailed(OncelogError):
+    """Records that were sent before are not there, or may not be (`may_have_applied`); all others
+    are. Raised by `flush` and `close`. `failures` holds the first of them, `count` says how many
+    there are. `reason` and metadata are of the first."""
+
+    failures: tuple[Delivery, ...] = ()
+    count = 0
+    _may_have_applied = True
+
+    @property
+    def may_have_applied(self) -> bool:
+        """False promises that none of them is there."""
+        return self._may_have_applied
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return (delivery_failed, (self.failures, self.count, self._may_have_applied))
+
+
+def delivery_failed(
+    failures: Sequence[Delivery], count: int, may_have_applied: bool | None = None
+) -> DeliveryFailed:
+    """`failures`: the first of `count`. `may_have_applied` None: as they say."""
+    first = failures[0]
+    assert first.error is not None, "it failed"
+    cause = first.error
+    kind = type(cause)
+    if kind not in _FAILED:
+        names = {"reason": kind.reason, "rule": kind.rule, "__module__": __name__}
+        _FAILED[kind] = type("DeliveryFailed", (DeliveryFailed, kind), names)
+    which = f"record {first.index} of topic {first.topic!r}"
+    told = _FAILED[kind](
+        f"{which} was not delivered: {cause.message}"
+        if count == 1
+        else f"{count} records were not delivered; the first, {which}: {cause.message}"
+    )
+    told.metadata = dict(cause.metadata)
+    told.failures, told.count = tuple(failures), count
+    if may_have_applied is None:
+        may_have_applied = any(one.error and one.error.may_have_applied for one in failures)
+    told._may_have_applied = may_have_applied
+    told.__cause__ = cause
+    return told
+
+
+# The class of the first failure -> DeliveryFailed of that class.
+_FAILED: dict[type[OncelogError], type[DeliveryFailed]] = {}
+
+
+class CannotConnect(OncelogError):
+    """No process of the bootstrap list was ever reached. The message says what is wrong with each
+    address; `metadata["problem"]` says it in a word, of the first: address, refused, silent,
+    unreachable, tls_wanted, tls_not_spoken, certificate, client_certificate, not_oncelog. Nothing
+    happened."""
+
+    reason = "CANNOT_CONNECT"
+    rule = Rule(UNAVAILABLE, retriable=False, may_have_applied=False)
 
 
 class Closed(OncelogError):
@@ -112,11 +176,13 @@ class Forked(OncelogError):
 
 __all__ = [
     "BadRequest",
+    "CannotConnect",
     "Closed",
     "ConcurrentTransaction",
     "CorruptBatch",
     "CorruptLog",
     "Damaged",
+    "DeliveryFailed",
     "DiskFull",
     "DuplicateCommitSeq",
     "DuplicateSequence",

@@ -23,7 +23,8 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Tls:
-    """Transport security. Files in PEM form, read once at connect."""
+    """Transport security. Files in PEM form, read at connect, and again when they change: then new
+    calls use the new ones, and what is under way ends with the old."""
 
     # Certificate authority that signed the servers' certificates. None: the system's.
     ca_file: str | Path | None = None
@@ -34,6 +35,13 @@ class Tls:
     # one name for every server.
     server_name: str | None = None
 
+    def validate(self) -> None:
+        """Raises InvalidArgument."""
+        if (self.certificate_file is None) != (self.key_file is None):
+            raise errors.InvalidArgument(
+                "give certificate_file and key_file, or neither", field="tls"
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class ConnectOptions:
@@ -41,7 +49,11 @@ class ConnectOptions:
 
     # How long one call may take, all retries and redirects included, milliseconds.
     timeout_ms: int = 30_000
-    # None: no TLS; for loopback and for trusted networks only.
+    # How long a first contact may take, milliseconds: where no process of the bootstrap list was
+    # ever reached, every call ends so soon, and says why (CannotConnect). Once one was reached,
+    # `timeout_ms` counts.
+    connect_timeout_ms: int = 3_000
+    # None: no TLS; for loopback and for trusted networks only. A dict of its fields will do, too.
     tls: Tls | None = None
     # How often topics that are in use are asked about again, for partitions that were added to
     # them, milliseconds. Long: a producer goes on with the old ones, a consumer finds the new
@@ -51,6 +63,7 @@ class ConnectOptions:
     def validate(self) -> None:
         """Raises InvalidArgument naming the field."""
         require("timeout_ms", self.timeout_ms, 1, CALL_TIMEOUT_MS_MAX)
+        require("connect_timeout_ms", self.connect_timeout_ms, 1, CALL_TIMEOUT_MS_MAX)
         require("topic_refresh_ms", self.topic_refresh_ms, 100, 24 * 3_600_000)
 
 
@@ -104,9 +117,14 @@ class ConsumerOptions:
     # How long positions that a transaction in flight holds are waited for, milliseconds
     # (PENDING_TRANSACTION is raised then).
     pending_timeout_ms: int = 30_000
+    # How long a group may be quiet before its consumer says that it lives, milliseconds. Danger:
+    # above half of the services' `group_retention_ms` (7 days) the group of a quiet topic may be
+    # forgotten, and its consumers begin again at `start`.
+    sign_of_life_ms: int = 3_600_000
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the field."""
+        require("sign_of_life_ms", self.sign_of_life_ms, 100, 30 * 24 * 3_600_000)
         require_one("isolation", self.isolation, ["committed", "uncommitted"])
         require_one("start", self.start, ["earliest", "latest"])
         require("batch_records_max", self.batch_records_max, 1, 10_000_000)
@@ -122,9 +140,25 @@ def make_options(kind: type[T], given: Mapping[str, Any]) -> T:
             near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
             raise errors.InvalidArgument(f"no option {name!r}; {hint}", field=name)
+    if "tls" in given and "tls" in known:
+        given = {**given, "tls": make_tls(given["tls"])}
     options = kind(**given)
     options.validate()  # type: ignore[attr-defined]
     return options
+
+
+def make_tls(given: Tls | Mapping[str, Any] | None) -> Tls | None:
+    """As users gave it: a Tls, or its fields as a dict (empty: TLS with the system's authorities).
+    Raises InvalidArgument."""
+    if given is None or isinstance(given, Tls):
+        return given
+    if isinstance(given, Mapping):
+        return make_options(Tls, given)
+    raise errors.InvalidArgument(
+        f"tls is {given!r}, not a Tls, nor a dict of its fields (empty: TLS with the system's "
+        "certificate authorities)",
+        field="tls",
+    )
 
 
 def require(name: str, value: float, least: float, most: float) -> None:

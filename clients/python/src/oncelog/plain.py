@@ -8,7 +8,7 @@ Every method is written out all the same: a signature that a decorator makes of 
 (ParamSpec) is a variable of inferred type, and those a typed package (PEP 561) must not show to
 users' checkers and editors. A test holds both faces to the same names and arguments.
 
-`send` does not go to the loop: it fills a buffer in the caller's thread (`aio.recorder`).
+`send` does not go to the loop: it fills a buffer in the caller's thread (`aio.front`).
 """
 
 from __future__ import annotations
@@ -19,20 +19,25 @@ from typing import Any
 import pyarrow as pa
 
 from oncelog import aio
-from oncelog._core.batching import HeadersLike
+from oncelog._calls import Calls, close_calls, drain
+from oncelog._leaving import flush_at_the_end
 from oncelog._loop import LoopThread
 from oncelog._plain_access import Access
 from oncelog.aio.admin import GroupInfo, GroupOffset, NodeInfo, TopicInfo, TransactionInfo
 from oncelog.aio.consumer import IDLE_S, GroupMetadata
+from oncelog.aio.front import Front
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
+from oncelog.aio.producer import OnDelivery
+from oncelog.aio.receipts import TableReceipt
 from oncelog.batch import Batch, TopicPartition
-from oncelog.errors import Closed
+from oncelog.errors import Closed, OncelogError
 from oncelog.options import ConnectOptions, make_options
 
 
-def connect(bootstrap: str, **options: Any) -> Log:
-    """A connection, for `with`. `bootstrap`: host:port[,host:port] of any processes of the cluster.
-    Options: see ConnectOptions. Raises Unavailable where none of them answers, InvalidArgument."""
+def connect(bootstrap: str | Sequence[str], **options: Any) -> Log:
+    """A connection, for `with`. `bootstrap`: host:port[,host:port] of any processes of the cluster,
+    or a list. Options: see ConnectOptions. Raises CannotConnect where none of them answers within
+    `connect_timeout_ms`, and says why; InvalidArgument."""
     settings = make_options(ConnectOptions, options)
     loop = LoopThread(f"the connection to {bootstrap}")
     try:
@@ -49,17 +54,34 @@ class Log:
         self._loop = loop
         self._twin = twin
         self.admin = Admin(loop, twin.admin)
+        flush_at_the_end(loop, twin)
 
-    def producer(self, **options: Any) -> Producer:
-        """See `aio.Log.producer`."""
-        return Producer(self._loop, self._loop.run(self._twin.producer(**options)))
+    def producer(self, *, on_delivery: OnDelivery | None = None, **options: Any) -> Producer:
+        """See `aio.Log.producer`. `on_delivery` is called in a thread of its own, which `flush` and
+        `close` wait for."""
+        calls = Calls(on_delivery) if on_delivery is not None else None
+        made = self._loop.run(
+            self._twin.producer(on_delivery=None if calls is None else calls.add, **options)
+        )
+        return Producer(self._loop, made, calls)
 
     def transactional_producer(
-        self, name: str | None = None, group: str | None = None, **options: Any
+        self,
+        name: str | None = None,
+        group: str | None = None,
+        *,
+        on_delivery: OnDelivery | None = None,
+        **options: Any,
     ) -> TransactionalProducer:
-        """See `aio.Log.transactional_producer`."""
-        made = self._loop.run(self._twin.transactional_producer(name, group, **options))
-        return TransactionalProducer(self._loop, made)
+        """See `aio.Log.transactional_producer`. `on_delivery` is called in a thread of its own,
+        which the end of a transaction waits for."""
+        calls = Calls(on_delivery) if on_delivery is not None else None
+        made = self._loop.run(
+            self._twin.transactional_producer(
+                name, group, on_delivery=None if calls is None else calls.add, **options
+            )
+        )
+        return TransactionalProducer(self._loop, made, calls)
 
     def consumer(
         self,
@@ -91,6 +113,15 @@ class Log:
             )
         )
 
+    def flush(self) -> None:
+        """See `aio.Log.flush`."""
+        self._loop.run(self._twin.flush())
+
+    @property
+    def unsent(self) -> int:
+        """See `aio.Log.unsent`."""
+        return self._twin.unsent
+
     def close(self) -> None:
         """See `aio.Log.close`."""
         try:
@@ -107,39 +138,38 @@ class Log:
         self.close()
 
 
-class Producer:
+class Producer(Front):
     """Sends records without a transaction. See `aio.Producer`."""
 
-    def __init__(self, loop: LoopThread, twin: aio.Producer) -> None:
+    def __init__(self, loop: LoopThread, twin: aio.Producer, calls: Calls | None = None) -> None:
+        super().__init__(twin.recorder)
         self._loop = loop
         self._twin = twin
-        self._put = twin.put
+        self._calls = calls
+        _face(loop, twin)
 
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        timestamp_us: int | None = None,
-    ) -> None:
-        """See `aio.Producer.send`."""
-        if self._put(topic, value, key, headers, partition, timestamp_us):
-            self._loop.run(self._twin.room())
+    # The hot path: no call between the user's and the buffer.
+    send = Front.send
 
-    def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> None:
+    def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> TableReceipt:
         """See `aio.Producer.send_arrow`."""
-        if self._twin.put_arrow(topic, table):
-            self._loop.run(self._twin.room())
+        receipt = self._recorder.put_arrow(topic, table)
+        self._loop.run(self._twin.room())
+        return receipt
 
     def flush(self) -> None:
         """See `aio.Producer.flush`."""
-        self._loop.run(self._twin.flush())
+        try:
+            self._loop.run(self._twin.flush())
+        finally:
+            drain(self._calls)
 
     def close(self) -> None:
         """See `aio.Producer.close`."""
-        self._loop.run(self._twin.close())
+        try:
+            self._loop.run(self._twin.close())
+        finally:
+            close_calls(self._calls)
 
     def __enter__(self) -> Producer:
         return self
@@ -151,8 +181,11 @@ class Producer:
 class TransactionalProducer:
     """Commits records and positions as one. See `aio.TransactionalProducer`."""
 
-    def __init__(self, loop: LoopThread, twin: aio.TransactionalProducer) -> None:
+    def __init__(
+        self, loop: LoopThread, twin: aio.TransactionalProducer, calls: Calls | None = None
+    ) -> None:
         self._loop = loop
+        self._calls = calls
         self.twin = twin
 
     @property
@@ -175,17 +208,23 @@ class TransactionalProducer:
     ) -> Transaction:
         """See `aio.TransactionalProducer.transaction`."""
         self._loop.require_usable()
-        made = self.twin.transaction(
-            None if consumer is None else consumer.twin,
-            commit_seq=commit_seq,
-            wait=wait,
-            timeout_ms=timeout_ms,
-        )
-        return Transaction(self._loop, made)
+        reading = None if consumer is None else consumer.twin
+        try:
+            made = self.twin.make_transaction(
+                reading, commit_seq=commit_seq, wait=wait, timeout_ms=timeout_ms
+            )
+        except BaseException:
+            if reading is not None:
+                self._loop.run(_rewind(reading))
+            raise
+        return Transaction(self._loop, made, self._calls)
 
     def close(self) -> None:
         """See `aio.TransactionalProducer.close`."""
-        self._loop.run(self.twin.close())
+        try:
+            self._loop.run(self.twin.close())
+        finally:
+            close_calls(self._calls)
 
     def __enter__(self) -> TransactionalProducer:
         return self
@@ -194,13 +233,15 @@ class TransactionalProducer:
         self.close()
 
 
-class Transaction:
+class Transaction(Front):
     """One transaction, for `with`. See `aio.Transaction`."""
 
-    def __init__(self, loop: LoopThread, twin: aio.Transaction) -> None:
+    def __init__(self, loop: LoopThread, twin: aio.Transaction, calls: Calls | None = None) -> None:
+        super().__init__(twin.recorder)
         self._loop = loop
         self._twin = twin
-        self._put = twin.put
+        self._calls = calls
+        _face(loop, twin)
 
     @property
     def tx_id(self) -> int:
@@ -232,25 +273,20 @@ class Transaction:
         """Where the records became readable; only with wait="visible"."""
         return self._twin.exposed
 
-    def send(
-        self,
-        topic: str,
-        value: bytes | None,
-        key: bytes | None = None,
-        headers: HeadersLike | None = None,
-        partition: int | None = None,
-        timestamp_us: int | None = None,
-    ) -> None:
-        """See `aio.Transaction.send`."""
-        if self._put(topic, value, key, headers, partition, timestamp_us):
-            self._loop.run(self._twin.room())
+    # The hot path: no call between the user's and the buffer.
+    send = Front.send
 
-    def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> None:
+    def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> TableReceipt:
         """See `aio.Transaction.send_arrow`."""
-        if self._twin.put_arrow(topic, table):
-            self._loop.run(self._twin.room())
+        receipt = self._recorder.put_arrow(topic, table)
+        self._loop.run(self._twin.room())
+        return receipt
 
-    def send_offsets(self, offsets: Mapping[TopicPartition, int], group: GroupMetadata) -> None:
+    def send_offsets(
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
+        group: GroupMetadata,
+    ) -> None:
         """See `aio.Transaction.send_offsets`."""
         self._loop.run(self._twin.send_offsets(offsets, group))
 
@@ -260,21 +296,34 @@ class Transaction:
 
     def commit(self) -> None:
         """See `aio.Transaction.commit`."""
-        self._loop.run(self._twin.commit())
+        try:
+            self._loop.run(self._twin.commit())
+        finally:
+            drain(self._calls)
 
     def abort(self) -> None:
         """See `aio.Transaction.abort`."""
-        self._loop.run(self._twin.abort())
+        try:
+            self._loop.run(self._twin.abort())
+        finally:
+            drain(self._calls)
 
     def __enter__(self) -> Transaction:
-        if self._twin.can_enter_at_once:
-            self._twin.enter()
-        else:
+        if not self._twin.can_enter_at_once:
             self._loop.run(self._twin.__aenter__())
+            return self
+        try:
+            self._twin.enter()
+        except BaseException:
+            self._loop.run(_turn_back(self._twin))
+            raise
         return self
 
     def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
-        self._loop.run(self._twin.leave(error))
+        try:
+            self._loop.run(self._twin.leave(error))
+        finally:
+            drain(self._calls)
 
 
 class Consumer:
@@ -430,9 +479,23 @@ class Admin:
             )
         )
 
-    def describe_transaction(self, tx_id: int) -> TransactionInfo:
+    def describe_transaction(
+        self,
+        transaction: int | str | OncelogError = 0,
+        *,
+        producer_id: int = 0,
+        generation: int = 0,
+        request_number: int = 0,
+    ) -> TransactionInfo:
         """See `aio.Admin.describe_transaction`."""
-        return self._loop.run(self._twin.describe_transaction(tx_id))
+        return self._loop.run(
+            self._twin.describe_transaction(
+                transaction,
+                producer_id=producer_id,
+                generation=generation,
+                request_number=request_number,
+            )
+        )
 
     def abort_transaction(self, tx_id: int) -> None:
         """See `aio.Admin.abort_transaction`."""
@@ -459,7 +522,20 @@ class Admin:
         return self._loop.run(self._twin.nodes())
 
 
-async def _connect(bootstrap: str, settings: ConnectOptions) -> aio.Log:
+def _face(loop: LoopThread, twin: aio.Producer | aio.Transaction) -> None:
+    """Threads put into the twin's buffers, and wait in themselves."""
+    twin.recorder.run_here = loop.run_held
+
+
+async def _rewind(consumer: aio.Consumer) -> None:
+    consumer.rewind()
+
+
+async def _turn_back(transaction: aio.Transaction) -> None:
+    transaction.turn_back()
+
+
+async def _connect(bootstrap: str | Sequence[str], settings: ConnectOptions) -> aio.Log:
     log = aio.Log(bootstrap, settings)
     try:
         await log.start()

@@ -19,6 +19,7 @@ that failed for good carries its error in the reply, and does not fail the other
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from typing import Any
 
 from oncelog._core import routing
@@ -83,7 +84,7 @@ class AsyncProtocol(Repeating):
 class Protocol:
     """The blocking form: usable from many threads, with an event loop in a thread of its own."""
 
-    def __init__(self, bootstrap: str, **options: Any) -> None:
+    def __init__(self, bootstrap: str | Sequence[str], **options: Any) -> None:
         """Options: see `ConnectOptions`. Connects at the first call. Raises InvalidArgument."""
         settings = make_options(ConnectOptions, options)
         routing.parse_bootstrap(bootstrap)
@@ -132,7 +133,7 @@ async def _led_topic(
     return await protocol.led_topic(created, protocol.deadline(timeout_ms))
 
 
-async def _make(bootstrap: str, settings: ConnectOptions) -> AsyncProtocol:
+async def _make(bootstrap: str | Sequence[str], settings: ConnectOptions) -> AsyncProtocol:
     return AsyncProtocol(bootstrap, settings)
 
 

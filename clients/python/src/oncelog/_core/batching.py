@@ -1,19 +1,13 @@
-"""From records to batches: what `send` fills, and how it is sealed.
+"""From records to batches: how a chunk is sealed.
 
-`send` extends one flat list per topic by four entries a record,
-
-    [value, key, extra, partition,  value, key, extra, partition,  ...]
-
-and sealing takes the columns out by `items[0::4]`, `[1::4]`, `[2::4]`, `[3::4]`. A tuple per record
-would be tracked by the garbage collector and costs three times as much (measured: 282 against
-890 ns a record); `extend` of a temporary leaves nothing to track. `list.extend` and `del items[:n]`
-are atomic under the GIL, so several threads may send without a lock, and only sealing takes one: a
-free-threaded Python needs another way.
+A chunk is a cell of `buffers`, or a user's Arrow data. Sealing makes *pieces* of it: batches of one
+partition each, and records that are refused, alone: one bad record takes no other along.
 
 Invariants:
-- records of one topic are sealed in the order in which they were sent, none is lost or repeated;
+- records of one topic are sealed in the order in which they were sent, none is lost or repeated:
+  each is in one piece;
 - a sealed batch is of one partition, holds 1 or more records and at most `batch_bytes`, but for a
-  single record that is larger;
+  single record that is larger, and never more than the topic's `max.batch.bytes`;
 - the records of a chunk that name neither key nor partition go to one, the sticky partition.
 
 Left out: who sends the batches, and sequence numbers (`sequencing`).
@@ -21,37 +15,24 @@ Left out: who sends the batches, and sequence numbers (`sequencing`).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, Final, NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from oncelog._core.buffers import COLUMNS, RECORD_BYTES_MAX, Cell, Extra
+from oncelog._core.deliveries import Order
 from oncelog._core.partitioners import KeyHash, assign
 from oncelogpb import errors, records
 
-# Entries of the flat list per record.
-COLUMNS: Final = 4
-# What a record costs beside its key and value, bytes: for the accounting of memory and batch sizes.
-RECORD_OVERHEAD_BYTES: Final = 16
-# The largest record (key and value): the batch around it must stay below `max_batch_bytes`, 16 MiB.
-RECORD_BYTES_MAX: Final = 15 * 1024 * 1024
-# Size at which a batch is sealed: larger messages gain nothing (perf_facts "Bulk").
+# Size at which a batch is sealed: larger messages gain nothing.
 BATCH_BYTES: Final = 1024 * 1024
+# The topic's setting that bounds its batches.
+MAX_BATCH_BYTES_CONFIG: Final = "max.batch.bytes"
 
-assert records.DEFAULT_LIMITS.max_batch_bytes > RECORD_BYTES_MAX
 assert BATCH_BYTES <= RECORD_BYTES_MAX
-
-# What users may give as headers: pairs, or a mapping where no name repeats.
-HeadersLike = Mapping[str, bytes | None] | Sequence[tuple[str, bytes | None]]
-
-
-class Extra(NamedTuple):
-    """The rare parts of a record: kept in one entry so that the common record stays four wide."""
-
-    headers: tuple[tuple[str, bytes | None], ...] | None
-    timestamp_us: int | None
 
 
 class Sealed(NamedTuple):
@@ -63,6 +44,32 @@ class Sealed(NamedTuple):
     crc32c: int
     max_timestamp_us: int
     payload: bytes
+    # About how large it is once it is loaded: a compressed payload is smaller.
+    loaded_bytes: int = 0
+
+
+class Refused(NamedTuple):
+    """One record that cannot go."""
+
+    error: errors.OncelogError
+    record_count: int = 1
+
+
+Piece: TypeAlias = Sealed | Refused
+
+
+class Pieces(NamedTuple):
+    """What became of a chunk: its pieces, and which rows they hold, one after the other (None: all
+    in their order)."""
+
+    pieces: list[Piece]
+    order: Order | None
+    # Of each row, microseconds: one for all, or a column.
+    times: Any
+
+    def batches(self) -> list[Sealed]:
+        """Without what was refused."""
+        return [piece for piece in self.pieces if isinstance(piece, Sealed)]
 
 
 class Layout(NamedTuple):
@@ -77,122 +84,184 @@ class Layout(NamedTuple):
     now_us: int
     batch_bytes: int
     compression: records.Compression
+    # The largest payload that the topic takes.
+    max_batch_bytes: int = records.DEFAULT_LIMITS.max_batch_bytes
 
 
-class TopicBuffer:
-    """What was sent to one topic and is not sealed yet. A slots object: `send` touches it for every
-    record."""
+class Columns(NamedTuple):
+    """Records of a chunk, by column."""
 
-    __slots__ = ("armed", "batch_bytes", "items", "room", "topic")
+    # None: nobody has one.
+    keys: list[bytes | None] | None
+    values: list[bytes | None]
+    times: int | list[int]
+    headers: list[Any] | None
 
-    def __init__(self, topic: str, batch_bytes: int) -> None:
-        self.topic = topic
-        self.items: list[Any] = []
-        # Bytes until it is worth sealing. Several threads may lose an update: it is a hint.
-        self.room = batch_bytes
-        self.batch_bytes = batch_bytes
-        # True where somebody is due to seal it (the linger timer).
-        self.armed = False
+    def part(self, rows: slice | Sequence[int]) -> Columns:
+        def chosen(column: list[Any]) -> list[Any]:
+            return column[rows] if isinstance(rows, slice) else [column[row] for row in rows]
 
-    def take(self) -> tuple[list[Any], int]:
-        """All records so far, in order, and about how many bytes they are; the buffer is empty of
-        them. Under the sealing lock."""
-        count = len(self.items)
-        assert count % COLUMNS == 0, "extend adds a record at once"
-        taken = self.items[:count]
-        del self.items[:count]
-        size = self.batch_bytes - self.room
-        self.room = self.batch_bytes
-        return taken, size
-
-
-def check_bytes(name: str, value: object) -> bytes | None:
-    """`value` as bytes or None. Raises InvalidArgument: PyArrow would take a str without a word."""
-    if value is None or type(value) is bytes:
-        return value
-    if isinstance(value, bytes | bytearray | memoryview):
-        return bytes(value)
-    raise errors.InvalidArgument(
-        f"{name} is {type(value).__name__}, not bytes: encode it first", field=name
-    )
-
-
-def make_extra(headers: HeadersLike | None, timestamp_us: int | None) -> Extra | None:
-    """The rare parts, checked; None where there are none. Raises InvalidArgument."""
-    if timestamp_us is not None and (
-        not isinstance(timestamp_us, int) or not -(1 << 63) <= timestamp_us < 1 << 63
-    ):
-        raise errors.InvalidArgument(
-            "timestamp_us is a whole number of microseconds since 1970", field="timestamp_us"
+        return Columns(
+            None if self.keys is None else chosen(self.keys),
+            chosen(self.values),
+            self.times if isinstance(self.times, int) else chosen(self.times),
+            None if self.headers is None else chosen(self.headers),
         )
-    if not headers:
-        return None if timestamp_us is None else Extra(None, timestamp_us)
-    pairs = headers.items() if isinstance(headers, Mapping) else headers
-    checked = tuple((_header_name(name), check_bytes("a header", value)) for name, value in pairs)
-    return Extra(checked, timestamp_us)
+
+    def batch(self) -> pa.RecordBatch:
+        keys = pa.nulls(len(self.values), pa.binary()) if self.keys is None else self.keys
+        return records.make_batch(keys, self.values, self.times, self.headers)
+
+    def rows(self) -> bytes:
+        keys = [None] * len(self.values) if self.keys is None else self.keys
+        return records.make_rows(keys, self.values, self.times, self.headers).SerializeToString()
+
+    def fit(self, size: int) -> bool:
+        keys = 0 if self.keys is None else sum(map(len, filter(None, self.keys)))
+        return sum(map(len, filter(None, self.values))) + keys <= size
 
 
-def refuse_size(size: int) -> None:
-    """Raises TooLarge."""
-    raise errors.TooLarge(
-        f"a record of {size} bytes is above record_bytes_max = {RECORD_BYTES_MAX}",
-        limit="record_bytes_max",
-    )
-
-
-def seal_records(items: list[Any], layout: Layout) -> list[Sealed]:
-    """What `TopicBuffer.take` gave, as batches: those of one partition in order. Raises
-    UnknownPartition for a chosen partition that the topic does not have."""
-    values, keys, extras, chosen = (items[column::COLUMNS] for column in range(COLUMNS))
+def seal_cell(cell: Cell, layout: Layout) -> Pieces:
+    """What was taken, as pieces: those of one partition in order."""
+    values, times = cell.column(0), layout.now_us
+    if cell.width == 1:
+        return _timed(_seal(Columns(None, values, times, None), None, layout), times)
     count = len(values)
-    times: int | list[int] = layout.now_us
-    headers: list[Any] | None = None
-    if extras.count(None) != count:
-        times, headers = _spread(extras, layout.now_us)
-    unchosen = chosen.count(None) == count
-    if not unchosen:
-        _check_chosen(chosen, layout)
-    if layout.partitions == 1 or (unchosen and keys.count(None) == count):
+    keys, extras, chosen = (cell.column(number) for number in range(1, COLUMNS))
+    if extras.count(None) == count:
+        columns = Columns(keys, values, times, None)
+    else:
+        columns = Columns(keys, values, *_spread(extras, times))
+    return _timed(_seal_chosen(columns, chosen, layout), columns.times)
+
+
+def _seal_chosen(columns: Columns, chosen: list[int | None], layout: Layout) -> Pieces:
+    """Refuses those who chose a partition that is not there."""
+    count = len(chosen)
+    if chosen.count(None) == count:
+        return _seal(columns, None, layout)
+    refused = _refuse_chosen(chosen, layout)
+    if not refused:
+        return _seal(columns, chosen, layout)
+    kept = [row for row in range(count) if row not in refused]
+    rows = np.array(kept, dtype=np.int64)
+    good = _seal(columns.part(kept), [chosen[row] for row in kept], layout)
+    return _with_refused(good, rows, refused)
+
+
+def seal_arrow(batch: pa.RecordBatch, layout: Layout) -> Pieces:
+    """A user's Arrow batch as pieces. Columns: value, and any of key, timestamp, headers,
+    partition. No Python work per record but for the hash of keys. Raises InvalidArgument where
+    the columns are not those, or of other types."""
+    wanted: list[int | None] | None = None
+    if "partition" in batch.schema.names:
+        wanted = batch.column("partition").to_pylist()
+        batch = batch.drop_columns(["partition"])
+    batch = records.conform(batch, default_timestamp_us=layout.now_us)
+    times = batch.column(2)
+    refused = {} if wanted is None else _refuse_chosen(wanted, layout)
+    rows = np.arange(0)
+    if refused and wanted is not None:
+        kept = [row for row in range(batch.num_rows) if row not in refused]
+        rows = np.array(kept, dtype=np.int64)
+        wanted = [wanted[row] for row in kept]
+        batch = batch.take(pa.array(rows))
+    good = _seal_batch(batch, wanted, layout) if batch.num_rows else Pieces([], None, None)
+    return _timed(_with_refused(good, rows, refused) if refused else good, times)
+
+
+def _timed(pieces: Pieces, times: Any) -> Pieces:
+    return Pieces(pieces.pieces, pieces.order, times)
+
+
+def max_batch_bytes_of(configs: Any) -> int:
+    """The largest payload that a topic of these settings takes."""
+    most = records.DEFAULT_LIMITS.max_batch_bytes
+    chosen = configs.get(MAX_BATCH_BYTES_CONFIG, "")
+    return min(most, int(chosen)) if chosen.isdigit() else most
+
+
+def _refuse_chosen(chosen: Sequence[int | None], layout: Layout) -> dict[int, Refused]:
+    """By row: those who chose a partition that the topic does not have."""
+    return {
+        row: Refused(
+            errors.UnknownPartition(
+                f"topic {layout.topic!r} has partitions 0 to {layout.partitions - 1}, "
+                f"not {partition}",
+                topic=layout.topic,
+            )
+        )
+        for row, partition in enumerate(chosen)
+        if partition is not None and not 0 <= partition < layout.partitions
+    }
+
+
+def _with_refused(good: Pieces, rows: Order, refused: dict[int, Refused]) -> Pieces:
+    """The pieces of the rows that were kept, and those that were not behind them."""
+    order = rows if good.order is None else rows[good.order]
+    bad = np.array(list(refused), dtype=np.int64)
+    return Pieces([*good.pieces, *refused.values()], np.concatenate([order, bad]), None)
+
+
+def _seal(columns: Columns, chosen: Sequence[int | None] | None, layout: Layout) -> Pieces:
+    """Records whose partitions are there. What cannot be encoded is looked for by halves: the rest
+    goes."""
+    count = len(columns.values)
+    if not count:
+        return Pieces([], None, None)
+    try:
+        return _seal_columns(columns, chosen, layout)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        if count == 1:
+            why = errors.InvalidArgument(f"the record cannot be encoded: {error}")
+            return Pieces([Refused(why)], None, None)
+    half = count // 2
+    halves = [
+        _seal(columns.part(part), None if chosen is None else chosen[part], layout)
+        for part in (slice(0, half), slice(half, count))
+    ]
+    order = [
+        np.arange(size) if pieces.order is None else pieces.order
+        for pieces, size in zip(halves, (half, count - half), strict=True)
+    ]
+    joined = np.concatenate([order[0], order[1] + half])
+    return Pieces([*halves[0].pieces, *halves[1].pieces], joined, None)
+
+
+def _seal_columns(columns: Columns, chosen: Sequence[int | None] | None, layout: Layout) -> Pieces:
+    count = len(columns.values)
+    unkeyed = columns.keys is None or columns.keys.count(None) == count
+    if layout.partitions == 1 or (chosen is None and unkeyed):
         assert layout.sticky < layout.partitions, "the only partition is number 0"
-        return list(_seal_columns(keys, values, times, headers, layout.sticky, layout))
+        return Pieces(list(_seal_one(columns, layout.sticky, layout)), None, None)
     where = assign(
-        keys,
-        chosen,
+        [None] * count if columns.keys is None else columns.keys,
+        [None] * count if chosen is None else chosen,
         partitions=layout.partitions,
         sticky=layout.sticky,
         key_hash=layout.key_hash,
     )
     if (where == where[0]).all():
-        return list(_seal_columns(keys, values, times, headers, int(where[0]), layout))
+        return Pieces(list(_seal_one(columns, int(where[0]), layout)), None, None)
     if count < records.ROWS_BELOW:
-        return _seal_few(keys, values, times, headers, where, layout)
-    return list(_seal_split(records.make_batch(keys, values, times, headers), where, layout))
+        return _seal_few(columns, where, layout)
+    return _seal_split(columns.batch(), where, layout)
 
 
-def seal_arrow(batch: pa.RecordBatch, layout: Layout) -> list[Sealed]:
-    """A user's Arrow batch as batches. Columns: value, and any of key, timestamp, headers,
-    partition. No Python work per record but for the hash of keys. Raises InvalidArgument,
-    UnknownPartition, TooLarge."""
-    chosen: pa.Array | None = None
-    if "partition" in batch.schema.names:
-        chosen = batch.column("partition")
-        batch = batch.drop_columns(["partition"])
-    batch = records.conform(batch, default_timestamp_us=layout.now_us)
-    if batch.num_rows == 0:
-        return []
+def _seal_batch(
+    batch: pa.RecordBatch, wanted: Sequence[int | None] | None, layout: Layout
+) -> Pieces:
     keyed = batch.column(0).null_count < batch.num_rows
-    if chosen is None and (not keyed or layout.partitions == 1):
-        return list(_seal_slices(batch, layout.sticky, layout))
-    wanted = [None] * batch.num_rows if chosen is None else chosen.to_pylist()
-    _check_chosen(wanted, layout)
+    if wanted is None and (not keyed or layout.partitions == 1):
+        return Pieces(list(_seal_slices(batch, layout.sticky, layout)), None, None)
     where = assign(
         batch.column(0).to_pylist(),
-        wanted,
+        [None] * batch.num_rows if wanted is None else wanted,
         partitions=layout.partitions,
         sticky=layout.sticky,
         key_hash=layout.key_hash,
     )
-    return list(_seal_split(batch, where, layout))
+    return _seal_split(batch, where, layout)
 
 
 def _spread(
@@ -207,56 +276,30 @@ def _spread(
     return times, None if headers.count(None) == len(headers) else headers
 
 
-def _seal_columns(
-    keys: list[bytes | None],
-    values: list[bytes | None],
-    times: int | list[int],
-    headers: list[Any] | None,
-    partition: int,
-    layout: Layout,
-) -> Iterator[Sealed]:
+def _seal_one(columns: Columns, partition: int, layout: Layout) -> Iterator[Piece]:
     """Columns of one partition. A few small records become rows, which are smaller and quicker."""
-    if len(values) >= records.ROWS_BELOW or not _fits(keys, values, layout.batch_bytes):
-        batch = records.make_batch(keys, values, times, headers)
-        yield from _seal_slices(batch, partition, layout)
-        return
-    rows = records.make_rows(keys, values, times, headers)
-    latest = times if isinstance(times, int) else max(times)
-    yield _sealed(partition, records.ROWS, len(values), latest, rows.SerializeToString())
+    count, times = len(columns.values), columns.times
+    if count < records.ROWS_BELOW and columns.fit(layout.batch_bytes):
+        rows = columns.rows()
+        if len(rows) <= layout.max_batch_bytes:
+            latest = times if isinstance(times, int) else max(times)
+            yield _sealed(partition, records.ROWS, count, latest, rows, len(rows))
+            return
+    yield from _seal_slices(columns.batch(), partition, layout)
 
 
-def _fits(keys: list[bytes | None], values: list[bytes | None], batch_bytes: int) -> bool:
-    return sum(map(len, filter(None, values))) + sum(map(len, filter(None, keys))) <= batch_bytes
-
-
-def _seal_few(
-    keys: list[bytes | None],
-    values: list[bytes | None],
-    times: int | list[int],
-    headers: list[Any] | None,
-    where: npt.NDArray[np.uint32],
-    layout: Layout,
-) -> list[Sealed]:
+def _seal_few(columns: Columns, where: npt.NDArray[np.uint32], layout: Layout) -> Pieces:
     """Fewer records than make an Arrow message worth while, of several partitions."""
-    sealed: list[Sealed] = []
+    pieces: list[Piece] = []
+    order: list[int] = []
     for partition in np.unique(where):
-        at = [int(index) for index in np.flatnonzero(where == partition)]
-        sealed.extend(
-            _seal_columns(
-                [keys[index] for index in at],
-                [values[index] for index in at],
-                times if isinstance(times, int) else [times[index] for index in at],
-                None if headers is None else [headers[index] for index in at],
-                int(partition),
-                layout,
-            )
-        )
-    return sealed
+        rows = [int(row) for row in np.flatnonzero(where == partition)]
+        pieces.extend(_seal_one(columns.part(rows), int(partition), layout))
+        order.extend(rows)
+    return Pieces(pieces, np.array(order, dtype=np.int64), None)
 
 
-def _seal_split(
-    batch: pa.RecordBatch, where: npt.NDArray[np.uint32], layout: Layout
-) -> Iterator[Sealed]:
+def _seal_split(batch: pa.RecordBatch, where: npt.NDArray[np.uint32], layout: Layout) -> Pieces:
     """One stable sort by partition, then slices: the order inside a partition is kept."""
     order = np.argsort(where, kind="stable")
     ordered = where[order]
@@ -264,46 +307,45 @@ def _seal_split(
         batch = batch.take(pa.array(order))
     starts = np.flatnonzero(np.r_[True, ordered[1:] != ordered[:-1]])
     ends = np.r_[starts[1:], len(ordered)]
+    pieces: list[Piece] = []
     for start, end in zip(starts.tolist(), ends.tolist(), strict=True):
-        yield from _seal_slices(batch.slice(start, end - start), int(ordered[start]), layout)
+        part = batch.slice(start, end - start)
+        pieces.extend(_seal_slices(part, int(ordered[start]), layout))
+    return Pieces(pieces, order, None)
 
 
-def _seal_slices(batch: pa.RecordBatch, partition: int, layout: Layout) -> Iterator[Sealed]:
+def _seal_slices(batch: pa.RecordBatch, partition: int, layout: Layout) -> Iterator[Piece]:
     """One partition's records in pieces of at most batch_bytes, halved until they fit."""
-    if batch.num_rows > 1 and batch.nbytes > layout.batch_bytes + layout.batch_bytes // 4:
-        half = batch.num_rows // 2
-        yield from _seal_slices(batch.slice(0, half), partition, layout)
-        yield from _seal_slices(batch.slice(half), partition, layout)
-        return
-    if batch.num_rows < records.ROWS_BELOW:
-        payload, encoding = records.arrow_to_rows(batch).SerializeToString(), records.ROWS
-    else:
-        payload = records.encode_arrow(batch, layout.compression).to_pybytes()
-        encoding = records.ARROW_V1
-    if len(payload) > records.DEFAULT_LIMITS.max_batch_bytes:
-        raise errors.TooLarge(
-            f"a record of {len(payload)} bytes is above max_batch_bytes", limit="max_batch_bytes"
-        )
-    yield _sealed(partition, encoding, batch.num_rows, records.max_timestamp(batch), payload)
+    loaded = batch.nbytes
+    if batch.num_rows == 1 or loaded <= layout.batch_bytes + layout.batch_bytes // 4:
+        if batch.num_rows < records.ROWS_BELOW:
+            payload, encoding = records.arrow_to_rows(batch).SerializeToString(), records.ROWS
+        else:
+            payload = records.encode_arrow(batch, layout.compression).to_pybytes()
+            encoding = records.ARROW_V1
+        if len(payload) <= layout.max_batch_bytes:
+            latest = records.max_timestamp(batch)
+            yield _sealed(partition, encoding, batch.num_rows, latest, payload, loaded)
+            return
+        if batch.num_rows == 1:
+            yield Refused(_too_large(len(payload), layout))
+            return
+    half = batch.num_rows // 2
+    yield from _seal_slices(batch.slice(0, half), partition, layout)
+    yield from _seal_slices(batch.slice(half), partition, layout)
 
 
-def _sealed(partition: int, encoding: int, count: int, latest_us: int, payload: bytes) -> Sealed:
-    return Sealed(partition, encoding, count, records.checksum(payload), latest_us, payload)
+def _too_large(size: int, layout: Layout) -> errors.TooLarge:
+    return errors.TooLarge(
+        f"a record of {size} bytes is above {MAX_BATCH_BYTES_CONFIG} = {layout.max_batch_bytes} "
+        f"of topic {layout.topic!r}",
+        limit=MAX_BATCH_BYTES_CONFIG,
+        maximum=layout.max_batch_bytes,
+    )
 
 
-def _check_chosen(chosen: Sequence[int | None], layout: Layout) -> None:
-    for partition in chosen:
-        if partition is not None and not 0 <= partition < layout.partitions:
-            raise errors.UnknownPartition(
-                f"topic {layout.topic!r} has partitions 0 to {layout.partitions - 1}, "
-                f"not {partition}",
-                topic=layout.topic,
-            )
-
-
-def _header_name(name: object) -> str:
-    if not isinstance(name, str):
-        raise errors.InvalidArgument(
-            f"the name of a header is {type(name).__name__}, not str", field="headers"
-        )
-    return name
+def _sealed(
+    partition: int, encoding: int, count: int, latest_us: int, payload: bytes, loaded: int
+) -> Sealed:
+    crc = records.checksum(payload)
+    return Sealed(partition, encoding, count, crc, latest_us, payload, loaded)

@@ -1,5 +1,5 @@
 """The one request that is put together by hand: a ProduceRequest of megabytes, without copying its
-payloads into a message first (perf_facts "Bulk": 49 instead of 404 us a MiB)."""
+payloads into a message first: protobuf copies them twice, eight times as slow for a megabyte."""
 
 from __future__ import annotations
 

@@ -7,7 +7,7 @@ Per partition there are three numbers:
     base       position at the last commit, rewind, seek or start: where the open transaction began
 
 and `from`, what the group must have committed for the next commit to be ours: an offset, NONE, or
-ANY after a seek (design §8). After a commit that is decided but perhaps not visible yet, `after`
+ANY after a seek. After a commit that is decided but perhaps not visible yet, `after`
 names that transaction, so that the next one of the same producer may chain on it.
 
 Invariants:
@@ -152,6 +152,15 @@ class Positions:
             Progress(partition, place.base, place.position)
             for partition, place in self._places.items()
             if place.position != place.base
+        ]
+
+    def standing(self) -> list[Progress]:
+        """What the group has committed, as far as this consumer knows, as steps from there to
+        there."""
+        return [
+            Progress(partition, place.since, place.since)
+            for partition, place in self._places.items()
+            if isinstance(place.since, int)
         ]
 
     def offsets(

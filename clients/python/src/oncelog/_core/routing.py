@@ -53,7 +53,8 @@ class Method(NamedTuple):
     """How one RPC is called."""
 
     kind: Kind
-    # Repeating it after a lost answer is harmless by design (design §9).
+    # Repeating it after a lost answer is harmless: the service knows the request again, or carrying
+    # it out twice is as good as once.
     idempotent: bool
     # Travels on the role's bidirectional stream.
     streamed: bool = False
@@ -352,9 +353,15 @@ def metadata_request(
     return request
 
 
-def parse_bootstrap(bootstrap: str) -> list[Endpoint]:
-    """`host:port[,host:port]`, IPv6 as `[::1]:7400`. Raises InvalidArgument."""
-    endpoints = [_parse_endpoint(entry.strip()) for entry in bootstrap.split(",") if entry.strip()]
+def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Endpoint]:
+    """`host:port[,host:port]`, or a list of such; IPv6 as `[::1]:7400`. Raises InvalidArgument."""
+    entries = [bootstrap] if isinstance(bootstrap, str) else bootstrap
+    if not all(isinstance(entry, str) for entry in entries):
+        raise errors.InvalidArgument(
+            f"an address is text, host:port, not {entries!r}", field="bootstrap"
+        )
+    listed = [entry.strip() for several in entries for entry in several.split(",")]
+    endpoints = [_parse_endpoint(entry) for entry in listed if entry]
     if not endpoints:
         raise errors.InvalidArgument(
             "the bootstrap list is empty; give host:port[,host:port]", field="bootstrap"
@@ -363,10 +370,20 @@ def parse_bootstrap(bootstrap: str) -> list[Endpoint]:
 
 
 def _parse_endpoint(entry: str) -> Endpoint:
+    scheme, separator, rest = entry.partition("://")
+    if separator:
+        address = rest.partition("/")[0]
+        secure = ", and tls=... for TLS" if scheme in ("https", "grpcs") else ""
+        raise errors.InvalidArgument(
+            f"{entry!r} in the bootstrap list has a scheme, {scheme}://: an address is host:port; "
+            f"write {address!r}{secure}",
+            field="bootstrap",
+        )
     host, separator, port = entry.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     if not separator or not host or not port.isdigit() or not 0 < int(port) < 65536:
         raise errors.InvalidArgument(
-            f"{entry!r} in the bootstrap list is not host:port", field="bootstrap"
+            f"{entry!r} in the bootstrap list is not host:port, like localhost:7400",
+            field="bootstrap",
         )
     return Endpoint(host, int(port))

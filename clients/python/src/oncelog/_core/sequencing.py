@@ -2,7 +2,7 @@
 
 A *lane* belongs to (producer, partition), in a transaction to (TxId, writer, partition). Its
 sequence counts records from 0. At most 16 batches are in flight, because a leader remembers the
-positions of the last 16 (design §6).
+positions of the last 16, and so knows each of them again.
 
 Invariants:
 - a batch keeps its sequence number for ever: a retry sends the same bytes under the same number;
@@ -22,11 +22,17 @@ from enum import Enum
 from typing import Final
 
 from oncelog._core.batching import Sealed
+from oncelog._core.deliveries import Part
 from oncelog._core.retries import Action, action_for
 from oncelogpb import errors
+from oncelogpb.doubt import Doubt
 
-# Batches of one lane that may be unanswered: what a leader remembers (design §6).
+# Batches of one lane that may be unanswered: what a leader remembers.
 IN_FLIGHT_MAX: Final = 16
+
+
+def _no_doubt() -> Doubt:
+    return Doubt("partition_leader.produce")
 
 
 class Fate(Enum):
@@ -48,11 +54,17 @@ class Numbered:
     base_sequence: int
     # When the sender gives up, on its clock, milliseconds.
     deadline_ms: float
+    # Its records, to be told what became of them.
+    part: Part | None = field(default=None, repr=False)
     fate: Fate = Fate.FLYING
     # Sendings so far.
     attempts: int = 0
-    # Invariant: once true stays true. An earlier sending may have been appended.
-    in_doubt: bool = False
+    # Each failed sending passes through it: an earlier one may have been appended.
+    doubt: Doubt = field(default_factory=_no_doubt)
+
+    @property
+    def in_doubt(self) -> bool:
+        return self.doubt.lost
 
     @property
     def size(self) -> int:
@@ -75,9 +87,9 @@ class Lane:
     # True: nothing can follow under this sequence: `restart` is due once nothing flies.
     broken: bool = False
 
-    def add(self, sealed: Sealed, deadline_ms: float) -> Numbered:
-        """Puts a batch at the end."""
-        numbered = Numbered(sealed, self.next_sequence, deadline_ms)
+    def add(self, sealed: Sealed, deadline_ms: float, part: Part | None = None) -> Numbered:
+        """Puts a batch at the end. `part` is told how it ends, by who sends it."""
+        numbered = Numbered(sealed, self.next_sequence, deadline_ms, part)
         self.next_sequence += sealed.record_count
         self.waiting.append(numbered)
         return numbered
@@ -113,9 +125,9 @@ class Lane:
         assert batch.fate is Fate.FLYING, "answered twice"
         action = self._judge(batch, error)
         self.draining = True
+        batch.doubt.told(error)
         if action in (Action.RETRY, Action.REDIRECT):
             batch.fate = Fate.AGAIN
-            batch.in_doubt |= error.may_have_applied
         else:
             batch.fate = Fate.LOST
             self.broken = True

@@ -12,6 +12,7 @@
     OPENING, OPEN, COMMITTING, ONE_SHOT
                  SPOIL     SPOILED      AbortTransaction where a TxId is known; the error is kept
     SPOILED      OPENED    SPOILED      what was under way is open: its TxId is kept for the abort
+    ONE_SHOT     OUTGROW   BUFFERING    nothing: it is too much for one message; it begins now
     ONE_SHOT, COMMITTING
                  DECIDE    COMMITTED    advances the consumer
     ONE_SHOT, COMMITTING
@@ -20,8 +21,8 @@
     OPENING, OPEN, SPOILED
                  DROP      ABORTED      rewinds the consumer
 
-A small transaction opens lazily, i.e. never: it is buffered and goes as one `Transact` at its end
-(design §10). It needs Begin as soon as it holds more than the one-shot limits.
+A small transaction opens lazily, i.e. never: it is buffered and goes as one `Transact` at its end:
+one message instead of three. It needs Begin as soon as it holds more than the one-shot limits.
 
 Left out: records (`batching`), sequences (`sequencing`), positions (`positions`), the wire.
 """
@@ -38,12 +39,18 @@ from oncelog._core.routing import PartitionKey
 from oncelogpb import errors
 from oncelogpb.v1 import types_pb2
 
-# Limits of Transact (design §7): all payloads together, and partitions.
+# Limits of Transact, as a coordinator has them by default: all payloads together, as they are sent
+# and once they are loaded (a compressed one grows), and partitions.
 ONE_SHOT_BYTES_MAX: Final = 256 * 1024
+ONE_SHOT_LOADED_BYTES_MAX: Final = 4 * 1024 * 1024
 ONE_SHOT_PARTITIONS_MAX: Final = 64
+# What a coordinator says that has lower ones. Nothing happened then: it may begin, and go in parts.
+ONE_SHOT_LIMITS: Final = frozenset(
+    {"one_shot_bytes_max", "one_shot_decompressed_bytes_max", "one_shot_partitions_max"}
+)
 # An adopted transaction (begin_next) that is older than this part of its timeout is not trusted.
 ADOPT_WITHIN: Final = 0.5
-# Idle timeout of a transaction where the coordinator does not say, milliseconds (design §13).
+# Idle timeout of a transaction where the coordinator does not say, milliseconds.
 DEFAULT_TIMEOUT_MS: Final = 60_000
 # Parts that a manifest may name: what a coordinator takes by default.
 MANIFEST_PARTS_MAX: Final = 100_000
@@ -70,6 +77,7 @@ class Event(Enum):
     DECIDE = "decide"
     SPOIL = "spoil"
     LOSE = "lose"
+    OUTGROW = "outgrow"
     DROP = "drop"
 
 
@@ -93,6 +101,7 @@ TRANSITIONS: Final[Mapping[State, Mapping[Event, State]]] = {
         Event.DROP: State.ABORTED,
     },
     State.ONE_SHOT: {
+        Event.OUTGROW: State.BUFFERING,
         Event.DECIDE: State.COMMITTED,
         Event.SPOIL: State.SPOILED,
         Event.LOSE: State.IN_DOUBT,
@@ -168,6 +177,11 @@ class TransactionCore:
             f"this transaction is {self.state.value}: begin another", field="transaction"
         )
 
+    def refuse_records(self) -> None:
+        """Raises why nothing may be sent any more: what spoiled it, or that it ends."""
+        self.require_open()
+        raise errors.InvalidArgument("this transaction is ending: begin another")
+
 
 def fits_one_shot(batches: Sequence[tuple[PartitionKey, Sealed]]) -> bool:
     """May these go as one Transact? One batch per partition, within the limits."""
@@ -176,6 +190,7 @@ def fits_one_shot(batches: Sequence[tuple[PartitionKey, Sealed]]) -> bool:
         len(partitions) == len(batches)
         and len(partitions) <= ONE_SHOT_PARTITIONS_MAX
         and sum(len(sealed.payload) for _, sealed in batches) <= ONE_SHOT_BYTES_MAX
+        and sum(sealed.loaded_bytes for _, sealed in batches) <= ONE_SHOT_LOADED_BYTES_MAX
     )
 
 
@@ -206,12 +221,20 @@ def manifest_of(
 
 
 class Adopted(NamedTuple):
-    """A transaction that begin_next opened, the moment (ms, monotonic) at which, and the idle
-    timeout that the coordinator holds it to."""
+    """A transaction that a commit's begin_next opened, or may have: the TxId (0: no answer came,
+    the request id tells), the moment (ms, monotonic) at which, the idle timeout that was asked for,
+    and the one that the coordinator holds it to."""
 
     tx_id: int
+    request_id: int
     since_ms: int
+    asked_timeout_ms: int
     timeout_ms: int
+
+    def serves(self, now_ms: int, wanted_ms: int) -> bool:
+        """May one of this timeout use it? Not where it is stale, or was begun with another."""
+        fresh = now_ms - self.since_ms < wanted_ms * ADOPT_WITHIN
+        return fresh and wanted_ms == self.timeout_ms
 
 
 @dataclass(slots=True)
@@ -252,16 +275,13 @@ class ProducerCore:
         self.next_request_number = int(expected)
         return True
 
-    def keep_adopted(self, tx_id: int, now_ms: int, timeout_ms: int) -> None:
-        assert tx_id != 0
-        self.adopted = Adopted(tx_id, now_ms, timeout_ms or self.default_timeout_ms)
+    def keep_adopted(self, tx_id: int, request_id: int, now_ms: int, timeout_ms: int) -> None:
+        """`tx_id` 0: nobody said whether it is open."""
+        kept_ms = timeout_ms or self.default_timeout_ms
+        self.adopted = Adopted(tx_id, request_id, now_ms, timeout_ms, kept_ms)
 
-    def take_adopted(self, now_ms: int, timeout_ms: int) -> tuple[int, bool] | None:
-        """The transaction that is open already, and whether one of this timeout may use it; one
-        that it may not (stale, of another timeout) is to be aborted. None: there is none."""
+    def take_adopted(self) -> Adopted | None:
+        """The transaction that may be open already, once: it is used or ended by whoever takes
+        it."""
         adopted, self.adopted = self.adopted, None
-        if adopted is None:
-            return None
-        wanted_ms = timeout_ms or self.default_timeout_ms
-        fresh = now_ms - adopted.since_ms < wanted_ms * ADOPT_WITHIN
-        return adopted.tx_id, fresh and wanted_ms == adopted.timeout_ms
+        return adopted

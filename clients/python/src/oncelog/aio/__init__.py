@@ -24,6 +24,7 @@ from oncelog.aio.consumer import Consumer, GroupMetadata
 from oncelog.aio.log import Log, connect
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.aio.producer import Producer
+from oncelog.aio.receipts import Receipt, TableReceipt
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.aio.transactions import Transaction
 
@@ -40,6 +41,8 @@ __all__ = [
     "NodeInfo",
     "PartitionInfo",
     "Producer",
+    "Receipt",
+    "TableReceipt",
     "TopicInfo",
     "Transaction",
     "TransactionInfo",

@@ -6,7 +6,7 @@ Answers are frozen dataclasses, not messages: what a field means stands at the f
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from oncelog._core import group_offsets, paging
@@ -15,7 +15,7 @@ from oncelog.aio.access import Access
 from oncelog.batch import TopicPartition
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
-from oncelogpb.ids import show_generation
+from oncelogpb.ids import parse_generation, parse_id, show_generation
 from oncelogpb.v1 import (
     cluster_pb2,
     coordinator_pb2,
@@ -61,7 +61,8 @@ class TransactionInfo:
     """A transaction. Times in milliseconds since 1970, 0 where unknown or not yet."""
 
     tx_id: int
-    # ongoing, committed, aborted or expired.
+    # ongoing, committed, aborted or expired (nobody knows any more); already committed: its
+    # commit_seq was committed before, and it has no transaction of its own.
     state: str
     # Every participant knows the outcome.
     visible: bool
@@ -245,11 +246,36 @@ class Admin:
         found = await self._all_pages("coordinator.list_transactions", request, limit)
         return [await self._transaction_info(item) for item in found]
 
-    async def describe_transaction(self, tx_id: int) -> TransactionInfo:
-        """What became of it. Never a guess. Raises UnknownTransaction."""
-        request = coordinator_pb2.GetTransactionRequest(tx_id=tx_id)
+    async def describe_transaction(
+        self,
+        transaction: int | str | errors.OncelogError = 0,
+        *,
+        producer_id: int = 0,
+        generation: int = 0,
+        request_number: int = 0,
+    ) -> TransactionInfo:
+        """What became of it. Never a guess. `transaction` is a TxId, as a number or as it is shown,
+        or an error that names one: the UnknownOutcome of a commit. A small transaction has a TxId
+        only once it is answered: before, its producer's id, generation and request number name it,
+        which that error carries.
+
+        Raises UnknownTransaction: of a TxId, there never was one; of a request number, nothing of
+        it happened, and nothing will once its producer has registered again. Raises
+        InvalidArgument where nothing is named."""
+        request = _transaction_request(transaction)
+        if request_number:
+            request.request_number = request_number
+            request.producer.producer_id = producer_id
+            request.producer.generation = generation
+        if not request.tx_id and not request.request_number:
+            raise errors.InvalidArgument(
+                "name a transaction: by its TxId, by an UnknownOutcome, or by producer_id, "
+                "generation and request_number",
+                field="transaction",
+            )
         reply = await self._protocol.call("coordinator.get_transaction", request)
-        return await self._transaction_info(reply.transaction)
+        info = await self._transaction_info(reply.transaction)
+        return replace(info, state="already committed") if reply.already_committed else info
 
     async def abort_transaction(self, tx_id: int) -> None:
         """Ends somebody's open transaction. Raises TransactionEnded where it was committed."""
@@ -399,6 +425,32 @@ class Admin:
             damaged=tuple([await self._place(part.partition) for part in item.damaged]),
             staged=item.staged,
         )
+
+
+def _transaction_request(
+    transaction: int | str | errors.OncelogError,
+) -> coordinator_pb2.GetTransactionRequest:
+    """Names what is named. Raises InvalidArgument."""
+    request = coordinator_pb2.GetTransactionRequest()
+    names: Mapping[str, str] = {}
+    if isinstance(transaction, errors.OncelogError):
+        names = transaction.metadata
+    elif isinstance(transaction, str):
+        names = {"tx_id": transaction}
+    else:
+        request.tx_id = transaction
+    try:
+        if "tx_id" in names:
+            request.tx_id = parse_id(names["tx_id"])
+        elif "request_number" in names:
+            request.producer.producer_id = parse_id(names["producer_id"])
+            request.producer.generation = parse_generation(names["generation"])
+            request.request_number = int(names["request_number"])
+    except (KeyError, ValueError) as error:
+        raise errors.InvalidArgument(
+            f"{transaction!r} names no transaction: {error}", field="transaction"
+        ) from None
+    return request
 
 
 def _group_offset(

@@ -44,13 +44,17 @@ class Consumed:
         return groups
 
     async def add(
-        self, offsets: Mapping[TopicPartition, int], group: GroupMetadata, producer_id: int
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
+        group: GroupMetadata,
+        producer_id: int,
     ) -> None:
         """See `Transaction.send_offsets`."""
         message = self._offsets.setdefault(
             group.group, offset_manager_pb2.GroupOffsets(group=group.group)
         )
-        for place, to in sorted(offsets.items()):
+        named = {TopicPartition(*place): to for place, to in offsets.items()}
+        for place, to in sorted(named.items()):
             topic = await self._protocol.topic(place.topic)
             partition = PartitionKey(topic.topic_id, place.partition).wire()
             if group.consumer is not None:

@@ -17,12 +17,14 @@ from typing import Final
 
 from oncelog._core.positions import After, Origin, Positions, Progress, start_of
 from oncelog._core.routing import PartitionKey
-from oncelog.aio.fetching import Prefetcher
+from oncelog.aio.fetching import Prefetcher, why_gone
+from oncelog.aio.sign_of_life import SignOfLife
 from oncelog.batch import Batch, TopicPartition
 from oncelog.errors import Closed
 from oncelog.options import ConsumerOptions
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
+from oncelogpb.doubt import Doubt
 from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2, types_pb2
 
 # How long `async for` waits at a time; it goes on waiting until the consumer is closed.
@@ -79,6 +81,7 @@ class Consumer:
             if committed
             else partition_leader_pb2.ISOLATION_UNCOMMITTED
         )
+        self._sign_of_life = SignOfLife(options.sign_of_life_ms, self._live)
         self._prefetcher = Prefetcher(
             protocol,
             self._positions,
@@ -92,7 +95,9 @@ class Consumer:
     async def poll(self, timeout_s: float = 1.0) -> Batch | None:
         """The next records, at most `batch_records_max`; None where none came in time. Raises
         PendingTransaction (an open transaction holds the group's offsets), OffsetOutOfRange (seek),
-        UnknownTopic, Closed."""
+        CorruptBatch, Internal and others that a leader met, Closed: each time, for as long as it is
+        so; reading goes on once it is not. UnknownTopic: deleted, for ever, also where a topic of
+        that name was made since (it is another one: open a new consumer)."""
         self._require_open()
         deadline_ms = self._protocol.now_ms() + timeout_s * 1000
         self._take_added()
@@ -176,8 +181,9 @@ class Consumer:
 
     async def commit(self) -> None:
         """Commits, outside of a transaction, what was given so far. Raises StalePosition where
-        another consumer of the group committed meanwhile (positions are asked of the group again),
-        PendingTransaction, InvalidArgument without a group."""
+        another consumer of the group committed meanwhile, UnknownOutcome where an answer was lost
+        and the group does not stand where this commit puts it (positions are asked of the group
+        again after both), PendingTransaction, InvalidArgument without a group."""
         group = self._require_group()
         progress = self._positions.progress()
         if not progress:
@@ -186,22 +192,21 @@ class Consumer:
         request = offset_manager_pb2.CommitOffsetsRequest(
             offsets=offset_manager_pb2.GroupOffsets(group=group, offsets=offsets)
         )
+        doubt = Doubt("offset_manager.commit_offsets", request)
         for attempt in range(COMMIT_ATTEMPTS_MAX):
             try:
                 await self._protocol.call("offset_manager.commit_offsets", request)
                 break
-            except errors.StalePosition:
-                if attempt and await self._stands(progress):
+            except errors.OncelogError as error:
+                told = doubt.told(error)
+                if doubt.lost and await self._stands(progress):
                     break
-                self.forget()
-                raise
-            except errors.UnknownOutcome:
-                if await self._stands(progress):
-                    break
-                if attempt + 1 == COMMIT_ATTEMPTS_MAX:
-                    self.forget()
-                    raise
+                if not error.may_have_applied or attempt + 1 == COMMIT_ATTEMPTS_MAX:
+                    if isinstance(told, errors.GroupMoved | errors.UnknownOutcome):
+                        self.forget()
+                    doubt.give_up(error)
         self._positions.committed(progress, None)
+        self._sign_of_life.given()
 
     def group_metadata(self) -> GroupMetadata:
         """For `Transaction.send_offsets`; take it before the records are read. Raises
@@ -221,6 +226,7 @@ class Consumer:
         self._closed = True
         self._prefetcher.wake()
         await self._prefetcher.stop()
+        await self._sign_of_life.stop()
         self.on_closed()
 
     async def __aenter__(self) -> Consumer:
@@ -247,6 +253,7 @@ class Consumer:
     def committed_in(self, progress: Iterable[Progress], after: After | None) -> None:
         """A transaction with this progress is decided."""
         self._positions.committed(progress, after)
+        self._sign_of_life.given()
 
     async def since(self, place: TopicPartition) -> int | Origin:
         """What the group has committed, asked of it where that is not known."""
@@ -259,6 +266,7 @@ class Consumer:
         """A transaction with these offsets, which named them itself, is decided."""
         for place, to in offsets.items():
             self._positions.sent(self._keys[place], to, after)
+        self._sign_of_life.given()
 
     def rewind(self, cause: BaseException | None = None) -> None:
         """To where the open transaction began; where the group moved on, to what it committed."""
@@ -315,6 +323,28 @@ class Consumer:
         for known in reply.offsets:
             position, since = start_of(known, fallback)
             self._positions.start(PartitionKey.of(known.partition), position, since)
+        self._sign_of_life.begin()
+
+    async def _live(self) -> bool:
+        """Commits one partition where the group has it; False where nobody heard it. Nothing is
+        lost with a sign: its outcome is in no doubt that matters."""
+        assert self.group is not None, "who has no group is not asked for a sign"
+        for standing in self._positions.standing():
+            offsets = self._positions.offsets([standing], producer_id=0, view=self._view)
+            message = offset_manager_pb2.GroupOffsets(group=self.group, offsets=offsets)
+            request = offset_manager_pb2.CommitOffsetsRequest(offsets=message)
+            try:
+                await self._protocol.call("offset_manager.commit_offsets", request, pending_ms=0)
+            except (errors.StalePosition, errors.PendingTransaction):
+                # Another one has committed here, or is about to: the group lives.
+                return True
+            except errors.TryAgain:
+                return False
+            except errors.OncelogError:
+                # The topic may be gone, or is not ours to commit any more: another partition.
+                continue
+            return True
+        return not self._positions.standing()
 
     async def _first_offsets(self, partitions: list[PartitionKey]) -> list[int]:
         """Where `start` says; of partitions that came later, the first that is kept."""
@@ -351,15 +381,22 @@ class Consumer:
             else:
                 query.earliest = True
         reply = await self._protocol.call("partition_leader.list_offsets", request)
-        for listed in reply.offsets:
+        for partition, listed in zip(partitions, reply.offsets, strict=True):
             if listed.HasField("error"):
-                raise errors.from_status(listed.error)
+                error = errors.from_status(listed.error)
+                if isinstance(error, errors.UnknownTopic):
+                    raise await why_gone(self._protocol, self._names[partition])
+                raise error
         return [listed.offset for listed in reply.offsets]
 
     async def _stands(self, progress: Iterable[Progress]) -> bool:
-        """Does the group have exactly this? After a commit whose answer was lost."""
+        """Does the group have exactly this? After a commit whose answer was lost. False also where
+        nobody says."""
         wanted = {item.partition: item.to for item in progress}
-        reply = await self._fetch_offsets(wanted, stable=True)
+        try:
+            reply = await self._fetch_offsets(wanted, stable=True)
+        except errors.OncelogError:
+            return False
         return all(
             offset.HasField("offset") and offset.offset == wanted[PartitionKey.of(offset.partition)]
             for offset in reply.offsets

@@ -5,7 +5,10 @@ ends; what ended is located again. When the queue is full nobody reads from the 
 transport holds the servers back. Every change of positions (seek, rewind, pause) drops what was
 read ahead and starts over: rare, and simple to be right.
 
-An error that repeating cannot heal goes into the queue and is raised to whoever polls.
+An error that repeating at once cannot heal goes into the queue and is raised to whoever polls. Its
+partitions are read again as soon as somebody was told: each poll says what is the matter as long as
+it is, and reading goes on by itself once all is well again. A topic that was deleted stays gone,
+also where one of its name was made since: that is another topic, with offsets of its own.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import asyncio
 import contextlib
 from collections import deque
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from oncelog._core import retries
 from oncelog._core.positions import Positions
@@ -28,6 +31,8 @@ from oncelogpb.v1 import partition_leader_pb2
 REPLY_BYTES: Final = 2 * 1024 * 1024
 # How long the location of leaders may take before it is tried again, milliseconds.
 LOCATE_MS: Final = 10_000
+# Who waits for a leader, or for the user to be told, is looked at again so often, seconds.
+LOOK_AGAIN_S: Final = retries.BACKOFF_MS_MAX / 1000
 
 
 class Prefetcher:
@@ -47,25 +52,29 @@ class Prefetcher:
         self._names = names
         self._isolation = isolation
         self._bytes_max = bytes_max
-        self._queue: deque[tuple[PartitionKey, Chunk] | errors.OncelogError] = deque()
+        self._queue: deque[tuple[PartitionKey, Chunk] | _Trouble] = deque()
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
         self._edition = -1
         self._conductor: asyncio.Task[None] | None = None
-        # Partitions whose error the user was told: not read again until positions change.
+        # Partitions whose error is in the queue: not read before the user was told.
         self._stuck: set[PartitionKey] = set()
+        # Those of whose error the user was told: to be read again.
+        self._freed: list[PartitionKey] = []
         # One past the last readable record, as leaders said last.
         self.ends: dict[PartitionKey, int] = {}
 
     async def follow_positions(self) -> None:
         """Starts over where positions have changed since the last call."""
+        self._require_conductor()
         if self._edition == self._positions.edition:
             return
         await self.stop()
         self._positions.unfetch()
         self._edition = self._positions.edition
         self._stuck.clear()
+        self._freed.clear()
         self._conductor = asyncio.get_running_loop().create_task(self._conduct())
 
     async def wait(self, seconds: float) -> bool:
@@ -86,10 +95,12 @@ class Prefetcher:
         room = records_max
         while self._queue and room:
             head = self._queue[0]
-            if isinstance(head, errors.OncelogError):
+            if isinstance(head, _Trouble):
                 if not taken:
                     self._queue.popleft()
-                    raise head
+                    self._freed += head.partitions
+                    self._stuck -= set(head.partitions)
+                    raise head.error
                 break
             self._queue.popleft()
             partition, chunk = head
@@ -117,6 +128,14 @@ class Prefetcher:
         """Ends a `wait` early."""
         self._arrived.set()
 
+    def _require_conductor(self) -> None:
+        """Raises what ended it, a fault of this client: else nothing would come any more, without a
+        word. The next call starts over."""
+        ended = self._conductor
+        if ended is not None and ended.done() and not ended.cancelled() and ended.exception():
+            self._conductor, self._edition = None, -1
+            ended.result()
+
     # -------------------------------------------------------------------------------- conducting
 
     async def _conduct(self) -> None:
@@ -125,21 +144,23 @@ class Prefetcher:
         homeless = [partition for partition, _ in self._positions.fetchable()]
         attempt = 0
         try:
-            while homeless or following:
+            while homeless or following or self._stuck or self._freed:
                 for leader, partitions in (await self._by_leader(homeless)).items():
                     task = asyncio.create_task(self._follow(leader, partitions))
                     following[task] = partitions
                     homeless = [place for place in homeless if place not in partitions]
+                done: set[asyncio.Task[errors.OncelogError | None]] = set()
                 if following:
-                    wait_s = None if not homeless else retries.BACKOFF_MS_MAX / 1000
+                    wait_s = LOOK_AGAIN_S if homeless or self._stuck or self._freed else None
                     done, _ = await asyncio.wait(
                         following, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
                     )
-                else:
-                    done = set()
                 moved = [place for task in done for place in following.pop(task)]
+                freed, self._freed = self._freed, []
                 attempt = attempt + 1 if moved or not following else 0
-                homeless = [place for place in (*homeless, *moved) if place not in self._stuck]
+                homeless = [
+                    place for place in (*homeless, *moved, *freed) if place not in self._stuck
+                ]
                 if moved or not following:
                     await self._protocol.back_off(min(attempt, 4))
         finally:
@@ -158,7 +179,9 @@ class Prefetcher:
             return_exceptions=True,
         )
         for partition, leader in zip(partitions, found, strict=True):
-            if isinstance(leader, BaseException):
+            if isinstance(leader, errors.UnknownTopic):
+                self._refused(partition, await why_gone(self._protocol, self._names[partition]))
+            elif isinstance(leader, BaseException):
                 self._refused(partition, leader)
             else:
                 groups.setdefault(leader, []).append(partition)
@@ -201,7 +224,11 @@ class Prefetcher:
             partition = PartitionKey.of(part.partition)
             if part.HasField("error"):
                 error = errors.from_status(part.error)
-                self._refused(partition, error)
+                if isinstance(error, errors.UnknownTopic):
+                    # Whoever locates it next learns why.
+                    self._protocol.learn_failure(partition, error)
+                else:
+                    self._refused(partition, error)
                 return error
             self.ends[partition] = part.end_offset
             try:
@@ -247,7 +274,32 @@ class Prefetcher:
         if retries.is_repeatable(retries.action_for(error), idempotent=True):
             return
         self._stuck.add(partition)
-        # One error of many partitions is one error.
-        if not self._queue or self._queue[-1] is not error:
-            self._queue.append(error)
+        last = self._queue[-1] if self._queue else None
+        if isinstance(last, _Trouble) and str(last.error) == str(error):
+            # One error of many partitions is one error.
+            last.partitions.append(partition)
+        else:
+            self._queue.append(_Trouble(error, [partition]))
         self._arrived.set()
+
+
+class _Trouble(NamedTuple):
+    """An error to be told, and the partitions that met it."""
+
+    error: errors.OncelogError
+    partitions: list[PartitionKey]
+
+
+async def why_gone(protocol: AsyncProtocol, place: TopicPartition) -> errors.OncelogError:
+    """Of a partition whose topic id nobody knows: deleted, or deleted and made again."""
+    try:
+        await protocol.refresh(topics=[place.topic], deadline=protocol.deadline(LOCATE_MS))
+    except errors.OncelogError as error:
+        return error
+    if protocol.directory.topic(place.topic) is None:
+        return errors.UnknownTopic(f"topic {place.topic!r} was deleted", topic=place.topic)
+    return errors.UnknownTopic(
+        f"topic {place.topic!r} was deleted and made again: it is another topic, whose offsets "
+        "begin anew; open a new consumer to read it",
+        topic=place.topic,
+    )

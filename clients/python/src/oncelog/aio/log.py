@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, TypeVar
@@ -11,7 +12,7 @@ from oncelog._core.retries import Action
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.admin import Admin
 from oncelog.aio.consumer import Consumer
-from oncelog.aio.producer import Producer
+from oncelog.aio.producer import OnDelivery, Producer
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.aio.transactions import Transaction
 from oncelog.batch import Batch, TopicPartition
@@ -24,10 +25,10 @@ Made = TypeVar("Made", Producer, TransactionalProducer, Consumer)
 Step = Callable[[Batch, Transaction], Awaitable[object]]
 
 
-def connect(bootstrap: str, **options: Any) -> Log:
+def connect(bootstrap: str | Sequence[str], **options: Any) -> Log:
     """A connection, for `async with`. `bootstrap`: host:port[,host:port] of any processes of the
-    cluster. Options: see ConnectOptions. Call it on the event loop that will use it. Raises
-    InvalidArgument."""
+    cluster, or a list. Options: see ConnectOptions. Call it on the event loop that will use it;
+    connects at the first call, or with `async with`. Raises InvalidArgument."""
     return Log(bootstrap, make_options(ConnectOptions, options))
 
 
@@ -35,7 +36,11 @@ class Log:
     """See the module. Belongs to one event loop."""
 
     def __init__(
-        self, bootstrap: str, options: ConnectOptions, *, protocol: AsyncProtocol | None = None
+        self,
+        bootstrap: str | Sequence[str],
+        options: ConnectOptions,
+        *,
+        protocol: AsyncProtocol | None = None,
     ) -> None:
         self.protocol = protocol or AsyncProtocol(bootstrap, options)
         self.admin = Admin(self.protocol)
@@ -44,7 +49,8 @@ class Log:
         self._numbers = itertools.count()
 
     async def start(self) -> None:
-        """Finds the cluster. Raises Unavailable where no process of the bootstrap list answers."""
+        """Finds the cluster. Raises CannotConnect where no process of the bootstrap list answers
+        within `connect_timeout_ms`."""
         deadline = self.protocol.deadline()
         attempt = 0
         while True:
@@ -52,23 +58,35 @@ class Log:
                 await self.protocol.refresh(deadline=deadline)
                 return
             except errors.TryAgain as error:
-                if self.protocol.now_ms() + retries.BACKOFF_MS_MAX >= deadline:
-                    raise
-                await self.protocol.back_off(attempt, error)
+                wait_ms = retries.wait_ms(error, attempt, self.protocol.chance())
+                if self.protocol.now_ms() + wait_ms >= deadline:
+                    raise self.protocol.explained(error) from None
+                await asyncio.sleep(wait_ms / 1000)
                 attempt += 1
 
-    async def producer(self, **options: Any) -> Producer:
-        """A plain producer. Options: see ProducerOptions."""
-        return self._keep(Producer(self.protocol, make_options(ProducerOptions, options)))
+    async def producer(self, *, on_delivery: OnDelivery | None = None, **options: Any) -> Producer:
+        """A plain producer. `on_delivery` is called with the Delivery of each record, in the order
+        in which they become known, on the event loop: it must not wait. Options: see
+        ProducerOptions."""
+        settings = make_options(ProducerOptions, options)
+        return self._keep(Producer(self.protocol, settings, on_delivery))
 
     async def transactional_producer(
-        self, name: str | None = None, group: str | None = None, **options: Any
+        self,
+        name: str | None = None,
+        group: str | None = None,
+        *,
+        on_delivery: OnDelivery | None = None,
+        **options: Any,
     ) -> TransactionalProducer:
         """A producer of transactions. With a `name`, one at a time: the newest fences the others.
-        Producers of one `group` (default: the name) commit in one order. Options: see
-        ProducerOptions. Registers at once. Raises Unavailable."""
+        Producers of one `group` (default: the name) commit in one order. `on_delivery` is called
+        for each record of a transaction when that has ended. Options: see ProducerOptions.
+        Registers at once. Raises Unavailable."""
         settings = make_options(ProducerOptions, options)
-        producer = TransactionalProducer(self.protocol, settings, name=name, group=group)
+        producer = TransactionalProducer(
+            self.protocol, settings, name=name, group=group, on_delivery=on_delivery
+        )
         await producer.start()
         return self._keep(producer)
 
@@ -129,6 +147,26 @@ class Log:
             else:
                 count += 1
                 attempt = 0
+
+    async def flush(self) -> None:
+        """Flushes what its plain producers hold. Raises the first DeliveryFailed, when all were
+        flushed."""
+        failure: errors.OncelogError | None = None
+        for made in list(self._made.values()):
+            if isinstance(made, Producer):
+                try:
+                    await made.flush()
+                except errors.OncelogError as error:
+                    failure = failure or error
+        if failure is not None:
+            raise failure
+
+    @property
+    def unsent(self) -> int:
+        """Records that its plain producers hold, and that are not acknowledged."""
+        return sum(
+            made.recorder.unsent for made in list(self._made.values()) if isinstance(made, Producer)
+        )
 
     async def close(self) -> None:
         """Closes what it made, newest first, then the connection. Safe to repeat. Raises what a

@@ -53,15 +53,25 @@ def wait_of(wait: str) -> types_pb2.Wait.ValueType:
 
 async def transact(
     protocol: AsyncProtocol, identity: ProducerCore, request: coordinator_pb2.TransactRequest
-) -> Any:
-    """A number that was never used is asked for again: nothing happened under ours."""
+) -> coordinator_pb2.TransactReply:
+    """The reply, once it is decided. Raises TransactionEnded (aborted), Damaged, UnknownOutcome
+    (nobody could say), and what a refusal says."""
     try:
-        return await protocol.call("coordinator.transact", request)
-    except errors.OutOfOrderSequence as error:
-        if not identity.expect_request_number(error):
-            raise
-    request.request_number = identity.take_request_number()
-    return await protocol.call("coordinator.transact", request)
+        reply: coordinator_pb2.TransactReply = await _transact(protocol, identity, request)
+        return reply
+    except errors.Damaged:
+        raise
+    except errors.InDoubt as error:
+        asked = coordinator_pb2.GetTransactionRequest(
+            producer=request.producer, request_number=request.request_number
+        )
+        found = await _look_up(protocol, asked)
+        if found is not None and found.already_committed:
+            return coordinator_pb2.TransactReply(already_committed=True)
+        outcome = None if found is None else _decided(found.transaction, error)
+        if outcome is None:
+            raise _unknown(f"request {request.request_number}", error) from error
+        return coordinator_pb2.TransactReply(tx_id=outcome.tx_id, visible=outcome.visible)
 
 
 async def commit(
@@ -77,34 +87,65 @@ async def commit(
     except errors.Damaged:
         raise
     except (errors.InDoubt, errors.TransactionEnded, errors.UnknownTransaction) as error:
-        outcome = await _look_up(protocol, request.tx_id)
-        if outcome is not None and outcome.state == types_pb2.TRANSACTION_STATE_COMMITTED:
+        found = await _look_up(protocol, coordinator_pb2.GetTransactionRequest(tx_id=request.tx_id))
+        outcome = None if found is None else _decided(found.transaction, error)
+        if outcome is not None:
             return coordinator_pb2.CommitTransactionReply(visible=outcome.visible)
-        if outcome is not None and outcome.state == types_pb2.TRANSACTION_STATE_ABORTED:
-            raise errors.TransactionEnded(
-                f"transaction {show_id(request.tx_id)} was aborted: "
-                f"{types_pb2.AbortCause.Name(outcome.cause)}",
-                tx_id=request.tx_id,
-                outcome="ABORTED",
-            ) from error
         if isinstance(error, errors.TransactionEnded):
             raise
-        raise errors.UnknownOutcome(
-            f"nobody could say what became of transaction {show_id(request.tx_id)}; ask "
-            "admin.describe_transaction later",
-            tx_id=request.tx_id,
-        ) from error
+        raise _unknown(f"transaction {show_id(request.tx_id)}", error, request.tx_id) from error
+
+
+async def _transact(
+    protocol: AsyncProtocol, identity: ProducerCore, request: coordinator_pb2.TransactRequest
+) -> Any:
+    """A number that was never used is asked for again: nothing happened under ours."""
+    try:
+        return await protocol.call("coordinator.transact", request)
+    except errors.OutOfOrderSequence as error:
+        if not identity.expect_request_number(error):
+            raise
+    request.request_number = identity.take_request_number()
+    return await protocol.call("coordinator.transact", request)
 
 
 async def _look_up(
-    protocol: AsyncProtocol, tx_id: int
-) -> coordinator_pb2.TransactionDescription | None:
+    protocol: AsyncProtocol, request: coordinator_pb2.GetTransactionRequest
+) -> coordinator_pb2.GetTransactionReply | None:
+    """None where nobody says, or it is not known: a copy of what was sent may still arrive."""
     try:
         reply: coordinator_pb2.GetTransactionReply = await protocol.call(
-            "coordinator.get_transaction",
-            coordinator_pb2.GetTransactionRequest(tx_id=tx_id),
-            LOOKUP_MS,
+            "coordinator.get_transaction", request, LOOKUP_MS
         )
     except errors.OncelogError:
         return None
-    return reply.transaction
+    return reply
+
+
+def _decided(
+    outcome: coordinator_pb2.TransactionDescription, error: errors.OncelogError
+) -> coordinator_pb2.TransactionDescription | None:
+    """It, where it is committed; None where it is not decided, or nobody knows any more. Raises
+    TransactionEnded where it is aborted."""
+    if outcome.state == types_pb2.TRANSACTION_STATE_COMMITTED:
+        return outcome
+    if outcome.state == types_pb2.TRANSACTION_STATE_ABORTED:
+        raise errors.TransactionEnded(
+            f"transaction {show_id(outcome.tx_id)} was aborted: "
+            f"{types_pb2.AbortCause.Name(outcome.cause)}",
+            tx_id=outcome.tx_id,
+            outcome="ABORTED",
+        ) from error
+    return None
+
+
+def _unknown(what: str, error: errors.OncelogError, tx_id: int = 0) -> errors.UnknownOutcome:
+    """With the names by which `admin.describe_transaction` finds it."""
+    told = errors.UnknownOutcome(
+        f"nobody could say what became of {what}; ask admin.describe_transaction with this error "
+        f"later: {error}"
+    )
+    told.metadata = dict(error.metadata)
+    if tx_id:
+        told.metadata["tx_id"] = show_id(tx_id)
+    return told

@@ -1,8 +1,9 @@
 """The plain producer: records go out by themselves, durable and once each, without a transaction.
 
 Idempotent by default: it draws a producer id (64 bits, the top one set; generation 0) and numbers
-what it sends, so that a retry is never a second record (I6). `send` returns at once; what failed is
-raised by the next `flush`, `send` or `close`.
+what it sends, so that a retry is never a second record (I6). `send` returns at once, with a receipt
+of which the record's fate can be asked. What failed is also told by the next `flush` or `close`,
+record by record: a record that fails takes no other along.
 """
 
 from __future__ import annotations
@@ -13,29 +14,43 @@ from typing import Final
 
 import pyarrow as pa
 
-from oncelog._core.batching import HeadersLike, Sealed
+from oncelog._core.buffers import HeadersLike
+from oncelog._core.deliveries import Deliveries, Delivery, Failures, Part
 from oncelog._core.messages import Identity
-from oncelog._core.routing import PartitionKey
-from oncelog.aio.recorder import Recorder, Sticky
+from oncelog.aio.front import Front
+from oncelog.aio.receipts import Receipt, TableReceipt
+from oncelog.aio.recorder import Parcel, Recorder, Sticky
 from oncelog.aio.sender import Sender
-from oncelog.errors import Closed
+from oncelog.errors import Closed, delivery_failed
 from oncelog.options import ProducerOptions
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
 
 PLAIN_PRODUCER_BIT: Final = 1 << 63
+# Failed records that nobody was told of, above which `send` refuses: call `flush`, or give the
+# producer an `on_delivery`.
+UNTOLD_FAILURES_MAX: Final = 10_000
+
+# Told what became of each record.
+OnDelivery = Callable[[Delivery], object]
 
 
 class Producer:
     """Made by `Log.producer`."""
 
-    def __init__(self, protocol: AsyncProtocol, options: ProducerOptions) -> None:
+    def __init__(
+        self,
+        protocol: AsyncProtocol,
+        options: ProducerOptions,
+        on_delivery: OnDelivery | None = None,
+    ) -> None:
         self._options = options
-        self._failure: errors.OncelogError | None = None
+        self._on_delivery = on_delivery
+        self._failures = Failures()
         self._closed = False
         # Called once it is: for who keeps it.
         self.on_closed: Callable[[], object] = lambda: None
-        self._recorder = Recorder(
+        self.recorder = Recorder(
             protocol,
             options,
             Sticky(protocol.chance),
@@ -43,19 +58,23 @@ class Producer:
             linger_ms=options.linger_ms,
             loop=asyncio.get_running_loop(),
             deliver=self._deliver,
-            on_failed=self._failed,
+            on_part=self._part_settled,
         )
-        # `send` and `send_arrow` without waiting, from any thread: what the plain face calls.
-        self.put = self._recorder.put
-        self.put_arrow = self._recorder.put_arrow
+        # `send` without waiting, from any thread.
+        self._put = Front(self.recorder).send
         self._sender = Sender(
             protocol,
             draw_identity(protocol.entropy),
             delivery_timeout_ms=options.delivery_timeout_ms,
-            on_settled=self._recorder.settled,
-            on_failed=self._failed,
+            on_settled=self.recorder.settled,
             renew=lambda: draw_identity(protocol.entropy),
         )
+
+    def __del__(self) -> None:
+        """Nobody holds it any more."""
+        recorder = getattr(self, "recorder", None)
+        if recorder is not None:
+            recorder.warn_of_unsent()
 
     async def send(
         self,
@@ -65,37 +84,42 @@ class Producer:
         headers: HeadersLike | None = None,
         partition: int | None = None,
         timestamp_us: int | None = None,
-    ) -> None:
-        """Takes in a record; it is durable after `flush`. Waits only where `buffer_bytes_max` are
-        outstanding. Raises InvalidArgument, TooLarge, Closed, or what an earlier record met."""
-        if self.put(topic, value, key, headers, partition, timestamp_us):
+    ) -> Receipt:
+        """Takes in a record, and returns its receipt: `await` that to learn its offset, or drop it.
+        It is durable after `flush`, too. Waits only where `buffer_bytes_max` are outstanding.
+        Raises InvalidArgument, TooLarge, Closed; never what another record met, but LimitExceeded
+        where more than 10,000 have failed and nobody has asked."""
+        receipt = self._put(topic, value, key, headers, partition, timestamp_us)
+        if self.recorder.is_pressed:
             await self.room()
+        return receipt
 
-    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> None:
+    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> TableReceipt:
         """Takes in a table with the columns value and any of key, timestamp, headers, partition.
-        Its records go behind those sent to the topic before. As `send`."""
-        if self.put_arrow(topic, table):
-            await self.room()
+        Its records go behind those sent to the topic before. As `send`; the receipt is of all rows,
+        and `receipt[row]` of one."""
+        receipt = self.recorder.put_arrow(topic, table)
+        await self.room()
+        return receipt
 
     async def flush(self) -> None:
-        """Returns when all that was sent is durable. Raises the first error since the last flush;
-        what it does not concern was acknowledged. Bounded by `delivery_timeout_ms`."""
-        await self._recorder.seal_all()
+        """Returns when all that was sent is durable. Raises DeliveryFailed where some of what was
+        sent since the last flush is not, or may not be: it lists them, all others are. Bounded by
+        `delivery_timeout_ms`."""
+        await (self.recorder.seal_last() if self._closed else self.recorder.seal_all())
         await self._sender.drain()
-        if self._failure is not None and not self._closed:
-            self._recorder.halt = None
-        self._raise_failure()
+        self._raise_failures()
 
     async def close(self) -> None:
         """Flushes, then ends. Safe to repeat. Raises as `flush`."""
         if self._closed:
             return
         self._closed = True
-        self._recorder.halt = self._refuse
+        self.recorder.halt(self._refuse)
         try:
             await self.flush()
         finally:
-            self._recorder.stop()
+            self.recorder.stop()
             self._sender.stop()
             self.on_closed()
 
@@ -109,31 +133,50 @@ class Producer:
 
     async def room(self) -> None:
         """Waits until less than `buffer_bytes_max` is outstanding."""
-        await self._recorder.room()
+        await self.recorder.room()
 
-    def _deliver(self, batches: list[tuple[PartitionKey, Sealed]], size: int) -> None:
-        self._recorder.recount(size, sum(len(sealed.payload) for _, sealed in batches))
-        for partition, sealed in batches:
-            self._sender.add(partition, sealed)
+    def _deliver(self, parcels: list[Parcel], size: int) -> None:
+        self.recorder.recount(size, sum(len(parcel.sealed.payload) for parcel in parcels))
+        for parcel in parcels:
+            self._sender.add(parcel)
 
-    def _failed(self, error: errors.OncelogError) -> None:
-        """Keeps the first: it is the cause of the others."""
-        if self._failure is None:
-            self._failure = error
-            self._recorder.halt = self._refuse
+    def _part_settled(self, deliveries: Deliveries, part: Part) -> None:
+        if part.error is not None:
+            self._failures.add(deliveries, part)
+            if self._failures.count > UNTOLD_FAILURES_MAX and self._on_delivery is None:
+                self.recorder.halt(self._refuse)
+        if self._on_delivery is not None:
+            tell(self._on_delivery, deliveries, part)
 
     def _refuse(self) -> None:
-        """Before a record is taken in: what an earlier one met, once, or that all is over."""
-        if not self._closed:
-            self._recorder.halt = None
-        self._raise_failure()
+        """Why nothing may be put."""
         if self._closed:
             raise Closed("this producer is closed")
+        if self._failures.count > UNTOLD_FAILURES_MAX:
+            raise errors.LimitExceeded(
+                f"{self._failures.count} records have failed, and nobody has asked: above "
+                f"untold_failures_max = {UNTOLD_FAILURES_MAX}; call flush, which tells them",
+                limit="untold_failures_max",
+                maximum=UNTOLD_FAILURES_MAX,
+            )
 
-    def _raise_failure(self) -> None:
-        failure, self._failure = self._failure, None
-        if failure is not None:
-            raise failure
+    def _raise_failures(self) -> None:
+        found = self._failures.take()
+        if found is not None:
+            kept, count, may_have_applied = found
+            raise delivery_failed(kept, count, may_have_applied)
+
+
+def tell(on_delivery: OnDelivery, deliveries: Deliveries, part: Part) -> None:
+    """Of each record of the part. What the user's function raises is his: it is shown, and stops
+    nothing here."""
+    for delivery in deliveries.of_part(part):
+        try:
+            on_delivery(delivery)
+        except Exception as error:
+            asyncio.get_running_loop().call_exception_handler(
+                {"message": f"on_delivery failed for {delivery}", "exception": error}
+            )
 
 
 def draw_identity(entropy: Callable[[int], bytes]) -> Identity:

@@ -1,4 +1,4 @@
-"""The transactional producer, and one transaction of it.
+"""One transaction of a transactional producer.
 
     async with producer.transaction(consumer) as tx:
         await tx.send("enriched", value)
@@ -23,15 +23,17 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import pyarrow as pa
 
 from oncelog._core import transaction as core
-from oncelog._core.batching import HeadersLike, Sealed
-from oncelog._core.messages import Identity, batch_head
+from oncelog._core.buffers import HeadersLike
+from oncelog._core.messages import Identity
 from oncelog._core.positions import After, Progress
 from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import Event, State, TransactionCore
 from oncelog.aio.consumed import Consumed
+from oncelog.aio.front import Front
 from oncelog.aio.outcomes import CommitSeq, ExposedPart, commit, transact
-from oncelog.aio.recorder import Recorder
-from oncelog.aio.sender import Sender
+from oncelog.aio.place import Place
+from oncelog.aio.receipts import Receipt, TableReceipt
+from oncelog.aio.written import Written
 from oncelog.batch import TopicPartition
 from oncelogpb import errors
 from oncelogpb.ids import show_id
@@ -39,7 +41,6 @@ from oncelogpb.v1 import coordinator_pb2, types_pb2
 
 if TYPE_CHECKING:
     from oncelog.aio.consumer import Consumer, GroupMetadata
-    from oncelog.aio.transactional_producer import TransactionalProducer
 
 Begun = coordinator_pb2.BeginTransactionReply
 
@@ -52,24 +53,23 @@ class Transaction:
 
     def __init__(
         self,
-        producer: TransactionalProducer,
+        place: Place,
         consumer: Consumer | None,
         *,
         commit_seq: CommitSeq | None,
         wait: types_pb2.Wait.ValueType,
         timeout_ms: int,
     ) -> None:
-        self._producer = producer
-        self._protocol = producer.protocol
-        self._consumed = Consumed(producer.protocol, consumer)
+        self._place = place
+        self._registration = place.registration
+        self._protocol = place.registration.protocol
+        self._consumed = Consumed(self._protocol, consumer)
         self._commit_seq = commit_seq
         self._wait = wait
         self._timeout_ms = timeout_ms
         self._core = TransactionCore()
+        # In whose name it was begun, or is committed at once; None before.
         self._identity: core.ProducerCore | None = None
-        self._sender: Sender | None = None
-        # Sealed while BUFFERING: for the one-shot, or for the sender once the transaction is open.
-        self._held: list[tuple[PartitionKey, Sealed]] = []
         self._opening: asyncio.Task[None] | None = None
         self._ending = False
         # Done when the decision that was asked for is answered, or nobody could say.
@@ -83,10 +83,19 @@ class Transaction:
         self.visible = False
         # Where the records became readable; only with wait="visible".
         self.exposed: list[ExposedPart] = []
-        self._recorder: Recorder = producer.recorder(self._deliver, self._spoil)
-        # `send` and `send_arrow` without waiting, from any thread: what the plain face calls.
-        self.put = self._recorder.put
-        self.put_arrow = self._recorder.put_arrow
+        self._written = Written(
+            self._protocol,
+            place.options,
+            place.sticky,
+            loop=place.loop,
+            takes=self._takes_records,
+            on_held=self._held_more,
+            on_failed=self._spoil,
+            on_delivery=place.on_delivery,
+        )
+        self.recorder = self._written.recorder
+        # `send` without waiting, from any thread.
+        self._put = Front(self.recorder).send
 
     @property
     def tx_id(self) -> int:
@@ -113,26 +122,33 @@ class Transaction:
         headers: HeadersLike | None = None,
         partition: int | None = None,
         timestamp_us: int | None = None,
-    ) -> None:
-        """Takes in a record. Raises InvalidArgument, TooLarge, or what spoiled the transaction."""
-        if self.put(topic, value, key, headers, partition, timestamp_us):
+    ) -> Receipt:
+        """Takes in a record, and returns its receipt, which knows what became of it once the
+        transaction has ended: its offset with wait="visible". Raises InvalidArgument, TooLarge, or
+        what spoiled the transaction."""
+        receipt = self._put(topic, value, key, headers, partition, timestamp_us)
+        if self.recorder.is_pressed:
             await self.room()
+        return receipt
 
-    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> None:
+    async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> TableReceipt:
         """Takes in a table with the columns value and any of key, timestamp, headers, partition,
         behind what was sent to the topic before. As `send`."""
-        if self.put_arrow(topic, table):
-            await self.room()
+        receipt = self.recorder.put_arrow(topic, table)
+        await self.room()
+        return receipt
 
     async def send_offsets(
-        self, offsets: Mapping[TopicPartition, int], group: GroupMetadata
+        self,
+        offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int],
+        group: GroupMetadata,
     ) -> None:
         """Commits, with this transaction, the next offsets to read of a consumer that was not given
         to `transaction`. `group` is its `group_metadata()`, taken before the records were read: it
         says where it started, which the group checks. Of a partition that is named twice the last
         offset counts. Raises UnknownTopic."""
         self._core.require_open()
-        producer_id = (await self._producer.identity()).producer_id
+        producer_id = (await self._own_identity()).producer_id
         await self._consumed.add(offsets, group, producer_id)
 
     async def flush(self) -> None:
@@ -140,10 +156,9 @@ class Transaction:
         For long transactions, whose errors should show early."""
         self._core.require_open()
         self._began_early = True
-        await self._recorder.seal_all()
+        await self.recorder.seal_all()
         await self._open()
-        if self._sender is not None:
-            await self._sender.drain()
+        await self._written.drain()
         self._core.require_open()
 
     # ------------------------------------------------------------------------------------- ending
@@ -155,13 +170,11 @@ class Transaction:
         self._core.require_open()
         self._end()
         try:
-            await self._recorder.seal_all()
+            await self.recorder.seal_last()
             self._core.require_open()
             progress = self._consumed.progress()
-            self._began_early |= not core.fits_one_shot(self._held)
-            if self._is_one_shot(progress):
-                await self._commit_at_once(progress)
-            else:
+            self._began_early |= self._written.overflows
+            if not (self._is_one_shot(progress) and await self._commit_at_once(progress)):
                 await self._commit_opened(progress)
         except errors.OncelogError as error:
             if self._core.state not in core.ENDED:
@@ -186,16 +199,18 @@ class Transaction:
         finally:
             # Also where this is cancelled: whoever goes on must get the same input again.
             dropped = self._drop()
-        if dropped and self._core.tx_id:
-            await self._producer.abort_open(self._core.tx_id, self._partitions())
+        if dropped and self._identity is not None and self._core.tx_id:
+            await self._registration.abort_open(
+                self._identity, self._core.tx_id, self._partitions()
+            )
 
     async def __aenter__(self) -> Transaction:
         try:
-            await self._producer.start()
+            await self._registration.identity()
+            self.enter()
         except BaseException:
             self.turn_back()
             raise
-        self.enter()
         return self
 
     async def __aexit__(
@@ -211,11 +226,12 @@ class Transaction:
     @property
     def can_enter_at_once(self) -> bool:
         """True where `enter` does: nobody has to be asked."""
-        return self._producer.started
+        return self._registration.is_known
 
     def enter(self) -> None:
-        """Takes its place as the producer's one transaction. Raises InvalidArgument."""
-        self._producer.occupy(self)
+        """Takes its place as the producer's one transaction. Raises InvalidArgument; `turn_back` is
+        due then."""
+        self._place.occupy(self)
 
     def turn_back(self) -> None:
         """It cannot be entered: what its consumer gave for it is given again (I21)."""
@@ -236,7 +252,7 @@ class Transaction:
             else:
                 await self.abort()
         finally:
-            self._producer.vacate(self)
+            self._place.vacate(self)
 
     async def give_up(self, why: errors.OncelogError) -> None:
         """Its producer is closed. A commit that was asked for is waited for: it is bounded, and
@@ -248,12 +264,12 @@ class Transaction:
 
     async def room(self) -> None:
         """Waits until less than `buffer_bytes_max` is outstanding."""
-        await self._recorder.room()
+        await self.recorder.room()
 
     def _end(self) -> None:
         """From now on nothing may be put."""
         self._ending = True
-        self._recorder.halt = self._refuse
+        self._written.halt(self._core.refuse_records)
 
     def _drop(self) -> bool:
         """True where it is aborted now; False where it has ended, or nobody here can say how."""
@@ -264,27 +280,18 @@ class Transaction:
             self._lose()
             return False
         self._core.on(Event.DROP)
+        self._written.failed(_why_aborted(self._core.spoiled_by))
         self._release()
         self._consumed.aborted(self._core.spoiled_by)
         return True
 
-    def _refuse(self) -> None:
-        self._core.require_open()
-        raise errors.InvalidArgument("this transaction is ending: begin another")
-
     # ------------------------------------------------------------------------------------ opening
 
-    def _deliver(self, batches: list[tuple[PartitionKey, Sealed]], size: int) -> None:
-        self._recorder.recount(size, sum(len(sealed.payload) for _, sealed in batches))
-        if self._sender is not None:
-            for partition, sealed in batches:
-                self._sender.add(partition, sealed)
-            return
-        if self._core.state not in core.TAKES_RECORDS or self.already_committed:
-            self._recorder.settled(sum(len(sealed.payload) for _, sealed in batches))
-            return
-        self._held.extend(batches)
-        if not self._ending and self._opening is None and not core.fits_one_shot(self._held):
+    def _takes_records(self) -> bool:
+        return self._core.state in core.TAKES_RECORDS and not self.already_committed
+
+    def _held_more(self) -> None:
+        if not self._ending and self._opening is None and self._written.overflows:
             self._began_early = True
             self._opening = asyncio.get_running_loop().create_task(self._begin())
 
@@ -299,8 +306,9 @@ class Transaction:
         """Opens the transaction at the coordinator, or takes the one that is open already. Never
         raises: an error spoils the transaction."""
         try:
-            identity = await self._producer.identity()
-            adopted = await self._producer.adopt(self._timeout_ms, self._commit_seq)
+            self._identity, adopted = await self._registration.adopt(
+                self._timeout_ms, for_commit_seq=self._commit_seq is not None
+            )
             if adopted:
                 spoiled = self._core.state is State.SPOILED
                 self._core.opened(adopted, Event.OPENED if spoiled else Event.ADOPT)
@@ -308,12 +316,10 @@ class Transaction:
                 return
             else:
                 self._core.on(Event.BEGIN)
-                reply = await self._protocol.call(
-                    "coordinator.begin_transaction", self._begin_request(identity)
-                )
+                self._identity, reply = await self._registration.asking(self._ask_to_begin)
                 if reply.result == Begun.RESULT_ALREADY_COMMITTED:
                     self.already_committed = True
-                    self._drop_held()
+                    self._written.drop_held()
                     return
                 if reply.result != Begun.RESULT_OPEN:
                     raise errors.TransactionEnded(
@@ -324,38 +330,42 @@ class Transaction:
         except errors.OncelogError as error:
             if self._core.state is not State.BUFFERING and error.may_have_applied:
                 # Something may be open that we know no TxId of: a later start decides it.
-                self._producer.doubt(0)
+                self._doubt(0)
             self._spoil(error)
             return
         except asyncio.CancelledError:
-            self._producer.doubt(0)
+            self._doubt(0)
             raise
         if self._core.state is State.SPOILED:
             # By a record that met its error meanwhile: what is open is ended by the abort.
             return
-        self._sender = self._producer.sender(
-            Identity(self._core.tx_id, identity.producer_id, identity.generation),
-            on_settled=self._recorder.settled,
-            on_failed=self._spoil,
+        self._written.open(
+            Identity(self._core.tx_id, self._identity.producer_id, self._identity.generation)
         )
-        self._recorder.widen(self._producer.batch_bytes)
-        held, self._held = self._held, []
-        for partition, sealed in held:
-            self._sender.add(partition, sealed)
 
-    def _drop_held(self) -> None:
-        held, self._held = self._held, []
-        self._recorder.settled(sum(len(sealed.payload) for _, sealed in held))
-
-    def _begin_request(
+    async def _ask_to_begin(
         self, identity: core.ProducerCore
-    ) -> coordinator_pb2.BeginTransactionRequest:
-        return coordinator_pb2.BeginTransactionRequest(
-            producer=identity.wire(),
-            request_id=identity.take_request_id(),
-            timeout_ms=self._timeout_ms,
-            commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
+    ) -> coordinator_pb2.BeginTransactionReply:
+        # In whose name something may be open, should no answer come.
+        self._identity = identity
+        reply: coordinator_pb2.BeginTransactionReply = await self._protocol.call(
+            "coordinator.begin_transaction",
+            coordinator_pb2.BeginTransactionRequest(
+                producer=identity.wire(),
+                request_id=identity.take_request_id(),
+                timeout_ms=self._timeout_ms,
+                commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
+            ),
         )
+        return reply
+
+    async def _own_identity(self) -> core.ProducerCore:
+        """In whose name it is, or would be if it began now."""
+        return self._identity or await self._registration.identity()
+
+    def _doubt(self, tx_id: int) -> None:
+        if self._identity is not None:
+            self._registration.doubt(self._identity, tx_id)
 
     def _interrupted(self) -> None:
         """`commit` was cancelled. What was on its way is dropped with it, so a later `commit` must
@@ -375,15 +385,16 @@ class Transaction:
         if self._core.state in core.ENDED:
             return
         self._core.spoil(error)
-        self._recorder.halt = self._refuse
-        if isinstance(error, errors.ProducerFenced):
-            self._producer.fence(error)
+        self._written.halt(self._core.refuse_records)
+        if isinstance(error, errors.ProducerFenced) and self._identity is not None:
+            self._registration.fence(error, self._identity)
         if isinstance(error, errors.GroupMoved):
             self._consumed.group_moved()
-        if isinstance(error, errors.UnknownTopic):
-            # A coordinator does not say which of the topics in a one-shot is gone.
-            for partition, _ in self._held:
-                self._protocol.learn_failure(partition, error)
+        if isinstance(error, errors.UnknownTopic | errors.TooLarge):
+            # A coordinator does not say which of the topics in a one-shot is gone, or takes smaller
+            # batches now: the next one asks.
+            for partition in self._written.held_partitions():
+                self._protocol.directory.forget_topic_id(partition.topic_id)
         self._release()
 
     # --------------------------------------------------------------------------------- committing
@@ -392,46 +403,60 @@ class Transaction:
         """Nothing is open, and all fits into one message with the offsets of one group."""
         return (
             self._opening is None
-            and not self._producer.has_adopted
+            and not self._registration.has_adopted
             and len(self._consumed.groups(progress)) <= 1
-            and core.fits_one_shot(self._held)
+            and self._written.fits_one_shot
         )
 
-    async def _commit_at_once(self, progress: Sequence[Progress]) -> None:
+    async def _commit_at_once(self, progress: Sequence[Progress]) -> bool:
+        """False where it turned out to be too much for one message."""
         self._core.on(Event.COMMIT)
-        nothing = not self._held and not progress and not self._consumed.groups(progress)
+        nothing = self._written.is_empty and not progress and not self._consumed.groups(progress)
         if nothing and self._commit_seq is None:
             self._core.on(Event.DECIDE)
-            return
-        identity = await self._producer.identity()
+            self._written.committed(())
+            return True
+        try:
+            _, reply = await self._registration.asking(
+                lambda identity: self._ask_at_once(identity, progress)
+            )
+        except errors.TooLarge as error:
+            if error.metadata.get("limit") not in core.ONE_SHOT_LIMITS:
+                raise
+            # This coordinator has lower limits than ours; of a request that was refused so nothing
+            # happened.
+            self._core.on(Event.OUTGROW)
+            return False
+        self._core.tx_id = reply.tx_id
+        self._decided(reply, progress)
+        return True
+
+    async def _ask_at_once(
+        self, identity: core.ProducerCore, progress: Sequence[Progress]
+    ) -> coordinator_pb2.TransactReply:
         if self._core.state is not State.ONE_SHOT:
             # Another thread gave it up while it registered.
             self._core.require_open()
+        self._identity = identity
         offsets = self._consumed.messages(progress, identity.producer_id)
         request = coordinator_pb2.TransactRequest(
             producer=identity.wire(),
             request_number=identity.take_request_number(),
-            batches=[_whole_batch(partition, sealed) for partition, sealed in self._held],
+            batches=self._written.whole_batches(),
             offsets=next(iter(offsets.values()), None),
             commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
             wait=self._wait,
         )
-        reply = await self._await_outcome(
-            transact(self._protocol, identity, request), progress, identity
-        )
-        self._core.tx_id = reply.tx_id
-        self._decided(reply, progress, identity)
+        return await self._await_outcome(transact(self._protocol, identity, request), progress)
 
-    async def _await_outcome(
-        self, decision: Awaitable[R], progress: Sequence[Progress], identity: core.ProducerCore
-    ) -> R:
+    async def _await_outcome(self, decision: Awaitable[R], progress: Sequence[Progress]) -> R:
         """The reply to a commit. Takes the consequences of an answer that is damaged or lost."""
         deciding = self._deciding = asyncio.get_running_loop().create_future()
         try:
             return await decision
         except errors.Damaged:
             # Committed for ever, in part unreadable until an operator acts: the input is consumed.
-            self._decided(coordinator_pb2.CommitTransactionReply(visible=True), progress, identity)
+            self._decided(coordinator_pb2.CommitTransactionReply(visible=True), progress)
             raise
         except errors.InDoubt:
             self._lose()
@@ -441,13 +466,14 @@ class Transaction:
 
     async def _commit_opened(self, progress: Sequence[Progress]) -> None:
         await self._open()
-        identity = await self._producer.identity()
         self._core.require_open()
         if self.already_committed:
             self._core.on(Event.KNOWN)
+            self._written.failed(_committed_before())
             self._consumed.unknown()
             return
-        assert self._sender is not None
+        identity = self._identity
+        assert identity is not None, "it is open"
         pending = self._consumed.make_pending(
             progress,
             identity,
@@ -455,9 +481,9 @@ class Transaction:
             timeout_ms=self._timeout_ms,
             participants=self._core.offset_participants,
         )
-        await asyncio.gather(self._sender.drain(), pending)
+        await asyncio.gather(self._written.drain(), pending)
         self._core.require_open()
-        manifest = core.manifest_of(self._sender.parts(), self._core.offset_participants)
+        manifest = core.manifest_of(self._written.parts(), self._core.offset_participants)
         request = coordinator_pb2.CommitTransactionRequest(
             tx_id=self._core.tx_id,
             producer=identity.wire(),
@@ -469,15 +495,32 @@ class Transaction:
             request.begin_next.request_id = identity.take_request_id()
             request.begin_next.timeout_ms = self._timeout_ms
         self._core.on(Event.COMMIT)
-        reply = await self._await_outcome(commit(self._protocol, request), progress, identity)
-        if reply.HasField("next") and reply.next.result == Begun.RESULT_OPEN:
-            now_ms = int(self._protocol.now_ms())
-            identity.keep_adopted(reply.next.tx_id, now_ms, self._timeout_ms)
-        self._decided(reply, progress, identity)
+        reply = await self._await_outcome(commit(self._protocol, request), progress)
+        if request.HasField("begin_next"):
+            self._keep_next(reply, request.begin_next.request_id, identity)
+        self._decided(reply, progress)
 
-    def _decided(
-        self, reply: Any, progress: Sequence[Progress], identity: core.ProducerCore
+    def _keep_next(
+        self,
+        reply: coordinator_pb2.CommitTransactionReply,
+        request_id: int,
+        identity: core.ProducerCore,
     ) -> None:
+        """The transaction that the commit has begun. That it was refused does not touch the commit;
+        where the commit was looked up, nobody said whether it is open."""
+        if reply.HasField("next_error"):
+            error = errors.from_status(reply.next_error)
+            if isinstance(error, errors.ProducerFenced):
+                self._registration.fence(error, identity)
+            return
+        if reply.already_committed or (
+            reply.HasField("next") and reply.next.result != Begun.RESULT_OPEN
+        ):
+            return
+        now_ms = int(self._protocol.now_ms())
+        identity.keep_adopted(reply.next.tx_id, request_id, now_ms, self._timeout_ms)
+
+    def _decided(self, reply: Any, progress: Sequence[Progress]) -> None:
         """The commit is durable: the consumer goes on from here, unless another thread gave it up
         meanwhile: then its group is asked."""
         given_up = self._core.state is State.IN_DOUBT
@@ -492,10 +535,14 @@ class Transaction:
             )
         self._core.on(Event.DECIDE)
         if self.already_committed:
+            self._written.failed(_committed_before())
             self._consumed.unknown()
+        else:
+            self._written.committed(reply.exposed)
         if self.already_committed or given_up:
             return
-        after = None if self.visible else After(identity.producer_id, self._core.tx_id)
+        assert self._identity is not None
+        after = None if self.visible else After(self._identity.producer_id, self._core.tx_id)
         self._consumed.committed(progress, after)
 
     def _lose(self) -> None:
@@ -503,20 +550,31 @@ class Transaction:
         if self._core.state is State.IN_DOUBT:
             return
         self._core.on(Event.LOSE)
-        self._producer.doubt(self._core.tx_id)
+        self._written.failed(
+            errors.UnknownOutcome("nobody could say what became of this record's transaction")
+        )
+        self._doubt(self._core.tx_id)
         self._consumed.unknown()
 
     def _partitions(self) -> list[PartitionKey]:
-        written = [] if self._sender is None else self._sender.partitions()
-        return [*written, *sorted(self._core.offset_participants)]
+        return [*self._written.partitions(), *sorted(self._core.offset_participants)]
 
     def _release(self) -> None:
-        self._recorder.stop()
-        if self._sender is not None:
-            self._sender.stop()
+        self._written.stop()
+        if self._core.state in core.ENDED:
+            self._written.let_go()
 
 
-def _whole_batch(partition: PartitionKey, sealed: Sealed) -> types_pb2.Batch:
-    batch = batch_head(partition, sealed, 0)
-    batch.payload = sealed.payload
-    return batch
+def _why_aborted(cause: BaseException | None) -> errors.TransactionEnded:
+    """For the receipts of its records."""
+    why = "" if cause is None else f": {cause}"
+    ended = errors.TransactionEnded(f"its transaction was aborted{why}", outcome="ABORTED")
+    ended.__cause__ = cause
+    return ended
+
+
+def _committed_before() -> errors.TransactionEnded:
+    return errors.TransactionEnded(
+        "an earlier run committed this commit_seq: nothing of this one was written",
+        outcome="ALREADY_COMMITTED",
+    )

@@ -9,21 +9,24 @@ import pyarrow as pa
 
 from oncelog.aio import CommitSeq, Producer, Transaction
 from oncelog.aio import TransactionalProducer as RealProducer
+from oncelog.aio.receipts import Receipt, TableReceipt
 from oncelog.batch import Record
 from oncelog.checker.events import HistoryWriter
 from oncelog.checker.recorded_consumer import RecordedConsumer
 from oncelog.checker.telling import raised, reason_of, telling
+from oncelog.errors import OncelogError
 from oncelogpb.ids import show_id
 
 
 class RecordedProducer:
-    """The plain producer. What `flush` covers is acknowledged by it; where it raises, all of it is
-    unknown."""
+    """The plain producer. What `flush` covers is acknowledged by it; where it raises, each record's
+    receipt says what became of it, or nobody does."""
 
     def __init__(self, inner: Producer, history: HistoryWriter) -> None:
         self.inner = inner
         self._history = history
-        self._unacknowledged: list[str] = []
+        # Operations, with the receipt of the record, or of the table they are of.
+        self._unacknowledged: list[tuple[str, Receipt | TableReceipt]] = []
 
     async def send(
         self, topic: str, value: bytes, key: bytes | None = None, partition: int | None = None
@@ -31,13 +34,9 @@ class RecordedProducer:
         op = self._history.invoke(
             "produce", topic=topic, partition=partition, values=[value.decode()]
         )
-        try:
-            await self.inner.send(topic, value, key, partition=partition)
-        except BaseException as error:
-            # It may be an earlier record's error: what became of this one, nobody says.
-            self._history.unknown(op, reason_of(error))
-            raise
-        self._unacknowledged.append(op)
+        with telling(self._history, op):
+            receipt = await self.inner.send(topic, value, key, partition=partition)
+        self._unacknowledged.append((op, receipt))
 
     async def send_arrow(self, topic: str, table: pa.Table | pa.RecordBatch) -> None:
         ops = [
@@ -45,22 +44,37 @@ class RecordedProducer:
             for partition, values in sent_by_partition(table)
         ]
         try:
-            await self.inner.send_arrow(topic, table)
+            receipt = await self.inner.send_arrow(topic, table)
         except BaseException as error:
             for op in ops:
                 self._history.unknown(op, reason_of(error))
             raise
-        self._unacknowledged += ops
+        self._unacknowledged += [(op, receipt) for op in ops]
 
     async def flush(self) -> None:
         covered, self._unacknowledged = self._unacknowledged, []
         try:
             await self.inner.flush()
         except BaseException as error:
-            for op in covered:
-                self._history.unknown(op, reason_of(error))
+            for op, receipt in covered:
+                self._judge(op, receipt, error)
             raise
-        for op in covered:
+        for op, _ in covered:
+            self._history.ok(op)
+
+    def _judge(self, op: str, receipt: Receipt | TableReceipt, why: BaseException) -> None:
+        """Of a table that failed in part nobody says which operation's rows those were."""
+        if not receipt.done():
+            self._history.unknown(op, reason_of(why))
+            return
+        try:
+            receipt.result()
+        except OncelogError as error:
+            if isinstance(receipt, Receipt):
+                raised(self._history, op, error)
+            else:
+                self._history.unknown(op, reason_of(error))
+        else:
             self._history.ok(op)
 
     async def close(self) -> None:

@@ -1,0 +1,58 @@
+"""Where the one transaction of a producer stands, and what each of them is made with."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Protocol
+
+from oncelog.aio.producer import OnDelivery
+from oncelog.aio.recorder import Sticky
+from oncelog.aio.registration import Registration
+from oncelog.options import ProducerOptions
+from oncelogpb import errors
+
+
+class Occupant(Protocol):
+    """A transaction, as its place sees it."""
+
+    @property
+    def ended(self) -> bool: ...
+
+    async def give_up(self, why: errors.OncelogError) -> None: ...
+
+
+class Place:
+    """Where a producer's one transaction stands, and what each of its transactions is made with."""
+
+    def __init__(
+        self,
+        registration: Registration,
+        options: ProducerOptions,
+        sticky: Sticky,
+        on_delivery: OnDelivery | None,
+    ) -> None:
+        self.registration = registration
+        self.options = options
+        self.sticky = sticky
+        self.on_delivery = on_delivery
+        self.loop = asyncio.get_running_loop()
+        self._current: Occupant | None = None
+
+    def occupy(self, transaction: Occupant) -> None:
+        """Raises InvalidArgument where another transaction is under way; Closed, ProducerFenced."""
+        self.registration.require_usable()
+        # One that has ended may not have been left: an interrupt came before its block.
+        if self._current is not None and not self._current.ended:
+            raise errors.InvalidArgument(
+                "this producer has a transaction under way: abort it, or use another producer"
+            )
+        self._current = transaction
+
+    def vacate(self, transaction: Occupant) -> None:
+        if self._current is transaction:
+            self._current = None
+
+    async def give_up(self, why: errors.OncelogError) -> None:
+        """Ends the transaction that stands here: see its `give_up`."""
+        if self._current is not None:
+            await self._current.give_up(why)

@@ -1,0 +1,66 @@
+"""A consumer's sign of life: while it lives, its group is not forgotten, however quiet its topics.
+
+A group without members expires when nothing was committed for `group_retention_ms` (7 days unless
+the services say otherwise). A consumer that only waits would then find its position gone, and read
+its topics from the beginning again. So it commits where it stands, from = to, now and then: that
+moves nothing, and is recorded.
+
+Left out: positions that change. A sign says what the group has, as far as this consumer knows;
+where it is wrong, or something is pending there, somebody else keeps the group alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+# Signs that failed are given again after this part of the interval.
+AGAIN_AFTER: Final = 0.1
+# The first one comes so soon, seconds.
+FIRST_S: Final = 10.0
+
+
+class SignOfLife:
+    """Calls `give` at every `interval_ms` in which nobody said `given`. Belongs to the loop on
+    which it was started."""
+
+    def __init__(self, interval_ms: int, give: Callable[[], Awaitable[bool]]) -> None:
+        """`give` tells whether it came through; it does not raise."""
+        self._interval_s = interval_ms / 1000
+        self._give = give
+        self._timer: asyncio.TimerHandle | None = None
+        self._giving: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    def given(self) -> None:
+        """The group was told something now."""
+        if not self._stopped:
+            self._after(self._interval_s)
+
+    def begin(self) -> None:
+        """The group's offsets were read. Who runs for a moment every day gives a sign, too."""
+        if not self._stopped and self._timer is None:
+            self._after(min(self._interval_s, FIRST_S))
+
+    async def stop(self) -> None:
+        """No more. Safe to repeat."""
+        self._stopped = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._giving is not None:
+            self._giving.cancel()
+            await asyncio.gather(self._giving, return_exceptions=True)
+
+    def _after(self, seconds: float) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._due)
+
+    def _due(self) -> None:
+        self._giving = asyncio.get_running_loop().create_task(self._give_one())
+
+    async def _give_one(self) -> None:
+        came_through = await self._give()
+        if not self._stopped:
+            self._after(self._interval_s * (1.0 if came_through else AGAIN_AFTER))

@@ -1,0 +1,22 @@
+"""Records that are lost because their program, or its event loop, ends before they were sent: said
+loudly, for nothing else would say it."""
+
+from __future__ import annotations
+
+import warnings
+
+
+class UnsentRecordsWarning(UserWarning):
+    """Records were put into a producer and never reached the log. Python shows it without being
+    asked, unlike a ResourceWarning."""
+
+
+def warn_of_unsent(count: int) -> None:
+    """Where there are any."""
+    if count:
+        warnings.warn(
+            f"oncelog: {count} records were sent and are LOST: their producer was neither flushed "
+            "nor closed before its end. Use `with` (or `async with`), or call close()",
+            UnsentRecordsWarning,
+            stacklevel=2,
+        )

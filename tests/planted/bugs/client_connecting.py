@@ -1,0 +1,44 @@
+"""Bugs of the client's first contact, and of its certificates."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "first-contact-tried-until-the-deadline",
+        "I31: a first contact ends within three seconds, and says what is wrong",
+        (
+            Edit(
+                "oncelog._whereabouts:Whereabouts._why_nobody",
+                "if passes and spent_ms < self._round_ms * (CONTACT_ROUNDS - 1):",
+                "if passes:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_connecting",
+                "test_i31_a_first_contact_ends_within_three_seconds_whatever_the_deadline",
+            ): "<= 6.5",
+        },
+    ),
+    Bug(
+        "session-stays-with-the-old-certificate",
+        "what is bound to a stream moves to the connection of the renewed certificate",
+        (
+            Edit(
+                "oncelog._transport:GrpcTransport._replace_lines",
+                "for watch in list(self._watches):",
+                "for watch in ():",
+            ),
+        ),
+        {
+            unit(
+                "client/test_connecting",
+                "test_a_session_moves_to_the_connection_of_the_renewed_certificate",
+            ): "['stays']",
+        },
+    ),
+)
