@@ -36,6 +36,9 @@ UNHURRIED_PAUSES_S: Final = (0.1, 0.5)
 SILENT_S: Final = 1.0
 # Those whose group is forgotten where they rest.
 RESTLESS: Final = frozenset({"quiet"})
+# Those with a life that asks again for as long as it takes: it would look for ever for processes
+# whose addresses are of yesterday.
+PATIENT: Final = frozenset({"quiet", "gardener"})
 # Between two lives, seconds.
 REBIRTH_S: Final = (0.05, 0.8)
 
@@ -103,14 +106,15 @@ class Day:
 
     # ------------------------------------------------------------------------------------- clients
 
-    def connect(self) -> Client:
+    def connect(self, application: str = "") -> Client:
         """A process with a client. What it does runs as its own: it can die."""
         self._clients_made += 1
         name = f"client-{self._clients_made}"
         chance = random.Random(self.random.randrange(1 << 30))
         # Addresses are names, or each is of one run of a process, and a client that knows none of
         # the runs of today has to connect anew.
-        find = self.port_now if chance.random() < 0.5 else int
+        are_names = chance.random() < 0.5 or application in PATIENT
+        find = self.port_now if are_names else int
         transport = SimTransport(
             self.world.network,
             caller=name,
@@ -162,7 +166,7 @@ class Day:
             await asyncio.sleep(self.random.uniform(*REBIRTH_S))
 
     async def live(self, name: str, life: Life) -> None:
-        client = self.connect()
+        client = self.connect(name)
         self.clients[client.name] = client
         self.world.say(f"{client.name} is a {name}")
         try:
