@@ -38,8 +38,12 @@ async def transact(
 ) -> bool:
     """One record for each input. `early`: it begins before its end, so its commit begins the next
     one (`begin_next`). True: its commit was answered. Raises OncelogError."""
+    # After healing everybody means what they do: who rests between two attempts has few of them.
+    wavers = not day.healed
     wait = "visible" if day.happens(day.spice.visible) else "prepared"
-    limit_s = day.random.uniform(0.0001, 0.05) if day.happens(day.spice.interrupt) else 60.0
+    limit_s = (
+        day.random.uniform(0.0001, 0.05) if wavers and day.happens(day.spice.interrupt) else 60.0
+    )
     tx = producer.transaction(consumer, wait=wait, commit_seq=commit_seq)
     try:
         async with asyncio.timeout(limit_s), tx:
@@ -48,7 +52,7 @@ async def transact(
                 await tx.flush()
             if day.happens(day.spice.slow):
                 await asyncio.sleep(TRANSACTION_TIMEOUT_MS / 1000 * 1.5)
-            if day.happens(day.spice.abort):
+            if wavers and day.happens(day.spice.abort):
                 raise ChangedMind
     except (ChangedMind, TimeoutError) as error:
         day.world.say(f"{name}: {type(error).__name__}")
