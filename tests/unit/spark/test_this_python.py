@@ -12,6 +12,12 @@ from oncelog_spark import this_python
 from oncelog_spark.this_python import name_to_spark
 
 
+@pytest.fixture(autouse=True)
+def before_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also where a test before this one started a session."""
+    monkeypatch.setattr(this_python, "_spark_runs", lambda: False)
+
+
 @pytest.fixture
 def elsewhere(tmp_path: Path) -> str:
     """A PATH whose python3 is another one."""
