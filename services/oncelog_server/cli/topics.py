@@ -199,7 +199,8 @@ def delete(session: Session, name: str, yes: bool) -> None:
     """Delete a topic and its records, for good."""
     if not yes:
         click.confirm(f"Delete topic {name} and all of its records?", abort=True, err=True)
-    request = pb.DeleteTopicRequest(name=name)
+    # Only what was meant: a request whose answer was lost may arrive late.
+    request = pb.DeleteTopicRequest(name=name, topic_id=session.topic(name).topic_id)
     reply: pb.DeleteTopicReply = session.call("partition_leader.delete_topic", request)
     if session.as_json:
         print_json({"name": name, "topic_id": reply.topic_id.hex()})

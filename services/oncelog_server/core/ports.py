@@ -329,7 +329,9 @@ class TopicStore(Protocol):
         """`partitions`: how many there shall be, at least as many as there are; 0: as many."""
         ...
 
-    async def delete(self, name: str) -> TopicId: ...
+    async def delete(self, name: str, only: TopicId | None = None) -> TopicId:
+        """`only`: not another topic that has this name by now."""
+        ...
 
 
 class StoredRule(NamedTuple):

@@ -91,7 +91,8 @@ class TopicAdmin:
 
     async def delete_topic(self, request: pb.DeleteTopicRequest, call: Call) -> pb.DeleteTopicReply:
         self._require_users_topic(request.name)
-        topic_id = await self._env.topics.delete(request.name)
+        only = TopicId(request.topic_id) if request.topic_id else None
+        topic_id = await self._env.topics.delete(request.name, only)
         self._env.reporter.event("topic deleted", topic=request.name, topic_id=topic_id.hex())
         return pb.DeleteTopicReply(topic_id=topic_id)
 

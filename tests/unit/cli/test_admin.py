@@ -107,7 +107,9 @@ def test_deleting_asks_first(run: Run) -> None:
     assert cluster.requests("partition_leader.delete_topic") == []
     assert run(cluster, "topic delete payments", stdin=b"y\n").exit_code == 0
     assert run(cluster, "topic delete payments --yes").exit_code == 0
-    assert len(cluster.requests("partition_leader.delete_topic")) == 2
+    asked = cluster.requests("partition_leader.delete_topic")
+    assert len(asked) == 2
+    assert all(request.topic_id for request in asked), "and no topic that is made later"
 
 
 def _transaction() -> coordinator_pb2.TransactionDescription:

@@ -101,3 +101,21 @@ def test_listings_are_read_page_by_page(limit: int, seen: str) -> None:
         return "".join(one.name for one in found), "".join(one.group for one in of_groups)
 
     assert on_virtual_time(work)[0] == (seen, "abcdefg")
+
+
+def test_a_topic_is_deleted_by_its_id_so_that_a_late_request_deletes_no_other() -> None:
+    async def work() -> None:
+        transport = ScriptedTransport(5)
+        standing = b"n" * 16
+
+        def delete(to: Endpoint, request: Any) -> Any:
+            if request.topic_id != standing:
+                raise errors.UnknownTopic("another", topic="a", topic_id=standing.hex())
+            return leader.DeleteTopicReply(topic_id=standing)
+
+        transport.handlers["partition_leader.delete_topic"] = delete
+        await Admin(protocol_over(transport)).delete_topic("a")
+        asked = [r.topic_id for r in transport.requests if isinstance(r, leader.DeleteTopicRequest)]
+        assert asked == [TOPIC_ID, standing], "it was made again since it was looked at"
+
+    on_virtual_time(work)

@@ -314,6 +314,20 @@ def test_a_deletion_spares_the_next_topic_of_that_name(world: World) -> None:
     world.run(story)
 
 
+def test_a_late_request_to_delete_leaves_what_was_made_since_alone(world: World) -> None:
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        first = await node.topics.create("orders", 1, 1, {})
+        assert await node.topics.delete("orders", first.topic_id) == first.topic_id
+        second = await node.topics.create("orders", 1, 1, {})
+        with pytest.raises(UnknownTopic, match="another one has its name") as late:
+            await node.topics.delete("orders", first.topic_id)
+        assert late.value.metadata["topic_id"] == second.topic_id.hex()
+        assert node.view.topic("orders") == second
+
+    world.run(story)
+
+
 def test_delete_removes_the_topic_then_its_partitions(world: World) -> None:
     async def story() -> None:
         node = await world.node("n1").start(elections=False)

@@ -233,7 +233,9 @@ class FakeTopics:
         )
         return self._directory.by_name[name]
 
-    async def delete(self, name: str) -> TopicId:
+    async def delete(self, name: str, only: TopicId | None = None) -> TopicId:
+        if only not in (None, self._directory.by_name[name].topic_id):
+            raise UnknownTopic(name)
         return self._directory.by_name.pop(name).topic_id
 
 

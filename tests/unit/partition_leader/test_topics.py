@@ -148,6 +148,9 @@ def test_describe_by_name_and_id() -> None:
 
 def test_delete() -> None:
     admin = Admin()
-    reply = admin.do("delete_topic", pb.DeleteTopicRequest(name=TOPIC.name))
+    with pytest.raises(errors.UnknownTopic):
+        admin.do("delete_topic", pb.DeleteTopicRequest(name=TOPIC.name, topic_id=b"o" * 16))
+    request = pb.DeleteTopicRequest(name=TOPIC.name, topic_id=TOPIC.topic_id)
+    reply = admin.do("delete_topic", request)
     assert reply.topic_id == TOPIC.topic_id
     assert admin.world.directory.by_name == {}

@@ -43,7 +43,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     Do: correct the request.
     """
     REASON_UNKNOWN_TOPIC: _Reason.ValueType  # 2
-    """No topic of that name (`topic`) or id (`topic_id`).
+    """No topic of that name (`topic`) or id (`topic_id`). Of DeleteTopic, `topic_id` is the topic that
+    has the name now.
 
     Do: look the id up again by name (the topic may have been deleted and created anew), or create
     it.
@@ -277,7 +278,8 @@ group uses.
 Do: correct the request.
 """
 REASON_UNKNOWN_TOPIC: Reason.ValueType  # 2
-"""No topic of that name (`topic`) or id (`topic_id`).
+"""No topic of that name (`topic`) or id (`topic_id`). Of DeleteTopic, `topic_id` is the topic that
+has the name now.
 
 Do: look the id up again by name (the topic may have been deleted and created anew), or create
 it.

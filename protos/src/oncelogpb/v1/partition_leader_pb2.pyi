@@ -794,13 +794,19 @@ class DeleteTopicRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     NAME_FIELD_NUMBER: builtins.int
+    TOPIC_ID_FIELD_NUMBER: builtins.int
     name: builtins.str
+    topic_id: builtins.bytes
+    """Empty, or the topic's id: then another topic that has the name by now is left alone (UNKNOWN_TOPIC,
+    whose `topic_id` is that one's). Give it: a request whose answer was lost may arrive late.
+    """
     def __init__(
         self,
         *,
         name: builtins.str = ...,
+        topic_id: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "topic_id", b"topic_id"]) -> None: ...
 
 global___DeleteTopicRequest = DeleteTopicRequest
 

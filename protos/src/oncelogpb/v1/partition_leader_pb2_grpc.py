@@ -189,7 +189,8 @@ class PartitionLeaderServicer(object):
         """Deletes a topic and its records. One that is created under its name later is another topic.
 
         To: any partition leader process.
-        Repeated: look first: a repeat of what was done is UNKNOWN_TOPIC.
+        Repeated: harmless where `topic_id` is given: UNKNOWN_TOPIC says that it is gone. Without it look
+        first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

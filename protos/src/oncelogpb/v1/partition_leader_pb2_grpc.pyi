@@ -112,7 +112,8 @@ class PartitionLeaderStub:
     """Deletes a topic and its records. One that is created under its name later is another topic.
 
     To: any partition leader process.
-    Repeated: look first: a repeat of what was done is UNKNOWN_TOPIC.
+    Repeated: harmless where `topic_id` is given: UNKNOWN_TOPIC says that it is gone. Without it look
+    first.
     """
 
     ResolveTransaction: grpc.UnaryUnaryMultiCallable[
@@ -239,7 +240,8 @@ class PartitionLeaderAsyncStub:
     """Deletes a topic and its records. One that is created under its name later is another topic.
 
     To: any partition leader process.
-    Repeated: look first: a repeat of what was done is UNKNOWN_TOPIC.
+    Repeated: harmless where `topic_id` is given: UNKNOWN_TOPIC says that it is gone. Without it look
+    first.
     """
 
     ResolveTransaction: grpc.aio.UnaryUnaryMultiCallable[
@@ -384,7 +386,8 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
         """Deletes a topic and its records. One that is created under its name later is another topic.
 
         To: any partition leader process.
-        Repeated: look first: a repeat of what was done is UNKNOWN_TOPIC.
+        Repeated: harmless where `topic_id` is given: UNKNOWN_TOPIC says that it is gone. Without it look
+        first.
         """
 
     @abc.abstractmethod

@@ -170,12 +170,19 @@ class EtcdTopics:
                 return keys.decode_topic(name, encode(changed))
         raise Unavailable(f"topic {name!r} is being changed by others; try again")
 
-    async def delete(self, name: str) -> TopicId:
-        """Raises UnknownTopic, InvalidArgument, Unavailable, UnknownOutcome."""
+    async def delete(self, name: str, only: TopicId | None = None) -> TopicId:
+        """`only`: not another topic that has this name by now. Raises UnknownTopic,
+        InvalidArgument, Unavailable, UnknownOutcome."""
         if name.startswith("__"):
             raise InvalidArgument(f"{name} is Oncelog's own and cannot be deleted")
         found, topic = await self._find(name)
         topic_id = TopicId(bytes.fromhex(topic.topic_id))
+        if only is not None and only != topic_id:
+            raise UnknownTopic(
+                f"topic {name!r} of id {only.hex()} is gone: another one has its name",
+                topic=name,
+                topic_id=topic.topic_id,
+            )
         for _ in range(CONFLICTS_MAX):
             await self._change(name, Compare(found.key, found.mod_revision), [Delete(found.key)])
             # Not the answer but what stands counts: an unanswered attempt may have done it.

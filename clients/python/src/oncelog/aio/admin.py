@@ -187,10 +187,22 @@ class Admin:
         return topic_info(await self._protocol.led_topic(reply.topic, deadline))
 
     async def delete_topic(self, name: str) -> None:
-        """Raises UnknownTopic, UnknownOutcome (look whether it exists)."""
-        request = partition_leader_pb2.DeleteTopicRequest(name=name)
-        await self._protocol.call("partition_leader.delete_topic", request)
+        """The topic of that name, and not one that is made under it later: a request that was lost
+        may arrive late. Raises UnknownTopic, UnknownOutcome (look whether it exists)."""
+        topic_id = (await self._protocol.topic(name)).topic_id
         self._protocol.directory.forget_topic(name)
+        try:
+            await self._delete_only(name, topic_id)
+        except errors.UnknownTopic as error:
+            standing = error.metadata.get("topic_id", "")
+            if not standing:
+                raise
+            # It was made again since we looked.
+            await self._delete_only(name, bytes.fromhex(standing))
+
+    async def _delete_only(self, name: str, topic_id: bytes) -> None:
+        request = partition_leader_pb2.DeleteTopicRequest(name=name, topic_id=topic_id)
+        await self._protocol.call("partition_leader.delete_topic", request)
 
     async def offsets(
         self, topic: str, at: str | int = "latest", *, isolation: str = "committed"
