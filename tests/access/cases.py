@@ -220,6 +220,15 @@ CASES: Final = (
         lambda s: partition_leader_pb2.DeleteTopicRequest(name="doomed"),
         ("delete topic:doomed",),
     ),
+    # The id only narrows what the name asks for: of another topic it deletes nothing.
+    Case(
+        "PartitionLeader",
+        "delete_topic",
+        lambda s: partition_leader_pb2.DeleteTopicRequest(
+            name="doomed", topic_id=s.place("a").topic_id
+        ),
+        ("delete topic:doomed",),
+    ),
     Case(
         "PartitionLeader",
         "resolve_transaction",
