@@ -318,7 +318,7 @@ def test_scripts_tell_nobody_there_from_a_wrong_word() -> None:
         timeout=DONE_S,
     )
     assert done.returncode == UNREACHABLE
-    assert json.loads(done.stderr.splitlines()[-1])["error"]["reason"] == "UNAVAILABLE"
+    assert json.loads(done.stderr.splitlines()[-1])["error"]["reason"] == "CANNOT_CONNECT"
     done = subprocess.run([*COMMAND, "topic", "lst"], capture_output=True, text=True, check=False)
     assert done.returncode == WRONG_USAGE
 
