@@ -1,4 +1,4 @@
-"""The kill matrix: role x failpoint x what happens there, generated from the table of failpoints.
+"""The kill matrix in the simulated world: which passing of which failpoint is struck.
 
 `Injector` is the hook of the simulated world: it counts every passing, and at one passing of one
 failpoint in one role's process it lets the case's fault happen.
@@ -7,85 +7,26 @@ failpoint in one role's process it lets the case's fault happen.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import random
-import zlib
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from enum import Enum
-from errno import EIO
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
-from oncelog_server.core.failpoints import TABLE, Failpoint, Kind, Repeat
+from oncelog_server.core.failpoints import Repeat
 from oncelog_server.core.ports import EtcdUnavailable
-from oncelogpb.errors import UnknownOutcome
-from tests.simulation.disk import Tear
-from tests.simulation.world import Died, World
+from tests.faults.cases import Case
+from tests.faults.happening import Happening
+from tests.simulation.world import World
 
 # Longer than the lease of 5 s.
 PAUSE_SECONDS: Final = 8.0
 # How long the process stays dead, and etcd away: shorter and longer than the lease.
 DEAD_SECONDS: Final = (0.05, 7.0)
 ETCD_AWAY_SECONDS: Final = (0.5, 8.0)
-# When a write that the network held back reaches etcd.
-ETCD_HELD_SECONDS: Final = 2.0
 # How long a supervisor takes.
 RESTART_SECONDS: Final = 0.5
 # How often a passing in the middle of the story is chosen, where there is one, in percent.
 IN_STORY_PERCENT: Final = 80
-
-
-class Fault(Enum):
-    POWER_LOSS = "power"
-    KILL = "kill"
-    # SIGSTOP, longer than the lease.
-    PAUSE = "pause"
-    REPLY_LOST = "lost"
-    REQUEST_TWICE = "twice"
-    REQUEST_LATE = "late"
-    # A write of etcd's is applied and its answer lost, or it is applied later.
-    ETCD_REPLY_LOST = "etcd-lost"
-    ETCD_WRITE_LATE = "etcd-late"
-    # etcd cannot be reached from this process for a while.
-    ETCD_AWAY = "etcd-away"
-    DISK_ERROR = "eio"
-
-
-class Case(NamedTuple):
-    role: str
-    point: str
-    fault: Fault
-
-    def __str__(self) -> str:
-        return f"{self.role}-{self.point}-{self.fault.value}"
-
-    @property
-    def seed(self) -> int:
-        return zlib.crc32(str(self).encode())
-
-
-def faults_at(point: Failpoint) -> Iterator[Fault]:
-    """All that may happen there."""
-    yield from (Fault.POWER_LOSS, Fault.KILL, Fault.PAUSE)
-    before = point.name.endswith(".before")
-    if point.kind in (Kind.SERVE, Kind.CALL) and not before:
-        yield Fault.REPLY_LOST
-    if point.kind is Kind.SERVE and before:
-        yield from (Fault.REQUEST_TWICE, Fault.REQUEST_LATE)
-    if point.kind is Kind.ETCD:
-        yield Fault.ETCD_AWAY
-        if point.name == "etcd.txn.before":
-            yield from (Fault.ETCD_REPLY_LOST, Fault.ETCD_WRITE_LATE)
-    if point.kind is Kind.DISK:
-        yield Fault.DISK_ERROR
-
-
-CASES: Final = tuple(
-    Case(role, point.name, fault)
-    for point in TABLE
-    for role in point.roles
-    for fault in faults_at(point)
-)
 
 
 class Passings(NamedTuple):
@@ -120,8 +61,9 @@ class Injector:
         self._plan = plan
         self._left = plan[0].passing if plan else 0
         self._chance = random.Random(sum(strike.case.seed + strike.passing for strike in plan))
-        # What goes on after the step is the world's, not the process's.
-        self._context = contextvars.copy_context()
+        self._happening = Happening(
+            world, self._chance, pauses_s=(PAUSE_SECONDS,), etcd_away_s=ETCD_AWAY_SECONDS
+        )
 
     def story_begins(self) -> None:
         self.at_start = Counter(self.passed)
@@ -141,45 +83,12 @@ class Injector:
         if self.struck < len(self._plan):
             self._left = self._plan[self.struck].passing
         self._world.say(f"-- {case}")
-        return self._happen(role, case.fault)
+        return self._happening.let(role, case.fault, lambda: self._note_fall(role))
 
-    def _happen(self, role: str, fault: Fault) -> Repeat | None:
-        match fault:
-            case Fault.POWER_LOSS | Fault.KILL:
-                tear = self._chance.choice(list(Tear)) if fault is Fault.POWER_LOSS else None
-                self._world.fall(role, tear)
-                self._down.add(role)
-                self._falls[role] += 1
-                self._fell.set()
-                raise Died(fault.value)
-            case Fault.PAUSE:
-                self._world.pause(role, PAUSE_SECONDS)
-            case Fault.REPLY_LOST:
-                raise UnknownOutcome("the reply was lost")
-            case Fault.REQUEST_TWICE:
-                return Repeat.AT_ONCE
-            case Fault.REQUEST_LATE:
-                return Repeat.LATE
-            case Fault.DISK_ERROR:
-                raise OSError(EIO, "the disk was told to fail")
-            case _:
-                self._etcd(role, fault)
-        return None
-
-    def _etcd(self, role: str, fault: Fault) -> None:
-        etcd = self._world.processes[role].etcd
-        if fault is Fault.ETCD_REPLY_LOST:
-            etcd.drop_next_txn_reply()
-        elif fault is Fault.ETCD_WRITE_LATE:
-            etcd.hold_next_txn()
-            self._later(ETCD_HELD_SECONDS, etcd.release_held_txns)
-        else:
-            etcd.unavailable = True
-            back = self._chance.uniform(*ETCD_AWAY_SECONDS)
-            self._later(back, lambda: setattr(etcd, "unavailable", False))
-
-    def _later(self, seconds: float, action: Callable[[], None]) -> None:
-        self._world.loop.call_later(seconds, action, context=self._context)
+    def _note_fall(self, role: str) -> None:
+        self._down.add(role)
+        self._falls[role] += 1
+        self._fell.set()
 
     async def settled(self) -> None:
         """Until every process is up."""

@@ -17,7 +17,8 @@ import pytest
 
 from oncelog_server.core import failpoints
 from oncelog_server.core.failpoints import TABLE
-from tests.faults.matrix import CASES, Case, Fault, Passings, Strike, faults_at, passing_of
+from tests.faults.cases import CASES, Case, Fault, faults_at
+from tests.faults.matrix import Passings, Strike, passing_of
 from tests.faults.simulated import count_passings, simulate
 
 # "all": the whole matrix; a number behind it (all:3): so many passings of each case.

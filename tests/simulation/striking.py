@@ -8,23 +8,17 @@ on around them is left to chance.
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import random
-from collections.abc import Callable
-from errno import EIO
 from typing import Final
 
 from oncelog_server.core.failpoints import Repeat
-from oncelogpb.errors import UnknownOutcome
-from tests.faults.matrix import Case, Fault
-from tests.simulation.disk import Tear
-from tests.simulation.world import Died, World
+from tests.faults.cases import Case
+from tests.faults.happening import Happening
+from tests.simulation.world import World
 
 # SIGSTOP for so long, seconds: shorter and longer than a lease.
 PAUSES_S: Final = (0.5, 8.0)
 ETCD_AWAY_S: Final = (0.5, 6.0)
-# When a write that the network held back reaches etcd, seconds.
-ETCD_HELD_S: Final = 2.0
 
 
 class _Strike:
@@ -37,18 +31,19 @@ class _Strike:
         # Its process ended by it.
         self.fell = False
 
+    def fall(self) -> None:
+        self.fell = True
+
 
 class Striker:
     """The hook of failpoints. Arm it before the first process starts."""
 
     def __init__(self, world: World, chance: random.Random) -> None:
         self._world = world
-        self._chance = chance
         # Roles and failpoints, since somebody cleared it.
         self.passed: set[tuple[str, str]] = set()
         self._waiting: list[_Strike] = []
-        # What goes on after the step is the world's, not the process's.
-        self._context = contextvars.copy_context()
+        self._happening = Happening(world, chance, pauses_s=PAUSES_S, etcd_away_s=ETCD_AWAY_S)
 
     async def strike(self, case: Case, passing: int, within_s: float) -> str:
         """Waits for that passing, and lets the case's fault happen there. Returns the role whose
@@ -78,38 +73,4 @@ class Striker:
     def _happen(self, strike: _Strike) -> Repeat | None:
         self._world.say(f"-- {strike.case}")
         strike.struck.set()
-        role, fault = strike.case.role, strike.case.fault
-        match fault:
-            case Fault.POWER_LOSS | Fault.KILL:
-                tear = self._chance.choice(list(Tear)) if fault is Fault.POWER_LOSS else None
-                strike.fell = True
-                self._world.fall(role, tear)
-                raise Died(fault.value)
-            case Fault.PAUSE:
-                self._world.pause(role, self._chance.choice(PAUSES_S))
-            case Fault.REPLY_LOST:
-                raise UnknownOutcome("the reply was lost")
-            case Fault.REQUEST_TWICE:
-                return Repeat.AT_ONCE
-            case Fault.REQUEST_LATE:
-                return Repeat.LATE
-            case Fault.DISK_ERROR:
-                raise OSError(EIO, "the disk was told to fail")
-            case _:
-                self._etcd(role, fault)
-        return None
-
-    def _etcd(self, role: str, fault: Fault) -> None:
-        etcd = self._world.processes[role].etcd
-        if fault is Fault.ETCD_REPLY_LOST:
-            etcd.drop_next_txn_reply()
-        elif fault is Fault.ETCD_WRITE_LATE:
-            etcd.hold_next_txn()
-            self._later(ETCD_HELD_S, etcd.release_held_txns)
-        else:
-            etcd.unavailable = True
-            back_s = self._chance.uniform(*ETCD_AWAY_S)
-            self._later(back_s, lambda: setattr(etcd, "unavailable", False))
-
-    def _later(self, seconds: float, action: Callable[[], None]) -> None:
-        self._world.loop.call_later(seconds, action, context=self._context)
+        return self._happening.let(strike.case.role, strike.case.fault, strike.fall)

@@ -62,7 +62,7 @@ def _day(seed: int, *faults: str, settings: Sequence[str] = ()) -> Told:
     return told
 
 
-@pytest.mark.parametrize("seed", range(520, 522))
+@pytest.mark.parametrize("seed", range(521, 523))
 def test_i24_i35_hold_where_files_that_can_be_made_again_are_lost(seed: int) -> None:
     told = _day(seed, "lost files", settings=("node.snapshot_every_bytes=20000",))
     assert told.reached["lost file"] >= {"index", "epochs", "snapshot", "rows"}

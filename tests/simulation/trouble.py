@@ -14,7 +14,7 @@ from typing import Final
 
 from oncelog_server.core.ports import EtcdUnavailable
 from oncelog_server.core.roles import ROLES
-from tests.faults.matrix import CASES
+from tests.faults.cases import CASES
 from tests.simulation.day import Day
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.striking import Striker

@@ -11,7 +11,7 @@ from tests.tidy.test_tidy import ROOT
 from tests.wheels.building import files
 
 # Folders whose texts are held to this.
-ROOMS = ("benchmarks/", "deploy/", "docs/", "services/", "spark/", "tests/")
+ROOMS = ("benchmarks/", "clients/", "deploy/", "docs/", "protos/", "services/", "spark/", "tests/")
 ELSEWHERE = re.compile(
     r"§\d|\b[Dd]esign(?:\.md)?[: ]+§|\(design\b|\bdesign:"
     r"|\bwhy\.md|\b(perf|spark)_facts|\bfound\.md|/work/"

@@ -166,30 +166,20 @@ def _ask(address: str, direct: Direct) -> Answer:
 
     from oncelogpb.v1 import cluster_pb2
 
-    began, began_ms = time.perf_counter(), time.time() * 1000
-    try:
-        metadata = direct.ask(
-            address,
-            "Cluster/GetMetadata",
-            cluster_pb2.GetMetadataRequest(),
-            cluster_pb2.GetMetadataReply,
-            timeout_s=ANSWER_SECONDS,
-        )
-    except grpc.RpcError as error:
-        raise _refused(address, error) from None
     # The first call of a channel connects it: the second one is what calls take, and what tells
     # clocks apart.
-    began, began_ms = time.perf_counter(), time.time() * 1000
-    try:
-        metadata = direct.ask(
-            address,
-            "Cluster/GetMetadata",
-            cluster_pb2.GetMetadataRequest(),
-            cluster_pb2.GetMetadataReply,
-            timeout_s=ANSWER_SECONDS,
-        )
-    except grpc.RpcError as error:
-        raise _refused(address, error) from None
+    for _ in range(2):
+        began, began_ms = time.perf_counter(), time.time() * 1000
+        try:
+            metadata = direct.ask(
+                address,
+                "Cluster/GetMetadata",
+                cluster_pb2.GetMetadataRequest(),
+                cluster_pb2.GetMetadataReply,
+                timeout_s=ANSWER_SECONDS,
+            )
+        except grpc.RpcError as error:
+            raise _refused(address, error) from None
     took_ms = (time.perf_counter() - began) * 1000
     ahead_ms = metadata.time_ms - (began_ms + took_ms / 2) if metadata.time_ms else None
     return Answer(address, metadata, took_ms, ahead_ms)

@@ -27,7 +27,7 @@ from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors, records
 from oncelogpb.v1 import partition_leader_pb2
 
-# Of each reply of a Subscribe stream (design: messages of 1-2 MiB).
+# Of each reply of a Subscribe stream (messages of 1 to 2 MiB are carried best).
 REPLY_BYTES: Final = 2 * 1024 * 1024
 # How long the location of leaders may take before it is tried again, milliseconds.
 LOCATE_MS: Final = 10_000
