@@ -10,6 +10,38 @@ from tests.simulation.virtual_time import VirtualTimeLoop, run
 OWNER: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="world")
 
 
+def test_who_is_stopped_and_resumed_while_a_step_pauses_goes_on_when_that_step_has_ended() -> None:
+    """As a process that loses power, or is thawed, in the middle of a paused step. What ran inside
+    of that step was lost without a word: its context was in use."""
+    loop = VirtualTimeLoop()
+    loop.owner_of = lambda context: context.get(OWNER, "world")
+    said: list[tuple[float, str]] = []
+
+    def say(words: str) -> None:
+        said.append((round(loop.time(), 3), words))
+
+    async def other() -> None:
+        await asyncio.sleep(2)
+        say("other")
+
+    async def pauses() -> None:
+        await asyncio.sleep(1)
+        loop.pause("a", 4.0)
+        say("after")
+
+    async def main() -> None:
+        as_a = contextvars.copy_context()
+        as_a.run(OWNER.set, "a")
+        tasks = [asyncio.create_task(work(), context=as_a) for work in (pauses, other)]
+        await asyncio.sleep(3)
+        loop.stop_owner("a")
+        loop.resume_owner("a")
+        await asyncio.gather(*tasks)
+
+    run(main(), loop)
+    assert said == [(5.0, "after"), (5.0, "other")]
+
+
 def test_a_pause_in_the_middle_of_a_step_stops_its_owner_and_nobody_else() -> None:
     loop = VirtualTimeLoop()
     loop.owner_of = lambda context: context.get(OWNER, "world")

@@ -85,6 +85,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.owner_of: Callable[[contextvars.Context], str] = lambda context: ""
         # What waits for owners who are stopped, in order.
         self._stopped: dict[str, list[Any]] = {}
+        # Owners in the middle of a step that pauses, and whether somebody else stopped them since.
+        self._paused: dict[str, bool] = {}
         # (when, number, handle): of one time, the first that was set rings first.
         self._timers: list[tuple[float, int, _Later]] = []
         self._timers_set = 0
@@ -139,8 +141,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def stop_owner(self, owner: str) -> None:
         """From this moment nothing of this owner runs."""
         self._stopped.setdefault(owner, [])
+        if owner in self._paused:
+            self._paused[owner] = True
 
     def resume_owner(self, owner: str) -> None:
+        """Where it pauses in the middle of a step, that step ends first: its context is in use."""
+        if owner in self._paused:
+            self._paused[owner] = False
+            return
         for handle in self._stopped.pop(owner, ()):
             self._ready.append(handle)
 
@@ -156,12 +164,14 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if task is not None:
             asyncio.tasks._leave_task(self, task)
         self.stop_owner(owner)
+        self._paused[owner] = False
         # A timer of its own, so that the loop finds no deadlock.
         self.call_at(end_s, _nothing, context=contextvars.Context())
         # Where the run ends meanwhile, nobody is left to wait for.
         while self.now_s < end_s and not self._stopping:
             self._run_once()
-        self.resume_owner(owner)
+        if not self._paused.pop(owner):
+            self.resume_owner(owner)
         if task is not None:
             asyncio.tasks._enter_task(self, task)
 

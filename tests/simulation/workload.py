@@ -32,6 +32,8 @@ from tests.simulation.world import World
 # After the last fault everybody must have succeeded within so long: restarts, leases and timeouts
 # of what was left open included.
 HEALED_WITHIN_S: Final = 60.0
+# Trouble lasts seconds; its last fault and the processes that come back take some more.
+TROUBLE_ENDS_S: Final = 300.0
 TRACE_LINES_SHOWN: Final = 20000
 
 
@@ -82,7 +84,11 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
     lives = [(name, life) for name in plan.applications for life in APPLICATIONS[name].lives()]
     tasks = [asyncio.create_task(day.forever(name, life)) for name, life in lives]
     try:
-        await Trouble(day, striker).last()
+        try:
+            async with asyncio.timeout(TROUBLE_ENDS_S):
+                await Trouble(day, striker).last()
+        except TimeoutError:
+            raise AssertionError("I29: some process does not come back from trouble") from None
         failpoints.disarm()
         await _everybody_succeeds(day, tasks)
     finally:

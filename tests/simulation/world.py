@@ -78,6 +78,8 @@ class World:
         # By owner, in order of creation: a set would cancel in the order of addresses.
         self._tasks: dict[str, dict[asyncio.Task[Any], None]] = {}
         # Tasks of the dead that ended after them.
+        # Owners whose processes fell.
+        self._fallen: set[str] = set()
         self._dead: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._settings = ServeSettings.make(ROLES, pairs=[*SETTINGS, *settings])
         loop.owner_of = lambda context: context.get(_owner, "world")
@@ -145,6 +147,7 @@ class World:
         process = self.processes[role]
         how = "is killed" if tear is None else f"loses power ({tear.name})"
         self.say(f"-- {role} {how}")
+        self._fallen.add(process.owner)
         if tear is None:
             process.disk.kill()
         else:
@@ -181,8 +184,12 @@ class World:
         self.loop.resume_owner(self._owner_of(role))
 
     def pause(self, role: str, seconds: float) -> None:
-        """As `freeze`, by the process itself in the middle of a step."""
-        self.loop.pause(self._owner_of(role), seconds)
+        """As `freeze`, by the process itself in the middle of a step. Raises Died where it fell
+        meanwhile."""
+        owner = self._owner_of(role)
+        self.loop.pause(owner, seconds)
+        if owner in self._fallen:
+            raise Died("while it paused")
 
     def _owner_of(self, name: str) -> str:
         process = self.processes.get(name)
