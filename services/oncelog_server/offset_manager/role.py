@@ -44,7 +44,7 @@ class OffsetManagerRole:
 
     def services(self, env: RoleEnv) -> Mapping[str, object]:
         return {
-            "OffsetManager": OffsetManagerService(env),
+            "OffsetManager": OffsetManagerService(env, self._config),
             "Participant": ParticipantHandler(env, decode=wire.write_markers),
         }
 

@@ -17,6 +17,7 @@ from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.offset_manager import wire
 from oncelog_server.offset_manager.access import group_need
+from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.listing import list_page
 from oncelogpb.errors import DiskFull, Unsupported
 from oncelogpb.v1 import offset_manager_pb2 as pb
@@ -25,8 +26,9 @@ from oncelogpb.v1 import offset_manager_pb2 as pb
 class OffsetManagerService:
     """See the module."""
 
-    def __init__(self, env: RoleEnv) -> None:
+    def __init__(self, env: RoleEnv, config: OffsetManagerConfig) -> None:
         self._env = env
+        self._config = config
 
     async def commit_offsets(
         self, request: pb.CommitOffsetsRequest, call: Call
@@ -50,7 +52,8 @@ class OffsetManagerService:
         self, request: pb.FetchOffsetsRequest, call: Call
     ) -> pb.FetchOffsetsReply:
         command = wire.fetch_offsets(request)
-        return wire.fetch_reply(await self._lead(command.group).submit(command))
+        fetched = await self._lead(command.group).submit(command)
+        return wire.fetch_reply(fetched, group_retention_ms=self._config.group_retention_ms)
 
     async def list_groups(self, request: pb.ListGroupsRequest, call: Call) -> pb.ListGroupsReply:
         """Of the partitions that this process leads, what the caller may see: merging over

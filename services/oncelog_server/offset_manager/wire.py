@@ -126,13 +126,14 @@ def transaction_offsets_reply(participant: PartitionId) -> pb.CommitTransactionO
     return pb.CommitTransactionOffsetsReply(participant=partition_message(participant))
 
 
-def fetch_reply(fetched: FetchedOffsets) -> pb.FetchOffsetsReply:
+def fetch_reply(fetched: FetchedOffsets, *, group_retention_ms: int) -> pb.FetchOffsetsReply:
     return pb.FetchOffsetsReply(
         offsets=[_fetched(offset) for offset in fetched.offsets],
         last_commits=[
             pb.LastCommit(producer_id=producer_id, tx_id=tx_id)
             for producer_id, tx_id in fetched.last_commits
         ],
+        group_retention_ms=group_retention_ms,
     )
 
 

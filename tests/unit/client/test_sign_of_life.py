@@ -4,11 +4,13 @@ the group stands, now and then, and that moves nothing."""
 from __future__ import annotations
 
 import asyncio
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
 from oncelog.aio.consumer import Consumer
+from oncelog.aio.sign_of_life import LAST_S
 from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2 as offsets
 from tests.unit.client.scripted import ScriptedTransport
@@ -25,6 +27,8 @@ class QuietGroup:
 
     def __init__(self, transport: ScriptedTransport, *refusals: errors.OncelogError) -> None:
         self.at: int | None = None
+        # Told to who fetches; 0: not.
+        self.retention_ms = 0
         self.changed_s = 0.0
         self.steps: list[tuple[int, int]] = []
         self.signs_s: list[float] = []
@@ -54,7 +58,7 @@ class QuietGroup:
         found = offsets.CommittedOffset(partition=request.partitions[0])
         if self.at is not None:
             found.offset = self.at
-        return offsets.FetchOffsetsReply(offsets=[found])
+        return offsets.FetchOffsetsReply(offsets=[found], group_retention_ms=self.retention_ms)
 
 
 def test_i21_a_group_whose_topic_is_quiet_for_longer_than_its_retention_goes_on() -> None:
@@ -135,6 +139,46 @@ def test_i21_who_runs_for_a_moment_now_and_then_gives_a_sign_too() -> None:
         await consumer.poll(1.0)
         await asyncio.sleep(11)
         assert group.steps == [(10, 10)]
+
+    consuming(work, group="g")
+
+
+def test_i21_an_offset_manager_that_forgets_soon_is_told_often() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        group = QuietGroup(transport)
+        group.at, group.retention_ms = 10, 4_000
+        await consumer.poll(1.0)
+        await asyncio.sleep(60)
+        pauses = [after - before for before, after in pairwise(group.signs_s)]
+        assert max(pauses) < 2, "the interval is an hour, and would have been too late"
+
+    consuming(work, group="g")
+
+
+@pytest.mark.parametrize("refusals", [[], [errors.StalePosition("another one committed")]])
+def test_i21_who_leaves_before_its_first_sign_gives_it_then(
+    refusals: list[errors.OncelogError],
+) -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        group = QuietGroup(transport, *refusals)
+        group.at = 10
+        await consumer.poll(1.0)
+        await consumer.close()
+        await consumer.close()
+        assert len(group.signs_s) == 1
+
+    consuming(work, group="g")
+
+
+def test_leaving_does_not_wait_for_an_offset_manager_that_is_silent() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        group = QuietGroup(transport)
+        group.at = 10
+        await consumer.poll(1.0)
+        group.refusals = [errors.Unavailable("starting")] * 1_000
+        before_s = group.now_s()
+        await consumer.close()
+        assert group.now_s() - before_s <= LAST_S
 
     consuming(work, group="g")
 

@@ -11,6 +11,7 @@ import pytest
 from oncelog_server.core.access import Kind, Need, Verb
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, control_partition
 from oncelog_server.offset_manager import listing
+from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.service import OffsetManagerService
 from oncelogpb.errors import NotLeader
 from oncelogpb.v1 import offset_manager_pb2 as pb
@@ -24,7 +25,7 @@ Story = Callable[[OffsetManagerService, Outside], Awaitable[None]]
 def story(tell: Story) -> None:
     async def main() -> None:
         outside = Outside(*range(16))
-        service = OffsetManagerService(outside.env)
+        service = OffsetManagerService(outside.env, OffsetManagerConfig())
         for name in NAMES:
             request = pb.CommitOffsetsRequest(offsets=_offsets(1, group=name))
             await service.commit_offsets(request, CALL)

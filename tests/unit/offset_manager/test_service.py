@@ -54,7 +54,7 @@ def test_i28_what_was_taken_is_told_again_on_a_full_disk() -> None:
 
     async def story() -> None:
         outside = Outside(HERE)
-        service = OffsetManagerService(outside.env)
+        service = OffsetManagerService(outside.env, OffsetManagerConfig())
         plain = pb.CommitOffsetsRequest(offsets=_offsets(3))
         pending = pb.CommitTransactionOffsetsRequest(
             tx_id=TX, producer=PRODUCER, offsets=_offsets(10, start=3)
@@ -101,7 +101,10 @@ def _group(
 def test_i22_the_life_of_an_offset_over_the_wire() -> None:
     async def story() -> None:
         outside = Outside(HERE)
-        service, participant = OffsetManagerService(outside.env), _participant(outside)
+        service, participant = (
+            OffsetManagerService(outside.env, OffsetManagerConfig()),
+            _participant(outside),
+        )
         reply = await service.commit_transaction_offsets(
             pb.CommitTransactionOffsetsRequest(tx_id=TX, producer=PRODUCER, offsets=_offsets(10)),
             CALL,
@@ -125,7 +128,7 @@ def test_i22_the_life_of_an_offset_over_the_wire() -> None:
 
 def test_another_leaders_group_is_refused_before_anything() -> None:
     async def story() -> None:
-        service = OffsetManagerService(Outside((HERE + 1) % 16).env)
+        service = OffsetManagerService(Outside((HERE + 1) % 16).env, OffsetManagerConfig())
         with pytest.raises(NotLeader) as refusal:
             await service.commit_offsets(pb.CommitOffsetsRequest(offsets=_offsets(1)), CALL)
         assert refusal.value.metadata["leader_host"] == "elsewhere"
@@ -136,7 +139,7 @@ def test_another_leaders_group_is_refused_before_anything() -> None:
 def test_i28_a_full_disk_refuses_commits_and_answers_reads() -> None:
     async def story() -> None:
         outside = Outside(HERE)
-        service = OffsetManagerService(outside.env)
+        service = OffsetManagerService(outside.env, OffsetManagerConfig())
         await service.commit_offsets(pb.CommitOffsetsRequest(offsets=_offsets(5)), CALL)
         outside.replicas.by_number[HERE].full = DiskFull("full")
         with pytest.raises(DiskFull):
@@ -157,7 +160,7 @@ def test_i28_a_full_disk_refuses_commits_and_answers_reads() -> None:
 
 def test_groups_of_all_partitions_are_listed_by_name() -> None:
     async def story() -> None:
-        service = OffsetManagerService(Outside(*range(16)).env)
+        service = OffsetManagerService(Outside(*range(16)).env, OffsetManagerConfig())
         for group in ("b", "a", "c", "ab"):
             await service.commit_offsets(
                 pb.CommitOffsetsRequest(offsets=_offsets(1, group=group)), CALL
@@ -172,7 +175,7 @@ def test_groups_of_all_partitions_are_listed_by_name() -> None:
 
 def test_membership_is_refused_as_not_built_yet() -> None:
     async def story() -> None:
-        service = OffsetManagerService(Outside(HERE).env)
+        service = OffsetManagerService(Outside(HERE).env, OffsetManagerConfig())
         with pytest.raises(Unsupported):
             await service.heartbeat(pb.HeartbeatRequest(group=GROUP), CALL)
 

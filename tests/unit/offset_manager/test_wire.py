@@ -130,7 +130,9 @@ def test_a_marker_that_carries_records_is_refused() -> None:
 def test_absent_and_zero_differ_in_a_fetch_reply() -> None:
     nothing = FetchedOffset(PartitionId(TOPIC, 0), None, View.COMMITTED, "", 0, TxId(0))
     zero = FetchedOffset(PartitionId(TOPIC, 1), 0, View.JOURNAL, "m", 77, TX)
-    reply = wire.fetch_reply(FetchedOffsets([nothing, zero], [(ProducerId(7), TX)]))
+    reply = wire.fetch_reply(
+        FetchedOffsets([nothing, zero], [(ProducerId(7), TX)]), group_retention_ms=1
+    )
     assert [offset.HasField("offset") for offset in reply.offsets] == [False, True]
     assert reply.offsets[1].view == types_pb2.VIEW_JOURNAL
     assert (reply.offsets[1].pending_tx_id, reply.offsets[1].commit_time_ms) == (TX, 77)

@@ -117,9 +117,9 @@ class ConsumerOptions:
     # How long positions that a transaction in flight holds are waited for, milliseconds
     # (PENDING_TRANSACTION is raised then).
     pending_timeout_ms: int = 30_000
-    # How long a group may be quiet before its consumer says that it lives, milliseconds. Danger:
-    # above half of the services' `group_retention_ms` (7 days) the group of a quiet topic may be
-    # forgotten, and its consumers begin again at `start`.
+    # How long a group may be quiet before its consumer says that it lives, milliseconds; at most a
+    # quarter of the services' `group_retention_ms` (7 days), whatever is said here. A group that
+    # nobody says that of is forgotten then, and its consumers begin again at `start`.
     sign_of_life_ms: int = 3_600_000
 
     def validate(self) -> None:

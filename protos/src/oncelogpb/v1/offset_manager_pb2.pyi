@@ -290,6 +290,11 @@ class FetchOffsetsReply(google.protobuf.message.Message):
 
     OFFSETS_FIELD_NUMBER: builtins.int
     LAST_COMMITS_FIELD_NUMBER: builtins.int
+    GROUP_RETENTION_MS_FIELD_NUMBER: builtins.int
+    group_retention_ms: builtins.int
+    """A group that commits nothing for so long is forgotten (`group_retention_ms`): a consumer of quiet
+    topics gives signs of life well within it. 0: not told.
+    """
     @property
     def offsets(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___CommittedOffset]:
         """One per requested partition, in order (all: by topic id and index)."""
@@ -303,8 +308,9 @@ class FetchOffsetsReply(google.protobuf.message.Message):
         *,
         offsets: collections.abc.Iterable[global___CommittedOffset] | None = ...,
         last_commits: collections.abc.Iterable[global___LastCommit] | None = ...,
+        group_retention_ms: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["last_commits", b"last_commits", "offsets", b"offsets"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group_retention_ms", b"group_retention_ms", "last_commits", b"last_commits", "offsets", b"offsets"]) -> None: ...
 
 global___FetchOffsetsReply = FetchOffsetsReply
 

@@ -323,7 +323,7 @@ class Consumer:
         for known in reply.offsets:
             position, since = start_of(known, fallback)
             self._positions.start(PartitionKey.of(known.partition), position, since)
-        self._sign_of_life.begin()
+        self._sign_of_life.begin(reply.group_retention_ms)
 
     async def _live(self) -> bool:
         """Commits one partition where the group has it; False where nobody heard it. Nothing is
