@@ -14,7 +14,7 @@ from typing import Final
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Call
 from oncelog_server.core.role import RoleEnv
-from oncelog_server.core.wire import partition_id
+from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.reads import Found, Reader, readable
 from oncelogpb import bulk
@@ -39,7 +39,7 @@ class Cursor:
         self, wanted: pb.FetchPartition, max_bytes: int, refusal: OncelogError | None
     ) -> None:
         self.wanted = wanted
-        self.partition: PartitionId = partition_id(wanted.partition)
+        self.partition: PartitionId = wire.topic_partition(wanted.partition)
         self.offset = wanted.offset
         self.max_bytes = max_bytes
         self.found: Found | None = None

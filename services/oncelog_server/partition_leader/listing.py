@@ -12,7 +12,6 @@ from typing import NamedTuple
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
-from oncelog_server.core.wire import partition_id
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.committed_log import RUN_BYTES, CommittedLog
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
@@ -53,7 +52,7 @@ class Listing:
         if refusal is not None:
             return pb.ListedOffset(partition=query.partition, error=to_status(refusal))
         try:
-            replica = self._env.replicas.lead(partition_id(query.partition))
+            replica = self._env.replicas.lead(wire.topic_partition(query.partition))
             # The ends are answers about now: only within the lease.
             replica.require_lease()
             listed = await self._list(replica, query, isolation)

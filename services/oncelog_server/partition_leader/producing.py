@@ -16,7 +16,6 @@ from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, max_batch_bytes
-from oncelog_server.core.wire import partition_id
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.claims import Claim, Claims, Source
 from oncelog_server.partition_leader.commands import Placed, Produce
@@ -107,7 +106,7 @@ class Producing:
                 verdicts[place] = call.refused[place]
                 continue
             try:
-                partition = partition_id(batch.partition)
+                partition = wire.topic_partition(batch.partition)
                 # Before the work of judging: a wrong leader is the most frequent refusal.
                 replica = self._env.replicas.lead(partition)
                 payload = in_place.payload_of(produce, place)

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 
 from oncelog_server.core.ports import Call, Replica
 from oncelog_server.core.role import RoleEnv
-from oncelog_server.core.wire import partition_id, partition_message
+from oncelog_server.core.wire import partition_message
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.fetching import Fetching
@@ -45,7 +45,7 @@ class PartitionLeaderService:
         self, request: pb.ResolveTransactionRequest, call: Call
     ) -> pb.ResolveTransactionReply:
         command = wire.resolve(request)
-        partition = partition_id(request.partition)
+        partition = wire.topic_partition(request.partition)
         count: int = await self._env.replicas.lead(partition).submit(command)
         self._env.reporter.event(
             "damaged part resolved",
@@ -63,7 +63,7 @@ class PartitionLeaderService:
         wire.require_few("partitions", len(request.partitions), "items_per_call_max", most)
         replicas: Sequence[Replica] = self._env.replicas.led()
         if request.partitions:
-            partitions = [partition_id(partition) for partition in request.partitions]
+            partitions = [wire.topic_partition(partition) for partition in request.partitions]
             replicas = [self._env.replicas.lead(partition) for partition in partitions]
         return pb.DescribeJournalsReply(journals=[_describe(replica) for replica in replicas])
 

@@ -6,10 +6,13 @@ from typing import Final
 
 from oncelog_server.core.frame import ControlCode, Frame, Kind
 from oncelog_server.core.ids import (
+    PartitionId,
     TxId,
     can_be_tx_id,
     is_plain,
 )
+from oncelog_server.core.roles import PARTITION_LEADER, role_of
+from oncelog_server.core.wire import partition_id
 from oncelog_server.partition_leader.commands import Placed, Resolution, Resolve
 from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, to_status
 from oncelogpb.ids import show_id
@@ -30,6 +33,19 @@ def require_few(what: str, count: int, limit: str, maximum: int) -> None:
             limit=limit,
             maximum=maximum,
         )
+
+
+def topic_partition(message: types_pb2.Partition) -> PartitionId:
+    """Raises InvalidArgument, also for the cluster's own topics: their leaders answer no call of
+    this service, so NOT_LEADER would send its caller round for ever."""
+    partition = partition_id(message)
+    if role_of(partition.topic_id) != PARTITION_LEADER:
+        raise InvalidArgument(
+            f"{partition}: the cluster's own topics are neither written nor read by clients; see "
+            "`oncelog tx` and `oncelog offsets`",
+            field="partition.topic_id",
+        )
+    return partition
 
 
 # -------------------------------------------------------------------------------------- produce

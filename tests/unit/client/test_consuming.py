@@ -75,7 +75,9 @@ def consuming(
         transport.handlers["partition_leader.list_offsets"] = list_offsets
         transport.handlers.setdefault("offset_manager.fetch_offsets", fetch_offsets)
         # Who leaves gives a last sign of life.
-        transport.handlers["offset_manager.commit_offsets"] = lambda *_: offsets.CommitOffsetsReply()
+        transport.handlers["offset_manager.commit_offsets"] = lambda *_: (
+            offsets.CommitOffsetsReply()
+        )
         names = {
             PartitionKey(TOPIC_ID, number): TopicPartition("a", number)
             for number in range(len(partitions))

@@ -446,7 +446,7 @@ def test_what_became_of_it_can_be_asked_with_the_error_itself() -> None:
         ]
         by_tx_id = (0x0003000000000005, 0, 0, 0)
         assert asked == [(0, 1, 1, 1), by_tx_id, by_tx_id, by_tx_id, (0, 1, 1, 1)]
-        for nothing in (0, "5", errors.UnknownOutcome("of something else")):
+        for nothing in (0, -1, 1 << 64, "5", errors.UnknownOutcome("of something else")):
             with pytest.raises(errors.InvalidArgument, match="transaction"):
                 await admin.describe_transaction(nothing)
 

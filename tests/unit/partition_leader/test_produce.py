@@ -8,14 +8,22 @@ from dataclasses import replace
 
 import pytest
 
-from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.core.ids import CONTROL_TOPIC_IDS, PartitionId, TopicId
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import errors, records
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 from tests.unit.partition_leader.fakes import SECOND, TOPIC, FakeCall, World
-from tests.unit.partition_leader.messages import NAMED, PLAIN_ID, batch, plain, send
+from tests.unit.partition_leader.messages import (
+    NAMED,
+    PLAIN_ID,
+    batch,
+    fetch,
+    partition_of,
+    plain,
+    send,
+)
 
 
 def produce(world: World, *requests: pb.ProduceRequest) -> list[pb.ProduceReply]:
@@ -84,6 +92,20 @@ def test_a_partition_that_is_refused_fails_alone() -> None:
     assert elsewhere.metadata["leader_host"] == "10.0.0.9"
     assert [result.partition.number for result in reply.results] == [0, 1, 0, 9]
     assert world.reporter.counted["refused_writes/NOT_LEADER"] == 1
+
+
+@pytest.mark.parametrize("topic_id", CONTROL_TOPIC_IDS.values())
+def test_the_cluster_s_own_topics_are_nobody_s_to_write_or_read(topic_id: TopicId) -> None:
+    world = World()
+    own = PartitionId(topic_id, 0)
+    (reply,) = produce(world, plain(batch([b"a"], partition=own), batch([b"b"])))
+    assert reasons(reply) == ["INVALID_ARGUMENT", "ok"]
+    service = PartitionLeaderService(world.env, world.config)
+    with pytest.raises(errors.InvalidArgument, match="cluster's own"):
+        asyncio.run(service.fetch(fetch(partition=own), FakeCall()))
+    query = pb.OffsetQuery(partition=partition_of(own), earliest=True)
+    listed = asyncio.run(service.list_offsets(pb.ListOffsetsRequest(queries=[query]), FakeCall()))
+    assert errors.from_status(listed.offsets[0].error).reason == "INVALID_ARGUMENT"
 
 
 def _with(change: Callable[[types_pb2.Batch], object]) -> types_pb2.Batch:

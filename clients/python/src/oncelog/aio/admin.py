@@ -449,16 +449,16 @@ def _transaction_request(
         names = transaction.metadata
     elif isinstance(transaction, str):
         names = {"tx_id": transaction}
-    else:
-        request.tx_id = transaction
     try:
-        if "tx_id" in names:
+        if isinstance(transaction, int):
+            request.tx_id = transaction
+        elif "tx_id" in names:
             request.tx_id = parse_id(names["tx_id"])
         elif "request_number" in names:
             request.producer.producer_id = parse_id(names["producer_id"])
             request.producer.generation = parse_generation(names["generation"])
             request.request_number = int(names["request_number"])
-    except (KeyError, ValueError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         raise errors.InvalidArgument(
             f"{transaction!r} names no transaction: {error}", field="transaction"
         ) from None
