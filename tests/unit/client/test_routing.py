@@ -277,3 +277,16 @@ def test_a_redirect_to_where_we_were_is_no_news(key: Key | PartitionKey) -> None
     directory = Directory()
     there = errors.NotLeader("x", leader_host="h", leader_port=9)
     assert [directory.redirect(key, there) for _ in range(2)] == [True, False]
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [
+        (Key(Kind.JOURNAL, 9), "partition 9 of the transaction journal"),
+        (Key(Kind.TRANSACTION_GROUP, "enricher"), "transaction group 'enricher'"),
+        (Key(Kind.CONSUMER_GROUP, "enricher"), "consumer group 'enricher'"),
+        (PartitionKey(b"\x0f" * 16, 3), "partition 3 of " + "0f" * 16),
+    ],
+)
+def test_messages_say_in_users_words_what_is_led(key: Key | PartitionKey, words: str) -> None:
+    assert Directory().shown(key) == words

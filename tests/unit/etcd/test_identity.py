@@ -311,3 +311,34 @@ def test_what_could_not_be_written_is_written_later(world: World, tmp_path: Path
         assert json.loads((tmp_path / FILE).read_text())["revision"] == written.revision
 
     world.run(story)
+
+
+class FullDisk(RealDisk):
+    """Takes no writes while `full`."""
+
+    full = True
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        if self.full:
+            raise OSError(28, "no space")
+        super().replace_file(path, data)
+
+
+def test_i28_a_process_that_starts_on_a_full_disk_joins_all_the_same(
+    world: World, tmp_path: Path
+) -> None:
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        with pytest.raises(OSError, match="no space"):
+            await identity(FullDisk(tmp_path), etcd).join(ClusterSettings())
+        await identity(RealDisk(tmp_path), etcd).join(ClusterSettings())
+        disk = FullDisk(tmp_path)
+        again = identity(disk, etcd)
+        await again.join(ClusterSettings())
+        await again.remember_boot(BootId(b"b" * 16))
+        assert identity(disk, etcd).previous_boot_id is None
+        disk.full = False
+        await again.stop()
+        assert identity(disk, etcd).previous_boot_id == b"b" * 16
+
+    world.run(story)

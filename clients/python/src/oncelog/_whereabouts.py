@@ -177,7 +177,7 @@ class Whereabouts:
                     f"topic {topic.name!r} has {len(topic.partitions)} partitions, no {key.number}",
                     topic=topic.name,
                 )
-        raise errors.Unavailable(f"nobody leads {key} now")
+        raise errors.Unavailable(f"nobody leads {self.directory.shown(key)} now")
 
     async def refresh(
         self,

@@ -21,7 +21,7 @@ from __future__ import annotations
 import asyncio
 import hashlib
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 
@@ -117,6 +117,8 @@ class Identity:
         # Highest revision seen, in memory; ahead of the file.
         self._revision = self._remembered.revision
         self._witness: KeyValue | None = None
+        # Of this process; "": the file keeps that of the last one.
+        self._boot_id = ""
         self._written_ms = now_ms() - REMEMBER_EVERY_MS
         self._writing: asyncio.Task[None] | None = None
         self._file = asyncio.Lock()
@@ -156,13 +158,18 @@ class Identity:
         value = cluster_value(record.value)
         _require_counts(value)
         self._revision = max(self._revision, revision)
-        await self._write(
+        joined = msgspec.structs.replace(
+            known,
             cluster_id=value.cluster_id,
             etcd_cluster_id=etcd_id,
             recovery=value.recovery,
             min_insync_replicas=value.min_insync_replicas,
             lease_ms=value.lease_ms,
         )
+        if joined == known:
+            await self._write_if_it_can()
+        else:
+            await self._write(joined)
         return ClusterRecord(
             cluster_id=bytes.fromhex(value.cluster_id),
             min_insync_replicas=value.min_insync_replicas,
@@ -170,8 +177,11 @@ class Identity:
         )
 
     async def remember_boot(self, boot_id: BootId) -> None:
-        """Call once the previous boot's key is gone (Membership.start) and before leading."""
-        await self._write(boot_id=boot_id.hex())
+        """Call once the previous boot's key is gone (Membership.start) and before leading. Where
+        the disk takes no writes now it is written later; a process that comes before that waits for
+        the end of this one's lease."""
+        self._boot_id = boot_id.hex()
+        await self._write_if_it_can()
 
     def observe(self, record: KeyValue | None, revision: int, *, at_least: int) -> None:
         """Judges the answer of a linearizable read of the cluster record. `at_least` is `revision`
@@ -214,7 +224,9 @@ class Identity:
         """Writes what is not written yet."""
         if self._writing is not None:
             await asyncio.wait([self._writing])
-        if self._remembered.cluster_id and self._revision != self._remembered.revision:
+        known = self._remembered
+        late = self._revision != known.revision or self._boot_id not in ("", known.boot_id)
+        if known.cluster_id and late:
             await self._write_revision()
 
     async def _found(self, proposed: ClusterSettings) -> tuple[KeyValue | None, int]:
@@ -235,20 +247,27 @@ class Identity:
 
     async def _write_revision(self) -> None:
         try:
+            await self._write_if_it_can()
+        finally:
+            self._writing = None
+
+    async def _write_if_it_can(self) -> None:
+        try:
             await self._write()
         except OSError:
             # A disk that takes no writes is the journals' to report; this memory only lags.
             self._written_ms = self._now_ms()
-        finally:
-            self._writing = None
 
-    async def _write(self, **changed: Any) -> None:
+    async def _write(self, joined: Remembered | None = None) -> None:
         """One at a time: each replaces the whole file, and builds on the one before."""
         async with self._file:
-            if self._witness is not None:
-                changed["witness"] = _make_witness(self._witness)
+            known = self._remembered if joined is None else joined
+            witness = known.witness if self._witness is None else _make_witness(self._witness)
             remembered = msgspec.structs.replace(
-                self._remembered, revision=self._revision, **changed
+                known,
+                revision=self._revision,
+                witness=witness,
+                boot_id=self._boot_id or known.boot_id,
             )
             self._written_ms = self._now_ms()
             await self._offload(lambda: save_remembered(self._disk, remembered))

@@ -247,6 +247,20 @@ class Directory:
         name = self._names.get(topic_id)
         return None if name is None else self._topics.get(name)
 
+    def shown(self, key: Key | PartitionKey) -> str:
+        """For messages: what is led, in users' words."""
+        if isinstance(key, PartitionKey):
+            topic = self.topic_by_id(key.topic_id)
+            name = key.topic_id.hex() if topic is None else repr(topic.name)
+            return f"partition {key.number} of {name}"
+        match key.kind:
+            case Kind.JOURNAL:
+                return f"partition {key.name} of the transaction journal"
+            case Kind.TRANSACTION_GROUP:
+                return f"transaction group {key.name!r}"
+            case _:
+                return f"consumer group {key.name!r}"
+
     def refusal(self, topic: str | bytes) -> errors.OncelogError | None:
         """Why a topic, by name or id, is not described: we have no right to it."""
         refused = self._refused.get(topic)
