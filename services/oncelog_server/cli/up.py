@@ -5,7 +5,8 @@
     Ctrl-C: the services in reverse order, then etcd
 
 A real etcd and real services, each a process with its data below one folder. A second `up` over the
-folder finds the same data at the same addresses. It listens on loopback without TLS, and says so.
+folder finds the same data at the same addresses. It listens on loopback, without TLS unless
+`node.tls_*` are set, and says so.
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ from oncelog_server.runtime.loopback_ports import HOST, is_free
 
 # Its help needs nothing of them.
 if TYPE_CHECKING:
+    from oncelog.options import Tls
     from oncelog.protocol import Protocol
     from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd
     from oncelogpb.v1 import cluster_pb2 as pb
@@ -103,7 +105,7 @@ def up(
     if accept_loss and not recover:
         raise click.UsageError("--accept-loss belongs to --recover.")
     processes = 1 if one_process else len(PORTS)
-    _require_shareable(pairs, processes)
+    tls = _require_shareable(pairs, processes)
     say = _Said(as_json)
     with ExitStack() as stack:
         stop = stack.enter_context(_stop_signals())
@@ -121,11 +123,11 @@ def up(
         stack.callback(_stop_all, services, say)
         for service in services:
             service.start()
-        if not _wait_ready(services, etcd, say, stop):
+        if not _wait_ready(services, etcd, say, stop, tls):
             return
         bootstrap = ",".join(service.address for service in services)
         folder.announce(bootstrap)
-        say.ready(bootstrap, metrics)
+        say.ready(bootstrap, metrics, with_tls=tls is not None)
         watch = Watch(_children(services, etcd), say.died)
         while not stop():
             watch.look()
@@ -135,8 +137,8 @@ def up(
 # ---------------------------------------------------------------------------------------- start
 
 
-def _require_shareable(pairs: Sequence[str], processes: int) -> None:
-    """Raises UsageError."""
+def _require_shareable(pairs: Sequence[str], processes: int) -> Tls | None:
+    """Returns how the processes are reached. Raises UsageError."""
     with interrupts.importing():
         from oncelog_server.cli.shared_settings import require_shareable
     # As the processes will read them. A file that is not there says nothing, as to all commands;
@@ -145,7 +147,7 @@ def _require_shareable(pairs: Sequence[str], processes: int) -> None:
     if not file or not Path(file).exists():
         os.environ.pop(FILE_VARIABLE, None)
         file = None
-    require_shareable(pairs, processes=processes, file=file, environment=os.environ)
+    return require_shareable(pairs, processes=processes, file=file, environment=os.environ)
 
 
 def metrics_ports(first: int | None, processes: Sequence[str]) -> dict[str, int]:
@@ -245,13 +247,17 @@ def _service(
 
 
 def _wait_ready(
-    services: list[Service], etcd: EmbeddedEtcd, say: _Said, stop: Callable[[], bool]
+    services: list[Service],
+    etcd: EmbeddedEtcd,
+    say: _Said,
+    stop: Callable[[], bool],
+    tls: Tls | None,
 ) -> bool:
     """One line per service as it becomes ready. False where it was stopped meanwhile."""
     give_up = time.monotonic() + READY_TIMEOUT_SECONDS
     waiting = list(services)
     bootstrap = ",".join(service.address for service in services)
-    with open_protocol(bootstrap, timeout_ms=METADATA_TIMEOUT_MS, tls=None) as protocol:
+    with open_protocol(bootstrap, timeout_ms=METADATA_TIMEOUT_MS, tls=tls) as protocol:
         while not stop():
             _require_alive(services, etcd)
             ready, missing = _ready_addresses(protocol)
@@ -373,13 +379,14 @@ class _Said:
             {"recovery": recovery, "doubts": list(doubts)},
         )
 
-    def ready(self, bootstrap: str, metrics: Mapping[str, int]) -> None:
+    def ready(self, bootstrap: str, metrics: Mapping[str, int], *, with_tls: bool) -> None:
         """`metrics`: the port of each process that shows any."""
         shown = {name: f"http://{HOST}:{port}/metrics" for name, port in metrics.items()}
         for name, address in shown.items():
             self._say(f"{name:<17} {address}", {"service": name, "metrics": address})
         self._say(
-            f"ready: {bootstrap} (this machine only, without TLS). Ctrl-C stops it.",
+            f"ready: {bootstrap} (this machine only, {'with' if with_tls else 'without'} TLS). "
+            "Ctrl-C stops it.",
             {"ready": True, "bootstrap": bootstrap},
         )
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner, Result
 
+from oncelog.options import Tls
 from oncelog_server.cli import up
 from oncelog_server.cli.app import oncelog
 from oncelog_server.cli.failures import CommandFailed
@@ -15,6 +16,7 @@ from oncelog_server.cli.folder import ONE_PROCESS, Folder, Layout, Ports
 from oncelog_server.cli.processes import Service, show_exit
 from oncelog_server.cli.running import running_bootstrap
 from oncelog_server.cli.settings import ServeSettings
+from oncelog_server.cli.shared_settings import require_shareable
 from oncelog_server.core.ids import partition_of_name
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.config import ConfigError
@@ -236,3 +238,12 @@ def test_each_process_gets_metrics_of_its_own(tmp_path: Path) -> None:
     ports = up.metrics_ports(9100, ["coordinator", "partition_leader"])
     assert ports == {"coordinator": 9100, "partition_leader": 9101}
     assert up.metrics_ports(None, ["coordinator"]) == {}
+
+
+def test_up_reaches_its_processes_as_it_tells_them_to_be_reached() -> None:
+    def tls(*pairs: str) -> Tls | None:
+        return require_shareable(pairs, processes=3, file=None, environment={})
+
+    assert tls() is None
+    files = ("node.tls_ca=ca.pem", "node.tls_certificate=c.pem", "node.tls_key=k.pem")
+    assert tls(*files) == Tls(ca_file="ca.pem", certificate_file="c.pem", key_file="k.pem")
