@@ -265,6 +265,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "sign-of-life-by-its-own-clock",
+        "I21: a living consumer's group does not expire under it, however short its retention",
+        (
+            Edit(
+                "oncelog.aio.sign_of_life:SignOfLife.begin",
+                "        if retention_ms:\n",
+                "        if False:\n",
+            ),
+        ),
+        {
+            unit(
+                "client/test_sign_of_life",
+                "test_i21_an_offset_manager_that_forgets_soon_is_told_often",
+            ): "would have been too late",
+        },
+    ),
+    Bug(
         "told-once-then-silent",
         "I14: a consumer that cannot read says so each time, and reads on when it can",
         (
