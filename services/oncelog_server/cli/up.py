@@ -5,7 +5,8 @@
     Ctrl-C: the services in reverse order, then etcd
 
 A real etcd and real services, each a process with its data below one folder. A second `up` over the
-folder finds the same data at the same addresses. It listens on loopback without TLS, and says so.
+folder finds the same data at the same addresses. It listens on loopback, without TLS where the
+settings name no certificate, and says so.
 """
 
 from __future__ import annotations
@@ -36,8 +37,10 @@ from oncelog_server.runtime.loopback_ports import HOST, is_free
 
 # Its help needs nothing of them.
 if TYPE_CHECKING:
+    from oncelog.options import Tls
     from oncelog.protocol import Protocol
     from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd
+    from oncelog_server.runtime.node_config import NodeConfig
     from oncelogpb.v1 import cluster_pb2 as pb
 
 READY_TIMEOUT_SECONDS: Final = 60.0
@@ -103,7 +106,7 @@ def up(
     if accept_loss and not recover:
         raise click.UsageError("--accept-loss belongs to --recover.")
     processes = 1 if one_process else len(PORTS)
-    _require_shareable(pairs, processes)
+    node = _require_shareable(pairs, processes)
     say = _Said(as_json)
     with ExitStack() as stack:
         stop = stack.enter_context(_stop_signals())
@@ -121,11 +124,11 @@ def up(
         stack.callback(_stop_all, services, say)
         for service in services:
             service.start()
-        if not _wait_ready(services, etcd, say, stop):
+        if not _wait_ready(services, etcd, say, stop, _tls_of(node)):
             return
         bootstrap = ",".join(service.address for service in services)
         folder.announce(bootstrap)
-        say.ready(bootstrap, metrics)
+        say.ready(bootstrap, metrics, node)
         watch = Watch(_children(services, etcd), say.died)
         while not stop():
             watch.look()
@@ -135,8 +138,8 @@ def up(
 # ---------------------------------------------------------------------------------------- start
 
 
-def _require_shareable(pairs: Sequence[str], processes: int) -> None:
-    """Raises UsageError."""
+def _require_shareable(pairs: Sequence[str], processes: int) -> NodeConfig:
+    """What is the same for all processes. Raises UsageError."""
     with interrupts.importing():
         from oncelog_server.cli.shared_settings import require_shareable
     # As the processes will read them. A file that is not there says nothing, as to all commands;
@@ -145,7 +148,7 @@ def _require_shareable(pairs: Sequence[str], processes: int) -> None:
     if not file or not Path(file).exists():
         os.environ.pop(FILE_VARIABLE, None)
         file = None
-    require_shareable(pairs, processes=processes, file=file, environment=os.environ)
+    return require_shareable(pairs, processes=processes, file=file, environment=os.environ)
 
 
 def metrics_ports(first: int | None, processes: Sequence[str]) -> dict[str, int]:
@@ -245,13 +248,17 @@ def _service(
 
 
 def _wait_ready(
-    services: list[Service], etcd: EmbeddedEtcd, say: _Said, stop: Callable[[], bool]
+    services: list[Service],
+    etcd: EmbeddedEtcd,
+    say: _Said,
+    stop: Callable[[], bool],
+    tls: Tls | None,
 ) -> bool:
     """One line per service as it becomes ready. False where it was stopped meanwhile."""
     give_up = time.monotonic() + READY_TIMEOUT_SECONDS
     waiting = list(services)
     bootstrap = ",".join(service.address for service in services)
-    with open_protocol(bootstrap, timeout_ms=METADATA_TIMEOUT_MS, tls=None) as protocol:
+    with open_protocol(bootstrap, timeout_ms=METADATA_TIMEOUT_MS, tls=tls) as protocol:
         while not stop():
             _require_alive(services, etcd)
             ready, missing = _ready_addresses(protocol)
@@ -264,6 +271,16 @@ def _wait_ready(
                 raise CommandFailed(_not_ready(waiting or services, missing))
             time.sleep(LOOK_EVERY_SECONDS)
     return False
+
+
+def _tls_of(node: NodeConfig) -> Tls | None:
+    """How the processes are reached: with the certificate that is theirs, where they have one."""
+    if not node.tls:
+        return None
+    # Imported here: most runs need nothing of it.
+    from oncelog.options import Tls
+
+    return Tls(ca_file=node.tls_ca, certificate_file=node.tls_certificate, key_file=node.tls_key)
 
 
 def _ready_addresses(protocol: Protocol) -> tuple[set[str], str]:
@@ -373,14 +390,16 @@ class _Said:
             {"recovery": recovery, "doubts": list(doubts)},
         )
 
-    def ready(self, bootstrap: str, metrics: Mapping[str, int]) -> None:
+    def ready(self, bootstrap: str, metrics: Mapping[str, int], node: NodeConfig) -> None:
         """`metrics`: the port of each process that shows any."""
-        shown = {name: f"http://{HOST}:{port}/metrics" for name, port in metrics.items()}
+        scheme = "http" if node.metrics_tls == "off" else "https"
+        shown = {name: f"{scheme}://{HOST}:{port}/metrics" for name, port in metrics.items()}
         for name, address in shown.items():
             self._say(f"{name:<17} {address}", {"service": name, "metrics": address})
+        tls = "with TLS: name certificates, or a profile" if node.tls else "without TLS"
         self._say(
-            f"ready: {bootstrap} (this machine only, without TLS). Ctrl-C stops it.",
-            {"ready": True, "bootstrap": bootstrap},
+            f"ready: {bootstrap} (this machine only, {tls}). Ctrl-C stops it.",
+            {"ready": True, "bootstrap": bootstrap, "tls": node.tls},
         )
 
     def died(self, name: str, how: str, restarts: int, pause_seconds: float) -> None:
