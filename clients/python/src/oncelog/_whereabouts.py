@@ -177,7 +177,10 @@ class Whereabouts:
                     f"topic {topic.name!r} has {len(topic.partitions)} partitions, no {key.number}",
                     topic=topic.name,
                 )
-        raise errors.Unavailable(f"nobody leads {key} now")
+            raise errors.Unavailable(
+                f"there is no leader of partition {key.number} of {topic.name!r} now"
+            )
+        raise errors.Unavailable(f"there is no {key} now")
 
     async def refresh(
         self,
