@@ -114,6 +114,19 @@ def test_up_reaches_its_services_with_their_own_certificate(tmp_path: Path) -> N
         assert up.said[-1]["tls"]
 
 
+def test_a_handshake_that_fails_is_told_in_our_words_alone(up: Up, folder: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "topic", "list", "--tls", f"--bootstrap={up.said[-1]['bootstrap']}"],
+        capture_output=True,
+        text=True,
+        timeout=DONE_S,
+        check=False,
+    )
+    assert done.returncode == UNREACHABLE
+    assert "does not speak TLS" in done.stderr
+    assert "ssl_transport_security" not in done.stderr
+
+
 def test_a_second_up_over_the_folder_is_refused(up: Up, folder: Path) -> None:
     done = subprocess.run(
         [*COMMAND, "up", f"--data={folder}"],
