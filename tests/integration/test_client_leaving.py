@@ -85,6 +85,54 @@ asyncio.run(main())
     assert "UnsentRecordsWarning: oncelog: 7 records were sent and are LOST" in told
 
 
+@pytest.mark.parametrize("linger_ms", [0, 30_000])
+def test_a_program_that_never_asks_is_told_what_failed(log: oncelog.Log, linger_ms: int) -> None:
+    source = f"""
+import sys, time, oncelog
+log = oncelog.connect(sys.argv[1])
+producer = log.producer(linger_ms={linger_ms})
+for number in range(100):
+    producer.send("there-is-none", b"v")
+producer.send(sys.argv[2], b"v")
+time.sleep(0 if {linger_ms} else 2)
+"""
+    _, told = left_by(source, log, f"good-{linger_ms}")
+    assert "100 records were not delivered; the first, record 0 of topic 'there-is-none'" in told
+    assert "LOST" in told
+    assert len(values(log, f"good-{linger_ms}")) == 1
+
+
+def test_an_event_loop_that_ends_and_never_asked_is_told_what_failed(log: oncelog.Log) -> None:
+    source = """
+import asyncio, sys, oncelog.aio
+
+async def main():
+    log = oncelog.aio.connect(sys.argv[1])
+    producer = await log.producer(linger_ms=0)
+    await producer.send("there-is-none", b"v")
+    await asyncio.sleep(2)
+
+asyncio.run(main())
+"""
+    _, told = left_by(source, log, "unasked")
+    assert "LOST" in told
+    assert "no topic 'there-is-none'" in told
+
+
+def test_a_program_that_asked_a_receipt_hears_nothing_more(log: oncelog.Log) -> None:
+    source = """
+import sys, oncelog
+log = oncelog.connect(sys.argv[1])
+try:
+    log.producer().send(sys.argv[2], b"v", partition=99).result()
+except oncelog.errors.UnknownPartition:
+    pass
+log.producer(on_delivery=lambda delivery: None).send("there-is-none", b"v").done()
+"""
+    _, told = left_by(source, log, "asked")
+    assert "LOST" not in told
+
+
 def test_a_program_that_flushes_or_closes_hears_nothing(log: oncelog.Log) -> None:
     source = """
 import sys, oncelog

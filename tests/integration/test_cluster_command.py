@@ -21,6 +21,7 @@ from oncelogpb.v1 import types_pb2 as pb
 from tests.integration.by_hand import ByHand, rows_batch
 from tests.integration.cluster import until
 from tests.integration.shell import REFUSED, UNREACHABLE, WRONG_USAGE, Shell
+from tests.unit.rpc.authority import Authority
 
 pytestmark = pytest.mark.integration
 
@@ -32,11 +33,11 @@ READY_S, DONE_S = 120, 60
 class Up(Shell):
     """One run of `oncelog up` over a folder, and commands against it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *settings: str) -> None:
         self.folder = folder
         self.said: list[dict[str, Any]] = []
         self._process = subprocess.Popen(
-            [*COMMAND, "up", "--json", "--free-ports", f"--data={folder}", *SETTINGS],
+            [*COMMAND, "up", "--json", "--free-ports", f"--data={folder}", *SETTINGS, *settings],
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
             text=True,
@@ -73,8 +74,8 @@ SETTINGS = ("--set=node.disk_free_floor_bytes=0", "--set=node.segment_bytes=1048
 
 
 @contextlib.contextmanager
-def up_over(folder: Path) -> Iterator[Up]:
-    up = Up(folder)
+def up_over(folder: Path, *settings: str) -> Iterator[Up]:
+    up = Up(folder, *settings)
     try:
         yield up
     finally:
@@ -102,6 +103,28 @@ def test_up_says_one_line_per_service(up: Up) -> None:
     ]
     assert sorted(said["address"] for said in services[1:]) == sorted(ready["bootstrap"].split(","))
     assert all(Path(said["log"]).exists() for said in services)
+
+
+def test_up_reaches_its_services_with_their_own_certificate(tmp_path: Path) -> None:
+    files = Authority(tmp_path).issue("oncelog")
+    settings = {"ca": files.ca, "certificate": files.certificate, "key": files.key}
+    pairs = [f"--set=node.tls_{name}={path}" for name, path in settings.items()]
+    with up_over(tmp_path / "data", *pairs) as up:
+        assert up.said[-1]["ready"]
+        assert up.said[-1]["tls"]
+
+
+def test_a_handshake_that_fails_is_told_in_our_words_alone(up: Up, folder: Path) -> None:
+    done = subprocess.run(
+        [*COMMAND, "topic", "list", "--tls", f"--bootstrap={up.said[-1]['bootstrap']}"],
+        capture_output=True,
+        text=True,
+        timeout=DONE_S,
+        check=False,
+    )
+    assert done.returncode == UNREACHABLE
+    assert "does not speak TLS" in done.stderr
+    assert "ssl_transport_security" not in done.stderr
 
 
 def test_a_second_up_over_the_folder_is_refused(up: Up, folder: Path) -> None:

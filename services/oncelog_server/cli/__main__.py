@@ -21,6 +21,11 @@ TRACEBACK_VARIABLE: Final = "ONCELOG_TRACEBACK"
 _UNWRITABLE: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 
 
+# gRPC writes a line for every handshake that fails, in words for who knows its source. We say it
+# ourselves, and whoever tries ports of a service would fill its log.
+os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     """Ends the process: 0 done, 1 refused, 2 wrong usage, 3 nobody answers."""
     _open_streams()

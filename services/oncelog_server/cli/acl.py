@@ -218,6 +218,8 @@ def test(session: Session, identity: str, verb: str, what: str) -> None:
         ]
     )
     if not verdict.allowed:
+        if verdict.rule is not None and verdict.rule.effect == "deny":
+            click.echo(f"stands before all that allow: {_removal(verdict.rule)}")
         for rule in verdict.would_allow:
             click.echo(f"would allow it: oncelog acl add {_command(rule)}")
     if verdict.mode != "on":
@@ -293,6 +295,10 @@ def _chunks(rules: list[AccessRule]) -> list[list[pb.AccessRule]]:
         messages[first : first + RULES_PER_CALL]
         for first in range(0, len(messages), RULES_PER_CALL)
     ]
+
+
+def _removal(rule: AccessRule) -> str:
+    return f"oncelog acl remove {_command(rule)} --deny"
 
 
 def _command(rule: AccessRule) -> str:

@@ -181,7 +181,12 @@ def _serve_metrics(config: NodeConfig, metrics: Metrics, log: Log) -> None:
         return
     host, port = split_address(config.metrics_listen)
     files = None if config.metrics_tls == "off" else files_of(config)
-    port = metrics.serve(host, port, files, Asked(config.metrics_tls) if files else Asked.NOTHING)
+    asked = Asked(config.metrics_tls) if files else Asked.NOTHING
+    try:
+        port = metrics.serve(host, port, files, asked)
+    except OSError as error:
+        reason = error.strerror or error
+        raise OSError(f"node.metrics_listen={config.metrics_listen}: {reason}") from error
     scheme = "http" if files is None else "https"
     log.line("metrics", address=f"{scheme}://{host}:{port}/metrics", tls=config.metrics_tls)
 

@@ -10,11 +10,10 @@ from typing import Final
 
 import click
 
-from oncelog.options import Tls
 from oncelog_server.cli.settings import ServeSettings
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.config import ConfigError, Source, Value
-from oncelog_server.runtime.node_config import split_address
+from oncelog_server.runtime.node_config import NodeConfig, split_address
 
 # Given to each process by `up` itself: what to say there instead.
 _ITS_OWN: Final = {
@@ -32,9 +31,9 @@ def require_shareable(
     processes: int,
     file: str | None,
     environment: Mapping[str, str],
-) -> Tls | None:
-    """Returns how the processes are reached. Raises UsageError that names the setting, where it
-    came from, and what to do."""
+) -> NodeConfig:
+    """What is the same for all. Raises UsageError that names the setting, where it came from, and
+    what to do."""
     try:
         settings = ServeSettings.make(ROLES, file=file, environment=environment, pairs=pairs)
     except ConfigError as error:
@@ -51,14 +50,7 @@ def require_shareable(
                 f"{value.name}={value.value} ({value.source}) would be one address of "
                 f"{processes} processes: {_instead(value.name)}"
             )
-    node = settings.node
-    if not node.tls_ca:
-        return None
-    return Tls(
-        ca_file=node.tls_ca,
-        certificate_file=node.tls_certificate or None,
-        key_file=node.tls_key or None,
-    )
+    return settings.node
 
 
 def _takes_any_port(value: Value) -> bool:

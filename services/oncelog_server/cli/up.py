@@ -5,8 +5,8 @@
     Ctrl-C: the services in reverse order, then etcd
 
 A real etcd and real services, each a process with its data below one folder. A second `up` over the
-folder finds the same data at the same addresses. It listens on loopback, without TLS unless
-`node.tls_*` are set, and says so.
+folder finds the same data at the same addresses. It listens on loopback, without TLS where the
+settings name no certificate, and says so.
 """
 
 from __future__ import annotations
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from oncelog.options import Tls
     from oncelog.protocol import Protocol
     from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd
+    from oncelog_server.runtime.node_config import NodeConfig
     from oncelogpb.v1 import cluster_pb2 as pb
 
 READY_TIMEOUT_SECONDS: Final = 60.0
@@ -105,7 +106,7 @@ def up(
     if accept_loss and not recover:
         raise click.UsageError("--accept-loss belongs to --recover.")
     processes = 1 if one_process else len(PORTS)
-    tls = _require_shareable(pairs, processes)
+    node = _require_shareable(pairs, processes)
     say = _Said(as_json)
     with ExitStack() as stack:
         stop = stack.enter_context(_stop_signals())
@@ -123,11 +124,11 @@ def up(
         stack.callback(_stop_all, services, say)
         for service in services:
             service.start()
-        if not _wait_ready(services, etcd, say, stop, tls):
+        if not _wait_ready(services, etcd, say, stop, tls_of(node)):
             return
         bootstrap = ",".join(service.address for service in services)
         folder.announce(bootstrap)
-        say.ready(bootstrap, metrics, with_tls=tls is not None)
+        say.ready(bootstrap, metrics, node)
         watch = Watch(_children(services, etcd), say.died)
         while not stop():
             watch.look()
@@ -137,8 +138,8 @@ def up(
 # ---------------------------------------------------------------------------------------- start
 
 
-def _require_shareable(pairs: Sequence[str], processes: int) -> Tls | None:
-    """Returns how the processes are reached. Raises UsageError."""
+def _require_shareable(pairs: Sequence[str], processes: int) -> NodeConfig:
+    """What is the same for all processes. Raises UsageError."""
     with interrupts.importing():
         from oncelog_server.cli.shared_settings import require_shareable
     # As the processes will read them. A file that is not there says nothing, as to all commands;
@@ -272,6 +273,16 @@ def _wait_ready(
     return False
 
 
+def tls_of(node: NodeConfig) -> Tls | None:
+    """How the processes are reached: with the certificate that is theirs, where they have one."""
+    if not node.tls:
+        return None
+    # Imported here: most runs need nothing of it.
+    from oncelog.options import Tls
+
+    return Tls(ca_file=node.tls_ca, certificate_file=node.tls_certificate, key_file=node.tls_key)
+
+
 def _ready_addresses(protocol: Protocol) -> tuple[set[str], str]:
     """Addresses of the processes that etcd shows, and what has no leader yet ("": all have)."""
     from oncelogpb.errors import OncelogError
@@ -379,15 +390,16 @@ class _Said:
             {"recovery": recovery, "doubts": list(doubts)},
         )
 
-    def ready(self, bootstrap: str, metrics: Mapping[str, int], *, with_tls: bool) -> None:
+    def ready(self, bootstrap: str, metrics: Mapping[str, int], node: NodeConfig) -> None:
         """`metrics`: the port of each process that shows any."""
-        shown = {name: f"http://{HOST}:{port}/metrics" for name, port in metrics.items()}
+        scheme = "http" if node.metrics_tls == "off" else "https"
+        shown = {name: f"{scheme}://{HOST}:{port}/metrics" for name, port in metrics.items()}
         for name, address in shown.items():
             self._say(f"{name:<17} {address}", {"service": name, "metrics": address})
+        tls = "with TLS: name certificates, or a profile" if node.tls else "without TLS"
         self._say(
-            f"ready: {bootstrap} (this machine only, {'with' if with_tls else 'without'} TLS). "
-            "Ctrl-C stops it.",
-            {"ready": True, "bootstrap": bootstrap},
+            f"ready: {bootstrap} (this machine only, {tls}). Ctrl-C stops it.",
+            {"ready": True, "bootstrap": bootstrap, "tls": node.tls},
         )
 
     def died(self, name: str, how: str, restarts: int, pause_seconds: float) -> None:

@@ -58,6 +58,11 @@ CONFIGS: Final[Mapping[str, TopicConfig]] = {
     ),
 }
 
+# What is said of a topic beside its settings, and where.
+FIELDS: Final = {
+    "partitions": "a field of its own: `--partitions N`, or `partitions=N`",
+    "replication_factor": "a field of its own: `replication_factor=N`",
+}
 # Settings that users of Kafka look for. They come with retention, compaction and replication.
 LATER: Final = frozenset(
     {
@@ -93,6 +98,10 @@ def _unknown(name: str) -> OncelogError:
     if name in LATER:
         return Unsupported(
             f"topic setting {name!r} comes in a later version; leave it out: everything is kept"
+        )
+    if name in FIELDS:
+        raise InvalidArgument(
+            f"{name!r} is no setting of a topic but {FIELDS[name]}", field=name, nearest=name
         )
     nearest = difflib.get_close_matches(name, sorted(CONFIGS), n=1, cutoff=0.0)[0]
     return InvalidArgument(

@@ -138,6 +138,8 @@ def test_a_question_is_answered_with_the_rule_and_what_would_help(run: Run) -> N
     assert told.exit_code == 0
     assert "deny alice write topic:t" in told.stdout
     assert "oncelog acl add alice write topic:t" in told.stdout
+    # An added rule alone would change nothing.
+    assert "oncelog acl remove alice write topic:t --deny" in told.stdout
     assert "nothing is refused now" in told.stderr
     (request,) = cluster.requests("cluster.test_access")
     assert (request.identity, request.verb, request.kind, request.name) == (

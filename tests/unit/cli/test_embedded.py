@@ -242,7 +242,8 @@ def test_each_process_gets_metrics_of_its_own(tmp_path: Path) -> None:
 
 def test_up_reaches_its_processes_as_it_tells_them_to_be_reached() -> None:
     def tls(*pairs: str) -> Tls | None:
-        return require_shareable(pairs, processes=3, file=None, environment={})
+        node = require_shareable(pairs, processes=3, file=None, environment={})
+        return up.tls_of(node)
 
     assert tls() is None
     files = ("node.tls_ca=ca.pem", "node.tls_certificate=c.pem", "node.tls_key=k.pem")

@@ -218,7 +218,7 @@ def test_addresses_may_come_as_a_list() -> None:
     with pytest.raises(CannotConnect) as caught:
         oncelog.connect([f"127.0.0.1:{free_port()}", "127.0.0.1:1"], connect_timeout_ms=500)
     assert caught.value.message.count("nobody listens") == 2
-    for nothing in ([], [7400], ["localhost"]):
+    for nothing in ([], [7400], ["localhost"], 7400, None):
         with pytest.raises(errors.InvalidArgument, match=r"bootstrap|host:port"):
             oncelog.connect(nothing)  # type: ignore[arg-type]
 

@@ -40,7 +40,7 @@ def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
         "put put_arrow room enter turn_back leave can_enter_at_once closed started start protocol",
         "progress offset_commits committed_in place rewind forget identity occupy vacate recorder",
         "sender batch_bytes has_adopted adopt abort_open doubt fence give_up on_closed since",
-        "committed_for make_transaction registration",
+        "committed_for make_transaction registration settle unheard",
     }
     hidden = {word for words in inside for word in words.split()}
     twin = getattr(aio, name)

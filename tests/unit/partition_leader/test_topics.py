@@ -83,6 +83,13 @@ def test_refused(
     assert set(admin.world.directory.by_name) == {TOPIC.name}
 
 
+@pytest.mark.parametrize("name", ["partitions", "replication_factor"])
+def test_what_is_no_setting_is_refused_with_where_it_is_said(name: str) -> None:
+    with pytest.raises(errors.InvalidArgument, match="a field of its own") as refusal:
+        Admin().create(configs={name: "6"})
+    assert "did you mean" not in refusal.value.message
+
+
 def test_an_unknown_setting_is_refused_with_the_nearest_name() -> None:
     with pytest.raises(
         errors.InvalidArgument, match=r"did you mean 'max\.batch\.bytes'"

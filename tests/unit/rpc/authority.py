@@ -35,17 +35,19 @@ class Authority:
         *,
         uris: Sequence[str] = (),
         common_name: bool = True,
+        called: str = "",
         valid_from: float = -1,
         valid_days: float = 2,
     ) -> TlsFiles:
-        """A pair in `<who>.pem` and `<who>.key`, in place of one of that name. `who` is its common
-        name, unless it is to have none; `valid_from` in days from now."""
+        """A pair in `<who>.pem` and `<who>.key`, in place of one of that name. Its common name is
+        `called`, else `who`, unless it is to have none; `valid_from` in days from now."""
         names: list[x509.GeneralName] = [
             x509.DNSName("localhost"),
             x509.IPAddress(ipaddress.ip_address("127.0.0.1")),
             *map(x509.UniformResourceIdentifier, uris),
         ]
-        return self._issue(who, who if common_name else "", names, valid_from, valid_days)
+        name = (called or who) if common_name else ""
+        return self._issue(who, name, names, valid_from, valid_days)
 
     def issue_nameless(self) -> TlsFiles:
         """A certificate that says nothing of who shows it."""

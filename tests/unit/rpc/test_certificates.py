@@ -60,7 +60,7 @@ SPIFFE = "spiffe://prod/enricher"
         ({"uris": [SPIFFE], "common_name": False}, SPIFFE),
         ({"uris": ["https://alice.example"]}, "alice"),
         ({"uris": ["https://alice.example"], "common_name": False}, "https://alice.example"),
-        ({"uris": [SPIFFE, "https://alice.example"]}, "alice"),
+        ({"uris": [SPIFFE, "https://alice.example"]}, ""),
         ({"common_name": False}, "localhost"),
     ],
 )

@@ -10,7 +10,7 @@ from google.rpc import status_pb2
 
 from oncelog_server.core.ids import BootId
 from oncelog_server.core.ports import Address
-from oncelog_server.runtime.rpc.certificates import read
+from oncelog_server.runtime.rpc.certificates import look, read
 from oncelog_server.runtime.rpc.peers import GrpcPeers
 from oncelog_server.runtime.rpc.tls import TlsFiles, identity_of
 from oncelogpb import calls
@@ -175,3 +175,47 @@ def test_the_identity_is_the_most_exact_name_of_a_certificate() -> None:
     assert identity_of({"peer_dns": [b"dns"]}) == "dns"
     assert identity_of({"transport_security_type": [b"ssl"]}) == ""
     assert identity_of(None) == ""
+
+
+@pytest.mark.parametrize(
+    ("who", "uris"),
+    [
+        ("admin\0.mallory", ()),
+        ("mallory", ("spiffe://prod/admin\0.mallory",)),
+        ("spiffe://prod/admin", ()),
+        ("SPIFFE://prod/admin", ()),
+        ("admin", ("spiffe://prod/mallory", "spiffe://prod/other")),
+        ("admin", ("spiffe://prod/mallory", "https://elsewhere")),
+    ],
+)
+def test_a_certificate_that_only_seems_to_carry_a_name_has_no_identity(
+    tmp_path: Any, who: str, uris: tuple[str, ...]
+) -> None:
+    """gRPC shows a name up to its first zero byte, and a common name can say anything."""
+
+    async def mark(request: Any, call: Any) -> Any:
+        return participant.WriteMarkersReply(
+            groups=[
+                participant.MarkerGroupResult(
+                    error=status_pb2.Status(code=1, message=call.identity)
+                )
+            ]
+        )
+
+    async def story() -> None:
+        ours = Authority(tmp_path)
+        tls = ours.issue("server")
+        shown = ours.issue("shown", called=who, uris=uris)
+        assert look(shown).identity == ""
+        async with serving("Participant", tls=tls, write_markers=mark) as (server, _):
+            seeming = GrpcPeers(read(shown))
+            reply = await seeming.call(
+                address(server.port),
+                "participant.write_markers",
+                participant.WriteMarkersRequest(),
+                timeout_ms=9_000,
+            )
+            assert reply.groups[0].error.message == ""
+            await seeming.close()
+
+    run(story())

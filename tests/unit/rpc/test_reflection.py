@@ -76,6 +76,24 @@ def test_reflection_shows_the_file_of_a_symbol(service: str, symbol: str, file: 
     run(story())
 
 
+def test_reflection_finds_a_method_by_its_full_name() -> None:
+    """For `grpcurl describe oncelogpb.v1.Coordinator.Transact`."""
+
+    async def story() -> None:
+        async with serving("Coordinator") as (_, channel):
+            symbol = "oncelogpb.v1.Coordinator.Transact"
+            asked = pb.ServerReflectionRequest(file_containing_symbol=symbol)
+            reply = await ask(channel, V1, asked)
+            shown = reply.file_descriptor_response.file_descriptor_proto
+            names = [FileDescriptorProto.FromString(data).name for data in shown]
+            assert "oncelogpb/v1/coordinator.proto" in names
+
+            asked = pb.ServerReflectionRequest(file_containing_symbol=f"{symbol}s")
+            assert (await ask(channel, V1, asked)).HasField("error_response")
+
+    run(story())
+
+
 def test_a_symbol_that_nobody_has_is_not_found() -> None:
     async def story() -> None:
         async with serving("Coordinator") as (_, channel):

@@ -14,7 +14,7 @@ from typing import Final
 
 from oncelog._loop import LoopThread
 from oncelog.aio.log import Log
-from oncelog.aio.unsent import UnsentRecordsWarning
+from oncelog.aio.unsent import UnsentRecordsWarning, warn_of_failed
 from oncelog.errors import OncelogError
 
 # How long the end of a program waits for records to be acknowledged, seconds.
@@ -28,18 +28,18 @@ def flush_at_the_end(loop: LoopThread, log: Log) -> None:
 
 
 async def _flush(log: Log) -> None:
-    """What is lost all the same is told by the recorder, when it goes."""
+    """What is not settled even then is told by the recorder, when it goes."""
     count = log.unsent
-    if not count:
-        return
-    warnings.warn(
-        f"oncelog: {count} records were sent and neither flushed nor closed before their end: "
-        f"flushing for up to {FLUSH_SECONDS_MAX:.0f} s. Use `with`, or call close()",
-        UnsentRecordsWarning,
-        stacklevel=2,
-    )
+    if count:
+        warnings.warn(
+            f"oncelog: {count} records were sent and neither flushed nor closed before their end: "
+            f"flushing for up to {FLUSH_SECONDS_MAX:.0f} s. Use `with`, or call close()",
+            UnsentRecordsWarning,
+            stacklevel=2,
+        )
     with contextlib.suppress(OncelogError, TimeoutError):
-        await asyncio.wait_for(log.flush(), FLUSH_SECONDS_MAX)
+        for failed in await asyncio.wait_for(log.settle(), FLUSH_SECONDS_MAX):
+            warn_of_failed(failed)
 
 
 # Connections that were not closed.

@@ -102,7 +102,7 @@ def shown_by(addresses: Iterable[str], chosen: Connection) -> Iterator[Finding]:
         yield _by_expiry(f"the one that {address} shows", _ends_s(facts))
 
 
-_RENEW: Final = "issue a new one; processes that read it at their start want a restart"
+_RENEW: Final = "issue a new one in its place: running processes take it within seconds"
 
 
 def _facts(server: ssl.SSLContext, certificate: str) -> Mapping[str, Any]:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from oncelog_server.core.ports import Clock, Reporter
-from oncelog_server.runtime.rpc.tls import TlsFiles, TlsPems
+from oncelog_server.runtime.rpc.tls import SPIFFE, TlsFiles, TlsPems, is_spiffe_id
 
 # How often the files are looked at.
 LOOK_EVERY_MS: Final = 1_000
@@ -32,7 +32,6 @@ DAY_MS: Final = 24 * 3_600_000
 NEVER_MS: Final = 1 << 52
 # X509_V_FLAG_NO_CHECK_TIME: ssl has no name for it.
 _ANY_TIME: Final = 0x200000
-_SPIFFE: Final = "spiffe://"
 _HANDSHAKE_STEPS_MAX: Final = 10
 
 
@@ -109,16 +108,21 @@ def _shown(files: TlsFiles) -> dict[str, Any]:
 
 
 def _identity(shown: dict[str, Any]) -> str:
-    """In the precedence of `tls.IDENTITY_PROPERTIES`."""
+    """In the precedence of `tls.IDENTITY_PROPERTIES`, and by its rules."""
     alternatives = _alternatives(shown)
     uris = [value for kind, value in alternatives if kind == "URI"]
-    if len(uris) == 1 and uris[0].startswith(_SPIFFE):
-        return uris[0]
+    if len(uris) == 1 and uris[0].startswith(SPIFFE):
+        return _whole(uris[0])
     subject = [pair for group in shown.get("subject", ()) for pair in group]
     common = [value for name, value in subject if name == "commonName"]
     dns = [value for kind, value in alternatives if kind == "DNS"]
     every = [value for _, value in alternatives]
-    return next((value for value in (*common[:1], *uris, *dns, *every) if value), "")
+    name = next((value for value in (*common[:1], *uris, *dns, *every) if value), "")
+    return "" if any(map(is_spiffe_id, (name, *uris))) else _whole(name)
+
+
+def _whole(name: str) -> str:
+    return "" if "\0" in name else name
 
 
 def _alternatives(shown: dict[str, Any]) -> Sequence[tuple[str, str]]:

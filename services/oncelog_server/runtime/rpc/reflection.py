@@ -53,7 +53,17 @@ class _Files:
         return self._find("FindFileByName", name)
 
     def FindFileContainingSymbol(self, symbol: str) -> FileDescriptor:
-        return self._find("FindFileContainingSymbol", symbol)
+        try:
+            return self._find("FindFileContainingSymbol", symbol)
+        except KeyError:
+            # Pools of Python know messages, fields, enums and services, and no methods, of which
+            # `grpcurl describe` asks.
+            service, _, method = symbol.rpartition(".")
+            file = self._find("FindFileContainingSymbol", service)
+            found = file.services_by_name.get(service.removeprefix(f"{file.package}."))
+            if found is None or method not in found.methods_by_name:
+                raise
+            return file
 
     def __getattr__(self, name: str) -> Any:
         """Extensions: v1 has none."""

@@ -2,11 +2,15 @@
 
 Where TLS is configured both sides show a certificate (mTLS); there is no half-way. A peer's
 identity is what its certificate says and nothing else: the SPIFFE id, else the common name, else
-the first name among its alternative names.
+the first name among its alternative names. What only looks like a name is none: one that a zero
+byte cuts short, a SPIFFE id that is not the only URI, a common name that poses as one.
 """
 
 from __future__ import annotations
 
+import binascii
+import functools
+import ssl
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -22,6 +26,9 @@ IDENTITY_PROPERTIES: Final = (
     "peer_dns",
     "x509_subject_alternative_name",
 )
+SPIFFE: Final = "spiffe://"
+# Certificates that are remembered to name a peer: who calls again is not judged again.
+CERTIFICATES_KEPT: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +108,47 @@ def client_credentials(pems: TlsPems) -> grpc.ChannelCredentials:
 
 
 def identity_of(auth_context: Mapping[str, Iterable[bytes]] | None) -> str:
-    """The peer's identity; "" without TLS."""
-    for name in IDENTITY_PROPERTIES if auth_context else ():
-        for value in (auth_context or {}).get(name, ()):
+    """The peer's identity; "" without TLS, or where the certificate does not say one."""
+    context = auth_context or {}
+    for name in IDENTITY_PROPERTIES:
+        for value in context.get(name, ()):
             if value:
-                return value.decode("utf-8", "replace")
+                return _judged(name, value, context)
     return ""
+
+
+def _judged(name: str, value: bytes, context: Mapping[str, Iterable[bytes]]) -> str:
+    """ "" where it only looks like a name."""
+    others = () if name == "peer_spiffe_id" else (value, *context.get("peer_uri", ()))
+    if any(is_spiffe_id(_text(other)) for other in others):
+        return ""
+    pem, subject = (
+        next(iter(context.get(what, ())), b"") for what in ("x509_pem_cert", "x509_subject")
+    )
+    return "" if _is_cut(value, pem, subject) else _text(value)
+
+
+def is_spiffe_id(name: str) -> bool:
+    """Or poses as one."""
+    return name[: len(SPIFFE)].lower() == SPIFFE
+
+
+def _text(name: bytes) -> str:
+    """ "" where it is none."""
+    try:
+        return name.decode()
+    except UnicodeDecodeError:
+        return ""
+
+
+@functools.lru_cache(CERTIFICATES_KEPT)
+def _is_cut(name: bytes, pem: bytes, subject: bytes) -> bool:
+    """Whether the certificate's own name goes on behind a zero byte: gRPC for Python shows names as
+    C's strings, so `admin\\0.mallory` would be `admin`. In the certificate that byte follows the
+    name, where else a tag would, which is never zero; a name in two-byte characters is told by the
+    subject, which writes the zero out (RFC 4514)."""
+    try:
+        der = ssl.PEM_cert_to_DER_cert(pem.decode("ascii")) if pem else b""
+    except (ValueError, binascii.Error):
+        return True
+    return name + b"\0" in der or b"\\00" in subject

@@ -369,7 +369,7 @@ def metadata_request(
 
 def parse_bootstrap(bootstrap: str | Sequence[str]) -> list[Endpoint]:
     """`host:port[,host:port]`, or a list of such; IPv6 as `[::1]:7400`. Raises InvalidArgument."""
-    entries = [bootstrap] if isinstance(bootstrap, str) else bootstrap
+    entries: Sequence[Any] = bootstrap if isinstance(bootstrap, list | tuple) else [bootstrap]
     if not all(isinstance(entry, str) for entry in entries):
         raise errors.InvalidArgument(
             f"an address is text, host:port, not {entries!r}", field="bootstrap"

@@ -161,6 +161,14 @@ class Log:
         if failure is not None:
             raise failure
 
+    async def settle(self) -> list[errors.OncelogError]:
+        """Waits until all that its plain producers hold is acknowledged or has failed; what nobody
+        was told of failures, one error for each producer. For the end of a program."""
+        producers = [made for made in list(self._made.values()) if isinstance(made, Producer)]
+        for producer in producers:
+            await producer.settle()
+        return [failed for producer in producers if (failed := producer.unheard()) is not None]
+
     @property
     def unsent(self) -> int:
         """Records that its plain producers hold, and that are not acknowledged."""

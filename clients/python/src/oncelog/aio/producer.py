@@ -21,6 +21,7 @@ from oncelog.aio.front import Front
 from oncelog.aio.receipts import Receipt, TableReceipt
 from oncelog.aio.recorder import Parcel, Recorder, Sticky
 from oncelog.aio.sender import Sender
+from oncelog.aio.unsent import warn_of_failed
 from oncelog.errors import Closed, delivery_failed
 from oncelog.options import ProducerOptions
 from oncelog.protocol import AsyncProtocol
@@ -75,6 +76,9 @@ class Producer:
         recorder = getattr(self, "recorder", None)
         if recorder is not None:
             recorder.warn_of_unsent()
+            failed = self.unheard()
+            if failed is not None:
+                warn_of_failed(failed)
 
     async def send(
         self,
@@ -106,8 +110,7 @@ class Producer:
         """Returns when all that was sent is durable. Raises DeliveryFailed where some of what was
         sent since the last flush is not, or may not be: it lists them, all others are. Bounded by
         `delivery_timeout_ms`."""
-        await (self.recorder.seal_last() if self._closed else self.recorder.seal_all())
-        await self._sender.drain()
+        await self.settle()
         self._raise_failures()
 
     async def close(self) -> None:
@@ -134,6 +137,18 @@ class Producer:
     async def room(self) -> None:
         """Waits until less than `buffer_bytes_max` is outstanding."""
         await self.recorder.room()
+
+    async def settle(self) -> None:
+        """Returns when of all that was sent it is known what became of it."""
+        await (self.recorder.seal_last() if self._closed else self.recorder.seal_all())
+        await self._sender.drain()
+
+    def unheard(self) -> errors.OncelogError | None:
+        """What `flush` would raise now, where nobody was told in another way. Told by this."""
+        if self._on_delivery is not None or self.recorder.is_asked:
+            return None
+        found = self._failures.take()
+        return None if found is None else delivery_failed(*found)
 
     def _deliver(self, parcels: list[Parcel], size: int) -> None:
         self.recorder.recount(size, sum(len(parcel.sealed.payload) for parcel in parcels))

@@ -25,6 +25,9 @@ from oncelog.errors import delivery_failed
 class Origin(Protocol):
     """Where records were put: how their receipts wait."""
 
+    # Somebody asked a receipt, and was told of a failure: the end of the program need not say it.
+    is_asked: bool
+
     def require_ending(self) -> None:
         """Raises InvalidArgument where nothing will be known before its transaction ends."""
         ...
@@ -58,13 +61,20 @@ class Receipt:
             origin.require_ending()
             found = origin.run(asyncio.wait_for(self._found(), timeout_s))
         assert isinstance(found, Delivery)
-        return _told(found)
+        return self._told(found)
 
     def __await__(self) -> Generator[Any, None, Delivery]:
         return self._awaited().__await__()
 
     async def _awaited(self) -> Delivery:
-        return _told(await self._found())
+        return self._told(await self._found())
+
+    def _told(self, delivery: Delivery) -> Delivery:
+        if delivery.error is not None:
+            self.deliveries.origin.is_asked = True
+            # Others may raise the same one, in other threads: each its own, with its own traceback.
+            raise copy.copy(delivery.error) from delivery.error.__cause__
+        return delivery
 
     async def _found(self) -> Delivery:
         while (found := self._find()) is None:
@@ -139,6 +149,7 @@ class TableReceipt:
         ]
         failed = [delivery for delivery in found if delivery.error is not None]
         if failed:
+            self._origin.is_asked = True
             raise delivery_failed(failed, len(failed))
         return found
 
@@ -153,10 +164,3 @@ async def change(waiters: list[Callable[[], None]]) -> None:
 
     waiters.append(happen)
     await happened
-
-
-def _told(delivery: Delivery) -> Delivery:
-    if delivery.error is not None:
-        # Others may raise the same one, in other threads: each its own, with its own traceback.
-        raise copy.copy(delivery.error) from delivery.error.__cause__
-    return delivery

@@ -141,6 +141,8 @@ class Recorder:
         # Records that were taken out of their buffers and are not settled.
         self._under_way = 0
         self.stopped = False
+        # See `receipts.Origin`.
+        self.is_asked = False
         self._halt: Callable[[], None] | None = None
         # A batch was sealed because it was full: whoever put its last record waits for `room`.
         self.is_pressed = False

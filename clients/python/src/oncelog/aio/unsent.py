@@ -1,9 +1,11 @@
-"""Records that are lost because their program, or its event loop, ends before they were sent: said
-loudly, for nothing else would say it."""
+"""Records that are lost because their program, or its event loop, ends before they were sent, or
+before somebody asked what became of them: said loudly, for nothing else would say it."""
 
 from __future__ import annotations
 
 import warnings
+
+from oncelogpb.errors import OncelogError
 
 
 class UnsentRecordsWarning(UserWarning):
@@ -20,3 +22,13 @@ def warn_of_unsent(count: int) -> None:
             UnsentRecordsWarning,
             stacklevel=2,
         )
+
+
+def warn_of_failed(why: OncelogError) -> None:
+    """`why`: as `flush` would have raised it."""
+    warnings.warn(
+        f"oncelog: records were sent and are LOST, or may be; nobody asked: {why}. Call flush() "
+        "or close(), which raise this, or give the producer an `on_delivery`",
+        UnsentRecordsWarning,
+        stacklevel=2,
+    )
