@@ -41,16 +41,32 @@ class Fates:
             self._later(request, go)
             raise UnknownOutcome(f"{method}: the connection broke")
         if fate < 2.0:
-            self._later(request, go)
+            return await self._twice(request, go)
         return await go(request)
 
-    def _later(self, request: Any, go: Go) -> None:
+    async def _twice(self, request: Any, go: Go) -> Any:
+        """Its copy comes later, unless the request is refused: that promises that nothing of it
+        stands, and no connection delivers a request again whose answer has come."""
+        copy = self._later(request, go)
+        try:
+            reply = await go(request)
+        except OncelogError as error:
+            if not error.may_have_applied:
+                copy.cancel()
+            raise
+        # Of several batches each is refused by itself.
+        if any(item.HasField("error") for item in getattr(reply, "results", ())):
+            copy.cancel()
+        return reply
+
+    def _later(self, request: Any, go: Go) -> asyncio.Task[None]:
         # As it is now: the caller may change its message for the next attempt.
         sent = b"".join(bulk.encode(request).chunks)
         again = bulk.Encoded((sent,), len(sent))
         task = asyncio.get_running_loop().create_task(self._arrive(again, go))
         self._late.add(task)
         task.add_done_callback(self._late.discard)
+        return task
 
     async def _arrive(self, request: Any, go: Go) -> None:
         await asyncio.sleep(self._chance.uniform(0, LATE_S_MAX))
