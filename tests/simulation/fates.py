@@ -13,6 +13,8 @@ from oncelogpb.errors import OncelogError, UnknownOutcome
 # How late a request may arrive whose caller was told that nobody knows, seconds.
 LATE_S_MAX: Final = 2.0
 
+PRODUCE: Final = "partition_leader.produce"
+
 Go = Callable[[Any], Awaitable[Any]]
 
 
@@ -41,10 +43,10 @@ class Fates:
             self._later(request, go)
             raise UnknownOutcome(f"{method}: the connection broke")
         if fate < 2.0:
-            return await self._twice(request, go)
+            return await self._twice(method, request, go)
         return await go(request)
 
-    async def _twice(self, request: Any, go: Go) -> Any:
+    async def _twice(self, method: str, request: Any, go: Go) -> Any:
         """Its copy comes later, unless the request is refused: that promises that nothing of it
         stands, and no connection delivers a request again whose answer has come."""
         copy = self._later(request, go)
@@ -55,7 +57,7 @@ class Fates:
                 copy.cancel()
             raise
         # Of several batches each is refused by itself.
-        if any(item.HasField("error") for item in getattr(reply, "results", ())):
+        if method == PRODUCE and any(result.HasField("error") for result in reply.results):
             copy.cancel()
         return reply
 
