@@ -35,6 +35,12 @@ ETCD_AWAY: Final = (
     "look at the network to it; `oncelog doctor` says more. What is stored can still be read."
 )
 
+# Where the cluster answers, and none of the processes of a role.
+ROLE_AWAY: Final = (
+    "Start it, or go on with it where it was stopped (`oncelog up` starts all roles, `oncelog serve "
+    "ROLE` one); `oncelog doctor` says how each process is."
+)
+
 # By reason; `_general_advice` answers for the rest.
 ADVICE: Final[dict[str, str]] = {
     "UNKNOWN_TOPIC": "See `oncelog topic list`; create it with `oncelog topic create NAME`.",
@@ -119,6 +125,8 @@ def advice(error: errors.OncelogError) -> str:
     """What to do about it."""
     if error.metadata.get("etcd") == "unreachable":
         return ETCD_AWAY
+    if "role" in error.metadata and error.reason == CANNOT_CONNECT:
+        return ROLE_AWAY
     return ADVICE.get(error.reason) or _general_advice(error)
 
 

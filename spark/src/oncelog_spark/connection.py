@@ -9,10 +9,14 @@ from __future__ import annotations
 import os
 import threading
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
     from oncelog.protocol import Protocol
+
+# Longer than the client's own: a task that starts while services restart waits for them, and does
+# not fail its stage.
+FIRST_CONTACT_MS: Final = 15_000
 
 _lock = threading.Lock()
 _open: dict[tuple[int, ClusterAddress], Protocol] = {}
@@ -57,14 +61,14 @@ def _connect(cluster: ClusterAddress) -> Protocol:
 
     files = cluster.tls
     if files is None:
-        return Protocol(cluster.bootstrap)
+        return Protocol(cluster.bootstrap, connect_timeout_ms=FIRST_CONTACT_MS)
     tls = Tls(
         ca_file=files.ca,
         certificate_file=files.certificate,
         key_file=files.key,
         server_name=files.server_name,
     )
-    return Protocol(cluster.bootstrap, tls=tls)
+    return Protocol(cluster.bootstrap, tls=tls, connect_timeout_ms=FIRST_CONTACT_MS)
 
 
 def _unlock() -> None:

@@ -32,6 +32,14 @@ def test_a_refusal_says_reason_message_and_what_to_do(
     assert failures.advice(error) in result.stderr
 
 
+def test_a_role_that_is_away_is_no_wrong_address(run: Callable[..., Result]) -> None:
+    error = CannotConnect("no partition_leader process is alive", role="partition_leader")
+    result = run(Cluster(partition_leader__list_topics=error), "topic list")
+    assert result.exit_code == 3
+    assert failures.ROLE_AWAY in result.stderr
+    assert "--bootstrap" not in result.stderr
+
+
 @pytest.mark.parametrize("reason", REASONS)
 def test_a_refusal_as_json(reason: str, run: Callable[..., Result]) -> None:
     error = errors.BY_REASON[reason]("[bold]words[/]", tx_id=255)

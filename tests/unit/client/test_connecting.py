@@ -16,14 +16,14 @@ import grpc.aio
 import pytest
 
 import oncelog
-from oncelog._core.routing import Endpoint
+from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog.aio.log import connect
 from oncelog.errors import CannotConnect
 from oncelog.options import ConnectOptions, Tls, make_options
 from oncelogpb import errors
-from oncelogpb.v1 import cluster_pb2
+from oncelogpb.v1 import cluster_pb2, coordinator_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader
-from tests.unit.client.scripted import ScriptedTransport, on_virtual_time, protocol_over
+from tests.unit.client.scripted import TOPIC_ID, ScriptedTransport, on_virtual_time, protocol_over
 from tests.unit.rpc.authority import Authority
 from tests.unit.rpc.harness import run, serving
 
@@ -293,6 +293,92 @@ def test_a_cluster_that_was_reached_is_tried_until_the_deadline() -> None:
         with pytest.raises(errors.Unavailable):
             await protocol.call("cluster.get_config", cluster_pb2.GetConfigRequest(), 9_000)
         assert asyncio.get_running_loop().time() - began > 7
+
+    on_virtual_time(work)
+
+
+LIST_TOPICS = leader.ListTopicsRequest()
+
+
+def without(transport: ScriptedTransport, role: str) -> None:
+    """No process of that role is alive."""
+
+    def metadata(to: Endpoint, request: Any) -> Any:
+        reply = transport.metadata(to, request)
+        for node in reply.nodes:
+            node.roles.remove(role)
+        return reply
+
+    transport.handlers["cluster.get_metadata"] = metadata
+
+
+def test_a_role_that_is_stopped_is_told_within_three_seconds() -> None:
+    """The rest of the cluster answers: it took the whole deadline."""
+
+    async def work() -> None:
+        transport = ScriptedTransport(5)
+        without(transport, "partition_leader")
+        with pytest.raises(CannotConnect, match="no partition_leader process is alive") as caught:
+            await protocol_over(transport).call("partition_leader.list_topics", LIST_TOPICS, 15_000)
+        assert caught.value.metadata["problem"] == "role_stopped"
+
+    assert on_virtual_time(work)[1] <= 3.1
+
+
+def test_a_role_whose_processes_are_silent_is_told_within_three_seconds() -> None:
+    async def work() -> None:
+        transport = ScriptedTransport(5)
+        transport.handlers["partition_leader.list_topics"] = lambda to, request: asyncio.sleep(60)
+        with pytest.raises(CannotConnect, match="no partition_leader process answers, of boot:5"):
+            await protocol_over(transport).call("partition_leader.list_topics", LIST_TOPICS, 15_000)
+
+    assert on_virtual_time(work)[1] <= 3.1
+
+
+def test_partitions_without_a_process_of_their_role_are_told_within_three_seconds() -> None:
+    async def work() -> None:
+        transport = ScriptedTransport(0)
+        without(transport, "partition_leader")
+        request = leader.ListOffsetsRequest()
+        request.queries.add(partition=PartitionKey(TOPIC_ID, 0).wire(), latest=True)
+        with pytest.raises(CannotConnect, match="no partition_leader process is alive"):
+            await protocol_over(transport).call("partition_leader.list_offsets", request, 15_000)
+
+    assert on_virtual_time(work)[1] <= 3.1
+
+
+def test_a_role_that_was_met_is_waited_for_while_it_restarts() -> None:
+    async def work() -> None:
+        transport = ScriptedTransport(5)
+        transport.handlers["partition_leader.list_topics"] = lambda to, request: (
+            leader.ListTopicsReply()
+        )
+        protocol = protocol_over(transport)
+        await protocol.call("partition_leader.list_topics", LIST_TOPICS)
+
+        def away(to: Endpoint, request: Any) -> Any:
+            raise errors.Unavailable("connection refused")
+
+        transport.handlers["partition_leader.list_topics"] = away
+        with pytest.raises(errors.Unavailable):
+            await protocol.call("partition_leader.list_topics", LIST_TOPICS, 15_000)
+
+    assert on_virtual_time(work)[1] > 12
+
+
+def test_i15_what_was_sent_to_a_role_that_then_is_silent_stays_in_doubt() -> None:
+    """That nobody was met is no word about a request whose answer was lost."""
+
+    async def work() -> None:
+        transport = ScriptedTransport(5)
+
+        def lost(to: Endpoint, request: Any) -> Any:
+            raise errors.UnknownOutcome("the answer was lost")
+
+        transport.handlers["coordinator.init_producer"] = lost
+        request = coordinator_pb2.InitProducerRequest(name="p", instance_id=b"i" * 16)
+        with pytest.raises(errors.UnknownOutcome):
+            await protocol_over(transport).call("coordinator.init_producer", request, 15_000)
 
     on_virtual_time(work)
 

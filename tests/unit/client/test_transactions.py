@@ -13,6 +13,7 @@ from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog.aio.consumer import Consumer
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.batch import TopicPartition
+from oncelog.errors import CannotConnect
 from oncelog.options import ConsumerOptions, ProducerOptions
 from oncelogpb import errors
 from oncelogpb.ids import show_id
@@ -258,7 +259,7 @@ def test_i21_a_transaction_that_cannot_be_entered_gives_its_input_back() -> None
     async def work(producer: TransactionalProducer, services: Services, _: Any) -> None:
         consumer = consumer_of(producer, 3)
         services.script["init_producer"] = [errors.Unavailable("no coordinator")] * 100
-        with pytest.raises(errors.Unavailable):
+        with pytest.raises(CannotConnect, match="no coordinator"):
             async with producer.transaction(consumer):
                 pytest.fail("it was not entered")
         assert await consumer.position("a", 0) == 7

@@ -15,7 +15,7 @@ from typing import Any, Final
 from oncelog._core import paging, retries, routing
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog._repeating import Repeating
-from oncelog.errors import Closed
+from oncelog.errors import CannotConnect, Closed
 from oncelogpb import errors
 from oncelogpb.doubt import Doubt
 from oncelogpb.v1 import partition_leader_pb2
@@ -35,15 +35,18 @@ class FanOut:
         each attempt: one that did not answer may run elsewhere now."""
         answered: dict[Endpoint, Any] = {}
         doubt = Doubt(method)
+        began_ms = self._protocol.now_ms()
         attempt = 0
         while True:
             try:
                 self._protocol.require_open()
-                processes = await self._ask_rest(method, request, answered, deadline)
+                end = self._protocol.until(method, began_ms, deadline)
+                processes = await self._ask_rest(method, request, answered, end)
             except errors.OncelogError as error:
                 if not _is_repeatable(error):
                     doubt.give_up(error)
-                await self._protocol.back_off_before(deadline, attempt, error, doubt)
+                until = self._protocol.until(method, began_ms, deadline)
+                await self._protocol.back_off_before(until, attempt, error, doubt, method)
                 doubt.told(error)
                 attempt += 1
             else:
@@ -77,9 +80,12 @@ class FanOut:
     async def _ask_one(self, process: Endpoint, method: str, request: Any, timeout_ms: int) -> Any:
         """The reply, or the error."""
         try:
-            return await self._protocol.transport.call(process, method, request, timeout_ms)
+            reply = await self._protocol.transport.call(process, method, request, timeout_ms)
         except errors.OncelogError as error:
+            self._protocol.met(method, error)
             return error
+        self._protocol.met(method)
+        return reply
 
     async def call_partitions(self, method: str, request: Any, deadline: float) -> Any:
         rule = routing.method_of(method)
@@ -92,6 +98,7 @@ class FanOut:
         results: list[Any] = [None] * len(partitions)
         reply_type: Any = None
         open_items = list(range(len(partitions)))
+        began_ms = self._protocol.now_ms()
         attempt = 0
         # Of the items that failed: each batch is a request of its own.
         doubts: dict[int, Doubt] = {}
@@ -123,7 +130,11 @@ class FanOut:
             wait = max(
                 retries.wait_ms(failed[index], attempt, self._protocol.chance()) for index in again
             )
-            if self._protocol.now_ms() + wait >= deadline:
+            until = self._protocol.until(method, began_ms, deadline)
+            if self._protocol.now_ms() + wait >= until:
+                why = self._protocol.explained(failed[again[0]], method)
+                if isinstance(why, CannotConnect):
+                    raise why
                 break
             await asyncio.sleep(wait / 1000)
             open_items = again

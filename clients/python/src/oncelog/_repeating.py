@@ -10,7 +10,7 @@ from oncelog._core import retries, routing
 from oncelog._core.routing import Endpoint, Key, PartitionKey
 from oncelog._whereabouts import Whereabouts
 from oncelogpb import errors
-from oncelogpb.doubt import Doubt
+from oncelogpb.doubt import READS, Doubt
 
 
 class Repeating(Whereabouts):
@@ -29,15 +29,19 @@ class Repeating(Whereabouts):
         waiting for a pending transaction."""
         idempotent = routing.method_of(method).idempotent
         doubt = Doubt(method, request)
+        began_ms = self.now_ms()
         attempt = 0
         while True:
             try:
                 self.require_open()
                 endpoint = await locate()
-                return await self.transport.call(
-                    endpoint, method, request, self.remaining_ms(deadline)
-                )
+                # A question may be given up while its process is silent: nothing happened.
+                end = self.until(method, began_ms, deadline) if method in READS else deadline
+                reply = await self.transport.call(endpoint, method, request, self.remaining_ms(end))
+                self.met(method)
+                return reply
             except errors.OncelogError as error:
+                self.met(method, error)
                 action = retries.action_for(error)
                 if not retries.is_repeatable(action, idempotent=idempotent):
                     doubt.give_up(error)
@@ -45,18 +49,23 @@ class Repeating(Whereabouts):
                     self.doubt_processes(error)
                 moved = key is not None and self.learn_failure(key, error)
                 if not moved or attempt % 2:
-                    until = deadline
+                    until = self.until(method, began_ms, deadline)
                     if patience is not None and isinstance(error, errors.PendingTransaction):
                         until = patience
-                    await self.back_off_before(until, attempt, error, doubt)
+                    await self.back_off_before(until, attempt, error, doubt, method)
                 doubt.told(error)
                 attempt += 1
 
     async def back_off_before(
-        self, deadline: float, attempt: int, error: errors.OncelogError, doubt: Doubt
+        self,
+        deadline: float,
+        attempt: int,
+        error: errors.OncelogError,
+        doubt: Doubt,
+        method: str,
     ) -> None:
         """Waits, or raises how the call ended where the deadline leaves no time."""
         wait = retries.wait_ms(error, attempt, self.chance())
         if self.now_ms() + wait >= deadline:
-            doubt.give_up(self.explained(error))
+            doubt.give_up(self.explained(error, method))
         await asyncio.sleep(wait / 1000)

@@ -24,6 +24,7 @@ from oncelog._transport import Diagnosing, GrpcTransport, Transport
 from oncelog.errors import CannotConnect, Closed
 from oncelog.options import ConnectOptions, require
 from oncelogpb import errors
+from oncelogpb.doubt import READS
 from oncelogpb.v1 import cluster_pb2, partition_leader_pb2
 
 # One process has this long to answer a question about metadata before the next one is asked.
@@ -36,6 +37,8 @@ CONTACT_ATTEMPT_MS_MIN: Final = 200
 TOPIC_GRACE_MS: Final = 500
 # Who waits for elections looks at least this often: at the back-off of this attempt.
 LED_ATTEMPT_MAX: Final = 3
+# The service that every process has, whatever its roles.
+CLUSTER: Final = "cluster"
 # What a leader says of a topic that was deleted, perhaps to be made again under another id.
 _GONE: Final = (errors.UnknownTopic, errors.UnknownPartition)
 
@@ -82,6 +85,8 @@ class Whereabouts:
         self._wanted_topics: set[str] = set()
         self._wanted_ids: set[bytes] = set()
         self._refreshing: asyncio.Task[None] | None = None
+        # Roles of which some process has answered once, if only to refuse.
+        self._met: set[str] = set()
         # Some process has answered once. Before, what keeps us from it is looked for and told soon.
         self._reached = False
         # When the first contact began that is under way; None: none is.
@@ -224,16 +229,48 @@ class Whereabouts:
         if refusal is not None:
             raise refusal
 
-    def explained(self, error: errors.OncelogError) -> errors.OncelogError:
-        """As it is told to the user at a deadline: what keeps us from a first contact; and that
-        without etcd nobody leads, which no reason of a service says."""
+    def until(self, method: str, began_ms: float, deadline: float) -> float:
+        """When a call that began then is given up: at its deadline; soon where no process of its
+        role has ever answered us. Later on, one that is away is waited for: it restarts."""
+        if _role_of(method) in (*self._met, CLUSTER):
+            return deadline
+        return min(deadline, began_ms + self.options.connect_timeout_ms)
+
+    def met(self, method: str, error: errors.OncelogError | None = None) -> None:
+        """How a call ended: with a reply, or refused. Of an error that may be the network's, or of
+        our own making, nothing is learnt."""
+        if not isinstance(error, errors.Unavailable | errors.UnknownOutcome | CannotConnect):
+            self._met.add(_role_of(method))
+
+    def explained(self, error: errors.OncelogError, method: str) -> errors.OncelogError:
+        """As it is told to the user at a deadline: what keeps us from a first contact, with the
+        cluster or with a role; and that without etcd nobody leads, which no reason of a service
+        says."""
         if not self._reached and self._trouble is not None and isinstance(error, errors.TryAgain):
             return self._trouble
         if not self._etcd_lost or not isinstance(error, errors.NotLeader | errors.Unavailable):
-            return error
+            return self._without_role(error, method)
         told = errors.Unavailable(
             f"the services do not reach etcd, so none of them may lead: {error.message}",
             etcd="unreachable",
+        )
+        told.__cause__ = error
+        return told
+
+    def _without_role(self, error: errors.OncelogError, method: str) -> errors.OncelogError:
+        """Where no process of the method's role has ever answered: that."""
+        role = _role_of(method)
+        nothing_happened = method in READS or not error.may_have_applied
+        is_silence = isinstance(error, errors.Unavailable | errors.UnknownOutcome)
+        if role in (*self._met, CLUSTER) or not (is_silence and nothing_happened):
+            return error
+        alive = ", ".join(map(str, self.processes(role)))
+        told = CannotConnect(
+            f"no {role} process answers, of {alive}: {error.message}"
+            if alive
+            else f"no {role} process is alive: start one; the cluster itself answers",
+            problem="role_silent" if alive else "role_stopped",
+            role=role,
         )
         told.__cause__ = error
         return told
@@ -375,7 +412,8 @@ class Whereabouts:
         seconds = None if deadline is None else self.remaining_ms(deadline) / 1000
         done, _ = await asyncio.wait([task], timeout=seconds)
         if not done:
-            raise self.explained(errors.Unavailable("no metadata within the deadline"))
+            late = errors.Unavailable("no metadata within the deadline")
+            raise self.explained(late, "cluster.get_metadata")
         if swallow:
             return
         if task.cancelled():
@@ -410,6 +448,10 @@ class Whereabouts:
             else retries.wait_ms(error, attempt, chance)
         )
         await asyncio.sleep(wait / 1000)
+
+
+def _role_of(method: str) -> str:
+    return method.partition(".")[0]
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -152,8 +152,9 @@ _FAILED: dict[type[OncelogError], type[DeliveryFailed]] = {}
 class CannotConnect(OncelogError):
     """No process of the bootstrap list was ever reached. The message says what is wrong with each
     address; `metadata["problem"]` says it in a word, of the first: address, refused, silent,
-    unreachable, tls_wanted, tls_not_spoken, certificate, client_certificate, not_oncelog. Nothing
-    happened."""
+    unreachable, tls_wanted, tls_not_spoken, certificate, client_certificate, not_oncelog. Or the
+    cluster was reached, and no process of a role that the call needs: role_stopped, role_silent.
+    Nothing happened."""
 
     reason = "CANNOT_CONNECT"
     rule = Rule(UNAVAILABLE, retriable=False, may_have_applied=False)

@@ -50,8 +50,8 @@ class ConnectOptions:
     # How long one call may take, all retries and redirects included, milliseconds.
     timeout_ms: int = 30_000
     # How long a first contact may take, milliseconds: where no process of the bootstrap list was
-    # ever reached, every call ends so soon, and says why (CannotConnect). Once one was reached,
-    # `timeout_ms` counts.
+    # ever reached, or none of the role that a call needs, the call ends so soon, and says why
+    # (CannotConnect). Once one was reached, `timeout_ms` counts: a process that is away restarts.
     connect_timeout_ms: int = 3_000
     # None: no TLS; for loopback and for trusted networks only. A dict of its fields will do, too.
     tls: Tls | None = None

@@ -60,7 +60,7 @@ class Log:
             except errors.TryAgain as error:
                 wait_ms = retries.wait_ms(error, attempt, self.protocol.chance())
                 if self.protocol.now_ms() + wait_ms >= deadline:
-                    raise self.protocol.explained(error) from None
+                    raise self.protocol.explained(error, "cluster.get_metadata") from None
                 await asyncio.sleep(wait_ms / 1000)
                 attempt += 1
 
