@@ -37,7 +37,7 @@ ETCD_AWAY: Final = (
 
 # Where the cluster answers, and none of the processes of a role.
 ROLE_AWAY: Final = (
-    "Start it, or go on with it where it was stopped (`oncelog up` starts all roles, `oncelog serve "
+    "Start it, or let it go on where it was stopped (`oncelog up` starts all roles, `oncelog serve "
     "ROLE` one); `oncelog doctor` says how each process is."
 )
 

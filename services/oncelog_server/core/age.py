@@ -60,10 +60,18 @@ class AgeWatch:
 
     def __init__(self) -> None:
         self._since: tuple[int, int] | None = None
+        # When this leader looked first.
+        self._began_ms: int | None = None
         # The machine is to remember that time passed.
         self.wants_record = False
 
+    def led_ms(self, now: Instant) -> int:
+        """How long somebody has been here to hear signs of life."""
+        return 0 if self._began_ms is None else now.monotonic_ms - self._began_ms
+
     def look(self, age: JournalAge, now: Instant) -> None:
+        if self._began_ms is None:
+            self._began_ms = now.monotonic_ms
         if self._since is None:
             self._since = (now.monotonic_ms, age.aged_ms)
             return

@@ -84,6 +84,8 @@ V = TypeVar("V")
 
 # Groups or producers that one Tick forgets at most, so that no turn of the loop is long.
 FORGOTTEN_PER_TICK_MAX: Final = 100
+# How long a new leader listens for signs of life before it forgets groups, at most.
+LISTENS_MS_MAX: Final = 60 * 60 * 1000
 
 _DECODER: Final = msgspec.msgpack.Decoder(State)
 
@@ -97,6 +99,9 @@ class OffsetManagerMachine:
         self._questions = self._fresh_questions()
         # Volatile.
         self._watch = AgeWatch()
+        # While nobody led, the living were not heard: a new leader listens for so long before it
+        # forgets a group. Consumers give several signs of life in that time.
+        self._listens_ms = min(config.group_retention_ms // 2, LISTENS_MS_MAX)
 
     @property
     def next_offset(self) -> int:
@@ -158,7 +163,7 @@ class OffsetManagerMachine:
             case Tick():
                 # Volatile: whether the journal ages. Looking twice is looking once.
                 self._watch.look(self._state.age, now)
-                return Decision(list(self._expire(self._state.age.at(now.wall_ms))))
+                return Decision(list(self._expire(now)))
         assert_never(command)
 
     def _commit(self, command: CommitOffsets) -> Decision[Record]:
@@ -346,14 +351,17 @@ class OffsetManagerMachine:
             )
         return Decision([GroupsForgotten((name,), Why.DELETED)])
 
-    def _expire(self, aged_ms: int) -> Iterator[Record]:
+    def _expire(self, now: Instant) -> Iterator[Record]:
         """Both dictionaries stand in the order of their last change. By the journal's age: a clock
-        that jumps must not make the living look silent."""
+        that jumps must not make the living look silent. Nor must a time without leader: groups are
+        listened for first."""
         state = self._state
+        aged_ms = state.age.at(now.wall_ms)
         if self._watch.wants_record and (state.groups or len(state.fences)):
             yield TimePassed()
         before = aged_ms - self._config.group_retention_ms
-        groups = _until(state.groups, lambda group: group.changed_ms > before)
+        listened = self._watch.led_ms(now) >= self._listens_ms
+        groups = _until(state.groups, lambda group: not listened or group.changed_ms > before)
         idle = tuple(name for name in groups if not state.groups[name].pending)
         if idle:
             yield GroupsForgotten(idle, Why.EXPIRED)

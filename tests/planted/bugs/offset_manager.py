@@ -352,6 +352,21 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "nobody-is-listened-for",
+        "I21: a new leader forgets groups of whom nobody could hear while nobody led",
+        (
+            Edit(
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
+                "not listened or ",
+                "",
+            ),
+        ),
+        {
+            "tests/unit/offset_manager/test_expiry.py::"
+            "test_i21_a_new_leader_hears_the_living_before_it_forgets_anybody": "AssertionError",
+        },
+    ),
+    Bug(
         "a-frame-of-a-clock-that-jumped-is-believed",
         "I21: the first frame after the jump makes every group look idle, and every producer",
         (
