@@ -13,7 +13,6 @@ class OffsetManagerConfig:
     """Each field: meaning, unit, danger."""
 
     # Committed offsets of a group that committed nothing for so long are forgotten, milliseconds,
-    # Committed offsets of a group that committed nothing for so long are forgotten, milliseconds,
     # by the age of its partition's journal, which may lag by half a day and never jumps. A commit
     # in place (from = to) is a sign of life. Danger: a consumer that comes back later, or gives no
     # such sign on a quiet topic, starts as if it were new.
