@@ -68,6 +68,7 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
     "late writer": Application(_lives(wire.write_late)),
     "volley": Application(_lives(wire.volley)),
     "repeater": Application(_lives(wire.repeat_numbers)),
+    "forger": Application(_lives(wire.forge)),
     "sleeper": Application(_lives(resting.sleep_transactional), resting.SLEEPER_SETTINGS),
     "plain sleeper": Application(_lives(resting.sleep_plain), resting.SLEEPER_SETTINGS),
     "quiet": Application(

@@ -12,6 +12,12 @@ from tests.simulation.day import Day
 
 # One-shots in flight at most.
 SHOTS_MAX: Final = 6
+# How far above a TxId that stands a forged one lies: some are given out to somebody soon.
+FORGED_ABOVE: Final = (1, 2, 3, 5, 20, 1_000_000)
+# Between two looks whether a forged transaction has ended, seconds, and how long that may take when
+# all is well.
+LOOK_S: Final = 0.5
+PROVED_WITHIN_S: Final = 30.0
 
 
 async def write_late(day: Day, log: RecordedLog) -> None:
@@ -91,3 +97,37 @@ async def volley(day: Day, log: RecordedLog) -> None:
                 raise error
         day.succeeded("volley")
         await day.pause()
+
+
+async def forge(day: Day, log: RecordedLog) -> None:
+    """Batches under TxIds that nobody has given out, or not yet. They are proved away in the end,
+    and no committed read shows them (I30, I1)."""
+    hand = Hand(log, day.history.fresh("forger"))
+    await hand.register()
+    while day.goes_on("forger") and not day.is_tired():
+        standing = [hand.producer.producer_id, *day.known_tx_ids[-3:]]
+        forged = day.random.choice(standing) + day.random.choice(FORGED_ABOVE)
+        tx = HandTransaction(hand, day.history.fresh("tx"), forged)
+        place = ("out", day.partition("out"))
+        await tx.produce(*place, day.value("x"))
+        await _proved_away(day, tx, place)
+        day.succeeded("forger")
+        await day.pause()
+
+
+async def _proved_away(day: Day, tx: HandTransaction, place: tuple[str, int]) -> None:
+    """Until nothing more is taken under it."""
+    since_s = day.world.loop.time()
+    while not day.stopping:
+        if not day.healed:
+            since_s = day.world.loop.time()
+        await asyncio.sleep(LOOK_S)
+        try:
+            await tx.produce(*place, day.value("x"))
+        except errors.TryAgain as error:
+            day.world.say(f"forger: {error.reason}")
+        except errors.OncelogError as error:
+            day.world.say(f"forger: {error.reason} {error.message}")
+            return
+        waited_s = day.world.loop.time() - since_s
+        assert waited_s < PROVED_WITHIN_S, f"I30: {tx.tx_id:x}, given out by nobody, stays open"
