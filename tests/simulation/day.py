@@ -38,7 +38,7 @@ SILENT_S: Final = 1.0
 RESTLESS: Final = frozenset({"quiet"})
 # Those with a life that asks again for as long as it takes: it would look for ever for processes
 # whose addresses are of yesterday.
-PATIENT: Final = frozenset({"quiet", "gardener"})
+PATIENT: Final = frozenset({"quiet", "gardener", "forger"})
 # Between two lives, seconds.
 REBIRTH_S: Final = (0.05, 0.8)
 
