@@ -9,7 +9,7 @@ import (
 )
 
 func main() {
-	cluster := oncelog.Connect(os.Args[1])
+	cluster := oncelog.Must(oncelog.Connect(os.Args[1]))
 	orders := oncelog.Must(cluster.Topic("orders", 2))
 	bills := oncelog.Must(cluster.Topic("bills", 1))
 	producer := oncelog.Must(cluster.Producer("example-go"))

@@ -1,7 +1,7 @@
 // The essential transactions; README.md says how to run it.
-import { connect } from "./oncelog.js";
+import { connect, end } from "./oncelog.js";
 
-const cluster = connect(process.argv[2]);
+const cluster = await connect(process.argv[2]).catch(end);
 const orders = await cluster.topic("orders", 2);
 const bills = await cluster.topic("bills", 1);
 const producer = await cluster.producer("example-node");

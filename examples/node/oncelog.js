@@ -26,6 +26,7 @@ const CHANNEL = {
   "grpc.initial_reconnect_backoff_ms": 100,
   "grpc.max_reconnect_backoff_ms": 1_000,
 };
+const FIRST_CONTACT_MS = 3_000; // Later calls wait longer: for who restarts, not for a wrong address.
 const ATTEMPT_MS = 5_000;
 const CALL_MS = 60_000;
 const PAUSE_FIRST_MS = 20;
@@ -49,6 +50,12 @@ const RETRIABLE = new Set([
 // A no that follows a lost answer says nothing of what became of the lost one, but for these: a
 // transaction has one outcome for ever, and one owner. docs/clients.md knows more, call by call.
 const FACTS = new Set(["TRANSACTION_ENDED", "PRODUCER_MISMATCH"]);
+
+/** Ends the program: for who cannot go on after an error. */
+export function end(error) {
+  console.error(error.message);
+  process.exit(1);
+}
 
 /** The ErrorInfo of a google.rpc.Status. One without ours promises nothing, whatever its code. */
 function reasonOf(status) {
@@ -89,9 +96,21 @@ function toJournal(id) {
 
 const addressOf = ({ host, port }) => (host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`);
 
-/** Takes HOST:PORT[,HOST:PORT] of any processes of the cluster. */
-export function connect(addresses) {
-  return new Log(addresses.split(","));
+/** Takes HOST:PORT[,HOST:PORT] of any processes of the cluster. Fails with UNAVAILABLE where none of
+ * them answers within FIRST_CONTACT_MS. */
+export async function connect(addresses) {
+  const log = new Log(addresses.split(","));
+  const end = Date.now() + FIRST_CONTACT_MS;
+  for (let pause = PAUSE_FIRST_MS; Date.now() < end; pause = Math.min(2 * pause, PAUSE_MAX_MS)) {
+    if (await log.meet()) return log;
+    await sleep(pause);
+  }
+  log.close();
+  throw new OncelogError(
+    "UNAVAILABLE",
+    `no process of Oncelog answers at ${addresses}: check the address, that one is started there, ` +
+      "and that it takes plain text, not TLS",
+  );
 }
 
 class Log {
@@ -105,14 +124,28 @@ class Log {
     for (const client of this.clients.values()) client.close();
   }
 
+  /** Whether any of those that were given answers. */
+  async meet() {
+    for (const address of [...this.known]) {
+      try {
+        this.learn(await this.send(address, "Cluster", "getMetadata", {}, FIRST_CONTACT_MS));
+        return true;
+      } catch (error) {
+        const failure = failureOf(error);
+        if (failure.reason !== "UNKNOWN_OUTCOME" && !RETRIABLE.has(failure.reason)) throw failure;
+      }
+    }
+    return false;
+  }
+
   /** Sends a request once. */
-  send(address, service, method, request) {
+  send(address, service, method, request, timeoutMs = ATTEMPT_MS) {
     const key = `${service} ${address}`;
     if (!this.clients.has(key)) {
       this.clients.set(key, new services[service](address, grpc.credentials.createInsecure(), CHANNEL));
     }
     const client = this.clients.get(key);
-    const deadline = Date.now() + ATTEMPT_MS;
+    const deadline = Date.now() + timeoutMs;
     return new Promise((resolve, reject) => {
       client[method](request, { deadline }, (error, reply) => (error ? reject(error) : resolve(reply)));
     });

@@ -4,6 +4,7 @@ said loudly, and what can be flushed is."""
 from __future__ import annotations
 
 import gc
+import re
 import subprocess
 import sys
 import warnings
@@ -40,6 +41,12 @@ def left_by(source: str, log: oncelog.Log, topic: str) -> tuple[int, str]:
     return done.returncode, done.stderr
 
 
+def named_places(told: str) -> set[str]:
+    """Files whose lines a warning shows. None: no line of anybody's, of asyncio's least of all, is
+    where the records were lost."""
+    return set(re.findall(r"(\S+\.py):\d+: ", told))
+
+
 def test_a_program_that_forgets_to_flush_is_told_and_loses_nothing(log: oncelog.Log) -> None:
     source = """
 import sys, oncelog
@@ -51,6 +58,7 @@ for number in range(100):
     code, told = left_by(source, log, "forgotten")
     assert code == 0
     assert "UnsentRecordsWarning: oncelog: 100 records were sent" in told
+    assert named_places(told) == set()
     assert len(values(log, "forgotten")) == 100
 
 
@@ -83,6 +91,7 @@ asyncio.run(main())
     code, told = left_by(source, log, "lost")
     assert code == 0
     assert "UnsentRecordsWarning: oncelog: 7 records were sent and are LOST" in told
+    assert named_places(told) == set()
 
 
 @pytest.mark.parametrize("linger_ms", [0, 30_000])
@@ -117,6 +126,7 @@ asyncio.run(main())
     _, told = left_by(source, log, "unasked")
     assert "LOST" in told
     assert "no topic 'there-is-none'" in told
+    assert named_places(told) == set()
 
 
 def test_a_program_that_asked_a_receipt_hears_nothing_more(log: oncelog.Log) -> None:

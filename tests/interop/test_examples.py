@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 import subprocess
 from collections import Counter
 from collections.abc import Iterator
@@ -92,6 +93,28 @@ def test_i6_i21_an_example_goes_on_over_restarts(example: Built) -> None:
         _expect(log, runs=3)
 
 
+@pytest.mark.parametrize("state", ["nobody listens", "it says nothing"])
+def test_an_example_ends_with_one_line_where_no_process_answers(example: Built, state: str) -> None:
+    with socket.socket() as service:
+        service.bind(("127.0.0.1", 0))
+        if state == "it says nothing":
+            # As a process that is stopped, not dead: its system still takes connections.
+            service.listen()
+        address = f"127.0.0.1:{service.getsockname()[1]}"
+        done = subprocess.run(
+            example.command(address),
+            cwd=example.folder,
+            capture_output=True,
+            text=True,
+            timeout=HANG_S,
+            check=False,
+        )
+    assert (done.returncode, done.stdout) == (1, "")
+    (told,) = done.stderr.splitlines()
+    assert f"no process of Oncelog answers at {address}" in told
+    assert "check" in told
+
+
 def test_an_example_takes_messages_of_more_than_4_mib(example: Built) -> None:
     large = b"x" * (6 << 20)
     with oncelog.testing.cluster() as cluster, oncelog.connect(cluster.bootstrap) as log:
@@ -154,8 +177,8 @@ def _expect(log: oncelog.Log, *, runs: int) -> None:
     assert Counter(_values(log, "orders")) == Counter(orders * runs)
     bills = [b"bill for " + value for value in ORDERS[0]]
     assert _values(log, "bills") == bills * runs
-    (position,) = log.admin.group_offsets("billing")
-    assert (position.partition, position.offset) == (0, len(ORDERS[0]) * runs)
+    positions = {one.partition: one.offset for one in log.admin.group_offsets("billing")}
+    assert positions == {0: len(ORDERS[0]) * runs, 1: None}
 
 
 def _values(log: oncelog.Log, topic: str) -> list[bytes | None]:

@@ -23,7 +23,8 @@ import (
 )
 
 const (
-	messageBytesMax = 32 << 20 // A stock client takes 4 MiB; a reply may have 32.
+	messageBytesMax = 32 << 20        // A stock client takes 4 MiB; a reply may have 32.
+	firstContact    = 3 * time.Second // Later calls wait longer: for who restarts, not for a wrong address.
 	attemptTimeout  = 5 * time.Second
 	callTimeout     = 60 * time.Second
 	pauseFirst      = 20 * time.Millisecond
@@ -104,9 +105,26 @@ func toPartition(p *pb.Partition) target {
 	return target{topicID: string(p.TopicId), partition: p.Number}
 }
 
-// Connect takes HOST:PORT[,HOST:PORT] of any processes of the cluster.
-func Connect(addresses string) *Log {
-	return &Log{strings.Split(addresses, ","), map[string]*grpc.ClientConn{}, map[target]string{}}
+// Connect takes HOST:PORT[,HOST:PORT] of any processes of the cluster. It fails with UNAVAILABLE where
+// none of them answers within firstContact.
+func Connect(addresses string) (*Log, error) {
+	l := &Log{strings.Split(addresses, ","), map[string]*grpc.ClientConn{}, map[target]string{}}
+	end := time.Now().Add(firstContact)
+	for pause := pauseFirst; time.Now().Before(end); pause = min(2*pause, pauseMax) {
+		for _, address := range l.known {
+			ctx, cancel := context.WithTimeout(context.Background(), firstContact)
+			err := l.ask(ctx, address, target{})
+			cancel()
+			if err == nil {
+				return l, nil
+			} else if failure := reasonOf(err); failure.Reason != "UNKNOWN_OUTCOME" && !retriable[failure.Reason] {
+				return nil, failure
+			}
+		}
+		time.Sleep(pause)
+	}
+	return nil, &Error{"UNAVAILABLE", "no process of Oncelog answers at " + addresses +
+		": check the address, that one is started there, and that it takes plain text, not TLS", nil}
 }
 
 func (l *Log) conn(address string) *grpc.ClientConn {
@@ -126,17 +144,23 @@ func (l *Log) leaderOf(ctx context.Context, whom target) (string, error) {
 		if leader := l.leaders[whom]; leader != "" {
 			return leader, nil
 		}
-		reply, err := pb.NewClusterClient(l.conn(address)).GetMetadata(ctx, question(whom))
-		if err != nil {
+		if err := l.ask(ctx, address, whom); err != nil {
 			why = address + ": " + reasonOf(err).Message
-			continue
 		}
-		l.learn(reply)
 	}
 	if leader := l.leaders[whom]; leader != "" {
 		return leader, nil
 	}
 	return "", &Error{"UNAVAILABLE", why, nil}
+}
+
+// ask learns what one process knows of a target.
+func (l *Log) ask(ctx context.Context, address string, whom target) error {
+	reply, err := pb.NewClusterClient(l.conn(address)).GetMetadata(ctx, question(whom))
+	if err == nil {
+		l.learn(reply)
+	}
+	return err
 }
 
 func question(whom target) *pb.GetMetadataRequest {

@@ -49,7 +49,8 @@ ADVICE: Final[dict[str, str]] = {
     "OFFSET_OUT_OF_RANGE": "Start from `earliest` or `latest`, or an offset between start and end.",
     "NOT_FOUND": "See `oncelog offsets list` for groups, `oncelog tx list` for transactions.",
     "UNSUPPORTED": "The message says whether a later version has it, or another process serves it.",
-    CANNOT_CONNECT: "Name the right address with --bootstrap, certificates with --tls-ca etc.",
+    CANNOT_CONNECT: "Start it with `oncelog up`, or name the right address with --bootstrap; "
+    "`oncelog profile show` says what is taken from where.",
     "UNAVAILABLE": "Start it with `oncelog up`, name it with --bootstrap, or try again later.",
     "NOT_LEADER": "Its leader is changing; try again in a few seconds.",
     "LOADING": "It is starting; try again in a few seconds.",
@@ -68,6 +69,19 @@ ADVICE: Final[dict[str, str]] = {
     "INTERNAL": "Please report it, with the service's log.",
 }
 
+# Of CANNOT_CONNECT, by its problem, where the address is not what is wrong.
+CONNECTING: Final[dict[str, str]] = {
+    "tls_wanted": "Turn TLS on: --tls-ca names its authority, --tls takes the system's. "
+    "`oncelog profile add` keeps either.",
+    "tls_not_spoken": "Connect without TLS: --no-tls, and nothing of --tls-ca etc.; "
+    "`oncelog profile show` says what turned it on.",
+    "certificate": "Name the authority that signed it with --tls-ca, a name that it carries with "
+    "--tls-server-name. One that is out of date is renewed.",
+    "client_certificate": "Show one of today with --tls-cert and --tls-key, signed by an "
+    "authority that the services trust; a profile can keep both.",
+    "not_oncelog": "Another program listens there: name the right address with --bootstrap.",
+}
+
 
 class Refused(click.ClickException):
     """An OncelogError, told to a user."""
@@ -78,7 +92,7 @@ class Refused(click.ClickException):
         self, error: errors.OncelogError, *, as_json: bool = False, cause: str | None = None
     ) -> None:
         """`cause`: a deeper reason that was found; advice that takes the place of the usual."""
-        super().__init__(error.message)
+        super().__init__(message(error))
         self.error = error
         self.as_json = as_json
         self.cause = cause
@@ -96,9 +110,7 @@ class Refused(click.ClickException):
         from rich.markup import escape
 
         console = error_console()
-        console.print(
-            f"[bold red]{self.error.reason}[/] {escape(self.error.message)}", highlight=False
-        )
+        console.print(f"[bold red]{self.error.reason}[/] {escape(self.message)}", highlight=False)
         for name, value in sorted(self.error.metadata.items()):
             console.print(f"  {name}: {escape(value)}", highlight=False)
         console.print(self.cause or advice(self.error), highlight=False, markup=False)
@@ -121,12 +133,22 @@ class RefusedEtcd(CommandFailed):
     exit_code = ETCD_REFUSED
 
 
+def message(error: errors.OncelogError) -> str:
+    """What happened. Of a first contact, without the client's advice: it names keywords of Python
+    where a command has flags."""
+    from oncelog.errors import CannotConnect
+
+    return error.found if isinstance(error, CannotConnect) else error.message
+
+
 def advice(error: errors.OncelogError) -> str:
     """What to do about it."""
     if error.metadata.get("etcd") == "unreachable":
         return ETCD_AWAY
     if "role" in error.metadata and error.reason == CANNOT_CONNECT:
         return ROLE_AWAY
+    if error.reason == CANNOT_CONNECT and error.metadata.get("problem") in CONNECTING:
+        return CONNECTING[error.metadata["problem"]]
     return ADVICE.get(error.reason) or _general_advice(error)
 
 
@@ -134,7 +156,7 @@ def describe(error: errors.OncelogError) -> dict[str, Any]:
     """For --json."""
     return {
         "reason": error.reason,
-        "message": error.message,
+        "message": message(error),
         "retriable": error.retriable,
         "may_have_applied": error.may_have_applied,
         "metadata": dict(error.metadata),

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # Width of tables that go into a pipe: wide enough never to fold a cell.
 PIPE_WIDTH: Final = 400
+# A table of more rows has no colours and folds nothing: styled, a row takes a quarter of a
+# millisecond, and a listing may have tens of thousands.
+STYLED_ROWS_MAX: Final = 1_000
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -44,20 +47,44 @@ def print_json(value: Any) -> None:
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
     """A table, or what `empty` says. Numbers stand right."""
+    shown = [list(row) for row in rows]
+    if not shown:
+        console().print(empty)
+        return
+    numeric = [all(isinstance(row[index], int) for row in shown) for index in range(len(columns))]
+    cells = [["-" if cell is None else str(cell) for cell in row] for row in shown]
+    if len(cells) > STYLED_ROWS_MAX:
+        click.echo("\n".join(_aligned([list(columns), *cells], numeric)))
+    else:
+        _print_styled(columns, cells, numeric)
+
+
+def _print_styled(
+    columns: Sequence[str], cells: Sequence[Sequence[str]], numeric: Sequence[bool]
+) -> None:
     from rich.markup import escape
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, header_style="bold")
-    shown = [list(row) for row in rows]
-    for index, name in enumerate(columns):
-        numeric = bool(shown) and all(isinstance(row[index], int) for row in shown)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
-    for row in shown:
-        table.add_row(*(escape("-" if cell is None else str(cell)) for cell in row))
-    if shown:
-        console().print(table)
-    else:
-        console().print(empty)
+    for name, is_numeric in zip(columns, numeric, strict=True):
+        table.add_column(name, justify="right" if is_numeric else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*map(escape, row))
+    console().print(table)
+
+
+def _aligned(cells: Sequence[Sequence[str]], numeric: Sequence[bool]) -> Iterator[str]:
+    """A line per row, header and all, as a styled table without its style."""
+    from rich.cells import cell_len
+
+    flat = [[" ".join(cell.splitlines()) for cell in row] for row in cells]
+    widths = [max(map(cell_len, column)) for column in zip(*flat, strict=True)]
+    for row in flat:
+        padded = []
+        for cell, width, is_numeric in zip(row, widths, numeric, strict=True):
+            blank = " " * (width - cell_len(cell))
+            padded.append(blank + cell if is_numeric else cell + blank)
+        yield "  ".join(padded)
 
 
 def print_fields(fields: Iterable[tuple[str, Any]]) -> None:

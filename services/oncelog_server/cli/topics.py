@@ -196,7 +196,11 @@ def _require_consent(session: Session, name: str, partitions: int, *, yes: bool)
 @click.option("--yes", is_flag=True, help="Do not ask.")
 @connected
 def delete(session: Session, name: str, yes: bool) -> None:
-    """Delete a topic and its records, for good."""
+    """Delete a topic and its records: nobody reads them again.
+
+    This frees no disk: each process keeps the files in orphans/ of its data directory until
+    somebody removes them. See docs/operating.md, `Deleted topics`.
+    """
     if not yes:
         click.confirm(f"Delete topic {name} and all of its records?", abort=True, err=True)
     # Only what was meant: a request whose answer was lost may arrive late.

@@ -28,7 +28,7 @@ func cluster(t *testing.T) *Log {
 	if address == "" {
 		t.Skip("ONCELOG_BOOTSTRAP says which cluster to test against")
 	}
-	return Connect(address)
+	return Must(Connect(address))
 }
 
 // TestOneShot writes to two partitions in one message, and again under the same request number.
@@ -140,7 +140,7 @@ func serve(t *testing.T, s *services) *Producer {
 	if s.leader == nil {
 		s.leader = &pb.Leader{Endpoint: &pb.Endpoint{Host: "127.0.0.1", Port: uint32(port)}}
 	}
-	return &Producer{log: Connect(listener.Addr().String()), id: &pb.Producer{ProducerId: 1, Generation: 1}}
+	return &Producer{log: Must(Connect(listener.Addr().String())), id: &pb.Producer{ProducerId: 1, Generation: 1}}
 }
 
 var transportFailed = status.Error(codes.Unavailable, "connection reset")

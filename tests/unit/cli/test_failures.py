@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
-from click.testing import Result
+from click.testing import CliRunner, Result
 
 from oncelog.errors import CannotConnect
 from oncelog_server.cli import failures
+from oncelog_server.cli.app import oncelog as app
 from oncelogpb import errors
 from oncelogpb.v1 import cluster_pb2
 from tests.unit.cli.scripted import Cluster
+from tests.unit.rpc.authority import Authority
+from tests.unit.rpc.harness import run as serve_and_run
+from tests.unit.rpc.harness import serving
 
 REASONS = sorted(errors.BY_REASON)
 UNREACHABLE = {"UNAVAILABLE", "NOT_LEADER", "LOADING", "UNKNOWN_OUTCOME"}
@@ -134,3 +140,43 @@ def test_who_reaches_nobody_is_told_as_such(run: Callable[..., Result]) -> None:
     assert result.exit_code == 3
     assert "nobody listens" in result.stderr
     assert failures.ADVICE["CANNOT_CONNECT"] in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("problem", "flags"),
+    [
+        ("tls_wanted", ["--tls-ca", "--tls"]),
+        ("tls_not_spoken", ["--no-tls", "oncelog profile"]),
+        ("certificate", ["--tls-ca", "--tls-server-name"]),
+        ("client_certificate", ["--tls-cert", "--tls-key"]),
+        ("refused", ["--bootstrap", "oncelog up"]),
+    ],
+)
+def test_who_cannot_connect_is_told_of_flags_not_of_the_python_client(
+    problem: str, flags: list[str], tmp_path: Path
+) -> None:
+    issued = Authority(tmp_path).issue("client")
+    other = Authority(tmp_path / "other", "another").issue("x")
+    with_tls = {
+        "tls_not_spoken": ["--tls-ca", str(issued.ca)],
+        "certificate": ["--tls-ca", str(other.ca)],
+        "client_certificate": ["--tls-ca", str(issued.ca)],
+    }.get(problem, [])
+
+    async def story() -> None:
+        tls = None if problem in ("tls_not_spoken", "refused") else issued
+        async with serving("Cluster", tls=tls) as (rpc, _):
+            address = "127.0.0.1:1" if problem == "refused" else f"127.0.0.1:{rpc.port}"
+            line = ["topic", "list", "--timeout", "10", "--bootstrap", address, *with_tls]
+            told = await asyncio.to_thread(CliRunner().invoke, app, line)
+            as_json = await asyncio.to_thread(CliRunner().invoke, app, [*line, "--json"])
+        assert (told.exit_code, as_json.exit_code) == (3, 3), told.output
+        assert f"problem: {problem}" in told.stderr
+        assert address in told.stderr
+        shown = json.loads(as_json.stderr)["error"]
+        for text in (told.stderr, shown["message"] + shown["advice"]):
+            assert all(flag in text for flag in flags), text
+            for wording in ("oncelog.Tls", "tls=", "tls.", "`tls`", "ca_file"):
+                assert wording not in text, text
+
+    serve_and_run(story())

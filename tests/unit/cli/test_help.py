@@ -67,3 +67,9 @@ def test_advice_names_commands_that_exist() -> None:
     known = {" ".join(path) for path, _ in LEAVES} | set(COMMANDS) | {""}
     for words in re.findall(r"`oncelog ([a-z -]+?)[ `]", said):
         assert words in known or words.split()[0] in known, f"`oncelog {words}`"
+
+
+def test_who_deletes_a_topic_is_told_what_becomes_of_its_files() -> None:
+    told = CliRunner().invoke(oncelog, ["topic", "delete", "--help"]).output
+    assert "orphans/" in told
+    assert "for good" not in told

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -119,3 +120,67 @@ def test_a_topic_is_deleted_by_its_id_so_that_a_late_request_deletes_no_other() 
         assert asked == [TOPIC_ID, standing], "it was made again since it was looked at"
 
     on_virtual_time(work)
+
+
+Call = Callable[[Admin], Coroutine[Any, Any, Any]]
+
+
+@pytest.mark.parametrize(
+    ("field", "call"),
+    [
+        ("partitions", lambda admin: admin.create_topic("a", partitions="6")),
+        ("partitions", lambda admin: admin.create_topic("a", partitions=-1)),
+        ("partitions", lambda admin: admin.create_topic("a", partitions=6.5)),
+        ("partitions", lambda admin: admin.create_topic("a", partitions=True)),
+        ("partitions", lambda admin: admin.create_topic("a", partitions=1 << 40)),
+        ("replication_factor", lambda admin: admin.create_topic("a", replication_factor=-3)),
+        ("configs", lambda admin: admin.create_topic("a", configs={"retention_ms": 5})),
+        ("configs", lambda admin: admin.create_topic("a", configs="retention_ms")),
+        ("name", lambda admin: admin.create_topic(5)),
+        ("name", lambda admin: admin.create_topic("\udcff")),
+        ("partitions", lambda admin: admin.alter_topic("a", partitions="6")),
+        ("partitions", lambda admin: admin.alter_topic("a", partitions=-1)),
+        ("configs", lambda admin: admin.alter_topic("a", {"retention_ms": 5})),
+        ("name", lambda admin: admin.describe_topic(5)),
+        ("name", lambda admin: admin.delete_topic(5)),
+        ("topic", lambda admin: admin.offsets(5)),
+        ("at", lambda admin: admin.offsets("a", at=1.5)),
+        ("at", lambda admin: admin.offsets("a", at=True)),
+        ("at", lambda admin: admin.offsets("a", at="7")),
+        ("at", lambda admin: admin.offsets("a", at=1 << 70)),
+        ("isolation", lambda admin: admin.offsets("a", isolation=["committed"])),
+        ("min_age_ms", lambda admin: admin.transactions(min_age_ms=-1)),
+        ("limit", lambda admin: admin.transactions(limit="3")),
+        ("limit", lambda admin: admin.transactions(limit=-3)),
+        (
+            "producer_id",
+            lambda admin: admin.describe_transaction(producer_id="x", request_number=1),
+        ),
+        ("request_number", lambda admin: admin.describe_transaction(request_number=-1)),
+        ("tx_id", lambda admin: admin.abort_transaction("xyz")),
+        ("tx_id", lambda admin: admin.abort_transaction(-1)),
+        ("tx_id", lambda admin: admin.resolve_transaction("7", "a", 0, "drop")),
+        ("partition", lambda admin: admin.resolve_transaction(7, "a", -1, "drop")),
+        ("topic", lambda admin: admin.resolve_transaction(7, 5, 0, "drop")),
+        ("prefix", lambda admin: admin.groups(5)),
+        ("group", lambda admin: admin.group_offsets(5)),
+        ("group", lambda admin: admin.delete_group(5)),
+        ("identity", lambda admin: admin.access.allow(5, "read", "topic:a")),
+        ("verbs", lambda admin: admin.access.allow("a", ["read"], "topic:a")),
+        ("what", lambda admin: admin.access.allow("a", "read", ["topic:a"])),
+        ("identity", lambda admin: admin.access.set_quota(5, calls_per_second=1)),
+        ("calls_per_second", lambda admin: admin.access.set_quota("a", calls_per_second="9")),
+        ("bytes_per_second", lambda admin: admin.access.set_quota("a", bytes_per_second=-9)),
+    ],
+)
+def test_what_a_field_does_not_take_is_refused_by_its_name(field: str, call: Call) -> None:
+    async def work() -> errors.InvalidArgument:
+        protocol = protocol_over(ScriptedTransport(5))
+        with pytest.raises(errors.InvalidArgument) as refused:
+            await call(Admin(protocol))
+        await protocol.close()
+        return refused.value
+
+    refused, _ = on_virtual_time(work)
+    assert refused.metadata["field"] == field
+    assert refused.message.startswith(f"{field} is ")

@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import warnings
 import weakref
 from typing import Final
 
 from oncelog._loop import LoopThread
+from oncelog._warning import warn_of_no_line
 from oncelog.aio.log import Log
 from oncelog.aio.unsent import UnsentRecordsWarning, warn_of_failed
 from oncelog.errors import OncelogError
@@ -31,11 +31,10 @@ async def _flush(log: Log) -> None:
     """What is not settled even then is told by the recorder, when it goes."""
     count = log.unsent
     if count:
-        warnings.warn(
-            f"oncelog: {count} records were sent and neither flushed nor closed before their end: "
+        warn_of_no_line(
+            f"{count} records were sent and neither flushed nor closed before their end: "
             f"flushing for up to {FLUSH_SECONDS_MAX:.0f} s. Use `with`, or call close()",
             UnsentRecordsWarning,
-            stacklevel=2,
         )
     with contextlib.suppress(OncelogError, TimeoutError):
         for failed in await asyncio.wait_for(log.settle(), FLUSH_SECONDS_MAX):

@@ -36,9 +36,16 @@ class Problem(NamedTuple):
     # address, refused, silent, unreachable, tls_wanted, tls_not_spoken, certificate,
     # client_certificate, not_oncelog.
     kind: str
-    text: str
+    # What was found.
+    fact: str
+    # What to do, in the words of this client: another program that connects by it has its own.
+    advice: str
     # It may pass by itself: a process that starts, a name that spreads.
     passes: bool
+
+    @property
+    def text(self) -> str:
+        return f"{self.fact}: {self.advice}" if self.advice else self.fact
 
 
 async def diagnose(to: Endpoint, tls: Tls | None, seconds: float) -> Problem | None:
@@ -49,24 +56,26 @@ async def diagnose(to: Endpoint, tls: Tls | None, seconds: float) -> Problem | N
     except TimeoutError:
         return Problem(
             "silent",
-            f"{to} does not answer: the address is wrong, a firewall drops what comes, or the "
-            "process there hangs",
+            f"{to} does not answer",
+            "the address is wrong, a firewall drops what comes, or the process there hangs",
             passes=True,
         )
     except socket.gaierror as error:
         return Problem(
             "address",
-            f"the name {to.host!r} is not known ({error.strerror}): check the address",
+            f"the name {to.host!r} is not known ({error.strerror})",
+            "check the address",
             passes=error.errno == socket.EAI_AGAIN,
         )
     except ConnectionRefusedError:
         return Problem(
             "refused",
-            f"nobody listens at {to}: is it started (`oncelog up`), and is the port right?",
+            f"nobody listens at {to}",
+            "is it started (`oncelog up`), and is the port right?",
             passes=True,
         )
     except OSError as error:
-        return Problem("unreachable", f"{to} cannot be reached: {error}", passes=True)
+        return Problem("unreachable", f"{to} cannot be reached: {error}", "", passes=True)
 
 
 async def _plainly(to: Endpoint) -> Problem | None:
@@ -79,8 +88,9 @@ async def _plainly(to: Endpoint) -> Problem | None:
     if said[:1] == bytes([TLS_ALERT]) or (not said and await _speaks_tls(to)):
         return Problem(
             "tls_wanted",
-            f"{to} speaks TLS: connect with tls=oncelog.Tls(ca_file=...), or tls={{}} where the "
-            "system knows its authority",
+            f"{to} speaks TLS",
+            "connect with tls=oncelog.Tls(ca_file=...), or tls={} where the system knows its "
+            "authority",
             passes=False,
         )
     return _no_oncelog(to, said)
@@ -90,7 +100,7 @@ async def _by_tls(to: Endpoint, tls: Tls) -> Problem | None:
     try:
         said = await _greet(to, _context(tls), tls.server_name or to.host)
     except ssl.SSLCertVerificationError as error:
-        return Problem("certificate", _why_distrusted(to, tls, error), passes=False)
+        return _distrusted(to, tls, error)
     except ssl.SSLError as error:
         name = error.reason or str(error)
         if not any(word in name for word in NO_TLS):
@@ -102,7 +112,7 @@ async def _by_tls(to: Endpoint, tls: Tls) -> Problem | None:
         return None
     if not said and _is_http2(await _quietly(to)):
         return Problem(
-            "tls_not_spoken", f"{to} does not speak TLS: connect without `tls`", passes=False
+            "tls_not_spoken", f"{to} does not speak TLS", "connect without `tls`", passes=False
         )
     if not said and await _speaks_tls(to):
         # After the handshake, which is when TLS 1.3 looks at the client's certificate.
@@ -160,28 +170,30 @@ def _is_http2(said: bytes) -> bool:
     return len(said) >= FRAME_HEAD_BYTES and said[3] == SETTINGS_FRAME
 
 
-def _why_distrusted(to: Endpoint, tls: Tls, error: ssl.SSLCertVerificationError) -> str:
-    why = f"the certificate of {to} is not accepted: {error.verify_message}"
+def _distrusted(to: Endpoint, tls: Tls, error: ssl.SSLCertVerificationError) -> Problem:
+    why = error.verify_message
     if error.verify_code in HOSTNAME_MISMATCH:
-        return f"{why}; connect by a name that it carries, or say that name as tls.server_name"
-    if error.verify_code in (EXPIRED, NOT_YET_VALID):
-        return f"{why}; renew it, or set the clock of this machine right"
-    by = "the system's authorities" if tls.ca_file is None else f"ca_file {str(tls.ca_file)!r}"
-    return f"{why}; it is not signed by {by}: give the authority that signed it as tls.ca_file"
+        advice = "connect by a name that it carries, or say that name as tls.server_name"
+    elif error.verify_code in (EXPIRED, NOT_YET_VALID):
+        advice = "renew it, or set the clock of this machine right"
+    else:
+        by = "the system's authorities" if tls.ca_file is None else f"those of {str(tls.ca_file)!r}"
+        why = f"{why}; it is not signed by {by}"
+        advice = "give the authority that signed it as tls.ca_file"
+    fact = f"the certificate of {to} is not accepted ({why})"
+    return Problem("certificate", fact, advice, passes=False)
 
 
 def _own_certificate(to: Endpoint, tls: Tls, said: str) -> Problem:
     shown = said.replace("_", " ").lower()
     if tls.certificate_file is None:
-        text = (
-            f"{to} wants a client certificate: give tls.certificate_file and tls.key_file ({shown})"
-        )
+        fact = f"{to} wants a client certificate ({shown})"
+        advice = "give tls.certificate_file and tls.key_file"
     else:
-        text = (
-            f"{to} does not accept the client certificate {str(tls.certificate_file)!r}: {shown}; "
-            "is it of today, and signed by an authority that the services trust?"
-        )
-    return Problem("client_certificate", text, passes=False)
+        own = str(tls.certificate_file)
+        fact = f"{to} does not accept the client certificate {own!r} ({shown})"
+        advice = "is it of today, and signed by an authority that the services trust?"
+    return Problem("client_certificate", fact, advice, passes=False)
 
 
 def _no_oncelog(to: Endpoint, said: bytes) -> Problem:
@@ -190,6 +202,7 @@ def _no_oncelog(to: Endpoint, said: bytes) -> Problem:
         what = "is a web server"
     return Problem(
         "not_oncelog",
-        f"{to} {what}: it is no Oncelog process; the port may be another service's",
+        f"{to} {what}",
+        "it is no Oncelog process; the port may be another service's",
         passes=False,
     )

@@ -10,11 +10,11 @@ from __future__ import annotations
 import os
 import ssl
 import time
-import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final, NamedTuple
 
+from oncelog._warning import warn_of_no_line
 from oncelog.options import Tls
 from oncelogpb import errors
 
@@ -74,11 +74,10 @@ class Certificates:
         return changed
 
     def _warn(self, why: str) -> None:
-        warnings.warn(
-            f"oncelog: the TLS files on disk cannot be used, the connection goes on with those "
-            f"before: {why}",
+        warn_of_no_line(
+            "the TLS files on disk cannot be used, the connection goes on with those before: "
+            f"{why}",
             RuntimeWarning,
-            stacklevel=2,
         )
 
 

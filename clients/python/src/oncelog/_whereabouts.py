@@ -48,10 +48,11 @@ def _of_grpc(endpoint: Endpoint, error: errors.OncelogError) -> Problem:
     if isinstance(error, errors.Unsupported):
         return Problem(
             "not_oncelog",
-            f"{endpoint} speaks gRPC, and is no Oncelog process (etcd, perhaps?): {error.message}",
+            f"{endpoint} speaks gRPC, and is no Oncelog process (etcd, perhaps?)",
+            error.message,
             passes=False,
         )
-    return Problem("silent", f"{endpoint}: {error.message}", passes=True)
+    return Problem("silent", f"{endpoint}: {error.message}", "", passes=True)
 
 
 class Whereabouts:
@@ -391,8 +392,10 @@ class Whereabouts:
                 self._trying_since_ms = None
                 return error
         text = "; ".join(dict.fromkeys(problem.text for problem in problems))
-        first = problems[0]
-        self._trouble = CannotConnect(text, problem=first.kind, address=next(iter(failures)))
+        facts = "; ".join(dict.fromkeys(problem.fact for problem in problems))
+        self._trouble = CannotConnect(
+            text, found=facts, problem=problems[0].kind, address=next(iter(failures))
+        )
         passes = any(problem.passes for problem in problems)
         spent_ms = self.now_ms() - self._trying_since_ms
         if passes and spent_ms < self._round_ms * (CONTACT_ROUNDS - 1):

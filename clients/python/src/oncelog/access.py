@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from oncelog._core.requests import require_text
 from oncelogpb.errors import InvalidArgument
 from oncelogpb.v1 import cluster_pb2 as pb
 
@@ -88,14 +89,16 @@ class Quota:
 
 
 def pattern(text: str | Pattern) -> Pattern:
-    """A `*` at its end stands for every continuation."""
+    """A `*` at its end stands for every continuation. Raises InvalidArgument."""
     if isinstance(text, Pattern):
         return text
+    require_text("identity", text)
     return Pattern(text[:-1], prefixed=True) if text.endswith("*") else Pattern(text)
 
 
 def place(text: str) -> tuple[str, str]:
     """KIND:NAME; without a kind that we know, a topic. Raises InvalidArgument."""
+    require_text("what", text)
     kind, colon, name = text.partition(":")
     if colon and kind in (*VERBS, "cluster"):
         return kind, name
@@ -110,6 +113,7 @@ def place(text: str) -> tuple[str, str]:
 def rules(effect: str, identity: str | Pattern, verbs: str, what: str) -> list[AccessRule]:
     """One for each verb; `verbs` with commas, or `all` of what there is. Raises InvalidArgument."""
     kind, name = place(what)
+    require_text("verbs", verbs)
     if effect not in EFFECTS:
         raise InvalidArgument(f"effect is {effect!r}; allowed: allow, deny", field="effect")
     named = VERBS.get(kind, ()) if verbs == "all" else [v.strip() for v in verbs.split(",")]

@@ -154,10 +154,15 @@ class CannotConnect(OncelogError):
     address; `metadata["problem"]` says it in a word, of the first: address, refused, silent,
     unreachable, tls_wanted, tls_not_spoken, certificate, client_certificate, not_oncelog. Or the
     cluster was reached, and no process of a role that the call needs: role_stopped, role_silent.
-    Nothing happened."""
+    `found` is the message without its advice, for a program that gives its own. Nothing
+    happened."""
 
     reason = "CANNOT_CONNECT"
     rule = Rule(UNAVAILABLE, retriable=False, may_have_applied=False)
+
+    def __init__(self, message: str, *, found: str | None = None, **metadata: object) -> None:
+        super().__init__(message, **metadata)
+        self.found = message if found is None else found
 
 
 class Closed(OncelogError):

@@ -387,7 +387,7 @@ def _parse_endpoint(entry: str) -> Endpoint:
     scheme, separator, rest = entry.partition("://")
     if separator:
         address = rest.partition("/")[0]
-        secure = ", and tls=... for TLS" if scheme in ("https", "grpcs") else ""
+        secure = ", and ask for TLS by the option `tls`" if scheme in ("https", "grpcs") else ""
         raise errors.InvalidArgument(
             f"{entry!r} in the bootstrap list has a scheme, {scheme}://: an address is host:port; "
             f"write {address!r}{secure}",

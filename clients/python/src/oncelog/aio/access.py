@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oncelog import access
+from oncelog._core.requests import made
 from oncelog.access import AccessRule, AccessVerdict, Pattern, Quota
 from oncelog.protocol import AsyncProtocol
 from oncelogpb.v1 import cluster_pb2 as pb
@@ -77,7 +78,8 @@ class Access:
         calls_per_second: int = 0,
     ) -> None:
         """In place of the one that it had. 0: no limit; both is an error: remove it then."""
-        quota = pb.Quota(
+        quota = made(
+            pb.Quota,
             identity=access.pattern_message(access.pattern(identity)),
             bytes_per_second=bytes_per_second,
             calls_per_second=calls_per_second,

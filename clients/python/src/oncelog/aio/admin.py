@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from oncelog._core import group_offsets, paging
+from oncelog._core.requests import made, require_partition, require_text
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog.aio.access import Access
 from oncelog.batch import TopicPartition
@@ -147,7 +148,8 @@ class Admin:
         """0: the cluster's default. Returns when a leader of each partition can be named, or at the
         deadline with those that can. Raises TopicExists, InvalidArgument, UnknownOutcome (look
         whether it is there)."""
-        request = partition_leader_pb2.CreateTopicRequest(
+        request = made(
+            partition_leader_pb2.CreateTopicRequest,
             name=name,
             partitions=partitions,
             replication_factor=replication_factor,
@@ -168,6 +170,7 @@ class Admin:
 
     async def describe_topic(self, name: str) -> TopicInfo:
         """Raises UnknownTopic."""
+        require_text("name", name)
         request = partition_leader_pb2.DescribeTopicsRequest(names=[name])
         reply = await self._protocol.call("partition_leader.describe_topics", request)
         return topic_info(reply.topics[0])
@@ -179,8 +182,11 @@ class Admin:
         shall be, 0: as many as there are. Some can be added, none taken away; the next records of a
         key may then go to another partition than those before. Clients hear of it within
         `topic_refresh_ms`. Raises UnknownTopic, InvalidArgument."""
-        request = partition_leader_pb2.AlterTopicRequest(
-            name=name, configs=configs or {}, partitions=partitions
+        request = made(
+            partition_leader_pb2.AlterTopicRequest,
+            name=name,
+            configs=configs or {},
+            partitions=partitions,
         )
         deadline = self._protocol.deadline()
         reply = await self._protocol.call("partition_leader.alter_topic", request)
@@ -189,6 +195,7 @@ class Admin:
     async def delete_topic(self, name: str) -> None:
         """The topic of that name, and not one that is made under it later: a request that was lost
         may arrive late. Raises UnknownTopic, UnknownOutcome (look whether it exists)."""
+        require_text("name", name)
         topic_id = (await self._protocol.topic(name)).topic_id
         self._protocol.directory.forget_topic(name)
         try:
@@ -209,21 +216,13 @@ class Admin:
     ) -> list[int]:
         """By partition: "earliest", "latest", or of the first record at or after a time in
         microseconds since 1970. Raises UnknownTopic, InvalidArgument."""
-        description = await self._protocol.topic(topic)
         request = partition_leader_pb2.ListOffsetsRequest(isolation=_isolation(isolation))
+        since = _since(at)
+        require_text("topic", topic)
+        description = await self._protocol.topic(topic)
         for partition in description.partitions:
             key = PartitionKey(description.topic_id, partition.number)
-            query = request.queries.add(partition=key.wire())
-            if at == "earliest":
-                query.earliest = True
-            elif at == "latest":
-                query.latest = True
-            elif isinstance(at, int):
-                query.timestamp_us = at
-            else:
-                raise errors.InvalidArgument(
-                    f"at is {at!r}; allowed: earliest, latest, a time in microseconds", field="at"
-                )
+            request.queries.add(partition=key.wire()).MergeFrom(since)
         reply = await self._protocol.call("partition_leader.list_offsets", request)
         for listed in reply.offsets:
             if listed.HasField("error"):
@@ -248,7 +247,8 @@ class Admin:
                 raise errors.InvalidArgument(
                     f"state is {state!r}; allowed: {', '.join(STATES)}", field="states"
                 )
-        request = coordinator_pb2.ListTransactionsRequest(
+        request = made(
+            coordinator_pb2.ListTransactionsRequest,
             states=[STATES[state] for state in states],
             min_age_ms=min_age_ms,
             name=name,
@@ -276,9 +276,10 @@ class Admin:
         InvalidArgument where nothing is named."""
         request = _transaction_request(transaction)
         if request_number:
-            request.request_number = request_number
-            request.producer.producer_id = producer_id
-            request.producer.generation = generation
+            producer = made(types_pb2.Producer, producer_id=producer_id, generation=generation)
+            numbered = made(coordinator_pb2.GetTransactionRequest, request_number=request_number)
+            numbered.producer.CopyFrom(producer)
+            request.MergeFrom(numbered)
         if not request.tx_id and not request.request_number:
             raise errors.InvalidArgument(
                 "name a transaction: by its TxId, by an UnknownOutcome, or by producer_id, "
@@ -291,7 +292,7 @@ class Admin:
 
     async def abort_transaction(self, tx_id: int) -> None:
         """Ends somebody's open transaction. Raises TransactionEnded where it was committed."""
-        request = coordinator_pb2.AbortTransactionRequest(tx_id=tx_id, operator=True)
+        request = made(coordinator_pb2.AbortTransactionRequest, tx_id=tx_id, operator=True)
         await self._protocol.call("coordinator.abort_transaction", request)
 
     async def resolve_transaction(self, tx_id: int, topic: str, partition: int, action: str) -> int:
@@ -304,12 +305,12 @@ class Admin:
             raise errors.InvalidArgument(
                 f"action is {action!r}; allowed: drop, expose", field="action"
             )
+        request = made(partition_leader_pb2.ResolveTransactionRequest, tx_id=tx_id)
+        request.action = actions[action]
+        require_text("topic", topic)
+        require_partition(partition)
         description = await self._protocol.topic(topic)
-        request = partition_leader_pb2.ResolveTransactionRequest(
-            tx_id=tx_id,
-            partition=PartitionKey(description.topic_id, partition).wire(),
-            action=actions[action],
-        )
+        request.partition.CopyFrom(PartitionKey(description.topic_id, partition).wire())
         reply = await self._protocol.call("partition_leader.resolve_transaction", request)
         return int(reply.record_count)
 
@@ -317,7 +318,7 @@ class Admin:
 
     async def groups(self, prefix: str = "") -> list[GroupInfo]:
         """By name."""
-        request = offset_manager_pb2.ListGroupsRequest(prefix=prefix)
+        request = made(offset_manager_pb2.ListGroupsRequest, prefix=prefix)
         return [
             GroupInfo(
                 item.group,
@@ -359,7 +360,7 @@ class Admin:
 
     async def _fetch_offsets(self, group: str) -> offset_manager_pb2.FetchOffsetsReply:
         """In whichever view they are."""
-        request = offset_manager_pb2.FetchOffsetsRequest(group=group)
+        request = made(offset_manager_pb2.FetchOffsetsRequest, group=group)
         try:
             reply = await self._protocol.call("offset_manager.fetch_offsets", request)
         except errors.InvalidArgument as error:
@@ -371,7 +372,7 @@ class Admin:
 
     async def delete_group(self, group: str) -> None:
         """Forgets its offsets. Raises PendingTransaction, NotFound."""
-        request = offset_manager_pb2.DeleteGroupRequest(group=group)
+        request = made(offset_manager_pb2.DeleteGroupRequest, group=group)
         await self._protocol.call("offset_manager.delete_group", request)
 
     # -------------------------------------------------------------------------------------- nodes
@@ -507,11 +508,25 @@ def topic_info(topic: partition_leader_pb2.TopicDescription) -> TopicInfo:
     )
 
 
+def _since(at: str | int) -> partition_leader_pb2.OffsetQuery:
+    """Of no partition yet. Raises InvalidArgument."""
+    if at == "earliest":
+        return partition_leader_pb2.OffsetQuery(earliest=True)
+    if at == "latest":
+        return partition_leader_pb2.OffsetQuery(latest=True)
+    if not isinstance(at, int) or isinstance(at, bool) or not -(1 << 63) <= at < 1 << 63:
+        raise errors.InvalidArgument(
+            f"at is {at!r}; allowed: earliest, latest, a time in microseconds", field="at"
+        )
+    return partition_leader_pb2.OffsetQuery(timestamp_us=at)
+
+
 def _isolation(isolation: str) -> partition_leader_pb2.Isolation.ValueType:
     choices: dict[str, partition_leader_pb2.Isolation.ValueType] = {
         "committed": partition_leader_pb2.ISOLATION_COMMITTED,
         "uncommitted": partition_leader_pb2.ISOLATION_UNCOMMITTED,
     }
+    require_text("isolation", isolation)
     if isolation not in choices:
         raise errors.InvalidArgument(
             f"isolation is {isolation!r}; allowed: {', '.join(choices)}", field="isolation"

@@ -3,8 +3,7 @@ before somebody asked what became of them: said loudly, for nothing else would s
 
 from __future__ import annotations
 
-import warnings
-
+from oncelog._warning import warn_of_no_line
 from oncelogpb.errors import OncelogError
 
 
@@ -16,19 +15,17 @@ class UnsentRecordsWarning(UserWarning):
 def warn_of_unsent(count: int) -> None:
     """Where there are any."""
     if count:
-        warnings.warn(
-            f"oncelog: {count} records were sent and are LOST: their producer was neither flushed "
+        warn_of_no_line(
+            f"{count} records were sent and are LOST: their producer was neither flushed "
             "nor closed before its end. Use `with` (or `async with`), or call close()",
             UnsentRecordsWarning,
-            stacklevel=2,
         )
 
 
 def warn_of_failed(why: OncelogError) -> None:
     """`why`: as `flush` would have raised it."""
-    warnings.warn(
-        f"oncelog: records were sent and are LOST, or may be; nobody asked: {why}. Call flush() "
+    warn_of_no_line(
+        f"records were sent and are LOST, or may be; nobody asked: {why}. Call flush() "
         "or close(), which raise this, or give the producer an `on_delivery`",
         UnsentRecordsWarning,
-        stacklevel=2,
     )

@@ -24,6 +24,9 @@ public class Main {
       tx.abort();
 
       cluster.read(bills, 0).forEach(System.out::println);
+    } catch (Oncelog.Refused error) {
+      System.err.println(error.getMessage());
+      System.exit(1);
     }
   }
 }

@@ -32,6 +32,8 @@ import oncelogpb.v1.*;
  */
 public final class Oncelog implements AutoCloseable {
   private static final int MESSAGE_BYTES_MAX = 32 << 20; // A stock client takes 4 MiB.
+  // Later calls wait longer: for who restarts, not for a wrong address.
+  private static final long FIRST_CONTACT_MS = 3_000;
   private static final long ATTEMPT_MS = 5_000;
   private static final long CALL_MS = 60_000;
   private static final long PAUSE_FIRST_MS = 20;
@@ -128,9 +130,42 @@ public final class Oncelog implements AutoCloseable {
     this.known = known;
   }
 
-  /** Takes HOST:PORT[,HOST:PORT] of any processes of the cluster. */
+  /**
+   * Takes HOST:PORT[,HOST:PORT] of any processes of the cluster. Fails with UNAVAILABLE where none of
+   * them answers within FIRST_CONTACT_MS.
+   */
   public static Oncelog connect(String addresses) {
-    return new Oncelog(new LinkedHashSet<>(List.of(addresses.split(","))));
+    var log = new Oncelog(new LinkedHashSet<>(List.of(addresses.split(","))));
+    var end = System.nanoTime() + TimeUnit.MILLISECONDS.toNanos(FIRST_CONTACT_MS);
+    for (var pause = PAUSE_FIRST_MS;
+        System.nanoTime() < end;
+        pause = Math.min(2 * pause, PAUSE_MAX_MS)) {
+      if (log.meet()) {
+        return log;
+      }
+      sleep(pause);
+      log.channels.values().forEach(ManagedChannel::resetConnectBackoff);
+    }
+    log.close();
+    var check = ": check the address, that one is started there, and that it takes plain text, not TLS";
+    throw new Refused(
+        "UNAVAILABLE", "no process of Oncelog answers at " + addresses + check, Map.of());
+  }
+
+  /** Whether any of those that were given answers. */
+  private boolean meet() {
+    for (var address : List.copyOf(known)) {
+      try {
+        var question = ANY_LEADER.ask();
+        learn(send(address, ClusterGrpc.getGetMetadataMethod(), question, FIRST_CONTACT_MS));
+        return true;
+      } catch (Refused failure) {
+        if (!failure.reason.equals("UNKNOWN_OUTCOME") && !RETRIABLE.contains(failure.reason)) {
+          throw failure;
+        }
+      }
+    }
+    return false;
   }
 
   @Override
@@ -148,8 +183,9 @@ public final class Oncelog implements AutoCloseable {
   }
 
   /** Sends a request once. */
-  private <Q, R> R send(String address, MethodDescriptor<Q, R> method, Q request) {
-    var options = CallOptions.DEFAULT.withDeadlineAfter(ATTEMPT_MS, TimeUnit.MILLISECONDS);
+  private <Q, R> R send(
+      String address, MethodDescriptor<Q, R> method, Q request, long timeoutMs) {
+    var options = CallOptions.DEFAULT.withDeadlineAfter(timeoutMs, TimeUnit.MILLISECONDS);
     try {
       return ClientCalls.blockingUnaryCall(channel(address), method, options, request);
     } catch (StatusRuntimeException error) {
@@ -165,7 +201,7 @@ public final class Oncelog implements AutoCloseable {
         break;
       }
       try {
-        learn(send(address, ClusterGrpc.getGetMetadataMethod(), whom.ask()));
+        learn(send(address, ClusterGrpc.getGetMetadataMethod(), whom.ask(), ATTEMPT_MS));
       } catch (Refused error) {
         why = address + ": " + error.getMessage();
       }
@@ -223,7 +259,7 @@ public final class Oncelog implements AutoCloseable {
     var lost = ""; // How the answer to an attempt was lost, if one was.
     for (var pause = PAUSE_FIRST_MS; ; pause = Math.min(2 * pause, PAUSE_MAX_MS)) {
       try {
-        var reply = send(leaderOf(whom), method, request);
+        var reply = send(leaderOf(whom), method, request, ATTEMPT_MS);
         if (item.apply(reply).getCode() != 0) {
           throw reasonOf(item.apply(reply));
         }

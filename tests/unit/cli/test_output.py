@@ -1,0 +1,44 @@
+"""Tables, short and long."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from rich.table import Table
+
+from oncelog_server.cli.output import STYLED_ROWS_MAX, print_table
+
+COLUMNS = ["GROUP", "PARTITIONS", "LAST COMMIT"]
+CELLS: list[list[Any]] = [
+    ["billing", 3, "2026-01-31T12:00:00.000Z"],
+    ["a [bold]name[/]", 12, None],
+    ["\u65e5\u672c", 0, "-"],
+]
+
+
+def test_a_long_table_reads_as_a_short_one(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    print_table(COLUMNS, CELLS, empty="")
+    header, *short = capsys.readouterr().out.splitlines()
+    times = STYLED_ROWS_MAX // len(CELLS) + 1
+
+    def unwanted(*_: Any, **__: Any) -> None:
+        raise AssertionError("a styled table costs a quarter of a millisecond per row")
+
+    monkeypatch.setattr(Table, "add_row", unwanted)
+    print_table(COLUMNS, CELLS * times, empty="")
+    assert capsys.readouterr().out.splitlines() == [header, *short * times]
+
+
+def test_a_long_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [["a\nb\rc", 1]] * (STYLED_ROWS_MAX + 1)
+    print_table(["METADATA", "OFFSET"], rows, empty="")
+    lines = capsys.readouterr().out.splitlines()
+    assert lines == ["METADATA  OFFSET", *["a b c          1"] * len(rows)]
+
+
+def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(COLUMNS, [], empty="no groups")
+    assert capsys.readouterr().out == "no groups\n"
