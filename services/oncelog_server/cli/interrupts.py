@@ -1,11 +1,12 @@
 """Ctrl-C while modules are imported (half a second): the system's own way to end, so that nobody
-sees the traceback of an import. From then on Python's: a command ends in good order.
+sees the traceback of an import. From then on Python's: a command ends in good order. What runs
+until it is stopped asks `stop_signals`.
 """
 
 from __future__ import annotations
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -36,3 +37,20 @@ def importing() -> Iterator[None]:
         yield
     finally:
         hear_again()
+
+
+@contextmanager
+def stop_signals() -> Iterator[Callable[[], bool]]:
+    """Whether Ctrl-C or SIGTERM came, also in a shell's background, where Ctrl-C is ignored. They
+    interrupt nothing: the loop looks often enough."""
+    received: list[int] = []
+
+    def note(number: int, _: Any) -> None:
+        received.append(number)
+
+    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield lambda: bool(received)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

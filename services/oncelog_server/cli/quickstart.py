@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import textwrap
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Final
 
 import click
@@ -17,6 +15,7 @@ from oncelog_server.cli.session import json_option
 
 # Of running text.
 LINE_CHARACTERS_MAX: Final = 96
+LOOK_EVERY_SECONDS: Final = 0.2
 
 
 @click.command(epilog=examples("oncelog quickstart", "oncelog quickstart --stay"))
@@ -41,19 +40,14 @@ def quickstart(stay: bool, as_json: bool) -> None:
         say.cluster(cluster.bootstrap, time.monotonic() - began)
         for number, step in enumerate(lesson.steps(log), start=2):
             say.step(number, step)
-        say.end(time.monotonic() - began, cluster.bootstrap if stay else None)
-        if stay:
-            with _until_interrupted():
-                while True:
-                    time.sleep(3_600)
-
-
-@contextmanager
-def _until_interrupted() -> Iterator[None]:
-    try:
-        yield
-    except KeyboardInterrupt:
-        pass
+        took_s = time.monotonic() - began
+        if not stay:
+            say.end(took_s, None)
+            return
+        with interrupts.stop_signals() as stop:
+            say.end(took_s, cluster.bootstrap)
+            while not stop():
+                time.sleep(LOOK_EVERY_SECONDS)
 
 
 class _Said:

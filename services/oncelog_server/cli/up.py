@@ -12,10 +12,9 @@ settings name no certificate, and says so.
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -109,7 +108,7 @@ def up(
     node = _require_shareable(pairs, processes)
     say = _Said(as_json)
     with ExitStack() as stack:
-        stop = stack.enter_context(_stop_signals())
+        stop = stack.enter_context(interrupts.stop_signals())
         folder = Folder.take(folder_path)
         stack.callback(folder.close)
         layout = _layout(folder, ports_from, free_ports=free_ports, one_process=one_process)
@@ -349,22 +348,6 @@ def _stop_all(services: list[Service], say: _Said) -> None:
         clean = service.stop()
         if service.pid is not None:
             say.stopped(service.name, clean=clean)
-
-
-@contextmanager
-def _stop_signals() -> Iterator[Callable[[], bool]]:
-    """Whether Ctrl-C or SIGTERM came. They interrupt nothing: the loop looks often enough."""
-    received: list[int] = []
-
-    def note(number: int, _: Any) -> None:
-        received.append(number)
-
-    before = {number: signal.signal(number, note) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield lambda: bool(received)
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 class _Said:

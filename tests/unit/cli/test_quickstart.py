@@ -57,7 +57,20 @@ def test_it_is_told_to_people_in_words_and_code(run: Run, scratch: Path) -> None
     assert all(line == line.rstrip() for line in shown.splitlines())
 
 
-def test_it_stays_where_one_asks_for_it_and_goes_at_ctrl_c(scratch: Path) -> None:
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("ignored", [False, True], ids=["terminal", "background"])
+def test_it_stays_where_one_asks_for_it_and_goes_when_it_is_told(
+    number: signal.Signals, ignored: bool, scratch: Path
+) -> None:
+    """A shell has its background ignore Ctrl-C."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN if ignored else signal.SIG_DFL)
+    try:
+        _stays_until(number, scratch)
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _stays_until(number: signal.Signals, scratch: Path) -> None:
     with subprocess.Popen(
         [sys.executable, "-m", "oncelog_server.cli", "quickstart", "--stay", "--json"],
         stdout=subprocess.PIPE,
@@ -71,7 +84,11 @@ def test_it_stays_where_one_asks_for_it_and_goes_at_ctrl_c(scratch: Path) -> Non
             said = json.loads(process.stdout.readline())
         with oncelog.connect(said["bootstrap"]) as log:
             assert [topic.name for topic in log.admin.topics()] == ["payments", "receipts"]
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        process.send_signal(number)
+        try:
+            _, errors = process.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            raise
     assert (process.returncode, errors) == (0, "")
     assert list(scratch.iterdir()) == []
