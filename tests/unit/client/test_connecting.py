@@ -384,6 +384,27 @@ def test_i15_what_was_sent_to_a_role_that_then_is_silent_stays_in_doubt() -> Non
     on_virtual_time(work)
 
 
+def test_i15_a_batch_whose_answer_was_lost_stays_in_doubt_where_its_role_is_away() -> None:
+    """Then all processes of the role were gone: it was told as if it had never been sent."""
+
+    async def work() -> None:
+        transport = ScriptedTransport(5)
+
+        def lost(to: Endpoint, request: Any) -> Any:
+            without(transport, "partition_leader")
+            transport.partitions = [0]
+            raise errors.UnknownOutcome("the answer was lost")
+
+        transport.handlers["partition_leader.produce"] = lost
+        request = leader.ProduceRequest()
+        request.batches.add(partition=PartitionKey(TOPIC_ID, 0).wire())
+        reply = await protocol_over(transport).call("partition_leader.produce", request, 15_000)
+        told = errors.from_status(reply.results[0].error)
+        assert isinstance(told, errors.UnknownOutcome), told
+
+    on_virtual_time(work)
+
+
 def test_services_without_etcd_are_told_as_such() -> None:
     """And not as leaders that are changing."""
 

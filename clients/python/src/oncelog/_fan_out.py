@@ -133,7 +133,9 @@ class FanOut:
             until = self._protocol.until(method, began_ms, deadline)
             if self._protocol.now_ms() + wait >= until:
                 why = self._protocol.explained(failed[again[0]], method)
-                if isinstance(why, CannotConnect):
+                # What was sent before stays in doubt, whoever is away now.
+                in_doubt = any(doubt.lost for doubt in doubts.values())
+                if isinstance(why, CannotConnect) and not in_doubt:
                     raise why
                 break
             await asyncio.sleep(wait / 1000)
