@@ -13,8 +13,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.recovery:_keep",
-                "walk.segments[number + 1].base > noted_end",
-                "walk.segments[number + 1].base > noted_end + 1",
+                "if is_last or end > noted_end:",
+                "if is_last or end > noted_end + 1:",
             ),
         ),
         {
@@ -22,6 +22,40 @@ BUGS: Final = (
                 "storage/test_recovery",
                 "test_i25_a_full_file_of_which_only_the_last_frame_is_unsynced_is_synced_too",
             ): "assert ['a'] == ['a', 'b', 'c', 'd']"
+        },
+    ),
+    Bug(
+        "page-cache-believed",
+        "I25: what a failed sync left in the page cache is on no disk until it is written again",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.recovery:_keep",
+                "_write_again(disk, segment, noted_end)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery",
+                "test_i25_what_a_failed_sync_left_in_the_page_cache_is_written_again[0]",
+            ): "assert ['a'] == ['a', 'b']"
+        },
+    ),
+    Bug(
+        "epoch-table-believed",
+        "I25: an epoch of a failed sync is in the table after the next start",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.recovery:_keep",
+                "anew=newest >= noted_end",
+                "anew=False",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery",
+                "test_i25_an_epoch_of_a_failed_sync_is_in_the_epoch_table_after_the_next_start[0]",
+            ): "assert"
         },
     ),
     Bug(

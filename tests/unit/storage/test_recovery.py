@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import struct
 from collections.abc import Callable
 
@@ -9,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.runtime.storage.epochs import EPOCHS_FILE
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import read_incarnation
 from oncelog_server.runtime.storage.journal import Journal, JournalDamaged, UnknownFrame
@@ -30,6 +32,7 @@ from tests.unit.storage.journals import (
 )
 
 FRAME_OF_ONE = HEADER_BYTES + 1
+EPOCHS = f"{DIRECTORY}/{EPOCHS_FILE}"
 
 
 def noted(journal: Journal, disk: FakeDisk) -> Journal:
@@ -100,6 +103,45 @@ def test_what_a_killed_process_wrote_is_kept_and_synced_before_the_log_end_is_to
     assert open_journal(disk).log_end == 3
     disk.crash()
     assert replayed(open_journal(disk.reopen())) == ["a", "b"]
+
+
+def fail_a_sync(journal: Journal, disk: FakeDisk) -> None:
+    """The bytes are in the page cache, which counts them as clean from now on."""
+    disk.fail_next()
+    with pytest.raises(OSError, match="told to fail"):
+        asyncio.run(disk.commit(journal.take_writes()[0]))
+    journal.mark_failed()
+
+
+# What of a failed sync the disk has all the same is drawn.
+@pytest.mark.parametrize("seed", range(4))
+def test_i25_what_a_failed_sync_left_in_the_page_cache_is_written_again(seed: int) -> None:
+    disk = FakeDisk(seed=seed)
+    journal = start(disk, "a")
+    append(journal, record("b"))
+    fail_a_sync(journal, disk)
+    disk.kill()
+    disk = disk.reopen()
+    found = replayed(open_journal(disk))
+    assert found == ["a", "b"]
+    disk.crash()
+    assert replayed(open_journal(disk.reopen())) == found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_i25_an_epoch_of_a_failed_sync_is_in_the_epoch_table_after_the_next_start(
+    seed: int,
+) -> None:
+    disk = FakeDisk(seed=seed)
+    journal = noted(start(disk, "a"), disk)
+    append(journal, EPOCH_START, record("b"), epoch=2)
+    fail_a_sync(journal, disk)
+    disk.kill()
+    disk = disk.reopen()
+    table = disk.bytes_of(EPOCHS)
+    assert open_journal(disk).last_epoch == 2
+    disk.crash()
+    assert disk.reopen().bytes_of(EPOCHS) == table
 
 
 @pytest.mark.parametrize("kept", range(FRAME_OF_ONE))

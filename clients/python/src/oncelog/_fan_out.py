@@ -58,7 +58,7 @@ class FanOut:
         """Asks those that have not answered; all processes, once they have. Raises what one of them
         met, what is final first."""
         await self._protocol.refresh(deadline=deadline)
-        role = method.partition(".")[0]
+        role = routing.role_of(method)
         processes = self._protocol.processes(role)
         if not processes:
             raise errors.Unavailable(f"no {role} process is alive")
@@ -132,11 +132,11 @@ class FanOut:
             )
             until = self._protocol.until(method, began_ms, deadline)
             if self._protocol.now_ms() + wait >= until:
-                why = self._protocol.explained(failed[again[0]], method)
                 # What was sent before stays in doubt, whoever is away now.
-                in_doubt = any(doubt.lost for doubt in doubts.values())
-                if isinstance(why, CannotConnect) and not in_doubt:
-                    raise why
+                if not any(doubt.lost for doubt in doubts.values()):
+                    why = self._protocol.explained(failed[again[0]], method)
+                    if isinstance(why, CannotConnect):
+                        raise why
                 break
             await asyncio.sleep(wait / 1000)
             open_items = again

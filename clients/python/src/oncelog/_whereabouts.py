@@ -86,8 +86,9 @@ class Whereabouts:
         self._wanted_topics: set[str] = set()
         self._wanted_ids: set[bytes] = set()
         self._refreshing: asyncio.Task[None] | None = None
-        # Roles of which some process has answered once, if only to refuse.
-        self._met: set[str] = set()
+        # Roles of which some process has answered once, if only to refuse; and the service that
+        # every process has, for a contact with the cluster is looked after by itself.
+        self._met = {CLUSTER}
         # Some process has answered once. Before, what keeps us from it is looked for and told soon.
         self._reached = False
         # When the first contact began that is under way; None: none is.
@@ -233,7 +234,7 @@ class Whereabouts:
     def until(self, method: str, began_ms: float, deadline: float) -> float:
         """When a call that began then is given up: at its deadline; soon where no process of its
         role has ever answered us. Later on, one that is away is waited for: it restarts."""
-        if _role_of(method) in (*self._met, CLUSTER):
+        if routing.role_of(method) in self._met:
             return deadline
         return min(deadline, began_ms + self.options.connect_timeout_ms)
 
@@ -241,7 +242,7 @@ class Whereabouts:
         """How a call ended: with a reply, or refused. Of an error that may be the network's, or of
         our own making, nothing is learnt."""
         if not isinstance(error, errors.Unavailable | errors.UnknownOutcome | CannotConnect):
-            self._met.add(_role_of(method))
+            self._met.add(routing.role_of(method))
 
     def explained(self, error: errors.OncelogError, method: str) -> errors.OncelogError:
         """As it is told to the user at a deadline: what keeps us from a first contact, with the
@@ -260,10 +261,10 @@ class Whereabouts:
 
     def _without_role(self, error: errors.OncelogError, method: str) -> errors.OncelogError:
         """Where no process of the method's role has ever answered: that."""
-        role = _role_of(method)
+        role = routing.role_of(method)
         nothing_happened = method in READS or not error.may_have_applied
         is_silence = isinstance(error, errors.Unavailable | errors.UnknownOutcome)
-        if role in (*self._met, CLUSTER) or not (is_silence and nothing_happened):
+        if role in self._met or not (is_silence and nothing_happened):
             return error
         alive = ", ".join(map(str, self.processes(role)))
         told = CannotConnect(
@@ -299,11 +300,11 @@ class Whereabouts:
 
     async def any_process(self, method: str, deadline: float) -> Endpoint:
         """The next one in turn: a retry asks another."""
-        role = method.partition(".")[0]
+        role = routing.role_of(method)
         if not self._reached:
             await self.refresh(deadline=deadline)
-        processes = self.processes(None if role == "cluster" else role)
-        if role != "cluster" and (self._doubted or not processes):
+        processes = self.processes(None if role == CLUSTER else role)
+        if role != CLUSTER and (self._doubted or not processes):
             await self.refresh(deadline=deadline)
             self._doubted = False
             processes = self.processes(role)
@@ -451,10 +452,6 @@ class Whereabouts:
             else retries.wait_ms(error, attempt, chance)
         )
         await asyncio.sleep(wait / 1000)
-
-
-def _role_of(method: str) -> str:
-    return method.partition(".")[0]
 
 
 def _retrieve(task: asyncio.Task[None]) -> None:

@@ -8,7 +8,9 @@ Each segment is scanned from its last index entry; the last one's scan gives the
     an intact frame of an unknown kind         refused                 refused
 
 Invariants (docs/leadership.md, "Disks"):
-  * what was kept is synced before a log end is reported;
+  * what was kept is written again and synced before a log end is reported: after a failed sync the
+    page cache shows bytes that the disk lacks, and counts them as clean, so that no later sync
+    would write them;
   * who ends below `synced_end`, or is refused, has a new incarnation before it says anything;
   * a refused journal is left as it is, byte for byte.
 """
@@ -164,26 +166,41 @@ def _require_no_rest(walk: _Walk, synced_end: int) -> None:
 
 
 def _keep(disk: Disk, directory: str, walk: _Walk, epochs: EpochTable, noted_end: int) -> None:
-    """Cuts what is torn, syncs what was kept, and makes index and epoch table say the same."""
+    """Cuts what is torn, makes durable what was kept, and makes index and epoch table say the
+    same."""
     for segment in reversed(walk.beyond):
         segment.remove()
     for number, segment in enumerate(walk.segments):
         is_last = number + 1 == len(walk.segments)
+        end = walk.end.offset if is_last else walk.segments[number + 1].base
+        if end > noted_end:
+            _write_again(disk, segment, noted_end)
+        if is_last or end > noted_end:
+            disk.sync(segment.file)
         if is_last and segment.file.size() > segment.size:
             disk.truncate_and_sync(segment.file, segment.size)
-        elif is_last or walk.segments[number + 1].base > noted_end:
-            disk.sync(segment.file)
         segment.save_index(walk.end.offset)
         if not is_last:
             segment.rest()
     epochs.cut(walk.end.offset)
-    save_epochs(disk, directory, epochs)
+    newest = epochs.entries[-1].first_offset if epochs.entries else 0
+    save_epochs(disk, directory, epochs, anew=newest >= noted_end)
 
 
-def save_epochs(disk: Disk, directory: str, epochs: EpochTable) -> None:
-    """Durably, unless the file says so already. Raises OSError."""
+def _write_again(disk: Disk, segment: Segment, noted_end: int) -> None:
+    """From the last index entry at or below `noted_end`: everything below that was synced."""
+    entry, _ = segment.index.around(noted_end)
+    position = 0 if entry is None else entry.position
+    while position < segment.size:
+        block = segment.file.read(position, min(SCAN_BYTES, segment.size - position))
+        disk.write_unsynced(segment.file, position, block)
+        position += len(block)
+
+
+def save_epochs(disk: Disk, directory: str, epochs: EpochTable, *, anew: bool = False) -> None:
+    """Durably, unless the file says so already; `anew`: also then. Raises OSError."""
     path, data = f"{directory}/{EPOCHS_FILE}", epochs.encode()
-    if disk.exists(path):
+    if disk.exists(path) and not anew:
         file = disk.open(path)
         same = file.size() == len(data) and file.read(0, len(data)) == data
         file.close()

@@ -145,6 +145,11 @@ def method_of(name: str) -> Method:
     return method
 
 
+def role_of(name: str) -> str:
+    """The service that has the method."""
+    return name.partition(".")[0]
+
+
 def key_of(name: str, request: Any) -> Key:
     """What the single process that serves this request leads."""
     kind = method_of(name).kind
