@@ -175,6 +175,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         if task is not None:
             asyncio.tasks._enter_task(self, task)
 
+    @property
+    def somebody_pauses(self) -> bool:
+        return bool(self._paused)
+
     def _put_by(self, handle: Any) -> bool:
         held = self._stopped.get(self.owner_of(handle._context))
         if held is None:

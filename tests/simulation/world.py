@@ -131,10 +131,13 @@ class World:
         await self.ready()
 
     async def ready(self) -> None:
-        """Every control partition has a leader that answers."""
+        """Every control partition has a leader that answers, and nobody pauses any more."""
         async with asyncio.timeout(READY_TIMEOUT_SECONDS):
-            while not all(process.node.leads_all() for process in self.processes.values()):
+            while self.loop.somebody_pauses or not self._all_lead():
                 await asyncio.sleep(0.01)
+
+    def _all_lead(self) -> bool:
+        return all(process.node.leads_all() for process in self.processes.values())
 
     async def lose_power(self, role: str, tear: Tear) -> None:
         """From one moment to the next, nothing of this process runs any more."""

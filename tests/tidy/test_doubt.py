@@ -37,7 +37,6 @@ EXEMPT: Final[dict[str, str]] = {
     "oncelog.aio.log:Log.start": "asks for metadata",
     "oncelog.aio.log:Log.run": "a new transaction each time; what the last one left in doubt its "
     "consumer asks the group",
-    "oncelog.aio.log:Log.close": "closes one after the other",
     "oncelog.aio.outcomes:_transact": "the gap is told only where no answer was lost (the call's "
     "own Doubt), so nothing of the first request can follow the second",
     "oncelog.aio.recorder:Recorder._describe": "asks for metadata",

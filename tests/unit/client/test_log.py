@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from typing import Any, cast
 
@@ -22,20 +23,45 @@ def log_over(transport: ScriptedTransport) -> Log:
 
 
 class Made:
-    """What a connection keeps; its close may fail."""
+    """What a connection keeps; its close may fail, or wait for an answer."""
 
-    def __init__(self, failure: errors.OncelogError | None = None) -> None:
+    def __init__(self, failure: Exception | None = None, *, waits_s: float = 0.0) -> None:
         self.failure = failure
+        self.waits_s = waits_s
         self.closed = False
         self.on_closed: Callable[[], object] = lambda: None
 
     async def close(self) -> None:
+        await asyncio.sleep(self.waits_s)
         self.closed = True
         if self.failure is not None:
             raise self.failure
 
 
-def test_closing_closes_all_newest_first_and_raises_what_failed_first() -> None:
+def test_closing_waits_for_all_at_once_where_nobody_answers() -> None:
+    async def work() -> None:
+        log = log_over(ScriptedTransport(5))
+        for _ in range(50):
+            log._keep(cast(Producer, Made(waits_s=10.0)))
+        began = asyncio.get_running_loop().time()
+        await log.close()
+        assert asyncio.get_running_loop().time() - began == 10.0
+
+    on_virtual_time(work)
+
+
+def test_a_bug_that_closing_meets_is_told_before_what_was_not_delivered() -> None:
+    async def work() -> None:
+        log = log_over(ScriptedTransport(5))
+        for failure in (ZeroDivisionError("ours"), errors.Throttled("newest")):
+            log._keep(cast(Producer, Made(failure)))
+        with pytest.raises(ZeroDivisionError):
+            await log.close()
+
+    on_virtual_time(work)
+
+
+def test_closing_closes_all_and_raises_what_failed_of_the_newest() -> None:
     async def work() -> None:
         log = log_over(ScriptedTransport(5))
         made = [Made(), Made(errors.TooLarge("older")), Made(), Made(errors.Throttled("newest"))]

@@ -177,18 +177,20 @@ class Log:
         )
 
     async def close(self) -> None:
-        """Closes what it made, newest first, then the connection. Safe to repeat. Raises what a
-        producer could not deliver."""
-        failure: errors.OncelogError | None = None
+        """Closes what it made, all at once (each waits for an answer where nobody answers), then
+        the connection. Safe to repeat. Raises what a producer could not deliver, of the newest."""
+        failures: list[BaseException] = []
         while self._made:
-            _, newest = self._made.popitem()
-            try:
-                await newest.close()
-            except errors.OncelogError as error:
-                failure = failure or error
+            newest_first = list(self._made.values())[::-1]
+            self._made.clear()
+            ended = await asyncio.gather(
+                *(made.close() for made in newest_first), return_exceptions=True
+            )
+            failures += [failure for failure in ended if failure is not None]
         await self.protocol.close()
-        if failure is not None:
-            raise failure
+        if failures:
+            # A bug of ours before what could not be delivered.
+            raise min(failures, key=lambda failure: isinstance(failure, errors.OncelogError))
 
     async def __aenter__(self) -> Log:
         try:
