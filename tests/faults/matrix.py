@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from oncelog_server.core.failpoints import Repeat
-from oncelog_server.core.ports import EtcdUnavailable
+from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from tests.faults.cases import Case
 from tests.faults.happening import Happening
 from tests.simulation.world import World

@@ -1,5 +1,5 @@
-"""Drives one machine in memory as `runtime/driver` drives it over a journal: for golden scripts and
-for properties.
+"""Drives one machine in memory as `runtime/replica/driver` drives it over a journal: for golden
+scripts and for properties.
 
 Each record goes through the role's codec and gets its place; replies are shown when the high
 watermark covers them; `check()` runs after every step. At the end of a script the machine is built

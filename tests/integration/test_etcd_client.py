@@ -13,7 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from oncelog_server.core.ports import (
+from oncelog_server.runtime.etcd import client as client_module
+from oncelog_server.runtime.etcd.client import EtcdClient
+from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
+from oncelog_server.runtime.etcd.endpoints import EtcdTls, parse_endpoints
+from oncelog_server.runtime.etcd.memory import MemoryEtcd
+from oncelog_server.runtime.etcd.port import (
     Compare,
     Delete,
     DeletePrefix,
@@ -25,11 +30,6 @@ from oncelog_server.core.ports import (
     Put,
     WatchEvent,
 )
-from oncelog_server.runtime.etcd import client as client_module
-from oncelog_server.runtime.etcd.client import EtcdClient
-from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
-from oncelog_server.runtime.etcd.endpoints import EtcdTls, parse_endpoints
-from oncelog_server.runtime.etcd.memory import MemoryEtcd
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.loopback_ports import free_ports
 from tests.integration.etcd_cluster import Authority, etcd_with_tls, until

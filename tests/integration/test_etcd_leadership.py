@@ -12,18 +12,18 @@ import msgspec
 import pytest
 
 from oncelog_server.core.ids import BootId, PartitionId
-from oncelog_server.core.ports import Compare, EtcdUnavailable, Put
 from oncelog_server.runtime.clock import RealClock
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.client import EtcdClient
 from oncelog_server.runtime.etcd.directory import ClusterView
-from oncelog_server.runtime.etcd.election import Elections
 from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
 from oncelog_server.runtime.etcd.identity import ClusterSettings, Identity
 from oncelog_server.runtime.etcd.keys import BootValue
-from oncelog_server.runtime.etcd.lease import Membership
+from oncelog_server.runtime.etcd.port import Compare, EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.etcd.topics import EtcdTopics, create_control_partitions
+from oncelog_server.runtime.leadership.election import Elections
+from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.storage.disk import RealDisk
 from tests.integration.etcd_cluster import until
 from tests.unit.etcd.world import Host, Log

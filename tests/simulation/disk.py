@@ -25,7 +25,7 @@ from enum import Enum
 from errno import EAGAIN, EBADF, EIO, ENOENT, ENOSPC
 from typing import Final
 
-from oncelog_server.core.ports import File, Write
+from oncelog_server.runtime.storage.port import File, Write
 
 # A file that grows gets so many zeros behind what is written, as a real disk allocates ahead.
 ALLOCATED_AHEAD_BYTES: Final = 4096

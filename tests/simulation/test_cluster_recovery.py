@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from oncelog.aio.log import Log
-from oncelog_server.core.ports import EtcdUnavailable, Put
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.cluster_recovery.inventory import (
     DataDirectory,
@@ -28,6 +27,7 @@ from oncelog_server.runtime.cluster_recovery.perform import (
 )
 from oncelog_server.runtime.cluster_recovery.plan import RECOVERY_EPOCHS
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
+from oncelog_server.runtime.etcd.port import EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelogpb import errors
 from tests.simulation.disk import FakeDisk, Tear

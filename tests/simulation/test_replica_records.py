@@ -6,7 +6,7 @@ import asyncio
 from errno import ENOSPC
 
 from oncelog_server.core.ids import PartitionId, TopicId
-from oncelog_server.runtime.replica_record import FILE, ReplicaRecord, load_record
+from oncelog_server.runtime.replica.record import FILE, ReplicaRecord, load_record
 from oncelog_server.runtime.replicas import PARTITIONS_DIRECTORY, directory_of
 from tests.simulation.disk import FakeDisk
 from tests.simulation.virtual_time import VirtualTimeLoop, run

@@ -12,8 +12,8 @@ from contextlib import asynccontextmanager
 from errno import EIO, ENOSPC
 from typing import Final
 
-from oncelog_server.core.ports import EtcdUnavailable
 from oncelog_server.core.roles import ROLES
+from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from tests.faults.cases import CASES
 from tests.simulation.day import Day
 from tests.simulation.disk import FakeDisk, Tear

@@ -19,7 +19,7 @@ from oncelog_server.cli.trust import Trust, files_of
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.role import CoordinatorRole
 from oncelog_server.core.ids import TopicId
-from oncelog_server.core.ports import AccessStore, Clock, EtcdUnavailable, Reporter
+from oncelog_server.core.ports import AccessStore, Clock, Reporter
 from oncelog_server.core.role import Role
 from oncelog_server.core.roles import PORTS, ROLES
 from oncelog_server.offset_manager.config import OffsetManagerConfig
@@ -35,6 +35,7 @@ from oncelog_server.runtime.etcd.client import EtcdClient
 from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.endpoints import EtcdTls
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.failpoint_actions import VARIABLE, arm_from_environment
 from oncelog_server.runtime.node import ClusterHandler, Node, NodeLimits, Outside

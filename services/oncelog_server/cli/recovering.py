@@ -17,7 +17,6 @@ import click
 from oncelog_server.cli.failures import CommandFailed
 from oncelog_server.cli.folder import CLUSTER_FILE, Folder
 from oncelog_server.cli.output import error_console, print_fields, print_table
-from oncelog_server.core.ports import EtcdUnavailable
 from oncelog_server.runtime.cluster_recovery.inventory import (
     DataDirectory,
     FoundReplica,
@@ -36,6 +35,7 @@ from oncelog_server.runtime.cluster_recovery.perform import (
 )
 from oncelog_server.runtime.cluster_recovery.plan import Plan
 from oncelog_server.runtime.etcd.client import EtcdClient
+from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.storage.disk import RealDisk
 
 

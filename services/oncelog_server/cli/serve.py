@@ -65,9 +65,9 @@ def serve(
     with interrupts.importing():
         from oncelog_server.cli import compose
         from oncelog_server.cli.settings import ServeSettings
-        from oncelog_server.core.ports import EtcdUnavailable
         from oncelog_server.runtime import event_loop
         from oncelog_server.runtime.config import ConfigError
+        from oncelog_server.runtime.etcd.port import EtcdUnavailable
         from oncelogpb.errors import OncelogError
 
     try:

@@ -33,7 +33,7 @@ from oncelog_server.coordinator.tally import Tally
 from oncelog_server.coordinator.values import AbortCause, Refusal
 from oncelog_server.coordinator.waiting import Waiting
 from oncelog_server.core.ids import PartitionId, TxId
-from oncelog_server.core.ports import Address, EtcdUnavailable, Replica
+from oncelog_server.core.ports import Address, Replica
 from oncelog_server.core.role import RoleEnv
 from oncelogpb.doubt import Doubt
 from oncelogpb.errors import (
@@ -170,7 +170,7 @@ class CoordinatorOutbox:
         try:
             gone = await directory.is_gone(participant.topic_id)
             gone = gone or not await directory.exists(participant)
-        except (EtcdUnavailable, OncelogError):
+        except OncelogError:
             gone = False
         if not gone:
             await self._again(group.participant, disk_full=False)

@@ -1,4 +1,4 @@
-"""The outside, as the roles and the driver see it: small interfaces, fulfilled by `runtime/`, or by
+"""The outside, as the roles see it: small interfaces, fulfilled by `runtime/`, or by
 fakes on a virtual-time loop in `tests/simulation`.
 
 Roles import nothing of `runtime/`: they are given these.
@@ -7,7 +7,6 @@ Roles import nothing of `runtime/`: they are given these.
 from __future__ import annotations
 
 from collections.abc import (
-    AsyncIterator,
     Awaitable,
     Callable,
     Collection,
@@ -31,92 +30,7 @@ class Clock(Protocol):
     def now(self) -> Instant: ...
 
 
-# ----------------------------------------------------------------------------------------- disk
-
-
-class File(Protocol):
-    """An open file of a Disk."""
-
-    path: str
-
-    def read(self, position: int, length: int) -> bytes:
-        """pread: fewer bytes than asked only at the end of the file."""
-        ...
-
-    def size(self) -> int: ...
-
-    def close(self) -> None: ...
-
-
-class Write(NamedTuple):
-    """Bytes for one place in one file."""
-
-    file: File
-    position: int
-    chunks: Sequence[bytes | memoryview]
-
-
-class Disk(Protocol):
-    """One data directory. Paths are relative to it. Blocking calls are for start-up and rare
-    events; `commit` is the hot path. Raises OSError; a short write is an OSError(EIO)."""
-
-    async def commit(self, writes: Sequence[Write]) -> None:
-        """Writes all in order, then syncs every touched file. Durable when it returns; when it
-        raises, all of the bytes are in doubt."""
-        ...
-
-    async def read(self, file: File, position: int, length: int) -> bytes:
-        """As File.read, off the loop where that may block."""
-        ...
-
-    def open(self, path: str, *, create: bool = False, grows_to: int = 0) -> File:
-        """Where it is created, its name is durable once a commit or sync of the file is.
-
-        `grows_to` is a hint: it will be written from front to end up to about that size, so
-        `commit` allocates ahead of the writes. Bytes allocated and not written are zeros."""
-        ...
-
-    def write_and_sync(self, file: File, position: int, data: bytes) -> None:
-        """Blocking form of commit."""
-        ...
-
-    def write_unsynced(self, file: File, position: int, data: bytes) -> None:
-        """Into the page cache only; `sync` makes it durable."""
-        ...
-
-    def sync(self, file: File) -> None: ...
-
-    def truncate_and_sync(self, file: File, length: int) -> None: ...
-
-    def replace_file(self, path: str, data: bytes) -> None:
-        """Write-temp, sync, rename, sync-directory: after a crash old or new, never a mix."""
-        ...
-
-    def make_directory(self, path: str) -> None:
-        """With parents, each synced into its parent. No error where it exists."""
-        ...
-
-    def rename(self, source: str, target: str) -> None:
-        """And syncs both directories."""
-        ...
-
-    def remove(self, path: str) -> None:
-        """A file, durable at return."""
-        ...
-
-    def list(self, path: str) -> list[str]:
-        """Names in a directory, sorted; empty where there is none."""
-        ...
-
-    def exists(self, path: str) -> bool: ...
-
-    def free_bytes(self) -> int: ...
-
-    def lock(self) -> None:
-        """Takes the directory for this process (flock). Raises OSError naming the directory."""
-        ...
-
-    def close(self) -> None: ...
+# ---------------------------------------------------------------------------------------- slots
 
 
 class Slots(Protocol):
@@ -130,108 +44,6 @@ class Slots(Protocol):
     def read(self, offset: int) -> bytes | None:
         """None where nothing was written."""
         ...
-
-
-# ----------------------------------------------------------------------------------------- etcd
-
-
-class KeyValue(NamedTuple):
-    key: str
-    value: bytes
-    # Revision of its last change.
-    mod_revision: int
-
-
-class Compare(NamedTuple):
-    """mod_revision == 0 compares absence."""
-
-    key: str
-    mod_revision: int
-
-
-class Exists(NamedTuple):
-    key: str
-
-
-class Put(NamedTuple):
-    key: str
-    value: bytes
-    lease: int = 0
-
-
-class Delete(NamedTuple):
-    key: str
-
-
-class DeletePrefix(NamedTuple):
-    """Every key that begins so."""
-
-    prefix: str
-
-
-class TxnResult(NamedTuple):
-    succeeded: bool
-    revision: int
-
-
-class WatchEvent(NamedTuple):
-    key: str
-    # None: deleted.
-    value: bytes | None
-    mod_revision: int
-
-
-class Etcd(Protocol):
-    """Keys are without the cluster's prefix: the adapter adds it. Raises EtcdUnavailable (nothing
-    is known about a write), never a transport's own error."""
-
-    async def get(self, key: str) -> tuple[KeyValue | None, int]:
-        """Linearizable. With the revision of the store."""
-        ...
-
-    async def get_at(self, key: str, revision: int) -> KeyValue | None:
-        """As it was at that revision; None where it was not there, or etcd has not come so far.
-        Raises EtcdCompacted."""
-        ...
-
-    async def range(self, prefix: str) -> tuple[list[KeyValue], int]:
-        """Linearizable, by key."""
-        ...
-
-    async def txn(
-        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
-    ) -> TxnResult:
-        """All of `then` or nothing; no key may be touched twice."""
-        ...
-
-    async def grant_lease(self, ttl_ms: int) -> int: ...
-
-    async def keep_alive(self, lease: int) -> int:
-        """Renews once; the remaining TTL in ms, 0 where the lease is gone."""
-        ...
-
-    async def revoke_lease(self, lease: int) -> None: ...
-
-    def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
-        """Batches of events from `from_revision` on (one batch per revision at least). Raises
-        EtcdCompacted where that revision is gone: list again."""
-        ...
-
-    async def etcd_cluster_id(self) -> int: ...
-
-    async def close(self) -> None: ...
-
-
-class EtcdUnavailable(Exception):
-    """etcd did not answer; a write may have been applied or not."""
-
-
-class EtcdLeaseGone(EtcdUnavailable):
-    """The lease that a Put names has ended. Nothing was applied."""
-
-
-class EtcdCompacted(Exception):
-    """The revision is gone; list again and watch from there."""
 
 
 # --------------------------------------------------------------------------- cluster and peers

@@ -10,8 +10,9 @@ from __future__ import annotations
 
 from typing import Final
 
-from oncelog_server.core.ports import Disk, Reporter
+from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime.storage.commit import GroupCommit
+from oncelog_server.runtime.storage.port import Disk
 
 # Free space is looked at again once this part of the floor was written: a second may be too long.
 LOOKS_PER_FLOOR: Final = 16

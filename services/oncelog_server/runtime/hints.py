@@ -7,10 +7,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Iterable
 
-from oncelog_server.core.ports import Etcd, EtcdUnavailable, Put
 from oncelog_server.core.role import Role
-from oncelog_server.runtime.driver import Driver
 from oncelog_server.runtime.etcd.keys import HintValue, encode, hint_key
+from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable, Put
+from oncelog_server.runtime.replica.driver import Driver
 
 
 class Hints:

@@ -17,37 +17,29 @@ from typing import Any, Final, Protocol
 from oncelog_server import __version__
 from oncelog_server.core.ids import BootId, PartitionId
 from oncelog_server.core.needs import Entry
-from oncelog_server.core.ports import (
-    AccessStore,
-    Clock,
-    Disk,
-    Etcd,
-    EtcdUnavailable,
-    Outbox,
-    Peers,
-    Reporter,
-)
+from oncelog_server.core.ports import AccessStore, Clock, Outbox, Peers, Reporter
 from oncelog_server.core.role import Role, RoleEnv
 from oncelog_server.core.roles import role_of
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.access.guard import Guard
-from oncelog_server.runtime.driver import Driver, Surroundings
 from oncelog_server.runtime.etcd.access_store import EtcdAccess
 from oncelog_server.runtime.etcd.access_view import ACCESS
 from oncelog_server.runtime.etcd.directory import ClusterView
-from oncelog_server.runtime.etcd.election import Elections
 from oncelog_server.runtime.etcd.identity import ClusterSettings, Identity
 from oncelog_server.runtime.etcd.keys import (
     TOPICS,
     BootValue,
 )
-from oncelog_server.runtime.etcd.lease import BlockingRenewals, Membership
-from oncelog_server.runtime.etcd.standing import Prepared
+from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable
 from oncelog_server.runtime.etcd.steady import steady_ms
 from oncelog_server.runtime.etcd.topics import EtcdTopics, create_control_partitions
 from oncelog_server.runtime.free_space import FreeSpace
 from oncelog_server.runtime.hints import Hints
+from oncelog_server.runtime.leadership.election import Elections
+from oncelog_server.runtime.leadership.lease import BlockingRenewals, Membership
+from oncelog_server.runtime.leadership.rules import Prepared
 from oncelog_server.runtime.participants import ParticipantSwitch
+from oncelog_server.runtime.replica.driver import Driver, Surroundings
 from oncelog_server.runtime.replicas import (
     PARTITIONS_DIRECTORY,
     RoleReplicas,
@@ -57,6 +49,7 @@ from oncelog_server.runtime.replicas import (
 from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanElection
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
+from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tail import TailBudget
 from oncelogpb.errors import InvalidArgument, Unavailable
 

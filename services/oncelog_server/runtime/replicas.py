@@ -15,11 +15,11 @@ from collections.abc import Awaitable, Callable, Collection, Coroutine, Sequence
 from typing import Any, Final
 
 from oncelog_server.core.ids import PartitionId, TopicId
-from oncelog_server.core.ports import Directory, Disk, Outbox
+from oncelog_server.core.ports import Directory, Outbox
 from oncelog_server.core.role import Role
-from oncelog_server.runtime.driver import UNCLEAN_SKIP, Driver, Standing, Surroundings
-from oncelog_server.runtime.etcd.standing import Prepared
-from oncelog_server.runtime.replica_record import (
+from oncelog_server.runtime.leadership.rules import Prepared
+from oncelog_server.runtime.replica.driver import UNCLEAN_SKIP, Driver, Standing, Surroundings
+from oncelog_server.runtime.replica.record import (
     ReplicaRecord,
     load_record,
     make_record,
@@ -27,6 +27,7 @@ from oncelog_server.runtime.replica_record import (
 )
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tail import TailBudget
 from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
 

@@ -12,7 +12,7 @@ import pytest
 
 from oncelog_server.core.frame import At, ControlCode, Frame, Kind, StoredFrame
 from oncelog_server.core.machine import Snapshot, Table
-from oncelog_server.runtime.replica_record import ReplicaRecord, save_record
+from oncelog_server.runtime.replica.record import ReplicaRecord, save_record
 from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, decode, encode
 from oncelog_server.runtime.storage.identity import Bounds, encode_incarnation

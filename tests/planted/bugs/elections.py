@@ -12,7 +12,7 @@ BUGS: Final = (
         "I18: the deadline counts from the sending, the first one too",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._register",
+                "oncelog_server.runtime.leadership.lease:Membership._register",
                 "self._deadline(sent_ms)",
                 "self._deadline(self._now_ms())",
             ),
@@ -29,7 +29,7 @@ BUGS: Final = (
         "I18: a thread of its own renews, by the same rule",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._renew",
+                "oncelog_server.runtime.leadership.lease:Membership._renew",
                 "self._deadline(sent_ms)",
                 "self._deadline(self._now_ms())",
             ),
@@ -46,7 +46,7 @@ BUGS: Final = (
         "I29: the end of a lease is heard once",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._lose",
+                "oncelog_server.runtime.leadership.lease:Membership._lose",
                 "if self._held is not held:",
                 "if self._held is None:",
             ),
@@ -63,7 +63,7 @@ BUGS: Final = (
         "I29: a deletion before the put of our key is not ours",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._key_gone",
+                "oncelog_server.runtime.leadership.lease:Membership._key_gone",
                 "revision > held.revision",
                 "True",
             ),
@@ -80,7 +80,7 @@ BUGS: Final = (
         "a lease that etcd ended is lost at once, not at its deadline",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._renew",
+                "oncelog_server.runtime.leadership.lease:Membership._renew",
                 "loop.call_soon_threadsafe(self._lose, held)",
                 "pass",
             ),
@@ -96,7 +96,7 @@ BUGS: Final = (
         "I18: an epoch is won once, by its answer or by its adoption",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections._vote",
+                "oncelog_server.runtime.leadership.election:Elections._vote",
                 "if bid.new.epoch > max(seat.led_epoch, seat.left_epoch):",
                 "if True:",
             ),
@@ -113,7 +113,7 @@ BUGS: Final = (
         "I18: an adoption that is heard after the key was lost is void",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections._adopt",
+                "oncelog_server.runtime.leadership.election:Elections._adopt",
                 "or lost != self._membership.lost ",
                 "",
             ),
@@ -130,7 +130,7 @@ BUGS: Final = (
         "I18: an epoch that stands in the log is never continued",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections._adopt",
+                "oncelog_server.runtime.leadership.election:Elections._adopt",
                 "seat.prepared.last_epoch < state.epoch",
                 "seat.prepared.last_epoch <= state.epoch",
             ),
@@ -147,7 +147,7 @@ BUGS: Final = (
         "elections name incarnations, adoptions too",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections._adopt",
+                "oncelog_server.runtime.leadership.election:Elections._adopt",
                 "fit = seat.prepared.incarnation.hex() in state.isr",
                 "fit = True",
             ),
@@ -163,7 +163,7 @@ BUGS: Final = (
         "a new lease gives no leadership back, nor new ones before what it leads was compared",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections._stand",
+                "oncelog_server.runtime.leadership.election:Elections._stand",
                 " or not self._membership.valid()",
                 "",
             ),
@@ -180,7 +180,7 @@ BUGS: Final = (
         "I29: a resignation is of one epoch",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections._try_resign",
+                "oncelog_server.runtime.leadership.election:Elections._try_resign",
                 " or state.epoch != epoch",
                 "",
             ),
@@ -197,7 +197,7 @@ BUGS: Final = (
         "I29: one transaction, on failure one by one",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections._stand",
+                "oncelog_server.runtime.leadership.election:Elections._stand",
                 "await self._vote([bid])",
                 "pass",
             ),
@@ -214,7 +214,7 @@ BUGS: Final = (
         "I18: after a new lease etcd must name this boot in the epoch that it leads",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections.recheck",
+                "oncelog_server.runtime.leadership.election:Elections.recheck",
                 " or state.epoch != seat.led_epoch",
                 "",
             ),
@@ -229,7 +229,11 @@ BUGS: Final = (
     Bug(
         "stale-opening-stands-again",
         "who failed is opened again before it stands again",
-        (Edit("oncelog_server.runtime.etcd.standing:Seat.leave", "self.prepared = None", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.rules:Seat.leave", "self.prepared = None", "pass"
+            ),
+        ),
         {
             unit(
                 "etcd/test_standing",
@@ -242,7 +246,7 @@ BUGS: Final = (
         "an etcd with an epoch below one found in a log is refused, by operators too",
         (
             Edit(
-                "oncelog_server.runtime.etcd.unclean:unclean_bid",
+                "oncelog_server.runtime.leadership.unclean:unclean_bid",
                 "if prepared.last_epoch > state.epoch:",
                 "if False:",
             ),

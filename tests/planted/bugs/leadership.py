@@ -12,7 +12,7 @@ BUGS: Final = (
         "the HW is exclusive: projections see only what is below it",
         (
             Edit(
-                "oncelog_server.runtime.projecting:Projecting.advance",
+                "oncelog_server.runtime.replica.projecting:Projecting.advance",
                 "self._waiting[0][1].offset < high_watermark",
                 "self._waiting[0][1].offset <= high_watermark",
             ),
@@ -29,12 +29,12 @@ BUGS: Final = (
         "I4: what was lost with its epoch is never an outcome",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._drop_leadership",
+                "oncelog_server.runtime.replica.driver:Driver._drop_leadership",
                 "self._projecting.drop()",
                 "pass",
             ),
             Edit(
-                "oncelog_server.runtime.projecting:Projecting.begin",
+                "oncelog_server.runtime.replica.projecting:Projecting.begin",
                 "self._waiting.clear()",
                 "pass",
             ),
@@ -46,7 +46,7 @@ BUGS: Final = (
         "I35: a snapshot that was taken and not covered is dropped with its leadership",
         (
             Edit(
-                "oncelog_server.runtime.snapshotting:Snapshots.drop",
+                "oncelog_server.runtime.replica.snapshots:Snapshots.drop",
                 "self._captured = None",
                 "pass",
             ),
@@ -63,7 +63,7 @@ BUGS: Final = (
         "stepping down ends whatever waits, I29",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._drop_leadership",
+                "oncelog_server.runtime.replica.driver:Driver._drop_leadership",
                 "self._notify_advanced()",
                 "pass",
             ),
@@ -80,7 +80,7 @@ BUGS: Final = (
         "I4: an outcome is told when its record is durable, whichever leadership wrote it",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._load",
+                "oncelog_server.runtime.replica.driver:Driver._load",
                 "self._projecting.begin(projection, self.journal.synced_end)",
                 "self._projecting.begin(projection, self.journal.log_end)",
             ),
@@ -95,7 +95,11 @@ BUGS: Final = (
     Bug(
         "two-leaderships-at-once",
         "a later leadership begins when nothing of the last one runs",
-        (Edit("oncelog_server.runtime.driver:Driver.reach", "await self.closed()", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver.reach", "await self.closed()", "pass"
+            ),
+        ),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -108,7 +112,7 @@ BUGS: Final = (
         "a snapshot that failed is not the last one",
         (
             Edit(
-                "oncelog_server.runtime.snapshotting:Snapshots.begin",
+                "oncelog_server.runtime.replica.snapshots:Snapshots.begin",
                 "self._wanted = True",
                 "self._wanted = not hasattr(self, '_begun')\n        self._begun = True",
             ),
@@ -124,7 +128,7 @@ BUGS: Final = (
         "who is killed again and again takes a snapshot, or each start takes longer",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._replay",
+                "oncelog_server.runtime.replica.driver:Driver._replay",
                 "self._snapshots.appended(len(stored.frame.payload))",
                 "pass",
             ),
@@ -141,7 +145,7 @@ BUGS: Final = (
         "a leader inherits what is durable: the HW never goes back",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._load",
+                "oncelog_server.runtime.replica.driver:Driver._load",
                 "inherited=self.journal.synced_end",
                 "inherited=0",
             ),
@@ -156,7 +160,7 @@ BUGS: Final = (
     Bug(
         "overtaken-replay-leads-on",
         "I18: who left an epoch never leads it again, also while it is loading",
-        (Edit("oncelog_server.runtime.driver:Driver._replay", "return False", "pass"),),
+        (Edit("oncelog_server.runtime.replica.driver:Driver._replay", "return False", "pass"),),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -169,7 +173,7 @@ BUGS: Final = (
         "I18: nothing is appended past the own deadline",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.tick",
+                "oncelog_server.runtime.replica.driver:Driver.tick",
                 "if self.standing is not Standing.READY or not self._around.lease_valid():",
                 "if self.standing is not Standing.READY:",
             ),
@@ -185,7 +189,7 @@ BUGS: Final = (
         "I18: who is deposed before it began to lead does not lead",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.reach",
+                "oncelog_server.runtime.replica.driver:Driver.reach",
                 "if aim is None or self._aim is not aim or self.standing is Standing.LOADING:",
                 "if aim is None or self.standing is Standing.LOADING:",
             ),
@@ -229,7 +233,13 @@ BUGS: Final = (
     Bug(
         "half-applied-decision-kept",
         "I35: an apply that fails ends the process, and nothing of it is on the disk",
-        (Edit("oncelog_server.runtime.driver:Driver._append_all", "self._break(error)", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver._append_all",
+                "self._break(error)",
+                "pass",
+            ),
+        ),
         {
             unit(
                 "runtime/test_driver",
@@ -240,7 +250,11 @@ BUGS: Final = (
     Bug(
         "machine-outlives-its-epoch",
         "who steps down drops the machine and reloads",
-        (Edit("oncelog_server.runtime.driver:Driver._close", "self.machine = None", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver._close", "self.machine = None", "pass"
+            ),
+        ),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -253,7 +267,7 @@ BUGS: Final = (
         "I35: snapshots hold only what is below the HW",
         (
             Edit(
-                "oncelog_server.runtime.snapshotting:Snapshots.checkpoint",
+                "oncelog_server.runtime.replica.snapshots:Snapshots.checkpoint",
                 "if high_watermark == self._journal.log_end:",
                 "if True:",
             ),
@@ -270,7 +284,7 @@ BUGS: Final = (
         "I27: nothing above the HW is served, whatever a reader asks for",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.read",
+                "oncelog_server.runtime.replica.driver:Driver.read",
                 "below=min(below, self._hw.value)",
                 "below=below",
             ),
@@ -287,7 +301,7 @@ BUGS: Final = (
         "the journal may be cut once the leadership is closed",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._close",
+                "oncelog_server.runtime.replica.driver:Driver._close",
                 "await self._snapshots.ended()",
                 "pass",
             ),
@@ -304,7 +318,7 @@ BUGS: Final = (
         "I29: what is appended behind bytes in doubt is never written, so its epoch ends too",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._hand_to_disk",
+                "oncelog_server.runtime.replica.driver:Driver._hand_to_disk",
                 "self._write_failed,",
                 "lambda error: epoch == self._epoch and self._write_failed(error),",
             ),
@@ -321,7 +335,7 @@ BUGS: Final = (
         "I29: a disk that fails then is resigned, it does not end the process",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.reach",
+                "oncelog_server.runtime.replica.driver:Driver.reach",
                 "if self.standing is Standing.FAILED:",
                 "if False:",
             ),
@@ -405,7 +419,7 @@ BUGS: Final = (
         "what `cluster recover` knows of a topic is its newest state",
         (
             Edit(
-                "oncelog_server.runtime.replica_record:ReplicaRecord.says_as_much_as",
+                "oncelog_server.runtime.replica.record:ReplicaRecord.says_as_much_as",
                 "return self == msgspec.structs.replace(newer, epoch=self.epoch)",
                 "return self.incarnation == newer.incarnation",
             ),
@@ -449,7 +463,7 @@ BUGS: Final = (
         "what is shown of a partition is of who leads it",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._forget_gauges",
+                "oncelog_server.runtime.replica.driver:Driver._forget_gauges",
                 'reporter.forget("partition", name)',
                 "pass",
             ),
@@ -466,7 +480,7 @@ BUGS: Final = (
         "I31: a partition is put aside when its readers are done, and later ones hear why",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.put_away",
+                "oncelog_server.runtime.replica.driver:Driver.put_away",
                 "await self._readers.leave()",
                 "pass",
             ),
@@ -483,7 +497,7 @@ BUGS: Final = (
         "I25: a deletion fails no commit of others",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.put_away",
+                "oncelog_server.runtime.replica.driver:Driver.put_away",
                 "await self._around.commit.leave(self.journal)",
                 "pass",
             ),
@@ -500,7 +514,9 @@ BUGS: Final = (
         "I30: who has work again is ticked again, or its transactions outlive their time",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._append_all", "self._quiet_ticks = 0", "pass"
+                "oncelog_server.runtime.replica.driver:Driver._append_all",
+                "self._quiet_ticks = 0",
+                "pass",
             ),
         ),
         {

@@ -13,7 +13,7 @@ BUGS: Final = (
         "I5, I25: a reply waits for the HW to cover what it was decided on",
         (
             Edit(
-                "oncelog_server.runtime.replies:Replies.park",
+                "oncelog_server.runtime.replica.replies:Replies.park",
                 "if high_watermark >= end and not self._parked:",
                 "if True:",
             ),
@@ -27,7 +27,7 @@ BUGS: Final = (
         "InitProducer's reply waits for everything decided before it; so does every refusal",
         (
             Edit(
-                "oncelog_server.runtime.replies:Replies.park",
+                "oncelog_server.runtime.replica.replies:Replies.park",
                 "if high_watermark >= end and not self._parked:",
                 "if not decision.records:",
             ),
@@ -43,7 +43,7 @@ BUGS: Final = (
         "a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.require_ready",
+                "oncelog_server.runtime.replica.driver:Driver.require_ready",
                 "if self.standing is Standing.READY:",
                 "if self.standing in (Standing.READY, Standing.LOADING):",
             ),
@@ -59,7 +59,7 @@ BUGS: Final = (
         "Raft's figure 8: an inherited frame is shown, then another log wins",
         (
             Edit(
-                "oncelog_server.runtime.replication.high_watermark:HighWatermark.synced",
+                "oncelog_server.runtime.replica.high_watermark:HighWatermark.synced",
                 "if covered <= self._epoch_start or covered <= self.value:",
                 "if covered <= self.value:",
             ),
@@ -76,7 +76,7 @@ BUGS: Final = (
         "the HW does not move in an epoch until it can pass EPOCH_START",
         (
             Edit(
-                "oncelog_server.runtime.replication.high_watermark:HighWatermark.__init__",
+                "oncelog_server.runtime.replica.high_watermark:HighWatermark.__init__",
                 "min(inherited, epoch_start)",
                 "max(inherited, epoch_start + 1)",
             ),
@@ -92,7 +92,7 @@ BUGS: Final = (
         "only ISR members count, and the HW is their minimum",
         (
             Edit(
-                "oncelog_server.runtime.replication.high_watermark:HighWatermark.synced",
+                "oncelog_server.runtime.replica.high_watermark:HighWatermark.synced",
                 "covered = min(self._synced.values())",
                 "covered = max(self._synced.values())",
             ),
@@ -108,7 +108,7 @@ BUGS: Final = (
         "I35: snapshots hold only what is below the HW, else a phantom after a cut",
         (
             Edit(
-                "oncelog_server.runtime.snapshotting:Snapshots.save",
+                "oncelog_server.runtime.replica.snapshots:Snapshots.save",
                 "if self._captured is not None and self._captured[0] <= high_watermark:",
                 "if self._captured is not None:",
             ),
@@ -129,7 +129,7 @@ BUGS: Final = (
         "index and data files hold only what is below the HW",
         (
             Edit(
-                "oncelog_server.runtime.projecting:Projecting.saw",
+                "oncelog_server.runtime.replica.projecting:Projecting.saw",
                 "if at.offset < self._high_watermark and not self._waiting:",
                 "if True:",
             ),
@@ -145,7 +145,7 @@ BUGS: Final = (
         "I31: NOT_LEADER promises that nothing happened; what was journaled is UNKNOWN_OUTCOME",
         (
             Edit(
-                "oncelog_server.runtime.replies:_lost",
+                "oncelog_server.runtime.replica.replies:_lost",
                 "if item.recorded:",
                 "if False:",
             ),
@@ -162,7 +162,7 @@ BUGS: Final = (
         "a leader whose sync failed resigns and never leads that epoch again",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver._write_failed",
+                "oncelog_server.runtime.replica.driver:Driver._write_failed",
                 "if self.standing is Standing.FAILED:",
                 "if True:",
             ),
@@ -178,7 +178,7 @@ BUGS: Final = (
         "I18: a restarted process never continues an epoch",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.reach",
+                "oncelog_server.runtime.replica.driver:Driver.reach",
                 'assert aim.epoch > self.journal.last_epoch, "an epoch is never continued"',
                 "pass",
             ),
@@ -194,7 +194,7 @@ BUGS: Final = (
         "I18: a node checks its own deadline when a reply is made, acknowledgements included",
         (
             Edit(
-                "oncelog_server.runtime.replies:Replies._answer",
+                "oncelog_server.runtime.replica.replies:Replies._answer",
                 "if not self._lease_valid():",
                 "if False:",
             ),
@@ -210,7 +210,7 @@ BUGS: Final = (
         "I18: nothing is appended for an answer that could not be given",
         (
             Edit(
-                "oncelog_server.runtime.driver:Driver.submit",
+                "oncelog_server.runtime.replica.driver:Driver.submit",
                 "self.require_lease()",
                 "pass",
             ),
@@ -226,7 +226,7 @@ BUGS: Final = (
         "the deadline counts from the moment the last successful keep-alive was sent",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._renew_on_the_loop",
+                "oncelog_server.runtime.leadership.lease:Membership._renew_on_the_loop",
                 "self._deadline(sent_ms)",
                 "self._deadline(self._now_ms())",
             ),
@@ -242,7 +242,7 @@ BUGS: Final = (
         "a new lease gives no leadership back",
         (
             Edit(
-                "oncelog_server.runtime.etcd.lease:Membership._register",
+                "oncelog_server.runtime.leadership.lease:Membership._register",
                 "held.confirmed = self.lost == 0",
                 "held.confirmed = True",
             ),
@@ -258,7 +258,7 @@ BUGS: Final = (
         "I18: who lost its key reads the partition keys again, after the new key stands",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections.recheck",
+                "oncelog_server.runtime.leadership.election:Elections.recheck",
                 "if state is None or not self._names_us(state) or state.epoch != seat.led_epoch:",
                 "if False:",
             ),
@@ -274,7 +274,7 @@ BUGS: Final = (
         "I18: an election that is answered after the key was lost is void",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections._vote",
+                "oncelog_server.runtime.leadership.election:Elections._vote",
                 "if lost != self._membership.lost:",
                 "if False:",
             ),
@@ -306,7 +306,7 @@ BUGS: Final = (
         "an etcd with an epoch below one found in a log is refused",
         (
             Edit(
-                "oncelog_server.runtime.etcd.election:Elections._may_win",
+                "oncelog_server.runtime.leadership.election:Elections._may_win",
                 "if fit is Fitness.FIT:",
                 "if fit is not Fitness.AHEAD_OF_ETCD:",
             ),

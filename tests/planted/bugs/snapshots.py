@@ -55,7 +55,7 @@ BUGS: Final = (
         "table rows that a snapshot hands over are handed over once",
         (
             Edit(
-                "oncelog_server.runtime.snapshotting:Snapshots.capture",
+                "oncelog_server.runtime.replica.snapshots:Snapshots.capture",
                 "if self._captured is None and self._saving is None and self._wanted:",
                 "if self._wanted:",
             ),

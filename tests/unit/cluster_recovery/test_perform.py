@@ -11,7 +11,6 @@ import msgspec
 import pytest
 
 from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId
-from oncelog_server.core.ports import Put
 from oncelog_server.runtime.cluster_recovery.inventory import (
     DataDirectory,
     FoundReplica,
@@ -31,7 +30,8 @@ from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.identity import Remembered, Witness
 from oncelog_server.runtime.etcd.keys import ClusterValue, PartitionState
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
-from oncelog_server.runtime.replica_record import ReplicaRecord, TopicRecord, save_record
+from oncelog_server.runtime.etcd.port import Put
+from oncelog_server.runtime.replica.record import ReplicaRecord, TopicRecord, save_record
 from oncelog_server.runtime.replicas import directory_of
 from tests.simulation.disk import FakeDisk
 from tests.unit.cluster_recovery.test_plan import NOW, of_orders, replica

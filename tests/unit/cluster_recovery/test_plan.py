@@ -21,8 +21,8 @@ from oncelog_server.runtime.cluster_recovery.plan import (
     make_plan,
 )
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
-from oncelog_server.runtime.etcd.standing import Fitness, Prepared, fitness
-from oncelog_server.runtime.replica_record import ReplicaRecord, TopicRecord
+from oncelog_server.runtime.leadership.rules import Fitness, Prepared, fitness
+from oncelog_server.runtime.replica.record import ReplicaRecord, TopicRecord
 
 ORDERS, OLD_ORDERS = TopicId(b"o" * 16), TopicId(b"p" * 16)
 NOW, BEFORE = "ab" * 16, "cd" * 16

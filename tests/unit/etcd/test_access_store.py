@@ -8,10 +8,10 @@ import json
 import pytest
 
 from oncelog_server.core.access import Pattern, Rule, pattern_of
-from oncelog_server.core.ports import Delete, Put
 from oncelog_server.core.quotas import Quota
 from oncelog_server.runtime.etcd import access_store, access_view
 from oncelog_server.runtime.etcd.access_store import EtcdAccess
+from oncelog_server.runtime.etcd.port import Delete, Put
 from oncelogpb.errors import InvalidArgument, LimitExceeded, TooLarge, UnknownOutcome
 from tests.access.world import rule_of
 from tests.unit.etcd.world import LoopClock, Node, World

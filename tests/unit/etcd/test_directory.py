@@ -14,10 +14,10 @@ from oncelog_server.core.ids import (
     PartitionId,
     TopicId,
 )
-from oncelog_server.core.ports import Delete, KeyValue, Put
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.directory import PROBE_MS
 from oncelog_server.runtime.etcd.keys import LeaderValue, PartitionState, TopicValue
+from oncelog_server.runtime.etcd.port import Delete, KeyValue, Put
 from oncelogpb.errors import Unavailable
 from tests.unit.etcd.world import Node, World
 

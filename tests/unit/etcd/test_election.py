@@ -8,12 +8,12 @@ import msgspec
 import pytest
 
 from oncelog_server.core.ids import CONTROL_PARTITIONS, TRANSACTION_CONTROL_ID, PartitionId, TopicId
-from oncelog_server.core.ports import Put
 from oncelog_server.runtime.etcd import keys
-from oncelog_server.runtime.etcd.election import STAND_PAUSE_MS
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
-from oncelog_server.runtime.etcd.standing import Prepared
+from oncelog_server.runtime.etcd.port import Put
 from oncelog_server.runtime.etcd.topics import create_control_partitions
+from oncelog_server.runtime.leadership.election import STAND_PAUSE_MS
+from oncelog_server.runtime.leadership.rules import Prepared
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome, UnknownPartition
 from tests.unit.etcd.world import Node, World
 

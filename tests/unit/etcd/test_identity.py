@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from oncelog_server.core.ids import BootId
-from oncelog_server.core.ports import Compare, Delete, KeyValue, Put
 from oncelog_server.runtime.etcd.identity import FILE, REMEMBER_EVERY_MS, ClusterSettings, Identity
 from oncelog_server.runtime.etcd.keys import CLUSTER, ClusterValue, encode
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
+from oncelog_server.runtime.etcd.port import Compare, Delete, KeyValue, Put
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.storage.disk import RealDisk
 from tests.unit.etcd.world import World, loop_ms

@@ -11,10 +11,10 @@ import msgspec
 import pytest
 
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.ports import Compare, KeyValue, TxnResult
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.keys import PartitionState
-from oncelog_server.runtime.etcd.standing import Prepared
+from oncelog_server.runtime.etcd.port import Compare, KeyValue, TxnResult
+from oncelog_server.runtime.leadership.rules import Prepared
 from oncelogpb.errors import Unavailable
 from tests.unit.etcd.test_election import (
     P0,

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from oncelog_server.core.ids import BootId
-from oncelog_server.core.ports import Delete, EtcdUnavailable
 from oncelog_server.runtime.etcd.keys import BootValue, boot_key
-from oncelog_server.runtime.etcd.lease import Membership
+from oncelog_server.runtime.etcd.port import Delete, EtcdUnavailable
 from oncelog_server.runtime.etcd.steady import steady_ms
+from oncelog_server.runtime.leadership.lease import Membership
 from tests.unit.etcd.world import LEASE_MS, Log, Node, World, loop_ms
 
 

@@ -6,7 +6,8 @@ import asyncio
 
 import pytest
 
-from oncelog_server.core.ports import (
+from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from oncelog_server.runtime.etcd.port import (
     Compare,
     Delete,
     EtcdCompacted,
@@ -16,7 +17,6 @@ from oncelog_server.core.ports import (
     Put,
     WatchEvent,
 )
-from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from tests.unit.etcd.world import World
 
 

@@ -8,9 +8,9 @@ import msgspec
 import pytest
 
 from oncelog_server.core.ids import PartitionId, TopicId
-from oncelog_server.core.ports import Compare, Exists
 from oncelog_server.runtime.etcd.keys import LeaderValue, PartitionState, boot_key, partition_key
-from oncelog_server.runtime.etcd.standing import (
+from oncelog_server.runtime.etcd.port import Compare, Exists
+from oncelog_server.runtime.leadership.rules import (
     Bid,
     Fitness,
     Prepared,

@@ -8,7 +8,7 @@ from errno import EIO
 
 from oncelog_server.core.ids import BootId
 from oncelog_server.runtime.etcd.keys import BootValue
-from oncelog_server.runtime.etcd.lease import Membership
+from oncelog_server.runtime.leadership.lease import Membership
 from tests.unit.etcd.test_election import put_topic
 from tests.unit.etcd.world import Log, Node, World
 

@@ -9,12 +9,12 @@ from typing import Any, TypeVar
 from oncelog_server.core.ids import BootId, PartitionId
 from oncelog_server.core.machine import Instant
 from oncelog_server.runtime.etcd.directory import ClusterView
-from oncelog_server.runtime.etcd.election import Elections
 from oncelog_server.runtime.etcd.keys import BootValue
-from oncelog_server.runtime.etcd.lease import Membership
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
-from oncelog_server.runtime.etcd.standing import Prepared
 from oncelog_server.runtime.etcd.topics import EtcdTopics
+from oncelog_server.runtime.leadership.election import Elections
+from oncelog_server.runtime.leadership.lease import Membership
+from oncelog_server.runtime.leadership.rules import Prepared
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 LEASE_MS = 5_000

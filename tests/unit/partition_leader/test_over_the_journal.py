@@ -17,7 +17,7 @@ from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.role import PartitionLeaderRole
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelog_server.runtime import vital
-from oncelog_server.runtime.driver import Driver, Standing, Surroundings
+from oncelog_server.runtime.replica.driver import Driver, Standing, Surroundings
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.v1 import partition_leader_pb2 as pb

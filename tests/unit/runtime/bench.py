@@ -8,7 +8,7 @@ from typing import Any
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.role import at_once
-from oncelog_server.runtime.driver import Driver, Standing, Surroundings
+from oncelog_server.runtime.replica.driver import Driver, Standing, Surroundings
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
 from tests.simulation.disk import FakeDisk, Tear

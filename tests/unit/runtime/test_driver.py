@@ -7,8 +7,8 @@ from errno import ENOSPC
 
 import pytest
 
-from oncelog_server.runtime.driver import TURNS_TO_ANSWER, UNCLEAN_SKIP, Standing
-from oncelog_server.runtime.snapshotting import SNAPSHOT_RETRY_MS
+from oncelog_server.runtime.replica.driver import TURNS_TO_ANSWER, UNCLEAN_SKIP, Standing
+from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS
 from oncelogpb.errors import DiskFull, InvalidArgument, Loading, NotLeader, UnknownOutcome
 from tests.simulation.disk import Tear
 from tests.unit.runtime.bench import Bench, story

@@ -10,9 +10,9 @@ from collections.abc import Callable
 import pytest
 
 from oncelog_server.core.machine import Decision
-from oncelog_server.runtime import driver
-from oncelog_server.runtime.driver import CLOCK_BEHIND_MS, Standing
-from oncelog_server.runtime.snapshotting import FRAME_BYTES_GUESS
+from oncelog_server.runtime.replica import driver
+from oncelog_server.runtime.replica.driver import CLOCK_BEHIND_MS, Standing
+from oncelog_server.runtime.replica.snapshots import FRAME_BYTES_GUESS
 from oncelogpb.errors import NotLeader, UnknownOutcome
 from tests.unit.runtime.bench import Bench, story
 from tests.unit.runtime.counter import Add, Added, Quiet

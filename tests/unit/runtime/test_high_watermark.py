@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog_server.core.ids import Incarnation
-from oncelog_server.runtime.replication.high_watermark import HighWatermark
+from oncelog_server.runtime.replica.high_watermark import HighWatermark
 
 OWN = Incarnation(b"a" * 16)
 OTHER = Incarnation(b"b" * 16)

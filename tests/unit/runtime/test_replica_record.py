@@ -8,9 +8,9 @@ import pytest
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.ports import TopicInfo
-from oncelog_server.runtime import replica_record
 from oncelog_server.runtime.etcd import identity
-from oncelog_server.runtime.replica_record import load_record, make_record, save_record
+from oncelog_server.runtime.replica import record as replica_record
+from oncelog_server.runtime.replica.record import load_record, make_record, save_record
 from tests.simulation.disk import FakeDisk
 
 THREADS = 16

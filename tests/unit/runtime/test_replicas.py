@@ -11,11 +11,12 @@ import pytest
 
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import Incarnation, PartitionId, TopicId
-from oncelog_server.core.ports import Address, Directory, PartitionInfo, TopicInfo, Write
-from oncelog_server.runtime.driver import UNCLEAN_SKIP, Standing
-from oncelog_server.runtime.replica_record import load_record
+from oncelog_server.core.ports import Address, Directory, PartitionInfo, TopicInfo
+from oncelog_server.runtime.replica.driver import UNCLEAN_SKIP, Standing
+from oncelog_server.runtime.replica.record import load_record
 from oncelog_server.runtime.replicas import RoleReplicas, directory_of, put_aside
 from oncelog_server.runtime.storage.damage import JournalDamaged
+from oncelog_server.runtime.storage.port import Write
 from oncelog_server.runtime.storage.tail import TailBudget
 from oncelogpb.errors import Loading, NotLeader, UnknownOutcome, UnknownPartition
 from tests.simulation.virtual_time import VirtualTimeLoop, run

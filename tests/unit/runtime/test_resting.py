@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from oncelog_server.runtime.driver import REST_AFTER_TICKS
+from oncelog_server.runtime.replica.driver import REST_AFTER_TICKS
 from oncelog_server.runtime.replicas import RESTING_TICKS, STOPS_AT_ONCE
 from tests.unit.runtime.counter import Add
 from tests.unit.runtime.test_replicas import PARTITION, Shelf, story

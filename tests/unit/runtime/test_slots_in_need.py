@@ -13,9 +13,10 @@ import pytest
 
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.ports import File, Slots
-from oncelog_server.runtime.driver import Standing
-from oncelog_server.runtime.snapshotting import SNAPSHOT_RETRY_MS
+from oncelog_server.core.ports import Slots
+from oncelog_server.runtime.replica.driver import Standing
+from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS
+from oncelog_server.runtime.storage.port import File
 from tests.simulation.disk import FakeDisk
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench

@@ -8,9 +8,9 @@ from errno import EIO, ENOSPC
 
 import pytest
 
-from oncelog_server.core.ports import Write
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.port import Write
 from tests.simulation.disk import FakeDisk
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.storage.journals import EPOCH_START, append, record, replayed

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from oncelog_server.core.frame import Frame, Kind
-from oncelog_server.core.ports import Write
 from oncelog_server.runtime.storage import disk as disk_module
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.disk import (
@@ -23,6 +22,7 @@ from oncelog_server.runtime.storage.disk import (
     RealDisk,
 )
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.port import Write
 from tests.unit.storage.journals import EPOCH_START, record, replayed
 
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog_server.core.machine import Snapshot, Table
-from oncelog_server.core.ports import File
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.port import File
 from oncelog_server.runtime.storage.slots import SLOT_FILES_OPEN_MAX, SLOT_RANGE_OFFSETS
 from oncelog_server.runtime.storage.snapshots import (
     SnapshotFile,

@@ -27,7 +27,6 @@ from typing import Final
 import msgspec
 
 from oncelog_server.core.ids import CONTROL_PARTITIONS
-from oncelog_server.core.ports import Compare, DeletePrefix, Etcd, KeyValue, Put
 from oncelog_server.runtime.cluster_recovery.inventory import DataDirectory, RecoveryRefused
 from oncelog_server.runtime.cluster_recovery.plan import Plan, Standing, make_plan
 from oncelog_server.runtime.etcd import keys
@@ -38,6 +37,7 @@ from oncelog_server.runtime.etcd.identity import (
     save_remembered,
 )
 from oncelog_server.runtime.etcd.keys import TXN_KEYS_MAX, ClusterValue
+from oncelog_server.runtime.etcd.port import Compare, DeletePrefix, Etcd, KeyValue, Put
 
 # Processes of before hold their keys until their leases end; etcd extends those at a restore.
 BOOTS_GONE_LEASES: Final = 3

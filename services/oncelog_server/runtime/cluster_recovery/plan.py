@@ -34,7 +34,7 @@ from oncelog_server.core.ids import (
 )
 from oncelog_server.runtime.cluster_recovery.inventory import FoundReplica, RecoveryRefused
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
-from oncelog_server.runtime.replica_record import TopicRecord
+from oncelog_server.runtime.replica.record import TopicRecord
 
 # Epochs may exist that nobody here logged.
 RECOVERY_EPOCHS: Final = 1 << 20

@@ -1,4 +1,5 @@
-"""etcd and leadership (docs/leadership.md). A process comes up in this order, and goes in reverse:
+"""etcd, as processes use it. One comes up in this order, and goes in reverse (`membership` and
+`elections` are of `runtime/leadership`):
 
 identity = Identity(disk, etcd, ...)        record = await identity.join(settings)
 view = ClusterView(etcd, cluster_id=record.cluster_id, guard=identity, ...)

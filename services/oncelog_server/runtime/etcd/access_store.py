@@ -8,20 +8,13 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from oncelog_server.core.access import Pattern, Rule
-from oncelog_server.core.ports import (
-    Clock,
-    Delete,
-    Etcd,
-    EtcdUnavailable,
-    Put,
-    StoredQuota,
-    StoredRule,
-)
+from oncelog_server.core.ports import Clock, StoredQuota, StoredRule
 from oncelog_server.core.quotas import Quota
 from oncelog_server.runtime.etcd import access_view
 from oncelog_server.runtime.etcd.access_view import AccessView
 from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.keys import TXN_KEYS_MAX
+from oncelog_server.runtime.etcd.port import Delete, Etcd, EtcdUnavailable, Put
 from oncelogpb.errors import InvalidArgument, LimitExceeded, TooLarge, UnknownOutcome
 
 # Rules of a cluster, and quotas. Each process holds all of them, and judges an identity that it

@@ -24,7 +24,15 @@ from typing import Any, Final
 import grpc
 from pyetcd.etcdrpc import rpc_pb2 as rpc
 
-from oncelog_server.core.ports import (
+from oncelog_server.runtime.etcd.endpoints import (
+    REQUIRE_LEADER,
+    Connection,
+    EtcdTls,
+    Renewals,
+    parse_endpoints,
+)
+from oncelog_server.runtime.etcd.keys import TXN_OPS_MAX
+from oncelog_server.runtime.etcd.port import (
     Compare,
     Delete,
     DeletePrefix,
@@ -37,14 +45,6 @@ from oncelog_server.core.ports import (
     TxnResult,
     WatchEvent,
 )
-from oncelog_server.runtime.etcd.endpoints import (
-    REQUIRE_LEADER,
-    Connection,
-    EtcdTls,
-    Renewals,
-    parse_endpoints,
-)
-from oncelog_server.runtime.etcd.keys import TXN_OPS_MAX
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 
 DEFAULT_PREFIX: Final = "/oncelog/"

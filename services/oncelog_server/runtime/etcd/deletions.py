@@ -16,9 +16,9 @@ from collections.abc import Callable, Iterable
 from typing import Final
 
 from oncelog_server.core.ids import TopicId
-from oncelog_server.core.ports import Etcd, EtcdUnavailable
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.etcd import keys
+from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable
 from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import Unavailable
 

@@ -22,22 +22,19 @@ from oncelog_server.core.ids import (
     PartitionId,
     TopicId,
 )
-from oncelog_server.core.ports import (
-    Address,
-    Etcd,
-    EtcdCompacted,
-    EtcdUnavailable,
-    KeyValue,
-    NodeInfo,
-    PartitionInfo,
-    TopicInfo,
-    WatchEvent,
-)
+from oncelog_server.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.access_view import ACCESS, AccessView
 from oncelog_server.runtime.etcd.deletions import Deletions
 from oncelog_server.runtime.etcd.keys import PartitionState
+from oncelog_server.runtime.etcd.port import (
+    Etcd,
+    EtcdCompacted,
+    EtcdUnavailable,
+    KeyValue,
+    WatchEvent,
+)
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import Unavailable

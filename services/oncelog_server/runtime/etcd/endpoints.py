@@ -16,7 +16,7 @@ import grpc
 from pyetcd.etcdrpc import rpc_pb2 as rpc
 from pyetcd.etcdrpc import rpc_pb2_grpc as stubs
 
-from oncelog_server.core.ports import EtcdUnavailable
+from oncelog_server.runtime.etcd.port import EtcdUnavailable
 
 # A member without a leader then ends the stream, instead of keeping silent.
 REQUIRE_LEADER: Final = (("hasleader", "true"),)

@@ -26,10 +26,11 @@ from typing import Final
 import msgspec
 
 from oncelog_server.core.ids import CONTROL_PARTITIONS, BootId
-from oncelog_server.core.ports import Compare, Disk, Etcd, EtcdCompacted, KeyValue, Put
 from oncelog_server.runtime.etcd.keys import CLUSTER, ClusterValue, cluster_value, encode
+from oncelog_server.runtime.etcd.port import Compare, Etcd, EtcdCompacted, KeyValue, Put
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.etcd.steady import steady_ms
+from oncelog_server.runtime.storage.port import Disk
 
 FILE: Final = "etcd.json"
 # At most one write of the file in so long, unless an identity changes.
@@ -91,7 +92,7 @@ class Witness(msgspec.Struct, frozen=True):
     value_sha256: str
 
 
-# Built at import, for it is used off the loop: see `runtime/replica_record`.
+# Built at import, for it is used off the loop: see `runtime/replica/record`.
 _DECODER: Final = msgspec.json.Decoder(Remembered)
 
 

@@ -110,7 +110,7 @@ class CreatingValue(msgspec.Struct, frozen=True):
     topic_id: str
 
 
-# Built at import, for some are used off the loop: see `runtime/replica_record`.
+# Built at import, for some are used off the loop: see `runtime/replica/record`.
 _CLUSTER: Final = msgspec.json.Decoder(ClusterValue)
 _BOOT: Final = msgspec.json.Decoder(BootValue)
 _PARTITION: Final = msgspec.json.Decoder(PartitionState)

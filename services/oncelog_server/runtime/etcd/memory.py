@@ -18,7 +18,8 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from oncelog_server.core.ports import (
+from oncelog_server.runtime.etcd.keys import TXN_OPS_MAX
+from oncelog_server.runtime.etcd.port import (
     Compare,
     Delete,
     DeletePrefix,
@@ -31,7 +32,6 @@ from oncelog_server.core.ports import (
     TxnResult,
     WatchEvent,
 )
-from oncelog_server.runtime.etcd.keys import TXN_OPS_MAX
 
 FIRST_CLUSTER_ID: Final = 0x0DDBA11
 

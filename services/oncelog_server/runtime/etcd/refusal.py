@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Final
 
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.ports import EtcdUnavailable
+from oncelog_server.runtime.etcd.port import EtcdUnavailable
 
 RECOVER_HINT: Final = (
     "Nothing in the data directory was changed. If etcd's endpoint or prefix is wrong, correct it. "

@@ -32,17 +32,7 @@ from oncelog_server.core.ids import (
     PartitionId,
     TopicId,
 )
-from oncelog_server.core.ports import (
-    Clock,
-    Compare,
-    Delete,
-    Etcd,
-    EtcdUnavailable,
-    KeyValue,
-    Put,
-    TopicInfo,
-    TxnResult,
-)
+from oncelog_server.core.ports import Clock, TopicInfo
 from oncelog_server.core.roles import CONTROL_TOPIC_OF_ROLE, PARTITION_LEADER
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.directory import ClusterView
@@ -53,6 +43,15 @@ from oncelog_server.runtime.etcd.keys import (
     TopicValue,
     encode,
     topic_value,
+)
+from oncelog_server.runtime.etcd.port import (
+    Compare,
+    Delete,
+    Etcd,
+    EtcdUnavailable,
+    KeyValue,
+    Put,
+    TxnResult,
 )
 from oncelogpb.errors import (
     InvalidArgument,

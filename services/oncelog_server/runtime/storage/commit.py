@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterable, Sequence
 from errno import EIO
 from typing import NamedTuple
 
-from oncelog_server.core.ports import Disk, Write
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.port import Disk, Write
 from oncelog_server.runtime.vital import Fatal
 
 

@@ -24,7 +24,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Final, NamedTuple
 
-from oncelog_server.core.ports import File, Write
+from oncelog_server.runtime.storage.port import File, Write
 from oncelog_server.runtime.storage.syscalls import (
     datasync,
     fallocate,

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from oncelog_server.core.ports import Disk, File, Write
+from oncelog_server.runtime.storage.port import Disk, File, Write
 
 INCARNATION_FILE: Final = "incarnation"
 SYNCED_END_FILE: Final = "synced_end"

@@ -26,12 +26,12 @@ from typing import Final, Self
 
 from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, Kind, StoredFrame
 from oncelog_server.core.machine import Snapshot
-from oncelog_server.core.ports import Disk, File, Write
 from oncelog_server.runtime.storage.cutting import cut_segments, place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.epochs import EPOCH_ENTRY_BYTES, EPOCHS_FILE, EpochEntry
 from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
+from oncelog_server.runtime.storage.port import Disk, File, Write
 from oncelog_server.runtime.storage.reading import extents, read_extent, read_segment
 from oncelog_server.runtime.storage.recovery import Recovered, recover, save_epochs
 from oncelog_server.runtime.storage.scan import Ending, Place, Scan

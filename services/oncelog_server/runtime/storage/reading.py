@@ -12,7 +12,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from oncelog_server.core.frame import Kind, StoredFrame
-from oncelog_server.core.ports import Disk
 from oncelog_server.runtime.storage.frames import (
     HEADER_BYTES,
     FrameDamaged,
@@ -22,6 +21,7 @@ from oncelog_server.runtime.storage.frames import (
     encoded_bytes,
     step,
 )
+from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES, IndexEntry, Segment
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 

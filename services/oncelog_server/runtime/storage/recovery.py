@@ -21,7 +21,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from oncelog_server.core.frame import Kind
-from oncelog_server.core.ports import Disk
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.epochs import EPOCHS_FILE, EpochEntry, EpochTable
 from oncelog_server.runtime.storage.identity import (
@@ -30,6 +29,7 @@ from oncelog_server.runtime.storage.identity import (
     read_incarnation,
     take_incarnation,
 )
+from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.scan import SCAN_BYTES, Ending, Place, Scan
 from oncelog_server.runtime.storage.segment import Segment, base_of
 

@@ -14,7 +14,6 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from oncelog_server.core.frame import Kind, StoredFrame
-from oncelog_server.core.ports import File
 from oncelog_server.runtime.storage.damage import UnknownFrame
 from oncelog_server.runtime.storage.frames import (
     FrameDamaged,
@@ -24,6 +23,7 @@ from oncelog_server.runtime.storage.frames import (
     encoded_bytes,
     is_blank,
 )
+from oncelog_server.runtime.storage.port import File
 
 SCAN_BYTES: Final = 4 << 20
 

@@ -23,7 +23,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from oncelog_server.core.ports import Disk, File
+from oncelog_server.runtime.storage.port import Disk, File
 
 SEGMENT_BYTES: Final = 256 << 20
 # Bytes of frames between two index entries: what a read of one small frame looks through.

@@ -27,7 +27,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from oncelog_server.core.ports import Disk, File
+from oncelog_server.runtime.storage.port import Disk, File
 from oncelogpb.errors import CorruptLog
 
 SLOT_RANGE_OFFSETS: Final = 1 << 20

@@ -31,7 +31,7 @@ from typing import Final, NamedTuple
 from crc32c import crc32c
 
 from oncelog_server.core.machine import Snapshot, Table
-from oncelog_server.core.ports import Disk
+from oncelog_server.runtime.storage.port import Disk
 
 SNAPSHOTS_KEPT: Final = 2
 SNAPSHOT_PREFIX: Final = "snapshot-"

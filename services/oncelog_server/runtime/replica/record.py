@@ -16,7 +16,8 @@ from typing import Final
 import msgspec
 
 from oncelog_server.core.ids import PartitionId, TopicId
-from oncelog_server.core.ports import Disk, TopicInfo
+from oncelog_server.core.ports import TopicInfo
+from oncelog_server.runtime.storage.port import Disk
 
 FILE: Final = "replica.json"
 FILE_BYTES_MAX: Final = 1 << 20

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.ports import Etcd
 from oncelog_server.runtime.etcd.keys import LeaderValue, boot_key, decode_partition, partition_key
+from oncelog_server.runtime.etcd.port import Etcd
 from oncelog_server.runtime.etcd.refusal import epoch_went_back
-from oncelog_server.runtime.etcd.standing import Bid, Prepared, make_unclean_bid
+from oncelog_server.runtime.leadership.rules import Bid, Prepared, make_unclean_bid
 from oncelogpb.errors import InvalidArgument, UnknownPartition
 
 

@@ -30,17 +30,17 @@ from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
 from oncelog_server.core.ids import BootId
-from oncelog_server.core.ports import (
+from oncelog_server.core.ports import Reporter
+from oncelog_server.runtime import vital
+from oncelog_server.runtime.etcd.keys import BootValue, boot_key, boot_value, encode
+from oncelog_server.runtime.etcd.port import (
     Compare,
     Delete,
     Etcd,
     EtcdCompacted,
     EtcdUnavailable,
     Put,
-    Reporter,
 )
-from oncelog_server.runtime import vital
-from oncelog_server.runtime.etcd.keys import BootValue, boot_key, boot_value, encode
 from oncelog_server.runtime.etcd.steady import steady_ms
 from oncelog_server.runtime.vital import Fatal
 

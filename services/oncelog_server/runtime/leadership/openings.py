@@ -10,7 +10,7 @@ from typing import Final
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Reporter
-from oncelog_server.runtime.etcd.standing import Prepared, Seat
+from oncelog_server.runtime.leadership.rules import Prepared, Seat
 from oncelogpb.errors import UnknownPartition
 
 # Replicas that are opened at once.

@@ -26,7 +26,6 @@ from typing import NamedTuple
 import msgspec
 
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.ports import Compare, Exists, Put
 from oncelog_server.runtime.etcd.keys import (
     TXN_KEYS_MAX,
     TXN_OPS_MAX,
@@ -36,6 +35,7 @@ from oncelog_server.runtime.etcd.keys import (
     encode,
     partition_key,
 )
+from oncelog_server.runtime.etcd.port import Compare, Exists, Put
 
 
 class Verdict(Enum):

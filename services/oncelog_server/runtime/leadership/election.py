@@ -25,7 +25,7 @@ from typing import Final, Protocol, assert_never
 import msgspec
 
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.ports import Compare, Etcd, EtcdUnavailable, Put, Reporter
+from oncelog_server.core.ports import Reporter
 from oncelog_server.core.roles import role_of
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.etcd.directory import ClusterView, Entry
@@ -39,10 +39,11 @@ from oncelog_server.runtime.etcd.keys import (
     partition_key,
     partition_of_key,
 )
-from oncelog_server.runtime.etcd.lease import Membership
-from oncelog_server.runtime.etcd.openings import Openings
+from oncelog_server.runtime.etcd.port import Compare, Etcd, EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import epoch_went_back
-from oncelog_server.runtime.etcd.standing import (
+from oncelog_server.runtime.leadership.lease import Membership
+from oncelog_server.runtime.leadership.openings import Openings
+from oncelog_server.runtime.leadership.rules import (
     Bid,
     Fitness,
     Prepared,
@@ -54,7 +55,7 @@ from oncelog_server.runtime.etcd.standing import (
     judge,
     make_bid,
 )
-from oncelog_server.runtime.etcd.unclean import unclean_bid
+from oncelog_server.runtime.leadership.unclean import unclean_bid
 from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome
 

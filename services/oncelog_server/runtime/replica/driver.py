@@ -38,11 +38,11 @@ from oncelog_server.core.machine import EpochStart, Tick
 from oncelog_server.core.ports import Clock, Outbox, Reporter
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
-from oncelog_server.runtime.projecting import Projecting
-from oncelog_server.runtime.readers import Readers
-from oncelog_server.runtime.replication.high_watermark import HighWatermark
-from oncelog_server.runtime.replies import Replies
-from oncelog_server.runtime.snapshotting import Snapshots, too_many_slots
+from oncelog_server.runtime.replica.high_watermark import HighWatermark
+from oncelog_server.runtime.replica.projecting import Projecting
+from oncelog_server.runtime.replica.readers import Readers
+from oncelog_server.runtime.replica.replies import Replies
+from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal

@@ -1,1 +1,0 @@
-"""What is durable: the high watermark over the in-sync replicas. Followers come later."""

@@ -1,0 +1,91 @@
+"""A data directory, as the log uses it. `disk` is the real one; tests give theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+
+class File(Protocol):
+    """An open file of a Disk."""
+
+    path: str
+
+    def read(self, position: int, length: int) -> bytes:
+        """pread: fewer bytes than asked only at the end of the file."""
+        ...
+
+    def size(self) -> int: ...
+
+    def close(self) -> None: ...
+
+
+class Write(NamedTuple):
+    """Bytes for one place in one file."""
+
+    file: File
+    position: int
+    chunks: Sequence[bytes | memoryview]
+
+
+class Disk(Protocol):
+    """One data directory. Paths are relative to it. Blocking calls are for start-up and rare
+    events; `commit` is the hot path. Raises OSError; a short write is an OSError(EIO)."""
+
+    async def commit(self, writes: Sequence[Write]) -> None:
+        """Writes all in order, then syncs every touched file. Durable when it returns; when it
+        raises, all of the bytes are in doubt."""
+        ...
+
+    async def read(self, file: File, position: int, length: int) -> bytes:
+        """As File.read, off the loop where that may block."""
+        ...
+
+    def open(self, path: str, *, create: bool = False, grows_to: int = 0) -> File:
+        """Where it is created, its name is durable once a commit or sync of the file is.
+
+        `grows_to` is a hint: it will be written from front to end up to about that size, so
+        `commit` allocates ahead of the writes. Bytes allocated and not written are zeros."""
+        ...
+
+    def write_and_sync(self, file: File, position: int, data: bytes) -> None:
+        """Blocking form of commit."""
+        ...
+
+    def write_unsynced(self, file: File, position: int, data: bytes) -> None:
+        """Into the page cache only; `sync` makes it durable."""
+        ...
+
+    def sync(self, file: File) -> None: ...
+
+    def truncate_and_sync(self, file: File, length: int) -> None: ...
+
+    def replace_file(self, path: str, data: bytes) -> None:
+        """Write-temp, sync, rename, sync-directory: after a crash old or new, never a mix."""
+        ...
+
+    def make_directory(self, path: str) -> None:
+        """With parents, each synced into its parent. No error where it exists."""
+        ...
+
+    def rename(self, source: str, target: str) -> None:
+        """And syncs both directories."""
+        ...
+
+    def remove(self, path: str) -> None:
+        """A file, durable at return."""
+        ...
+
+    def list(self, path: str) -> list[str]:
+        """Names in a directory, sorted; empty where there is none."""
+        ...
+
+    def exists(self, path: str) -> bool: ...
+
+    def free_bytes(self) -> int: ...
+
+    def lock(self) -> None:
+        """Takes the directory for this process (flock). Raises OSError naming the directory."""
+        ...
+
+    def close(self) -> None: ...
