@@ -114,14 +114,14 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.log:Log.close",
-                "        if failure is not None:\n            raise failure",
-                "        pass",
+                "if failures:",
+                "if not failures:",
             ),
         ),
         {
             unit(
                 "client/test_log",
-                "test_closing_closes_all_newest_first_and_raises_what_failed_first",
+                "test_closing_closes_all_and_raises_what_failed_of_the_newest",
             ): "DID NOT RAISE Throttled",
         },
     ),
