@@ -59,6 +59,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "failed-notes-in-turn",
+        "I26: notes of the synced end that fail leave the last durable one",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.identity:SyncedEnd.note",
+                "        sequence = self._sequence + 1",
+                "        self._sequence = sequence = self._sequence + 1",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_cuts",
+                "test_notes_that_fail_one_after_the_other_leave_the_last_durable_one",
+            ): "it lost nothing that it had promised"
+        },
+    ),
+    Bug(
         "torn-frame-called-zeros",
         "I26: damage is named by what it is",
         (

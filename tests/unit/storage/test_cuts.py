@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from errno import EIO, ENOSPC
 
@@ -122,6 +123,42 @@ def test_a_cut_lowers_the_promise_before_the_log() -> None:
 
 
 # ------------------------------------------------------------------------------------ failed writes
+
+
+def test_notes_that_fail_one_after_the_other_leave_the_last_durable_one() -> None:
+    disk = FakeDisk()
+    journal = start(disk, *"abc")
+    journal.note_synced_end()
+    append(journal, record("d"))
+    sync(journal, disk)
+    append(journal, record("x"))
+    write_without_sync(journal, disk)
+    journal.mark_failed()
+    for _ in range(3):
+        disk.short_write_next()
+        with pytest.raises(OSError, match="short write"):
+            journal.abandon_unsynced()
+    disk.crash(Tear.PREFIX)
+    again = open_journal(disk.reopen(), seed=2)
+    assert again.incarnation == journal.incarnation, "it lost nothing that it had promised"
+    assert again.synced_end >= 5
+
+
+def test_a_note_that_only_the_page_cache_has_is_written_again_before_the_next_one() -> None:
+    disk = FakeDisk()
+    journal = start(disk, "a")
+    journal.note_synced_end()
+    append(journal, record("b"))
+    disk.fail_next()
+    with pytest.raises(OSError, match="told to fail"):
+        asyncio.run(disk.commit(journal.take_writes()[0]))
+    disk.kill()
+    disk = disk.reopen()
+    open_journal(disk)
+    disk.crash()
+    noted = SyncedEnd(disk.reopen(), DIRECTORY).noted
+    assert noted is not None
+    assert noted.synced_end == 2
 
 
 @pytest.mark.parametrize("segment_bytes", [1 << 20, 200])

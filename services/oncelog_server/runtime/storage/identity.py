@@ -10,7 +10,8 @@
 
 Invariants (docs/leadership.md, "Disks"):
   * `synced_end` is never above what this replica has synced: it may lag, about a second;
-  * notes go to the two slots in turn, so a torn one leaves the one before;
+  * a note goes to the slot that does not hold the last durable one, so a torn one leaves that one;
+    one that failed is followed by another in the same slot;
   * it is lowered, durably, before the journal is cut below it.
 """
 
@@ -80,6 +81,7 @@ class SyncedEnd:
         self._disk = disk
         self._path = f"{directory}/{SYNCED_END_FILE}"
         self._file: File | None = None
+        # Of the last note that is durable.
         self._sequence = 0
         # What the file says, or will say once the note under way is written.
         self.noted: Bounds | None = None
@@ -99,16 +101,28 @@ class SyncedEnd:
                 self._sequence, self.noted = sequence, Bounds(log_start, synced_end)
 
     def note(self, bounds: Bounds) -> Write:
-        """The write that makes the file say so; the caller hands it to the disk."""
-        self._sequence += 1
+        """The write that makes the file say so; the caller hands it to the disk, and says `durable`
+        when it is, before the next note."""
         self.noted = bounds
-        at = SLOT_SPACING_BYTES * (self._sequence % 2)
-        return Write(self._open(), at, (encode_slot(self._sequence, bounds),))
+        sequence = self._sequence + 1
+        at = SLOT_SPACING_BYTES * (sequence % 2)
+        return Write(self._open(), at, (encode_slot(sequence, bounds),))
+
+    def durable(self) -> None:
+        """The last note is: the next one goes to the other slot."""
+        self._sequence += 1
 
     def note_and_sync(self, bounds: Bounds) -> None:
         """Blocking. Raises OSError."""
         write = self.note(bounds)
         self._disk.write_and_sync(write.file, write.position, b"".join(write.chunks))
+        self.durable()
+
+    def write_again(self) -> None:
+        """The last note, which only the page cache may hold. Blocking. Raises OSError."""
+        if self.noted is not None:
+            at = SLOT_SPACING_BYTES * (self._sequence % 2)
+            self._disk.write_and_sync(self._open(), at, encode_slot(self._sequence, self.noted))
 
     def close(self) -> None:
         if self._file is not None:

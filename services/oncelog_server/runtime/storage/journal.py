@@ -84,6 +84,8 @@ class Journal:
         self._pending: list[tuple[Segment, int, list[bytes | memoryview]]] = []
         self._pending_epochs: list[EpochEntry] = []
         self._pending_note: Write | None = None
+        # One was given to the disk, and is not confirmed.
+        self._note_in_flight = False
         # Given and not confirmed: the sizes that the segments then have.
         self._in_flight: dict[Segment, int] = {}
         self._open_sealed: deque[Segment] = deque()
@@ -186,6 +188,7 @@ class Journal:
         if self._pending_note is not None:
             writes.append(self._pending_note)
         self._in_flight = {segment: segment.size for segment, _, _ in self._pending}
+        self._note_in_flight = self._pending_note is not None
         self._pending, self._pending_epochs, self._pending_note = [], [], None
         return writes, self.log_end
 
@@ -194,12 +197,16 @@ class Journal:
         for segment, size in self._in_flight.items():
             segment.synced = size
         self._in_flight = {}
+        if self._note_in_flight:
+            self._synced_end_file.durable()
+            self._note_in_flight = False
         self.synced_end = max(self.synced_end, end)
         self._tail.trim(self.synced_end)
 
     def mark_failed(self) -> None:
         """A write or sync failed: what is not synced is in doubt. Reads go on."""
         self._in_flight = {}
+        self._note_in_flight = False
         self._failed = True
 
     @property
@@ -212,7 +219,7 @@ class Journal:
         """About every second: notes for recovery what is synced. Note and index go to the page
         cache now, so they outlive the process; the note outlives a loss of power after the next
         commit. Where nothing is appended, GroupCommit.wrote makes one."""
-        if self.is_noted:
+        if self.is_noted or self._note_in_flight:
             return
         bounds = Bounds(self.log_start, self.synced_end)
         file, position, chunks = self._pending_note = self._synced_end_file.note(bounds)

@@ -92,6 +92,8 @@ def recover(
     if incarnation is None or not fit or walk.end.offset < noted.synced_end:
         incarnation = take_incarnation(disk, directory, random_bytes)
         synced_end.note_and_sync(Bounds(noted.log_start, walk.end.offset))
+    elif walk.end.offset > noted.synced_end:
+        synced_end.write_again()
     _keep(disk, directory, walk, epochs, noted.synced_end)
     return Recovered(incarnation, noted.log_start, walk.segments, epochs, synced_end, walk.end)
 
