@@ -97,7 +97,6 @@ class Process:
         return self
 
     async def stop(self) -> None:
-        self.elections.withdraw()
         await self.elections.stop()
         await self.membership.stop()
         await self._close()
@@ -116,8 +115,7 @@ class Process:
         self.disk.close()
 
     def epoch(self, partition: PartitionId) -> int:
-        state = self.elections.granted(partition)
-        return 0 if state is None else state.epoch
+        return self.elections.led_epoch(partition)
 
     @property
     def key(self) -> str:

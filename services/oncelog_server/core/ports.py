@@ -203,8 +203,11 @@ class Replica(Protocol):
     """One partition that this process leads, as services and outboxes use it."""
 
     partition: PartitionId
-    # The role's machine. Services may read it; only the driver calls its mutators.
-    machine: Any
+
+    @property
+    def machine(self) -> Any:
+        """The role's machine. Services may read it; only the driver calls its mutators."""
+        ...
 
     @property
     def epoch(self) -> int: ...

@@ -37,9 +37,9 @@ from oncelog_server.runtime.free_space import FreeSpace
 from oncelog_server.runtime.hints import Hints
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.lease import BlockingRenewals, Membership
-from oncelog_server.runtime.leadership.rules import Prepared
 from oncelog_server.runtime.participants import ParticipantSwitch
-from oncelog_server.runtime.replica.driver import Driver, Surroundings
+from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.surroundings import Surroundings
 from oncelog_server.runtime.replicas import (
     PARTITIONS_DIRECTORY,
     RoleReplicas,
@@ -51,6 +51,7 @@ from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanEl
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tail import TailBudget
+from oncelog_server.runtime.target import Candidate, Target
 from oncelogpb.errors import InvalidArgument, Unavailable
 
 VERSION: Final = __version__
@@ -62,6 +63,8 @@ HINT_MS: Final = 10_000
 # How long this process's own key may take to show in its view of etcd.
 JOIN_TIMEOUT_MS: Final = 10_000
 NODE_ID_BYTES: Final = 4
+# Logs that are opened, or closed, at once.
+LOGS_AT_ONCE: Final = 8
 
 
 class Listener(Protocol):
@@ -231,11 +234,9 @@ class Node:
             await self._commit.flush()
         for replicas in self._replicas.values():
             await replicas.checkpoint()
-            await replicas.step_down()
+            await replicas.close()
         if self._commit is not None:
             await self._commit.stop()
-        for replicas in self._replicas.values():
-            await replicas.close()
         if self._membership is not None:
             await self._membership.stop()
         if self._view is not None:
@@ -291,6 +292,7 @@ class Node:
             clock=outside.clock,
             random_bytes=outside.random_bytes,
         )
+        places = asyncio.Semaphore(LOGS_AT_ONCE)
         for role in self._roles:
             reporter = outside.role_reporter(role.name)
             around = Surroundings(
@@ -300,7 +302,9 @@ class Node:
                 lease_valid=self._lease_valid,
                 has_room=self._free_space.has_room,
                 offload=outside.offload,
+                places=places,
                 snapshot_every_bytes=self._limits.snapshot_every_bytes,
+                opened=self._replica_opened,
                 failed=self._replica_failed,
                 fatal=self._fail,
             )
@@ -388,24 +392,21 @@ class Node:
 
     # ------------------------------------------------------------------------- what elections ask
 
-    async def prepare(self, partition: PartitionId) -> Prepared:
+    def aim(self, partition: PartitionId, target: Target) -> None:
         """See ReplicaHost."""
-        return await self._of(partition).prepare(partition)
+        self._of(partition).aim(partition, target)
 
-    def on_elected(self, partition: PartitionId, epoch: int) -> None:
+    def candidate(self, partition: PartitionId) -> Candidate | None:
         """See ReplicaHost."""
-        assert self._elections is not None
-        state = self._elections.granted(partition)
-        unclean_epoch = 0 if state is None else state.unclean_epoch
-        self._spawn(self._of(partition).lead_epoch(partition, epoch, unclean_epoch=unclean_epoch))
+        return self._of(partition).candidate(partition)
 
-    def on_deposed(self, partition: PartitionId) -> None:
+    async def opened(self, partition: PartitionId) -> Candidate:
         """See ReplicaHost."""
-        self._of(partition).deposed(partition)
+        return await self._of(partition).opened(partition)
 
-    def on_deleted(self, partition: PartitionId) -> None:
-        """See ReplicaHost."""
-        self._spawn(self._of(partition).deleted(partition))
+    def _replica_opened(self, partition: PartitionId) -> None:
+        if self._elections is not None:
+            self._elections.look_again()
 
     def _replica_failed(self, partition: PartitionId, error: Exception) -> None:
         assert self._elections is not None
@@ -477,7 +478,6 @@ class Node:
             replicas.wake()
             if topics:
                 replicas.topics_changed({topic.topic_id for topic in topics})
-                self._spawn(replicas.remember())
 
     def _lease(self) -> int:
         if self._membership is None:

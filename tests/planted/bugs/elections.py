@@ -19,7 +19,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_i18_the_first_deadline_counts_from_the_asking_for_the_lease",
             ): "etcd may have counted from the asking on"
         },
@@ -36,7 +36,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "etcd/test_lease",
+                "leadership/test_lease",
                 "test_i18_the_thread_counts_from_the_sending_of_the_keep_alive_too",
             ): "it was sent at 0 and answered at 200"
         },
@@ -53,7 +53,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_the_end_of_an_old_lease_heard_late_leaves_the_new_one",
             ): "assert None is not None"
         },
@@ -70,7 +70,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_the_end_of_an_old_lease_heard_late_leaves_the_new_one",
             ): "(2, False) == (1, True)"
         },
@@ -87,7 +87,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "etcd/test_lease", "test_a_lease_that_the_thread_finds_ended_is_lost"
+                "leadership/test_lease", "test_a_lease_that_the_thread_finds_ended_is_lost"
             ): "the thread was told, and nobody heard of it"
         },
     ),
@@ -97,13 +97,13 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.leadership.election:Elections._vote",
-                "if bid.new.epoch > max(seat.led_epoch, seat.left_epoch):",
+                "if bid.new.epoch > max(history.led_epoch, history.left_epoch):",
                 "if True:",
             ),
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_an_unclean_election_that_was_adopted_before_its_answer_is_won_once",
             ): "a process leads a partition once at a time"
         },
@@ -120,7 +120,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_i18_an_adoption_heard_after_the_key_was_lost_is_void",
             ): "etcd named it before it lost its key"
         },
@@ -131,13 +131,13 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.leadership.election:Elections._adopt",
-                "seat.prepared.last_epoch < state.epoch",
-                "seat.prepared.last_epoch <= state.epoch",
+                "candidate.last_epoch < state.epoch",
+                "candidate.last_epoch <= state.epoch",
             ),
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_i18_an_epoch_that_the_log_knows_already_is_not_adopted",
             ): "it did not come about"
         },
@@ -148,13 +148,13 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.leadership.election:Elections._adopt",
-                "fit = seat.prepared.incarnation.hex() in state.isr",
+                "fit = candidate.incarnation.hex() in state.isr",
                 "fit = True",
             ),
         ),
         {
             unit(
-                "etcd/test_late_answers", "test_a_replica_that_was_replaced_adopts_nothing"
+                "leadership/test_late_answers", "test_a_replica_that_was_replaced_adopts_nothing"
             ): "it lacks what may be acknowledged in that epoch"
         },
     ),
@@ -170,7 +170,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_who_has_not_compared_what_it_leads_stands_for_nothing",
             ): "assert [1] == []"
         },
@@ -187,7 +187,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_i18_a_resignation_heard_late_does_not_end_the_next_epoch",
             ): "assert 3 == 2"
         },
@@ -204,7 +204,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_i29_a_partition_that_cannot_be_won_holds_back_no_other",
             ): "it did not come about"
         },
@@ -215,30 +215,15 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.leadership.election:Elections.recheck",
-                " or state.epoch != seat.led_epoch",
+                " or state.epoch != history.led_epoch",
                 "",
             ),
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_i18_after_a_new_lease_another_epoch_of_this_boot_deposes_too",
             ): "deposed before the new lease counts"
-        },
-    ),
-    Bug(
-        "stale-opening-stands-again",
-        "who failed is opened again before it stands again",
-        (
-            Edit(
-                "oncelog_server.runtime.leadership.rules:Seat.leave", "self.prepared = None", "pass"
-            ),
-        ),
-        {
-            unit(
-                "etcd/test_standing",
-                "test_a_seat_stands_with_what_was_opened_for_that_election_only",
-            ): "is None"
         },
     ),
     Bug(
@@ -247,13 +232,13 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.leadership.unclean:unclean_bid",
-                "if prepared.last_epoch > state.epoch:",
+                "if candidate.last_epoch > state.epoch:",
                 "if False:",
             ),
         ),
         {
             unit(
-                "etcd/test_late_answers",
+                "leadership/test_late_answers",
                 "test_an_unclean_election_does_not_go_below_an_epoch_of_the_log",
             ): "DID NOT RAISE",
         },

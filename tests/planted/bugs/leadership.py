@@ -25,45 +25,11 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "lost-records-projected",
-        "I4: what was lost with its epoch is never an outcome",
-        (
-            Edit(
-                "oncelog_server.runtime.replica.driver:Driver._drop_leadership",
-                "self._projecting.drop()",
-                "pass",
-            ),
-            Edit(
-                "oncelog_server.runtime.replica.projecting:Projecting.begin",
-                "self._waiting.clear()",
-                "pass",
-            ),
-        ),
-        {unit("runtime/test_driver_leadership", "test_i4_what_was_lost_is_never_projected"): "10"},
-    ),
-    Bug(
-        "snapshot-of-a-lost-state",
-        "I35: a snapshot that was taken and not covered is dropped with its leadership",
-        (
-            Edit(
-                "oncelog_server.runtime.replica.snapshots:Snapshots.drop",
-                "self._captured = None",
-                "pass",
-            ),
-        ),
-        {
-            unit(
-                "runtime/test_driver_leadership",
-                "test_i35_a_snapshot_of_what_was_lost_is_never_written",
-            ): "assert "
-        },
-    ),
-    Bug(
         "long-polls-outlive-the-leadership",
         "stepping down ends whatever waits, I29",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._drop_leadership",
+                "oncelog_server.runtime.replica.leading:Leadership.end",
                 "self._notify_advanced()",
                 "pass",
             ),
@@ -80,9 +46,9 @@ BUGS: Final = (
         "I4: an outcome is told when its record is durable, whichever leadership wrote it",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._load",
-                "self._projecting.begin(projection, self.journal.synced_end)",
-                "self._projecting.begin(projection, self.journal.log_end)",
+                "oncelog_server.runtime.replica.leading:Leadership.load",
+                "self._projecting.begin(projection, self._journal.synced_end)",
+                "self._projecting.begin(projection, self._journal.log_end)",
             ),
         ),
         {
@@ -97,30 +63,16 @@ BUGS: Final = (
         "a later leadership begins when nothing of the last one runs",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver.reach", "await self.closed()", "pass"
+                "oncelog_server.runtime.replica.driver:Driver._do",
+                "await self._leadership.closed()",
+                "pass",
             ),
         ),
         {
             unit(
                 "runtime/test_driver_leadership",
                 "test_a_later_leadership_begins_when_nothing_of_the_last_one_runs",
-            ): "assert <Standing."
-        },
-    ),
-    Bug(
-        "no-snapshots-after-a-failover",
-        "a snapshot that failed is not the last one",
-        (
-            Edit(
-                "oncelog_server.runtime.replica.snapshots:Snapshots.begin",
-                "self._wanted = True",
-                "self._wanted = not hasattr(self, '_begun')\n        self._begun = True",
-            ),
-        ),
-        {
-            unit(
-                "runtime/test_driver_leadership", "test_a_later_leadership_takes_snapshots_again"
-            ): "assert None is not None"
+            ): "Stage.CLOSING"
         },
     ),
     Bug(
@@ -128,7 +80,7 @@ BUGS: Final = (
         "who is killed again and again takes a snapshot, or each start takes longer",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._replay",
+                "oncelog_server.runtime.replica.leading:Leadership._replay",
                 "self._snapshots.appended(len(stored.frame.payload))",
                 "pass",
             ),
@@ -145,8 +97,8 @@ BUGS: Final = (
         "a leader inherits what is durable: the HW never goes back",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._load",
-                "inherited=self.journal.synced_end",
+                "oncelog_server.runtime.replica.leading:Leadership._high_watermark",
+                "inherited=self._journal.synced_end",
                 "inherited=0",
             ),
         ),
@@ -160,7 +112,13 @@ BUGS: Final = (
     Bug(
         "overtaken-replay-leads-on",
         "I18: who left an epoch never leads it again, also while it is loading",
-        (Edit("oncelog_server.runtime.replica.driver:Driver._replay", "return False", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver._load",
+                "if not self._state.leads:\n                return",
+                "pass",
+            ),
+        ),
         {
             unit(
                 "runtime/test_driver_leadership",
@@ -174,8 +132,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.driver:Driver.tick",
-                "if self.standing is not Standing.READY or not self._around.lease_valid():",
-                "if self.standing is not Standing.READY:",
+                " and self._around.lease_valid()",
+                "",
             ),
         ),
         {
@@ -189,33 +147,68 @@ BUGS: Final = (
         "I18: who is deposed before it began to lead does not lead",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver.reach",
-                "if aim is None or self._aim is not aim or self.standing is Standing.LOADING:",
-                "if aim is None or self.standing is Standing.LOADING:",
+                "oncelog_server.runtime.replica.state:ReplicaState.aim",
+                "self.target = target",
+                "self.target = self.target if isinstance(self.target, Lead) else target",
             ),
         ),
         {
             unit(
                 "runtime/test_driver_leadership",
                 "test_i18_who_is_deposed_before_it_began_to_lead_does_not_lead",
-            ): "it was told to step down"
+            ): "it was told to step down",
+            unit(
+                "runtime/test_replicas",
+                "test_i18_a_grant_and_the_loss_of_it_are_obeyed_in_the_order_in_which_etcd_said_them",
+            ): "DID NOT RAISE NotLeader",
         },
     ),
     Bug(
-        "grant-heard-when-its-task-begins",
-        "I18: a grant and the loss of it are obeyed in the order in which etcd said them",
+        "epoch-left-and-led-again",
+        "I18: who left an epoch never leads it again",
         (
             Edit(
-                "oncelog_server.runtime.replicas:RoleReplicas._reach",
-                "await driver.reach()",
-                "driver.grant(driver.journal.last_epoch + 1)\n            await driver.reach()",
+                "oncelog_server.runtime.replica.state:ReplicaState._work_on_standby",
+                "self.target.epoch > self.epoch",
+                "self.target.epoch >= self.epoch",
             ),
         ),
         {
             unit(
-                "runtime/test_replicas",
-                "test_i18_a_grant_and_the_loss_of_it_are_obeyed_in_the_order_in_which_etcd_said_them",
-            ): "DID NOT RAISE NotLeader"
+                "runtime/test_replica_state", "test_i18_what_can_happen_to_a_replica"
+            ): "an epoch is led once at most"
+        },
+    ),
+    Bug(
+        "loaded-over-bytes-in-doubt",
+        "I25: what a failed write left is abandoned before anything is read over it",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.state:ReplicaState._work_on_standby",
+                "if self.in_doubt:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replica_state", "test_i18_what_can_happen_to_a_replica"
+            ): "what was in doubt is abandoned"
+        },
+    ),
+    Bug(
+        "stands-with-bytes-in-doubt",
+        "a replica whose write failed stands in no election before it went back to its last sync",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.state:ReplicaState.may_stand",
+                "not self.in_doubt and ",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replica_state", "test_i18_what_can_happen_to_a_replica"
+            ): "what its log holds is not known"
         },
     ),
     Bug(
@@ -235,8 +228,8 @@ BUGS: Final = (
         "I35: an apply that fails ends the process, and nothing of it is on the disk",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._append_all",
-                "self._break(error)",
+                "oncelog_server.runtime.replica.leading:Leadership._append_all",
+                "self._broken(error)",
                 "pass",
             ),
         ),
@@ -252,7 +245,9 @@ BUGS: Final = (
         "who steps down drops the machine and reloads",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._close", "self.machine = None", "pass"
+                "oncelog_server.runtime.replica.leading:Leadership.closed",
+                "self.machine = None",
+                "pass",
             ),
         ),
         {
@@ -285,8 +280,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.driver:Driver.read",
-                "below=min(below, self._hw.value)",
-                "below=below",
+                "below = min(below, self.high_watermark)",
+                "pass",
             ),
         ),
         {
@@ -301,7 +296,7 @@ BUGS: Final = (
         "the journal may be cut once the leadership is closed",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._close",
+                "oncelog_server.runtime.replica.leading:Leadership.closed",
                 "await self._snapshots.ended()",
                 "pass",
             ),
@@ -318,9 +313,9 @@ BUGS: Final = (
         "I29: what is appended behind bytes in doubt is never written, so its epoch ends too",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._hand_to_disk",
-                "self._write_failed,",
-                "lambda error: epoch == self._epoch and self._write_failed(error),",
+                "oncelog_server.runtime.replica.leading:Leadership._hand_to_disk",
+                "self._synced, self._write_failed,",
+                "self._synced, lambda error: self._is_over or self._write_failed(error),",
             ),
         ),
         {
@@ -331,28 +326,11 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "failed-between-election-and-leading",
-        "I29: a disk that fails then is resigned, it does not end the process",
-        (
-            Edit(
-                "oncelog_server.runtime.replica.driver:Driver.reach",
-                "if self.standing is Standing.FAILED:",
-                "if False:",
-            ),
-        ),
-        {
-            unit(
-                "runtime/test_driver_leadership",
-                "test_i29_a_write_that_fails_between_election_and_leading_is_an_error_of_the_disk",
-            ): "reach() of a replica that is Standing.FAILED",
-        },
-    ),
-    Bug(
         "no-skip-after-an-unclean-election",
         "I19: control journals then skip 2^32 offsets, so no TxId repeats",
         (
             Edit(
-                "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
+                "oncelog_server.runtime.replica.driver:Driver._load",
                 "UNCLEAN_SKIP if is_control and behind else 0",
                 "0",
             ),
@@ -369,9 +347,9 @@ BUGS: Final = (
         "who has passed the unclean epoch has skipped",
         (
             Edit(
-                "oncelog_server.runtime.replicas:RoleReplicas.lead_epoch",
-                "driver.journal.last_epoch < unclean_epoch",
-                "driver.journal.last_epoch <= unclean_epoch",
+                "oncelog_server.runtime.replica.driver:Driver._load",
+                "self.journal.last_epoch < target.unclean_epoch",
+                "self.journal.last_epoch <= target.unclean_epoch",
             ),
         ),
         {
@@ -386,8 +364,8 @@ BUGS: Final = (
         "I29: who was granted an epoch and cannot lead it resigns",
         (
             Edit(
-                "oncelog_server.runtime.replicas:RoleReplicas._reach",
-                "self._around.failed(partition, error)",
+                "oncelog_server.runtime.replica.driver:Driver._load",
+                "self._around.failed(self.partition, error)",
                 "pass",
             ),
         ),
@@ -447,7 +425,7 @@ BUGS: Final = (
         "chance is a port, and one seed reproduces everything",
         (
             Edit(
-                "oncelog_server.runtime.replicas:RoleReplicas._open",
+                "oncelog_server.runtime.replicas:RoleReplicas._open_log",
                 "random_bytes=self._random_bytes,",
                 "",
             ),
@@ -463,7 +441,7 @@ BUGS: Final = (
         "what is shown of a partition is of who leads it",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._forget_gauges",
+                "oncelog_server.runtime.replica.leading:Leadership._forget_gauges",
                 'reporter.forget("partition", name)',
                 "pass",
             ),
@@ -480,7 +458,7 @@ BUGS: Final = (
         "I31: a partition is put aside when its readers are done, and later ones hear why",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver.put_away",
+                "oncelog_server.runtime.replica.driver:Driver._close_log",
                 "await self._readers.leave()",
                 "pass",
             ),
@@ -497,7 +475,7 @@ BUGS: Final = (
         "I25: a deletion fails no commit of others",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver.put_away",
+                "oncelog_server.runtime.replica.driver:Driver._close_log",
                 "await self._around.commit.leave(self.journal)",
                 "pass",
             ),
@@ -514,7 +492,7 @@ BUGS: Final = (
         "I30: who has work again is ticked again, or its transactions outlive their time",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._append_all",
+                "oncelog_server.runtime.replica.leading:Leadership._append_all",
                 "self._quiet_ticks = 0",
                 "pass",
             ),

@@ -21,8 +21,9 @@ from oncelog_server.runtime.cluster_recovery.plan import (
     make_plan,
 )
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
-from oncelog_server.runtime.leadership.rules import Fitness, Prepared, fitness
+from oncelog_server.runtime.leadership.rules import Fitness, fitness
 from oncelog_server.runtime.replica.record import ReplicaRecord, TopicRecord
+from oncelog_server.runtime.target import Candidate
 
 ORDERS, OLD_ORDERS = TopicId(b"o" * 16), TopicId(b"p" * 16)
 NOW, BEFORE = "ab" * 16, "cd" * 16
@@ -54,7 +55,7 @@ def of_orders(number: int = 0, topic: TopicRecord = TOPIC, **changed: object) ->
 
 
 def may_lead(state: PartitionState, last_epoch: int) -> bool:
-    return fitness(state, Prepared(bytes.fromhex(NOW), last_epoch)) is Fitness.FIT
+    return fitness(state, Candidate(bytes.fromhex(NOW), last_epoch)) is Fitness.FIT
 
 
 @pytest.mark.parametrize(("logged", "noted"), [(5, 3), (3, 5)])
@@ -83,7 +84,7 @@ def test_a_damaged_replica_stays_offline_under_an_epoch_that_it_did_not_reach(no
     (doubt,) = plan.doubts
     assert "file 3" in doubt.why
     state = plan.partitions[CONTROL]
-    assert fitness(state, Prepared(b"fresh incarnation", 0)) is not Fitness.FIT
+    assert fitness(state, Candidate(b"fresh incarnation", 0)) is not Fitness.FIT
     assert state.epoch >= RECOVERY_EPOCHS
     # The incarnation that last led may, when a better copy of its directory is brought.
     assert may_lead(state, 5) == bool(noted)
@@ -103,7 +104,7 @@ def test_a_vacant_key_keeps_control_partitions_from_being_created_anew() -> None
     control = [p for p in plan.partitions if p.topic_id == TRANSACTION_CONTROL_ID]
     assert len(control) == CONTROL_PARTITIONS
     assert len([p for p in plan.partitions if p.topic_id == CONSUMER_OFFSETS_ID]) == 16
-    assert fitness(VACANT, Prepared(b"anybody", 0)) is not Fitness.FIT
+    assert fitness(VACANT, Candidate(b"anybody", 0)) is not Fitness.FIT
 
 
 def test_of_two_topics_with_one_name_the_newer_stays() -> None:

@@ -9,8 +9,8 @@ from errno import EIO
 from oncelog_server.core.ids import BootId
 from oncelog_server.runtime.etcd.keys import BootValue
 from oncelog_server.runtime.leadership.lease import Membership
-from tests.unit.etcd.test_election import put_topic
 from tests.unit.etcd.world import Log, Node, World
+from tests.unit.leadership.test_election import put_topic
 
 
 class Bug(Exception):
@@ -24,7 +24,7 @@ def raising(*given: object) -> None:
 def test_a_round_of_elections_that_fails_ends_the_process(world: World) -> None:
     async def story() -> None:
         node = world.node("n1")
-        node.host.on_elected = raising  # type: ignore[assignment]
+        node.host.aim = raising  # type: ignore[assignment]
         await node.start()
         put_topic(world, "n1")
         await asyncio.sleep(5)

@@ -14,7 +14,7 @@ from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.lease import Membership
-from oncelog_server.runtime.leadership.rules import Prepared
+from oncelog_server.runtime.target import Candidate, Lead, Leave, StandBy, Target
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 LEASE_MS = 5_000
@@ -56,29 +56,33 @@ class Log:
 
 
 class Host:
-    """What Elections tells, in order. `replicas` may be edited by a test."""
+    """Where Elections want replicas, in order of what they say. `candidates` may be edited by a
+    test; what a replica is told first is to stand by, and is not kept."""
 
     def __init__(self, node_id: str) -> None:
         self.told: list[tuple[str, PartitionId, int]] = []
-        self.default = Prepared(node_id.encode().ljust(16, b"."), 0)
-        self.replicas: dict[PartitionId, Prepared | Exception] = {}
-        self.prepared = 0
+        self.default = Candidate(node_id.encode().ljust(16, b"."), 0)
+        self.candidates: dict[PartitionId, Candidate | None] = {}
+        self.targets: dict[PartitionId, Target] = {}
 
-    async def prepare(self, partition: PartitionId) -> Prepared:
-        self.prepared += 1
-        replica = self.replicas.get(partition, self.default)
-        if isinstance(replica, Exception):
-            raise replica
-        return replica
+    def aim(self, partition: PartitionId, target: Target) -> None:
+        before = self.targets.get(partition, StandBy())
+        self.targets[partition] = target
+        match target:
+            case Lead(epoch):
+                self.told.append(("elected", partition, epoch))
+            case Leave():
+                self.told.append(("deleted", partition, 0))
+            case _ if before != target:
+                self.told.append(("deposed", partition, 0))
 
-    def on_elected(self, partition: PartitionId, epoch: int) -> None:
-        self.told.append(("elected", partition, epoch))
+    def candidate(self, partition: PartitionId) -> Candidate | None:
+        return self.candidates.get(partition, self.default)
 
-    def on_deposed(self, partition: PartitionId) -> None:
-        self.told.append(("deposed", partition, 0))
-
-    def on_deleted(self, partition: PartitionId) -> None:
-        self.told.append(("deleted", partition, 0))
+    async def opened(self, partition: PartitionId) -> Candidate:
+        candidate = self.candidate(partition)
+        assert candidate is not None
+        return candidate
 
 
 class Node:
@@ -134,15 +138,13 @@ class Node:
         await self.view.stop()
 
     async def stop(self) -> None:
-        self.elections.withdraw()
         await self.elections.stop()
         await self.membership.stop()
         await self.view.stop()
 
     def leads(self, partition: PartitionId) -> int:
         """The epoch, 0 for none."""
-        state = self.elections.granted(partition)
-        return 0 if state is None else state.epoch
+        return self.elections.led_epoch(partition)
 
     def _draw(self, size: int) -> bytes:
         self._drawn += 1

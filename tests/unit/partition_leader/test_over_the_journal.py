@@ -17,9 +17,12 @@ from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.role import PartitionLeaderRole
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelog_server.runtime import vital
-from oncelog_server.runtime.replica.driver import Driver, Standing, Surroundings
+from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.state import Stage
+from oncelog_server.runtime.replica.surroundings import Surroundings
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.target import Lead
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
@@ -46,21 +49,36 @@ class Process:
             lease_valid=lambda: True,
             has_room=lambda: True,
             offload=at_once,
+            places=asyncio.Semaphore(8),
+            opened=lambda partition: None,
             snapshot_every_bytes=snapshot_every_bytes,
             fatal=vital.complain,
             failed=lambda partition, error: None,
         )
         journal = Journal.open(disk, "partitions/p", segment_bytes=1 << 16)
+
+        async def open_log() -> Journal:
+            return journal
+
+        async def put_aside() -> None: ...
+
         self.driver = Driver(
-            FIRST, role, journal, around, lambda driver: role.outbox(driver, self.world.env)
+            FIRST,
+            role,
+            around,
+            open_log=open_log,
+            put_aside=put_aside,
+            led=lambda: None,
+            make_outbox=lambda driver: role.outbox(driver, self.world.env),
         )
         env = replace(self.world.env, replicas=_One(self.driver))
         self.service = PartitionLeaderService(env, self.world.config)
         self.participant = ParticipantHandler(env)
 
     async def lead(self, epoch: int) -> None:
-        await self.driver.lead(epoch)
-        while self.driver.standing is Standing.LOADING:
+        self.driver.aim(Lead(epoch))
+        await self.driver.settled()
+        while self.driver.stage is Stage.LOADING:
             await asyncio.sleep(0.001)
 
     async def produce(self, request: pb.ProduceRequest) -> list[tuple[int, bool]]:

@@ -8,9 +8,13 @@ from typing import Any
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.role import at_once
-from oncelog_server.runtime.replica.driver import Driver, Standing, Surroundings
+from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.leading import Leadership
+from oncelog_server.runtime.replica.state import Stage
+from oncelog_server.runtime.replica.surroundings import Surroundings
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.target import Lead, StandBy
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.counter import CounterRole, Quiet, Silent
@@ -41,33 +45,65 @@ class Bench:
         self.snapshot_every_bytes = snapshot_every_bytes
         self.commits = 0
         self.offload: Callable[[Callable[[], None]], Awaitable[None]] = at_once
+        self.around = self._surroundings()
+        self.journal = Journal.open(self.disk, "partitions/p", segment_bytes=1 << 16)
         self.driver = self._open()
 
-    def _open(self) -> Driver:
+    def _surroundings(self) -> Surroundings:
         def commit_done(stats: object) -> None:
             self.commits += 1
 
-        around = Surroundings(
+        return Surroundings(
             clock=self.loop,
             commit=GroupCommit(self.disk, on_commit=commit_done),
             reporter=self.reporter,
             lease_valid=lambda: self.lease_valid,
             has_room=lambda: self.has_room,
             offload=lambda work: self.offload(work),
+            places=asyncio.Semaphore(8),
             snapshot_every_bytes=self.snapshot_every_bytes,
+            opened=lambda partition: None,
             failed=lambda partition, error: self.failures.append(error),
             fatal=self.fatal.append,
         )
-        journal = Journal.open(self.disk, "partitions/p", segment_bytes=1 << 16)
-        return Driver(PARTITION, self.role, journal, around, self._make_outbox)
+
+    def _open(self) -> Driver:
+        async def open_log() -> Journal:
+            return self.journal
+
+        async def put_aside() -> None: ...
+
+        return Driver(
+            PARTITION,
+            self.role,
+            self.around,
+            open_log=open_log,
+            put_aside=put_aside,
+            led=lambda: None,
+            make_outbox=self._make_outbox,
+        )
 
     def _make_outbox(self, driver: Driver) -> Quiet:
         self.outboxes.append(Quiet())
         return self.outboxes[-1]
 
-    async def lead(self, epoch: int = 1, *, skip: int = 0) -> None:
-        await self.driver.lead(epoch, skip=skip)
-        while self.driver.standing is Standing.LOADING:
+    @property
+    def leadership(self) -> Leadership:
+        assert self.driver._leadership is not None
+        return self.driver._leadership
+
+    def grant(self, epoch: int, *, unclean_epoch: int = 0) -> None:
+        """As elections say it; nothing of it has happened yet."""
+        self.driver.aim(Lead(epoch, unclean_epoch))
+
+    def depose(self) -> None:
+        self.driver.aim(StandBy())
+
+    async def lead(self, epoch: int = 1, *, unclean_epoch: int = 0) -> None:
+        """Returns when it answers, or has given up."""
+        self.grant(epoch, unclean_epoch=unclean_epoch)
+        await self.driver.settled()
+        while self.driver.stage is Stage.LOADING:
             await asyncio.sleep(0.001)
 
     def lose_power(self, tear: Tear = Tear.NOTHING) -> Bench:

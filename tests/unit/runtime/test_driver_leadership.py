@@ -10,9 +10,11 @@ from collections.abc import Callable
 import pytest
 
 from oncelog_server.core.machine import Decision
-from oncelog_server.runtime.replica import driver
-from oncelog_server.runtime.replica.driver import CLOCK_BEHIND_MS, Standing
+from oncelog_server.runtime.replica import leading
+from oncelog_server.runtime.replica.leading import CLOCK_BEHIND_MS
 from oncelog_server.runtime.replica.snapshots import FRAME_BYTES_GUESS
+from oncelog_server.runtime.replica.state import Stage
+from oncelog_server.runtime.target import StandBy
 from oncelogpb.errors import NotLeader, UnknownOutcome
 from tests.unit.runtime.bench import Bench, story
 from tests.unit.runtime.counter import Add, Added, Quiet
@@ -25,7 +27,7 @@ async def fail_a_write(bench: Bench, number: int) -> None:
     bench.disk.fail_next()
     with pytest.raises(UnknownOutcome):
         await bench.driver.submit(Add(number))
-    await bench.driver.recover_from_failure()
+    await bench.driver.settled()
 
 
 def test_i29_a_write_of_the_last_epoch_that_fails_in_the_next_one_ends_that_too() -> None:
@@ -35,37 +37,38 @@ def test_i29_a_write_of_the_last_epoch_that_fails_in_the_next_one_ends_that_too(
         bench.disk.fail_next()
         doubtful = bench.driver.submit(Add(1))
         await asyncio.sleep(0.1)
-        bench.driver.step_down("deposed")
+        bench.depose()
         with pytest.raises(UnknownOutcome):
             await doubtful
-        await bench.driver.lead(2)
+        bench.grant(2)
+        await asyncio.sleep(0.1)
+        assert bench.driver.leads
         await asyncio.sleep(10)
-        # Its EPOCH_START stands behind bytes in doubt, so nothing of it is ever written.
-        assert bench.driver.standing is Standing.FAILED, "it would load for ever"
+        # Its EPOCH_START stood behind bytes in doubt, so nothing of it is ever written.
+        assert bench.driver.stage is Stage.STANDBY, "it would load for ever"
         assert len(bench.failures) == 1
-        await bench.driver.recover_from_failure()
+        assert bench.journal.last_epoch == 1
         await bench.lead(3)
         assert await bench.driver.submit(Add(5)) == 5
 
     story(tell)
 
 
-def test_i29_a_write_that_fails_between_election_and_leading_is_an_error_of_the_disk() -> None:
+def test_i29_what_fails_of_the_last_epoch_is_abandoned_before_the_next_one_is_read() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead(1)
         bench.disk.fail_next()
         doubtful = bench.driver.submit(Add(1))
         await asyncio.sleep(0)
-        bench.driver.step_down("deposed")
+        bench.depose()
         with pytest.raises(UnknownOutcome):
             await doubtful
+        assert bench.driver.candidate is not None, "nothing has failed yet"
+        bench.driver.aim(StandBy())
         await asyncio.sleep(1)
-        assert bench.driver.standing is Standing.FAILED
-        # The process goes on, and resigns what it won: only an OSError is taken for that.
-        with pytest.raises(OSError, match="write failed"):
-            await bench.driver.lead(2)
-        await bench.driver.recover_from_failure()
-        await bench.lead(3)
+        assert len(bench.failures) == 1
+        await bench.lead(2)
+        assert bench.journal.end_of_epoch(1) == (1, 1), "it goes on from the last good sync"
         assert await bench.driver.submit(Add(5)) == 5
 
     story(tell)
@@ -92,13 +95,13 @@ def test_i4_what_is_on_its_way_to_the_disk_is_not_projected_by_the_next_leadersh
         bench.disk.fail_next()
         doubtful = bench.driver.submit(Add(10))
         await asyncio.sleep(0.1)
-        bench.driver.step_down("deposed")
+        bench.depose()
         with pytest.raises(UnknownOutcome):
             await doubtful
-        await bench.driver.lead(2)
+        await bench.lead(2)
         assert (2, 10) not in bench.role.projected, "it was not durable, and never will be"
         await asyncio.sleep(10)
-        await bench.driver.recover_from_failure()
+        await bench.driver.settled()
         await bench.lead(3)
         await bench.driver.submit(Add(2))
         assert {number for _, number in bench.role.projected} == {1, 2}
@@ -113,7 +116,7 @@ def test_i4_what_becomes_durable_while_the_next_leadership_loads_is_projected_by
         bench.disk._delay_ms = SLOW_MS
         bench.driver.submit(Add(10))
         await asyncio.sleep(0.1)
-        bench.driver.step_down("deposed")
+        bench.depose()
         await bench.lead(2)
         assert bench.role.projected[-1] == (2, 10)
         assert await bench.driver.submit(Add(0)) == 11
@@ -126,11 +129,11 @@ def test_i35_a_snapshot_of_what_was_lost_is_never_written() -> None:
         await bench.lead(1)
         await bench.driver.submit(Add(1))
         doubtful = bench.driver.submit(Add(10))
-        bench.driver._capture_snapshot()
+        bench.leadership.capture_snapshot()
         bench.disk.fail_next()
         with pytest.raises(UnknownOutcome):
             await doubtful
-        await bench.driver.recover_from_failure()
+        await bench.driver.settled()
         await bench.lead(2)
         for number in (2, 3, 4):
             await bench.driver.submit(Add(number))
@@ -146,7 +149,7 @@ def test_who_waits_for_the_next_advance_hears_of_the_step_down() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead()
         waiting = asyncio.ensure_future(bench.driver.advanced())
-        bench.driver.step_down("deposed")
+        bench.depose()
         await asyncio.sleep(0)
         await asyncio.sleep(0)
         assert waiting.done(), "a long poll would wait at who leads no more"
@@ -159,11 +162,11 @@ def test_a_later_leadership_begins_when_nothing_of_the_last_one_runs() -> None:
         slow = Slow()
         bench.driver._make_outbox = lambda of: slow
         await bench.lead(1)
-        bench.driver.step_down("deposed")
-        leading = asyncio.ensure_future(bench.driver.lead(2))
+        bench.depose()
+        bench.grant(2)
         await asyncio.sleep(0.5)
-        assert bench.driver.standing is Standing.STANDBY
-        await leading
+        assert bench.driver.stage is Stage.CLOSING
+        await bench.lead(2)
         assert slow.stopped
         assert bench.driver.machine.epoch == 2
 
@@ -182,13 +185,13 @@ def test_i18_who_is_deposed_before_it_began_to_lead_does_not_lead() -> None:
     async def tell(bench: Bench) -> None:
         bench.driver._make_outbox = lambda of: Slow()
         await bench.lead(1)
-        bench.driver.step_down("a later epoch was granted")
-        leading = asyncio.ensure_future(bench.driver.lead(2))
+        bench.depose()
+        leading = asyncio.ensure_future(bench.lead(2))
         await asyncio.sleep(0.5)
-        bench.driver.step_down("deposed")
+        bench.depose()
         await leading
         await asyncio.sleep(5)
-        assert bench.driver.standing is Standing.STANDBY, "it was told to step down"
+        assert bench.driver.stage is Stage.STANDBY, "it was told to step down"
         assert bench.driver.journal.last_epoch == 1
 
     story(tell)
@@ -198,14 +201,14 @@ def test_i18_of_two_epochs_that_wait_for_the_end_of_a_third_the_later_is_led() -
     async def tell(bench: Bench) -> None:
         bench.driver._make_outbox = lambda of: Slow()
         await bench.lead(1)
-        bench.driver.step_down("a later epoch was granted")
-        earlier = asyncio.ensure_future(bench.driver.lead(2))
+        bench.depose()
+        earlier = asyncio.ensure_future(bench.lead(2))
         await asyncio.sleep(0.2)
-        bench.driver.step_down("deposed")
-        later = asyncio.ensure_future(bench.driver.lead(3))
+        bench.depose()
+        later = asyncio.ensure_future(bench.lead(3))
         await asyncio.sleep(5)
         await asyncio.gather(earlier, later)
-        assert bench.driver.standing is Standing.READY
+        assert bench.driver.stage is Stage.READY
         assert bench.driver.epoch == bench.driver.machine.epoch == 3
         assert bench.driver.journal.end_of_epoch(2)[0] == 1, "nobody led 2"
 
@@ -216,10 +219,10 @@ def test_who_waits_for_the_end_of_a_leadership_takes_nothing_from_the_next() -> 
     async def tell(bench: Bench) -> None:
         bench.driver._make_outbox = lambda of: Slow()
         await bench.lead(1)
-        bench.driver.step_down("a later epoch was granted")
-        leading = asyncio.ensure_future(bench.driver.lead(2))
+        bench.depose()
+        leading = asyncio.ensure_future(bench.lead(2))
         await asyncio.sleep(0)
-        await bench.driver.closed()
+        await bench.driver.settled()
         await leading
         await asyncio.sleep(5)
         assert bench.driver.machine is not None
@@ -233,12 +236,12 @@ def test_who_gives_up_waiting_for_the_end_of_a_leadership_does_not_stop_it_from_
         slow = Slow()
         bench.driver._make_outbox = lambda of: slow
         await bench.lead(1)
-        bench.driver.step_down("a later epoch was granted")
-        leading = asyncio.ensure_future(bench.driver.lead(2))
+        bench.depose()
+        leading = asyncio.ensure_future(bench.lead(2))
         await asyncio.sleep(0.5)
         leading.cancel()
         await asyncio.gather(leading, return_exceptions=True)
-        await bench.driver.closed()
+        await bench.driver.settled()
         assert slow.stopped
 
     story(tell)
@@ -252,7 +255,7 @@ def test_a_leadership_that_cannot_end_ends_the_process() -> None:
     async def tell(bench: Bench) -> None:
         bench.driver._make_outbox = lambda of: Broken()
         await bench.lead(1)
-        bench.driver.step_down("deposed")
+        bench.depose()
         await asyncio.sleep(1)
         assert [type(error) for error in bench.fatal] == [ZeroDivisionError]
 
@@ -271,10 +274,10 @@ def test_a_snapshot_that_is_being_written_is_waited_for() -> None:
         await bench.lead(1)
         bench.offload = slowly
         await bench.driver.submit(Add(1))
-        bench.driver._capture_snapshot()
+        bench.leadership.capture_snapshot()
         await bench.driver.submit(Add(2))
-        bench.driver.step_down("deposed")
-        await bench.driver.closed()
+        bench.depose()
+        await bench.driver.settled()
         assert written, "the journal may be cut, or closed, from here on"
 
     story(tell)
@@ -283,8 +286,8 @@ def test_a_snapshot_that_is_being_written_is_waited_for() -> None:
 def test_the_machine_of_an_ended_leadership_is_dropped() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead(1)
-        bench.driver.step_down("deposed")
-        await bench.driver.closed()
+        bench.depose()
+        await bench.driver.settled()
         assert bench.driver.machine is None
 
     story(tell)
@@ -295,7 +298,7 @@ def test_a_clock_that_is_behind_the_journal_is_told() -> None:
         await bench.lead(1)
         assert "clock is behind the journal" not in bench.reporter.events
         bench.driver.journal.last_time_ms += 10 * CLOCK_BEHIND_MS
-        bench.driver.step_down("deposed")
+        bench.depose()
         await bench.lead(2)
         assert "clock is behind the journal" in bench.reporter.events
         assert await bench.driver.submit(Add(1)) == 1, "time stands still, and work goes on"
@@ -311,7 +314,7 @@ def test_a_later_leadership_takes_snapshots_again() -> None:
         bench.disk.fail_next()
         await bench.driver.checkpoint()
         assert bench.driver.journal.load_snapshot() is None, "its slots are not on the disk"
-        bench.driver.step_down("deposed")
+        bench.depose()
         await bench.lead(2)
         await bench.driver.checkpoint()
         assert bench.driver.journal.load_snapshot() is not None
@@ -329,7 +332,7 @@ def test_who_never_lives_long_enough_for_a_snapshot_takes_one_all_the_same() -> 
             assert await bench.driver.submit(Add(1)) == life
             await asyncio.sleep(1)
             bench = bench.lose_power()
-        assert bench.driver.journal.load_snapshot() is not None
+        assert bench.journal.load_snapshot() is not None
 
     story(tell)
 
@@ -338,18 +341,18 @@ def test_who_never_lives_long_enough_for_a_snapshot_takes_one_all_the_same() -> 
 def test_i18_a_replay_that_is_overtaken_writes_no_epoch_start(
     next_epoch: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(driver, "REPLAY_SLICE", 2)
+    monkeypatch.setattr(leading, "REPLAY_SLICE", 2)
 
     async def tell(bench: Bench) -> None:
         await bench.lead(1)
         for number in range(1, 10):
             await bench.driver.submit(Add(number))
-        bench.driver.step_down("deposed")
-        await bench.driver.closed()
-        overtaken = asyncio.ensure_future(bench.driver.lead(2))
+        bench.depose()
+        await bench.driver.settled()
+        overtaken = asyncio.ensure_future(bench.lead(2))
         await asyncio.sleep(0)
         await asyncio.sleep(0)
-        bench.driver.step_down("deposed while loading")
+        bench.depose()
         if next_epoch is not None:
             await bench.lead(next_epoch)
         await overtaken
@@ -357,7 +360,7 @@ def test_i18_a_replay_that_is_overtaken_writes_no_epoch_start(
         # It was granted to this process, and left: who left an epoch never leads it again.
         assert bench.driver.journal.last_epoch == (next_epoch or 1)
         assert bench.driver.journal.end_of_epoch(2)[0] == 1
-        assert (bench.driver.standing is Standing.READY) == (next_epoch is not None)
+        assert (bench.driver.stage is Stage.READY) == (next_epoch is not None)
 
     story(tell)
 
@@ -387,8 +390,10 @@ def test_i27_no_read_gives_what_is_above_the_high_watermark() -> None:
         found = await bench.driver.read(0, 1 << 20, below=end)
         assert found[-1].end == end - 1
         before = bench.driver.high_watermark
-        bench.driver.step_down("deposed")
-        await bench.driver.lead(2)
+        bench.depose()
+        bench.grant(2)
+        await bench.driver.settled()
+        assert bench.driver.stage is Stage.LOADING
         assert bench.driver.high_watermark >= before, "it never goes back"
 
     story(tell)
@@ -450,9 +455,9 @@ def test_of_a_partition_that_is_led_no_more_nothing_is_shown_but_that() -> None:
         await bench.lead(1)
         bench.driver.report()
         assert ("high_watermark", name) in bench.reporter.gauges
-        bench.driver.step_down("deposed")
+        bench.depose()
         assert bench.reporter.gauges["leading", name] == 0, "at once"
-        await bench.driver.closed()
+        await bench.driver.settled()
         assert bench.reporter.gauges == {("leading", name): 0}
         await bench.lead(2)
         assert bench.reporter.gauges["leading", name] == 1

@@ -12,13 +12,15 @@ import pytest
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import Incarnation, PartitionId, TopicId
 from oncelog_server.core.ports import Address, Directory, PartitionInfo, TopicInfo
-from oncelog_server.runtime.replica.driver import UNCLEAN_SKIP, Standing
+from oncelog_server.runtime.replica.driver import UNCLEAN_SKIP, Driver
 from oncelog_server.runtime.replica.record import load_record
+from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replicas import RoleReplicas, directory_of, put_aside
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.port import Write
 from oncelog_server.runtime.storage.tail import TailBudget
-from oncelogpb.errors import Loading, NotLeader, UnknownOutcome, UnknownPartition
+from oncelog_server.runtime.target import Lead, Leave, StandBy, Target
+from oncelogpb.errors import Loading, NotLeader, UnknownOutcome
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench
 from tests.unit.runtime.counter import Add, Quiet
@@ -31,10 +33,9 @@ class OneTopic:
 
     def __init__(self) -> None:
         self.info = TopicInfo("t", PARTITION.topic_id, 1, 1, {}, 0)
-        self.stands = True
 
     def partition(self, partition: PartitionId) -> PartitionInfo | None:
-        return PartitionInfo(partition, ["n1"], [], None, 1) if self.stands else None
+        return PartitionInfo(partition, ["n1"], [], None, 1)
 
     def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
         return self.info
@@ -53,7 +54,7 @@ class Shelf(Bench):
             self.role,
             self.disk,
             cast(Directory, self.directory),
-            self.driver._around,
+            self.around,
             lambda driver: Quiet(),
             1 << 16,
             lambda count: bytes(count),
@@ -62,10 +63,18 @@ class Shelf(Bench):
 
     async def granted(self, epoch: int, *, unclean_epoch: int = 0) -> None:
         """etcd granted it; returns when it answers, or has given up."""
-        await self.replicas.prepare(PARTITION)
-        await self.replicas.lead_epoch(PARTITION, epoch, unclean_epoch=unclean_epoch)
-        while self.replicas._drivers[PARTITION].standing is Standing.LOADING:
+        await self.aimed(Lead(epoch, unclean_epoch))
+        while self.replica.stage is Stage.LOADING:
             await asyncio.sleep(0.001)
+
+    @property
+    def replica(self) -> Driver:
+        return self.replicas._drivers[PARTITION]
+
+    async def aimed(self, target: Target, partition: PartitionId = PARTITION) -> None:
+        """Returns when it is where it should be."""
+        self.replicas.aim(partition, target)
+        await self.replicas._drivers[partition].settled()
 
 
 def story(tell: Callable[[Shelf], Coroutine[Any, Any, None]]) -> None:
@@ -94,13 +103,16 @@ def test_i18_a_grant_and_the_loss_of_it_are_obeyed_in_the_order_in_which_etcd_sa
 
     async def tell(shelf: Shelf) -> None:
         await shelf.granted(1)
-        leading = shelf.replicas.lead_epoch(PARTITION, 2, unclean_epoch=0)
-        shelf.replicas.deposed(PARTITION)
-        await leading
+        shelf.replicas.aim(PARTITION, Lead(2))
+        shelf.replicas.aim(PARTITION, StandBy())
         await asyncio.sleep(1)
         with pytest.raises(NotLeader):
             shelf.replicas.lead(PARTITION)
-        assert shelf.replicas._drivers[PARTITION].journal.last_epoch == 1
+        assert shelf.replica.journal.last_epoch == 1
+        shelf.replicas.aim(PARTITION, StandBy())
+        shelf.replicas.aim(PARTITION, Lead(3))
+        await asyncio.sleep(1)
+        assert shelf.replicas.lead(PARTITION).epoch == 3
 
     story(tell)
 
@@ -124,7 +136,7 @@ def test_a_journal_that_cannot_be_replayed_is_resigned_and_the_process_goes_on()
             raise JournalDamaged("0.log", 100, "as told")
 
         driver.journal.replay = replay  # type: ignore[method-assign]
-        await shelf.replicas.lead_epoch(PARTITION, 2, unclean_epoch=0)
+        await shelf.aimed(Lead(2))
         assert len(shelf.failures) == 1, "whoever is granted and cannot lead says so"
         with pytest.raises(NotLeader):
             shelf.replicas.lead(PARTITION)
@@ -134,10 +146,8 @@ def test_a_journal_that_cannot_be_replayed_is_resigned_and_the_process_goes_on()
 
 def test_i27_a_replica_that_is_loading_does_not_answer() -> None:
     async def tell(shelf: Shelf) -> None:
-        await shelf.replicas.prepare(PARTITION)
-        await shelf.replicas.lead_epoch(PARTITION, 1, unclean_epoch=0)
-        driver = shelf.replicas._drivers[PARTITION]
-        driver.standing = Standing.LOADING
+        await shelf.aimed(Lead(1))
+        assert shelf.replica.stage is Stage.LOADING
         with pytest.raises(Loading):
             shelf.replicas.lead(PARTITION)
         assert list(shelf.replicas.led()) == []
@@ -173,9 +183,9 @@ def test_one_that_is_put_aside_replaces_no_other() -> None:
 
 def test_one_seed_draws_the_incarnations_too() -> None:
     async def tell(shelf: Shelf) -> None:
-        prepared = await shelf.replicas.prepare(PARTITION)
+        candidate = await shelf.replicas.opened(PARTITION)
         drawn = bytes(6) + b"\x40" + bytes(1) + b"\x80" + bytes(7)
-        assert Incarnation(prepared.incarnation) == drawn, "of `random_bytes`, not of the system"
+        assert Incarnation(candidate.incarnation) == drawn, "of `random_bytes`, not of the system"
 
     story(tell)
 
@@ -184,7 +194,7 @@ def test_of_a_deleted_partition_nothing_is_shown_any_more() -> None:
     async def tell(shelf: Shelf) -> None:
         await shelf.granted(1)
         assert ("leading", str(PARTITION)) in shelf.reporter.gauges
-        await shelf.replicas.deleted(PARTITION)
+        await shelf.aimed(Leave())
         assert shelf.reporter.gauges == {}
 
     story(tell)
@@ -202,12 +212,12 @@ def test_an_opening_that_ends_after_the_deletion_leaves_nothing_behind() -> None
             await goes_on.wait()
 
         shelf.offload = slowly
-        opening = asyncio.create_task(shelf.replicas.prepare(PARTITION))
+        shelf.replicas.aim(PARTITION, StandBy())
         await opened.wait()
-        deleting = asyncio.create_task(shelf.replicas.deleted(PARTITION))
+        shelf.replicas.aim(PARTITION, Leave())
         await asyncio.sleep(1)
         goes_on.set()
-        await asyncio.gather(opening, deleting, return_exceptions=True)
+        await shelf.replica.settled()
         assert not shelf.replicas.is_open(PARTITION), "nobody closes it any more"
         assert not shelf.disk.exists(directory_of(PARTITION))
         assert shelf.disk.exists(f"orphans/{directory_of(PARTITION).rsplit('/', 1)[-1]}")
@@ -215,15 +225,13 @@ def test_an_opening_that_ends_after_the_deletion_leaves_nothing_behind() -> None
     story(tell)
 
 
-def test_what_was_deleted_is_not_opened_again() -> None:
+def test_what_is_deleted_before_it_was_opened_leaves_no_directory() -> None:
     """An election that waited for its turn to open the replica made an empty one."""
 
     async def tell(shelf: Shelf) -> None:
-        await shelf.granted(1)
-        shelf.directory.stands = False
-        await shelf.replicas.deleted(PARTITION)
-        with pytest.raises(UnknownPartition):
-            await shelf.replicas.prepare(PARTITION)
+        shelf.replicas.aim(PARTITION, StandBy())
+        await shelf.aimed(Leave())
+        assert not shelf.replicas.is_open(PARTITION)
         assert not shelf.disk.exists(directory_of(PARTITION))
 
     story(tell)
@@ -235,14 +243,14 @@ def test_i31_who_reads_while_the_partition_is_deleted_gets_an_error_with_a_name(
         driver = shelf.replicas.lead(PARTITION)
         for number in range(1, 200):
             await driver.submit(Add(number))
-        driver.step_down("restarted")
+        driver.aim(StandBy(), why="restarted")
         await shelf.granted(2)
         # From its file, not from memory.
         driver.journal._tail.cut(0)
         driver.journal._tail.start = driver.journal.log_end
         reading = asyncio.create_task(driver.read(1, 1 << 20, below=100))
         await asyncio.sleep(0)
-        await shelf.replicas.deleted(PARTITION)
+        await shelf.aimed(Leave())
         late = [driver.read(1, 1 << 20, below=100), driver.read_frames([1, 50])]
         found, *refused = await asyncio.gather(reading, *late, return_exceptions=True)
         assert [type(error) for error in refused] == [NotLeader] * 2, "no other error"
@@ -267,11 +275,11 @@ def test_i25_a_deleted_partition_is_put_aside_when_the_disk_is_done_with_it() ->
         shelf.disk.commit = slow  # type: ignore[method-assign]
         lost = shelf.replicas.lead(PARTITION).submit(Add(1))
         await begun.wait()
-        deleting = asyncio.create_task(shelf.replicas.deleted(PARTITION))
+        shelf.replicas.aim(PARTITION, Leave())
         await asyncio.sleep(1)
         assert shelf.disk.exists(directory_of(PARTITION)), "it was moved under a commit"
         goes_on.set()
-        await deleting
+        await shelf.replica.settled()
         assert not shelf.disk.exists(directory_of(PARTITION))
         with pytest.raises(UnknownOutcome):
             await lost

@@ -6,8 +6,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from oncelog_server.runtime.replica.driver import REST_AFTER_TICKS
-from oncelog_server.runtime.replicas import RESTING_TICKS, STOPS_AT_ONCE
+from oncelog_server.runtime.replica.leading import REST_AFTER_TICKS
+from oncelog_server.runtime.replicas import CHECKPOINTS_AT_ONCE, RESTING_TICKS
+from oncelog_server.runtime.target import Lead
 from tests.unit.runtime.counter import Add
 from tests.unit.runtime.test_replicas import PARTITION, Shelf, story
 
@@ -100,11 +101,10 @@ def test_a_stop_snapshots_only_what_makes_the_next_start_quicker() -> None:
 
 def test_replicas_are_saved_and_closed_beside_each_other_but_not_all_at_once() -> None:
     async def tell(shelf: Shelf) -> None:
-        count = 4 * STOPS_AT_ONCE
+        count = 4 * CHECKPOINTS_AT_ONCE
         partitions = [PARTITION._replace(number=number) for number in range(count)]
         for partition in partitions:
-            await shelf.replicas.prepare(partition)
-            await shelf.replicas.lead_epoch(partition, 1, unclean_epoch=0)
+            await shelf.aimed(Lead(1), partition)
         await asyncio.sleep(1)
         for partition in partitions:
             driver = shelf.replicas.lead(partition)
@@ -122,9 +122,8 @@ def test_replicas_are_saved_and_closed_beside_each_other_but_not_all_at_once() -
         shelf.offload = slowly
         begun = shelf.loop.time()
         await shelf.replicas.checkpoint()
-        await shelf.replicas.step_down()
         await shelf.replicas.close()
-        assert most == STOPS_AT_ONCE
-        assert shelf.loop.time() - begun < 2 * count / STOPS_AT_ONCE + 1
+        assert most == CHECKPOINTS_AT_ONCE
+        assert shelf.loop.time() - begun < 2 * count / CHECKPOINTS_AT_ONCE + 1
 
     story(tell)

@@ -14,8 +14,8 @@ import pytest
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Slots
-from oncelog_server.runtime.replica.driver import Standing
 from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS
+from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.storage.port import File
 from tests.simulation.disk import FakeDisk
 from tests.simulation.virtual_time import VirtualTimeLoop, run
@@ -104,7 +104,7 @@ def test_i4_i28_an_answer_goes_out_though_its_outcome_cannot_be_written(errno: i
         await asyncio.sleep(10)
         assert reply.done(), "it hangs until the next append"
         assert await reply == 3
-        assert bench.driver.standing is Standing.READY
+        assert bench.driver.stage is Stage.READY
         assert bench.slot_role.number(1) == 3, "it was acknowledged, so it is told for ever"
         with contextlib.suppress(OSError):
             bench.driver.journal.flush_slots()

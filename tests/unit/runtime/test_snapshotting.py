@@ -20,7 +20,7 @@ def test_what_was_captured_is_written_before_the_next_is_taken() -> None:
         await asyncio.sleep(1)
         await bench.driver.submit(Add(4))
         await asyncio.sleep(1)
-        saved = bench.lose_power().driver.journal.load_snapshot()
+        saved = bench.lose_power().journal.load_snapshot()
         assert saved is not None, "no snapshot is whole"
         assert saved[0] == 5
 

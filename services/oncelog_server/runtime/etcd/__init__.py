@@ -11,5 +11,5 @@ membership = Membership(etcd, ...)          await membership.start(previous_boot
 topics = EtcdTopics(etcd, view, ...)
 elections = Elections(etcd, view, ...)      await elections.start()
 
-stop: elections.withdraw, elections.stop, membership.stop, view.stop, identity.stop, etcd.close
+stop: elections.stop, membership.stop, view.stop, identity.stop, etcd.close
 """

@@ -1,10 +1,11 @@
 """Elections: this process stands for, wins and loses partitions
 (docs/leadership.md).
 
-The rules are in `standing`; this file carries them out, `openings` opens replicas beside it:
+The rules are in `rules`; this file carries them out. What comes of it for a replica is its *target*
+(`runtime/target`), said in the very turn in which etcd's word is heard:
 
-    view changes ──► what we lead is judged at once ──► on_deposed, on_deleted
-                 └─► the round (a task): prepare replicas that may stand, vote, adopt, resign
+    view changes ──► what we lead is judged at once ──► aim(stand by), aim(leave)
+                 └─► the round (a task): vote, adopt, resign ──► aim(lead)
     lease regained ─► `recheck`: what we lead is read from etcd before the lease counts as valid
 
 Invariants:
@@ -42,13 +43,11 @@ from oncelog_server.runtime.etcd.keys import (
 from oncelog_server.runtime.etcd.port import Compare, Etcd, EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import epoch_went_back
 from oncelog_server.runtime.leadership.lease import Membership
-from oncelog_server.runtime.leadership.openings import Openings
 from oncelog_server.runtime.leadership.rules import (
     Bid,
     Fitness,
-    Prepared,
-    Seat,
-    Verdict,
+    History,
+    Ruling,
     ballots,
     election,
     fitness,
@@ -56,35 +55,31 @@ from oncelog_server.runtime.leadership.rules import (
     make_bid,
 )
 from oncelog_server.runtime.leadership.unclean import unclean_bid
+from oncelog_server.runtime.target import Candidate, Lead, Leave, StandBy, Target
 from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome
 
 # The round looks again after so long while something is unfinished.
 ROUND_RETRY_MS: Final = 200
-# Who resigned, or could not open a replica, lets others go first for so long.
+# Who resigned, or may not win, lets others go first for so long.
 STAND_PAUSE_MS: Final = 1_000
 
 
 class ReplicaHost(Protocol):
-    """The process that holds the replicas (runtime/node). The `on_` calls come on the loop; they
-    must not block, and an exception out of one ends the process."""
+    """The process that holds the replicas (runtime/node)."""
 
-    async def prepare(self, partition: PartitionId) -> Prepared:
-        """Opens (or creates) the replica; may be called again. Whatever it raises is reported, and
-        asked again later."""
+    def aim(self, partition: PartitionId, target: Target) -> None:
+        """Where the replica should be from this turn on. On the loop; must not block; an exception
+        out of it ends the process."""
         ...
 
-    def on_elected(self, partition: PartitionId, epoch: int) -> None:
-        """Leads from now. `Elections.granted(partition)` is the state that etcd granted; where
-        its unclean_epoch is above the journal's last epoch, a control journal skips offsets."""
+    def candidate(self, partition: PartitionId) -> Candidate | None:
+        """None while the replica may not stand: it is being opened, or cannot be. `look_again` is
+        called when that has changed."""
         ...
 
-    def on_deposed(self, partition: PartitionId) -> None:
-        """Leads no more: etcd says so."""
-        ...
-
-    def on_deleted(self, partition: PartitionId) -> None:
-        """The topic was deleted. Called whether or not it led; not followed by on_deposed."""
+    async def opened(self, partition: PartitionId) -> Candidate:
+        """Waits for it. Raises what kept it from being opened."""
         ...
 
 
@@ -112,23 +107,19 @@ class Elections:
         self._roles = frozenset(node.roles)
         self._boot = boot_id
         self._self = LeaderValue(node.node_id, boot_id, node.host, node.port)
-        self._seats: dict[PartitionId, Seat] = {}
+        self._histories: dict[PartitionId, History] = {}
         self._wake = asyncio.Event()
-        self._openings = Openings(
-            host.prepare, reporter, ended=self._wake.set, pause_s=STAND_PAUSE_MS / 1000
-        )
         self._task: asyncio.Task[None] | None = None
-        self._withdrawn = False
 
     # ------------------------------------------------------------------------------ what it says
 
-    def granted(self, partition: PartitionId) -> PartitionState | None:
-        """The state of the epoch that this process leads; None where it does not lead."""
-        seat = self._seats.get(partition)
-        return seat.granted if seat is not None and seat.led_epoch else None
+    def led_epoch(self, partition: PartitionId) -> int:
+        """The epoch that this process leads; 0 where it does not."""
+        history = self._histories.get(partition)
+        return 0 if history is None else history.led_epoch
 
     def led(self) -> Sequence[PartitionId]:
-        return sorted(p for p, seat in self._seats.items() if seat.led_epoch)
+        return sorted(p for p, history in self._histories.items() if history.led_epoch)
 
     # ----------------------------------------------------------------------------- start and stop
 
@@ -137,28 +128,25 @@ class Elections:
         self._membership.on_regained(self.recheck)
         self._task = vital.spawn(self._run(), self._on_fatal)
 
-    def withdraw(self) -> None:
-        """Before a clean stop: stands no more, leads nothing. The caller has stopped
-        acknowledging. Others see it when Membership.stop gives the lease back."""
-        self._withdrawn = True
-        for partition in self.led():
-            self._seats[partition].leave()
-
     async def stop(self) -> None:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._openings.stop()
+
+    def look_again(self) -> None:
+        """A replica may stand now."""
+        self._wake.set()
 
     # ------------------------------------------------------------------------------ giving it up
 
     async def resign(self, partition: PartitionId) -> None:
         """Never leads this epoch again; returns when etcd shows it. The caller has stopped
         acknowledging. After STAND_PAUSE_MS this process may stand for a later epoch."""
-        seat = self._seats.get(partition)
-        if seat is None or not seat.led_epoch:
+        history = self._histories.get(partition)
+        if history is None or not history.led_epoch:
             return
-        epoch = seat.leave()
+        epoch = history.leave()
+        self._host.aim(partition, StandBy())
         # Should this call be cancelled, the round finishes it: etcd names us in an epoch we left.
         self._wake.set()
         while True:
@@ -171,8 +159,8 @@ class Elections:
     async def _try_resign(self, partition: PartitionId, epoch: int) -> None:
         """Empties `leader` where etcd names this boot in `epoch`. Raises EtcdUnavailable."""
         key = partition_key(partition)
-        if (seat := self._seats.get(partition)) is not None:
-            seat.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
+        if (history := self._histories.get(partition)) is not None:
+            history.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
         found, _ = await self._etcd.get(key)
         if found is None:
             return
@@ -185,38 +173,38 @@ class Elections:
             raise EtcdUnavailable(f"{key} changed under a resignation; it is read again")
         self._reporter.event("resigned", partition=str(partition), epoch=epoch)
 
-    def _step_down(self, partition: PartitionId, seat: Seat) -> None:
-        epoch = seat.leave()
+    def _step_down(self, partition: PartitionId, history: History) -> None:
+        epoch = history.leave()
         self._reporter.event("deposed", partition=str(partition), epoch=epoch)
-        self._host.on_deposed(partition)
+        self._host.aim(partition, StandBy())
 
     # ----------------------------------------------------------------------------- what etcd says
 
     def _view_changed(self, changed: frozenset[str]) -> None:
         """What we lead is judged in the turn that shows a change; standing waits for the round."""
         if any(key.startswith(TOPICS) for key in changed):
-            touched = set(self._seats)
+            touched = set(self._histories)
         else:
             touched = {partition_of_key(key) for key in changed if key.startswith(PARTITIONS)}
-        for partition in sorted(touched & self._seats.keys()):
-            seat = self._seats[partition]
+        for partition in sorted(touched & self._histories.keys()):
+            history = self._histories[partition]
             entry = self._view.entry(partition)
             if entry is None or self._node_id not in entry.state.replicas:
-                self._vanish(partition, seat, entry)
-            elif seat.led_epoch and self._judge(seat, entry) is Verdict.STEP_DOWN:
-                self._step_down(partition, seat)
+                self._vanish(partition, history, entry)
+            elif history.led_epoch and self._judge(history, entry) is Ruling.STEP_DOWN:
+                self._step_down(partition, history)
         self._wake.set()
 
-    def _vanish(self, partition: PartitionId, seat: Seat, entry: Entry | None) -> None:
+    def _vanish(self, partition: PartitionId, history: History, entry: Entry | None) -> None:
         if entry is not None:
-            # Assigned to others: it is nobody's loss that we keep the seat.
-            if seat.led_epoch:
-                self._step_down(partition, seat)
+            # Assigned to others; what we saw of it stays true.
+            if history.led_epoch:
+                self._step_down(partition, history)
             return
-        seat.leave()
-        del self._seats[partition]
+        history.leave()
+        del self._histories[partition]
         self._reporter.event("topic deleted", partition=str(partition))
-        self._host.on_deleted(partition)
+        self._host.aim(partition, Leave())
 
     async def recheck(self) -> None:
         """After a new lease: what we lead is read from etcd; where it does not name this boot in
@@ -226,18 +214,18 @@ class Elections:
         listed, _ = await self._etcd.range(PARTITIONS)
         states = {partition_of_key(kv.key): kv for kv in listed}
         for partition in self.led():
-            seat = self._seats[partition]
+            history = self._histories[partition]
             kv = states.get(partition)
             state = None if kv is None else decode_partition(kv.value)
-            if state is None or not self._names_us(state) or state.epoch != seat.led_epoch:
-                self._step_down(partition, seat)
+            if state is None or not self._names_us(state) or state.epoch != history.led_epoch:
+                self._step_down(partition, history)
         self._wake.set()
 
-    def _judge(self, seat: Seat, entry: Entry) -> Verdict:
+    def _judge(self, history: History, entry: Entry) -> Ruling:
         return judge(
             entry.state,
             entry.mod_revision,
-            seat,
+            history,
             own_boot=self._boot,
             leader_lives=self._view.leader_lives(entry.state),
         )
@@ -259,84 +247,79 @@ class Elections:
 
     async def _round(self) -> bool:
         """Looks at every partition that this process may lead. True: look again soon."""
-        if self._withdrawn:
-            return False
         standing: list[tuple[PartitionId, Entry]] = []
         unfinished = False
         for partition in self._view.replicas_on(self._node_id):
             entry = self._view.entry(partition)
             if entry is None or role_of(partition.topic_id) not in self._roles:
                 continue
-            seat = self._seats.setdefault(partition, Seat())
-            verdict = self._judge(seat, entry)
-            match verdict:
-                case Verdict.LEAD | Verdict.FOLLOW:
-                    seat.see(entry.state, entry.mod_revision)
-                case Verdict.STAND:
-                    seat.see(entry.state, entry.mod_revision)
+            history = self._history(partition)
+            ruling = self._judge(history, entry)
+            match ruling:
+                case Ruling.LEAD | Ruling.FOLLOW:
+                    history.see(entry.state, entry.mod_revision)
+                case Ruling.STAND:
+                    history.see(entry.state, entry.mod_revision)
                     standing.append((partition, entry))
                     unfinished = True
-                case Verdict.WAIT:
+                case Ruling.WAIT:
                     # The view's next change decides, and wakes us.
                     pass
-                case Verdict.STEP_DOWN:
+                case Ruling.STEP_DOWN:
                     # Won and lost before the answer to the election was heard.
-                    self._step_down(partition, seat)
+                    self._step_down(partition, history)
                     unfinished = True
-                case Verdict.REFUSE:
-                    self._refuse(partition, entry.state.epoch, seat.seen_epoch)
-                case Verdict.RESIGN | Verdict.ADOPT:
+                case Ruling.REFUSE:
+                    self._refuse(partition, entry.state.epoch, history.seen_epoch)
+                case Ruling.RESIGN | Ruling.ADOPT:
                     unfinished = True
-                    await self._settle(partition, seat, verdict)
+                    await self._settle(partition, history, ruling)
                 case _:
-                    assert_never(verdict)
+                    assert_never(ruling)
         await self._stand(standing)
         return unfinished
 
-    async def _settle(self, partition: PartitionId, seat: Seat, verdict: Verdict) -> None:
+    async def _settle(self, partition: PartitionId, history: History, ruling: Ruling) -> None:
         try:
-            if verdict is Verdict.RESIGN:
-                await self._try_resign(partition, seat.left_epoch)
+            if ruling is Ruling.RESIGN:
+                await self._try_resign(partition, history.left_epoch)
             else:
-                await self._adopt(partition, seat)
+                await self._adopt(partition, history)
         except EtcdUnavailable:
             return
 
-    async def _adopt(self, partition: PartitionId, seat: Seat) -> None:
+    async def _adopt(self, partition: PartitionId, history: History) -> None:
         """etcd names us in an epoch whose election was never answered: ours after all."""
-        if seat.prepared is None:
-            self._openings.begin(partition, seat)
-            return
         lost = self._membership.lost
         found, _ = await self._etcd.get(partition_key(partition))
-        if found is None or lost != self._membership.lost or seat.led_epoch:
+        candidate = self._host.candidate(partition)
+        if candidate is None or found is None or lost != self._membership.lost or history.led_epoch:
             return
         state = decode_partition(found.value)
-        fit = seat.prepared.incarnation.hex() in state.isr
-        if self._names_us(state) and state.epoch > seat.left_epoch:
-            if fit and seat.prepared.last_epoch < state.epoch:
-                self._win(partition, seat, state, found.mod_revision)
+        fit = candidate.incarnation.hex() in state.isr
+        if self._names_us(state) and state.epoch > history.left_epoch:
+            if fit and candidate.last_epoch < state.epoch:
+                self._win(partition, history, state, found.mod_revision)
             else:
                 # The replica was replaced meanwhile: this epoch is not for it.
-                seat.left_epoch = state.epoch
+                history.left_epoch = state.epoch
 
     async def _stand(self, standing: Sequence[tuple[PartitionId, Entry]]) -> None:
-        """Votes for every replica that is ready; starts opening the others."""
+        """Votes for every replica that may stand."""
         bids = []
         for partition, entry in standing:
-            seat = self._seats[partition]
-            if self._now() < seat.stand_after_s or not self._membership.valid():
+            history = self._histories[partition]
+            if self._now() < history.stand_after_s or not self._membership.valid():
                 continue
-            if seat.prepared is None:
-                self._openings.begin(partition, seat)
-            elif self._may_win(partition, seat, entry):
+            candidate = self._host.candidate(partition)
+            if candidate is not None and self._may_win(partition, history, entry, candidate):
                 bids.append(
                     make_bid(
                         partition,
                         entry.state,
                         entry.mod_revision,
                         leader=self._self,
-                        incarnation=seat.prepared.incarnation,
+                        incarnation=candidate.incarnation,
                     )
                 )
         try:
@@ -348,14 +331,15 @@ class Elections:
             # Perhaps won: the view will show it (ADOPT).
             self._reporter.event("election not answered", error=str(error))
 
-    def _may_win(self, partition: PartitionId, seat: Seat, entry: Entry) -> bool:
-        assert seat.prepared is not None
-        fit = fitness(entry.state, seat.prepared)
+    def _may_win(
+        self, partition: PartitionId, history: History, entry: Entry, candidate: Candidate
+    ) -> bool:
+        fit = fitness(entry.state, candidate)
         if fit is Fitness.FIT:
             return True
         if fit is Fitness.AHEAD_OF_ETCD:
-            self._refuse(partition, entry.state.epoch, seat.prepared.last_epoch)
-        elif seat.reported_revision != entry.mod_revision:
+            self._refuse(partition, entry.state.epoch, candidate.last_epoch)
+        elif history.reported_revision != entry.mod_revision:
             self._reporter.event(
                 "partition offline",
                 level="error",
@@ -364,10 +348,8 @@ class Elections:
                 do=f"bring the old data directory back, or accept the loss: oncelog cluster "
                 f"unclean-elect (partition {partition.number}, node {self._node_id})",
             )
-            seat.reported_revision = entry.mod_revision
-        # Opened again at the next look: somebody may bring the replica back.
-        seat.prepared = None
-        seat.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
+            history.reported_revision = entry.mod_revision
+        history.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
         return False
 
     async def _vote(self, bids: Sequence[Bid]) -> bool:
@@ -381,20 +363,20 @@ class Elections:
             # Our key went and came between; others may have won since. The view tells.
             return True
         for bid in bids:
-            seat = self._seats.get(bid.partition)
-            if seat is None or self._withdrawn:
-                # The lease's end gives it to somebody else.
+            history = self._histories.get(bid.partition)
+            if history is None:
+                # Deleted meanwhile.
                 continue
-            if bid.new.epoch > max(seat.led_epoch, seat.left_epoch):
-                self._win(bid.partition, seat, bid.new, result.revision)
+            if bid.new.epoch > max(history.led_epoch, history.left_epoch):
+                self._win(bid.partition, history, bid.new, result.revision)
         return True
 
     def _win(
-        self, partition: PartitionId, seat: Seat, state: PartitionState, revision: int
+        self, partition: PartitionId, history: History, state: PartitionState, revision: int
     ) -> None:
-        seat.win(state, revision)
+        history.win(state, revision)
         self._reporter.event("elected", partition=str(partition), epoch=state.epoch)
-        self._host.on_elected(partition, state.epoch)
+        self._host.aim(partition, Lead(state.epoch, state.unclean_epoch))
         # The view may have gone past this state already.
         self._wake.set()
 
@@ -407,18 +389,18 @@ class Elections:
             raise InvalidArgument(f"this is node {self._node_id}: ask node {node_id} itself")
         try:
             bid = await unclean_bid(
-                partition, self._etcd, leader=self._self, prepare=self._host.prepare
+                partition, self._etcd, leader=self._self, opened=self._host.opened
             )
         except EtcdUnavailable as error:
             raise Unavailable(f"nothing was changed: {error}") from error
-        seat = self._seats.setdefault(partition, Seat())
+        history = self._history(partition)
         try:
             won = await self._vote([bid])
         except EtcdUnavailable as error:
             raise UnknownOutcome(f"etcd did not answer the election: {error}") from error
         if not won:
             raise Unavailable("the partition changed meanwhile, or its leader lives; look again")
-        if seat.led_epoch != bid.new.epoch:
+        if history.led_epoch != bid.new.epoch:
             raise UnknownOutcome("this process lost its lease meanwhile; describe the partition")
         return bid.new.epoch
 
@@ -428,6 +410,14 @@ class Elections:
             "etcd refused", level="error", partition=str(partition), error=str(error)
         )
         self._on_fatal(error)
+
+    def _history(self, partition: PartitionId) -> History:
+        """Of a partition with a replica here: its log is opened at the first look."""
+        history = self._histories.get(partition)
+        if history is None:
+            history = self._histories[partition] = History()
+            self._host.aim(partition, StandBy())
+        return history
 
     def _now(self) -> float:
         return asyncio.get_running_loop().time()

@@ -1,6 +1,6 @@
 """PURE. Who may lead a partition: the rules of an election, without I/O (docs/leadership.md).
 
-What etcd shows, against what this process has done, gives one verdict:
+What etcd shows, against what this process has done, gives one ruling:
 
     etcd shows                                  | this process leads | it does not
     --------------------------------------------+--------------------+---------------------------
@@ -36,9 +36,10 @@ from oncelog_server.runtime.etcd.keys import (
     partition_key,
 )
 from oncelog_server.runtime.etcd.port import Compare, Exists, Put
+from oncelog_server.runtime.target import Candidate
 
 
-class Verdict(Enum):
+class Ruling(Enum):
     """What to do about one partition; see the module's table."""
 
     WAIT = "wait"
@@ -61,17 +62,9 @@ class Fitness(Enum):
     AHEAD_OF_ETCD = "ahead of etcd"
 
 
-class Prepared(NamedTuple):
-    """A replica, opened: what an election asks of it."""
-
-    incarnation: bytes
-    # Largest epoch in its journal; 0 for an empty one.
-    last_epoch: int
-
-
 @dataclass(slots=True)
-class Seat:
-    """What this process knows of a partition that it has a replica of.
+class History:
+    """What this process saw, and did, of a partition that it has a replica of.
 
     Invariant: led_epoch is 0 or above left_epoch; left_epoch and seen_epoch only grow.
     """
@@ -83,11 +76,6 @@ class Seat:
     # The highest epoch, and the revision of the newest state, that it has seen.
     seen_epoch: int = 0
     seen_revision: int = 0
-    # As granted by the last election won; None before.
-    granted: PartitionState | None = None
-    # Set by `prepare`, used up by an election.
-    prepared: Prepared | None = None
-    preparing: bool = False
     # Not before this moment of the loop's clock.
     stand_after_s: float = 0.0
     # The revision for which "offline" was reported.
@@ -102,14 +90,11 @@ class Seat:
         assert state.epoch > self.left_epoch, "who left an epoch never leads it again"
         self.see(state, mod_revision)
         self.led_epoch = state.epoch
-        self.granted = state
-        self.prepared = None
 
     def leave(self) -> int:
         """The epoch that it led, 0 for none."""
         led, self.led_epoch = self.led_epoch, 0
         self.left_epoch = max(self.left_epoch, led)
-        self.prepared = None
         return led
 
 
@@ -123,29 +108,29 @@ class Bid(NamedTuple):
 
 
 def judge(
-    state: PartitionState, mod_revision: int, seat: Seat, *, own_boot: str, leader_lives: bool
-) -> Verdict:
+    state: PartitionState, mod_revision: int, history: History, *, own_boot: str, leader_lives: bool
+) -> Ruling:
     """See the module's table. `leader_lives`: the key of the leader that `state` names stands."""
-    if mod_revision < seat.seen_revision:
-        return Verdict.WAIT
-    if state.epoch < seat.seen_epoch:
-        return Verdict.REFUSE
+    if mod_revision < history.seen_revision:
+        return Ruling.WAIT
+    if state.epoch < history.seen_epoch:
+        return Ruling.REFUSE
     ours = state.leader is not None and state.leader.boot_id == own_boot
-    if seat.led_epoch:
-        return Verdict.LEAD if ours and state.epoch == seat.led_epoch else Verdict.STEP_DOWN
+    if history.led_epoch:
+        return Ruling.LEAD if ours and state.epoch == history.led_epoch else Ruling.STEP_DOWN
     if ours:
-        return Verdict.RESIGN if state.epoch <= seat.left_epoch else Verdict.ADOPT
-    return Verdict.FOLLOW if leader_lives else Verdict.STAND
+        return Ruling.RESIGN if state.epoch <= history.left_epoch else Ruling.ADOPT
+    return Ruling.FOLLOW if leader_lives else Ruling.STAND
 
 
-def fitness(state: PartitionState, prepared: Prepared) -> Fitness:
+def fitness(state: PartitionState, candidate: Candidate) -> Fitness:
     """May this replica win the epoch after `state`?"""
-    if prepared.last_epoch > state.epoch:
+    if candidate.last_epoch > state.epoch:
         return Fitness.AHEAD_OF_ETCD
     if state.epoch == 0 and not state.isr:
         # Nothing was ever acknowledged: any assigned replica may win epoch 1.
         return Fitness.FIT
-    return Fitness.FIT if prepared.incarnation.hex() in state.isr else Fitness.UNFIT
+    return Fitness.FIT if candidate.incarnation.hex() in state.isr else Fitness.UNFIT
 
 
 def make_bid(

@@ -11,7 +11,8 @@ from oncelog_server.core.ids import PartitionId
 from oncelog_server.runtime.etcd.keys import LeaderValue, boot_key, decode_partition, partition_key
 from oncelog_server.runtime.etcd.port import Etcd
 from oncelog_server.runtime.etcd.refusal import epoch_went_back
-from oncelog_server.runtime.leadership.rules import Bid, Prepared, make_unclean_bid
+from oncelog_server.runtime.leadership.rules import Bid, make_unclean_bid
+from oncelog_server.runtime.target import Candidate
 from oncelogpb.errors import InvalidArgument, UnknownPartition
 
 
@@ -20,7 +21,7 @@ async def unclean_bid(
     etcd: Etcd,
     *,
     leader: LeaderValue,
-    prepare: Callable[[PartitionId], Awaitable[Prepared]],
+    opened: Callable[[PartitionId], Awaitable[Candidate]],
 ) -> Bid:
     """`leader` is this process. Raises InvalidArgument (no replica here, or a leader that lives),
     UnknownPartition, EtcdUnavailable, EtcdRefused."""
@@ -38,13 +39,13 @@ async def unclean_bid(
             raise InvalidArgument(
                 f"partition {partition} has a living leader: {state.leader.node_id}"
             )
-    prepared = await prepare(partition)
-    if prepared.last_epoch > state.epoch:
-        raise epoch_went_back(partition, state.epoch, known=prepared.last_epoch)
+    candidate = await opened(partition)
+    if candidate.last_epoch > state.epoch:
+        raise epoch_went_back(partition, state.epoch, known=candidate.last_epoch)
     return make_unclean_bid(
         partition,
         state,
         found.mod_revision,
         leader=leader,
-        incarnation=prepared.incarnation,
+        incarnation=candidate.incarnation,
     )

@@ -13,7 +13,7 @@ from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
 from oncelog_server.runtime.etcd.port import Put
 from oncelog_server.runtime.etcd.topics import create_control_partitions
 from oncelog_server.runtime.leadership.election import STAND_PAUSE_MS
-from oncelog_server.runtime.leadership.rules import Prepared
+from oncelog_server.runtime.target import Candidate, Lead
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome, UnknownPartition
 from tests.unit.etcd.world import Node, World
 
@@ -72,7 +72,7 @@ def test_many_partitions_are_won_in_few_transactions(world: World) -> None:
         put_topic(world, "n1", partitions=250)
         before = world.server.revision
         await World.until(lambda: len(node.elections.led()) == 250)
-        # Replicas are opened 8 at a time, and those that are ready are voted for together.
+        # Those that may stand are voted for together.
         assert world.server.revision - before < 50
 
     world.run(story)
@@ -124,23 +124,25 @@ def test_only_an_isr_incarnation_wins_and_the_offline_partition_names_the_way_ou
         assert len(offline) == 1, "told once"
         assert "oncelog cluster unclean-elect" in str(offline[0]["do"])
         # The old directory is brought back.
-        node.host.default = Prepared(b"\xee" * 16, 4)
+        node.host.default = Candidate(b"\xee" * 16, 4)
         await World.until(lambda: node.leads(P0) == 5)
 
     world.run(story)
 
 
-def test_a_replica_that_cannot_be_opened_is_asked_again(world: World) -> None:
+def test_a_replica_that_cannot_stand_holds_nobody_up_and_is_elected_when_it_can(
+    world: World,
+) -> None:
     async def story() -> None:
         node = world.node("n1")
-        node.host.replicas[P0] = OSError("damaged")
+        node.host.candidates[P0] = None
         put_topic(world, "n1", partitions=2)
         await node.start()
         await asyncio.sleep(5)
-        assert node.elections.led() == [PartitionId(TOPIC, 1)], "the others are not held up"
-        assert node.log.names().count("replica cannot be opened") >= 3
-        del node.host.replicas[P0]
-        await World.until(lambda: node.leads(P0) == 1)
+        assert node.elections.led() == [PartitionId(TOPIC, 1)]
+        del node.host.candidates[P0]
+        node.elections.look_again()
+        await World.until(lambda: node.leads(P0) == 1, within_ms=100)
 
     world.run(story)
 
@@ -148,7 +150,7 @@ def test_a_replica_that_cannot_be_opened_is_asked_again(world: World) -> None:
 def test_a_log_ahead_of_etcd_refuses_etcd(world: World) -> None:
     async def story() -> None:
         node = world.node("n1")
-        node.host.default = Prepared(b"i" * 16, 7)
+        node.host.default = Candidate(b"i" * 16, 7)
         put_topic(world, "n1")
         await node.start()
         await World.until(lambda: node.refused)
@@ -327,19 +329,6 @@ def test_a_process_stands_only_for_the_roles_that_it_runs(world: World) -> None:
     world.run(story)
 
 
-def test_who_withdrew_stands_no_more(world: World) -> None:
-    async def story() -> None:
-        node = await world.node("n1").start()
-        put_topic(world, "n1")
-        await World.until(lambda: node.leads(P0) == 1)
-        node.elections.withdraw()
-        put_topic(world, "n1", partitions=2)
-        await asyncio.sleep(2)
-        assert node.elections.led() == []
-
-    world.run(story)
-
-
 def test_unclean_election_takes_an_unfit_replica_and_says_so(world: World) -> None:
     async def story() -> None:
         node = world.node("n1")
@@ -347,8 +336,8 @@ def test_unclean_election_takes_an_unfit_replica_and_says_so(world: World) -> No
         put_state(world, PartitionState(("n1",), isr=("ee" * 16,), epoch=4))
         await node.start()
         assert await node.elections.unclean_elect(P0, "n1") == 5
-        granted = node.elections.granted(P0)
-        assert granted is not None
+        granted = state_of(world)
+        assert node.host.targets[P0] == Lead(5, unclean_epoch=5)
         assert (granted.epoch, granted.unclean_epoch) == (5, 5)
         assert granted.isr == (node.host.default.incarnation.hex(),)
         assert ("elected", P0, 5) in node.host.told

@@ -14,9 +14,10 @@ from oncelog_server.core.ids import PartitionId
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.keys import PartitionState
 from oncelog_server.runtime.etcd.port import Compare, KeyValue, TxnResult
-from oncelog_server.runtime.leadership.rules import Prepared
+from oncelog_server.runtime.target import Candidate
 from oncelogpb.errors import Unavailable
-from tests.unit.etcd.test_election import (
+from tests.unit.etcd.world import LEASE_MS, Node, World, loop_ms
+from tests.unit.leadership.test_election import (
     P0,
     TOPIC,
     elected,
@@ -25,7 +26,6 @@ from tests.unit.etcd.test_election import (
     put_topic,
     state_of,
 )
-from tests.unit.etcd.world import LEASE_MS, Node, World, loop_ms
 
 P1 = PartitionId(TOPIC, 1)
 
@@ -78,7 +78,7 @@ def test_i18_an_epoch_that_the_log_knows_already_is_not_adopted(world: World) ->
         await World.until(lambda: leader(world) == "n1")
         await asyncio.sleep(1)
         # Somebody wrote under it: it is not continued.
-        node.elections._seats[P0].prepared = node.host.default._replace(last_epoch=1)
+        node.host.default = node.host.default._replace(last_epoch=1)
         hear()
         await World.until(lambda: node.leads(P0) == 2)
         assert elected(node) == [2]
@@ -94,8 +94,7 @@ def test_a_replica_that_was_replaced_adopts_nothing(world: World) -> None:
         hear = hold_next_read(node)
         await World.until(lambda: leader(world) == "n1")
         await asyncio.sleep(1)
-        node.host.default = Prepared(b"another directory", 0)
-        node.elections._seats[P0].prepared = node.host.default
+        node.host.default = Candidate(b"another directory", 0)
         hear()
         await asyncio.sleep(10)
         assert elected(node) == [], "it lacks what may be acknowledged in that epoch"

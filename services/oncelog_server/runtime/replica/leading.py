@@ -1,0 +1,351 @@
+"""One epoch, led by this process: made when the epoch is loaded, dropped when it ends, and with it
+all that must not outlive it: the machine, the high watermark, parked replies, the outbox.
+
+    load ──► EPOCH_START appended ──► the HW passes it: ready ──► end, in one turn ──► closed
+
+Invariants:
+  * decide and apply run in one loop turn, with no await between them;
+  * a reply, also a refusal, is released only when the HW covers the log end that it was decided on,
+    and only within this node's own lease deadline (docs/leadership.md, "Leases lie");
+  * projections and snapshots see only what is below the HW;
+  * when it ends, everything parked fails with UNKNOWN_OUTCOME or NOT_LEADER.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+from oncelog_server.core import failpoints
+from oncelog_server.core.frame import Frame, Kind, StoredFrame
+from oncelog_server.core.ids import Incarnation, PartitionId
+from oncelog_server.core.machine import EpochStart, Tick
+from oncelog_server.core.ports import Outbox
+from oncelog_server.core.role import Role
+from oncelog_server.runtime.replica.high_watermark import HighWatermark
+from oncelog_server.runtime.replica.projecting import Projecting
+from oncelog_server.runtime.replica.replies import Replies
+from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
+from oncelog_server.runtime.replica.surroundings import Surroundings
+from oncelog_server.runtime.storage.frames import encoded_bytes
+from oncelog_server.runtime.storage.journal import Journal
+
+# Frames that are replayed before the loop gets a turn.
+REPLAY_SLICE: Final = 2_000
+# A clock that is so much behind what a journal has seen is told to operators.
+CLOCK_BEHIND_MS: Final = 60_000
+# A replica rests when it had nothing to do for so many ticks: long enough for its outbox to look
+# once more, and for its synced end to be noted.
+REST_AFTER_TICKS: Final = 20
+# Turns of the loop from a reply that is released to its message in the transport: the handler, the
+# stream's writer. What is owed goes out behind it, for only the answer is waited for.
+TURNS_TO_ANSWER: Final = 2
+
+
+class Leadership:
+    """Of one replica. Whoever made it calls `load`, `begin`, and at last `end` and `closed`."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        role: Role,
+        journal: Journal,
+        around: Surroundings,
+        *,
+        epoch: int,
+        make_outbox: Callable[[], Outbox],
+        passed_epoch_start: Callable[[], None],
+        write_failed: Callable[[OSError], None],
+        broken: Callable[[Exception], None],
+    ) -> None:
+        """`passed_epoch_start` is called once, before the first answer. `write_failed`: bytes are
+        in doubt. `broken`: a decision was carried out in part."""
+        self.epoch = epoch
+        self.machine: Any = None
+        self._partition = partition
+        self._role = role
+        self._journal = journal
+        self._around = around
+        self._make_outbox = make_outbox
+        self._passed_epoch_start = passed_epoch_start
+        self._write_failed = write_failed
+        self._broken = broken
+        self._is_over = False
+        self._is_ready = False
+        self._outbox: Outbox | None = None
+        self._wake_is_due = False
+        # Until EPOCH_START is appended: what is durable of the log as it is found.
+        self._hw = self._high_watermark(epoch_start=journal.log_end)
+        self._replies = Replies(partition, around.lease_valid)
+        self._projecting = Projecting()
+        self._advanced: asyncio.Future[None] | None = None
+        self._snapshots = Snapshots(
+            partition,
+            journal,
+            clock=around.clock,
+            reporter=around.reporter,
+            offload=around.offload,
+            every_bytes=around.snapshot_every_bytes,
+        )
+        # When the oldest append that is not durable yet was made; 0 while all is durable.
+        self._oldest_append_ms = 0
+        # Ticks in a row at which there was nothing to do.
+        self._quiet_ticks = 0
+
+    @property
+    def high_watermark(self) -> int:
+        return self._hw.value
+
+    # ------------------------------------------------------------------------------- its beginning
+
+    async def load(self) -> None:
+        """Brings a fresh machine to the log end. Returns early where the epoch ends meanwhile.
+        Raises JournalDamaged, OSError."""
+        self._snapshots.begin()
+        machine = self._role.machine(self._partition)
+        projection = self._role.projection(self._partition, self._journal.slots)
+        self._projecting.begin(projection, self._journal.synced_end)
+        failpoints.reach("driver.replay.before")
+        await self._replay(machine)
+        failpoints.reach("driver.replay.after")
+        self.machine = machine
+
+    async def _replay(self, machine: Any) -> None:
+        position = self._journal.log_start
+        saved = self._journal.load_snapshot()
+        if saved is not None:
+            position, state, tables = saved
+            machine.restore(state, tables)
+        for frames, stored in enumerate(self._journal.replay(position), start=1):
+            record = self._decode(stored)
+            machine.apply(record, stored.at)
+            self._snapshots.appended(len(stored.frame.payload))
+            self._projecting.saw(record, stored.at)
+            if frames % REPLAY_SLICE == 0:
+                await asyncio.sleep(0)
+                await self._snapshots.make_room_for_slots()
+                if self._is_over:
+                    return
+                if self._snapshots.holds_too_much:
+                    raise too_many_slots()
+
+    def _decode(self, stored: StoredFrame) -> Any:
+        if stored.frame.kind is Kind.EPOCH_START:
+            return EpochStart()
+        return self._role.codec.decode(stored.frame)
+
+    def begin(self, *, skip: int) -> None:
+        """Appends EPOCH_START. `skip` leaves a hole of so many journal offsets before it."""
+        start = self._journal.log_end
+        self._hw = self._high_watermark(epoch_start=start + skip)
+        self._look_at_the_clock()
+        failpoints.reach("driver.epoch_start.before")
+        at = self._journal.append(
+            Frame(Kind.EPOCH_START),
+            epoch=self.epoch,
+            time_ms=self._around.clock.now().wall_ms,
+            skip_to=start + skip if skip else None,
+        )
+        self.machine.apply(EpochStart(), at)
+        self._hand_to_disk(0)
+        failpoints.reach("driver.epoch_start.after")
+
+    def _high_watermark(self, *, epoch_start: int) -> HighWatermark:
+        return HighWatermark(
+            own=Incarnation(self._journal.incarnation),
+            counted=(),
+            epoch_start=epoch_start,
+            inherited=self._journal.synced_end,
+        )
+
+    def _look_at_the_clock(self) -> None:
+        """Frame times never go back: a clock that was wrong once stops them until it is later."""
+        ahead_ms = self._journal.last_time_ms - self._around.clock.now().wall_ms
+        if ahead_ms > CLOCK_BEHIND_MS:
+            self._around.reporter.event(
+                "clock is behind the journal",
+                level="warning",
+                partition=str(self._partition),
+                behind_ms=ahead_ms,
+            )
+
+    # ----------------------------------------------------------------------------------- its end
+
+    def end(self, why: str) -> None:
+        """In one turn: everything parked fails, and nothing is answered, projected or put into a
+        snapshot any more."""
+        self._is_over = True
+        self._around.reporter.count("step_downs", reason=why)
+        self._around.reporter.gauge("leading", 0, partition=str(self._partition))
+        self._replies.lose(why)
+        self._projecting.drop()
+        self._snapshots.drop()
+        self._notify_advanced()
+
+    async def closed(self) -> None:
+        """After `end`: returns when nothing of it runs any more."""
+        outbox, self._outbox = self._outbox, None
+        if outbox is not None:
+            await outbox.stop()
+        self._forget_gauges()
+        await self._snapshots.ended()
+        self.machine = None
+
+    def _forget_gauges(self) -> None:
+        """What they said last is true no more: alarms on them would never end."""
+        reporter, name = self._around.reporter, str(self._partition)
+        reporter.forget("partition", name)
+        reporter.gauge("leading", 0, partition=name)
+
+    # ------------------------------------------------------------------------------ the main verb
+
+    def submit(self, command: object) -> asyncio.Future[Any]:
+        """See the Replica port."""
+        decision = self.machine.decide(command, self._around.clock.now())
+        if decision.records:
+            self._append_all(decision.records)
+        end = self._journal.log_end
+        return self._replies.park(decision, end=end, high_watermark=self._hw.value)
+
+    def signal(self, signal: object) -> None:
+        if self.machine is None:
+            return
+        self.machine.seen(signal, self._around.clock.now())
+        if not self.machine.is_at_rest:
+            self._quiet_ticks = 0
+
+    def tick(self) -> None:
+        """Timers are a command."""
+        decision = self.machine.decide(Tick(), self._around.clock.now())
+        if decision.records:
+            self._append_all(decision.records)
+        self._quiet_ticks = self._quiet_ticks + 1 if self._is_quiet() else 0
+        self.wake()
+
+    @property
+    def is_at_rest(self) -> bool:
+        """There is nothing to do for it or to show of it that is not shown."""
+        return self._quiet_ticks > REST_AFTER_TICKS
+
+    def _is_quiet(self) -> bool:
+        return bool(
+            self.machine.is_at_rest
+            and self._hw.value == self._journal.log_end
+            and self._journal.is_noted
+            and not self._snapshots.are_waiting
+        )
+
+    def wake(self) -> None:
+        """Something outside changed: a peer, a leader, a topic."""
+        if self._outbox is not None and not self._is_over:
+            self._outbox.wake()
+
+    def _wake_after(self, turns: int) -> None:
+        if turns:
+            asyncio.get_running_loop().call_soon(self._wake_after, turns - 1)
+            return
+        self._wake_is_due = False
+        self.wake()
+
+    def _append_all(self, records: Sequence[Any]) -> None:
+        failpoints.reach("driver.append.before")
+        self._quiet_ticks = 0
+        start = self._journal.log_end
+        try:
+            appended_bytes = self._apply_all(records)
+        except Exception as error:
+            if self._journal.log_end != start:
+                self._broken(error)
+            raise
+        self._hand_to_disk(appended_bytes)
+        failpoints.reach("driver.append.after")
+        if self._snapshots.is_due:
+            self.capture_snapshot()
+
+    def _apply_all(self, records: Sequence[Any]) -> int:
+        """How many bytes of frames they are."""
+        wall_ms = self._around.clock.now().wall_ms
+        codec, journal, machine = self._role.codec, self._journal, self.machine
+        appended_bytes = 0
+        for record in records:
+            frame = codec.encode(record)
+            appended_bytes += encoded_bytes(frame)
+            at = journal.append(frame, epoch=self.epoch, time_ms=wall_ms)
+            machine.apply(record, at)
+            self._snapshots.appended(len(frame.payload))
+            self._projecting.saw(record, at)
+        return appended_bytes
+
+    def _hand_to_disk(self, appended_bytes: int) -> None:
+        if not self._oldest_append_ms:
+            self._oldest_append_ms = self._around.clock.now().monotonic_ms
+        self._around.commit.wrote(
+            self._journal, self._synced, self._write_failed, appended_bytes=appended_bytes
+        )
+
+    # ---------------------------------------------------------------------------- what is durable
+
+    def _synced(self, end: int) -> None:
+        if self._is_over or not self._hw.synced(Incarnation(self._journal.incarnation), end):
+            return
+        failpoints.reach("driver.release.before")
+        self._measure_append()
+        self._projecting.advance(self._hw.value)
+        if not self._is_ready:
+            self._become_ready()
+        self._replies.release(self._hw.value)
+        failpoints.reach("driver.release.after")
+        self._notify_advanced()
+        if not self._wake_is_due:
+            self._wake_is_due = True
+            self._wake_after(TURNS_TO_ANSWER)
+        self._snapshots.save(self._hw.value)
+        if self._snapshots.holds_too_much:
+            self._journal.mark_failed()
+            self._write_failed(too_many_slots())
+
+    def _become_ready(self) -> None:
+        self._is_ready = True
+        self._passed_epoch_start()
+        self._outbox = self._make_outbox()
+        reporter, name = self._around.reporter, str(self._partition)
+        reporter.event("leading", partition=name, epoch=self.epoch, high_watermark=self._hw.value)
+        reporter.count("elections_won")
+        reporter.gauge("leading", 1, partition=name)
+        reporter.gauge("epoch", self.epoch, partition=name)
+
+    def _measure_append(self) -> None:
+        now_ms = self._around.clock.now().monotonic_ms
+        self._around.reporter.observe("append", now_ms - self._oldest_append_ms)
+        self._oldest_append_ms = now_ms if self._hw.value < self._journal.log_end else 0
+
+    def report(self) -> None:
+        """Gauges, about once a second."""
+        name, hw = str(self._partition), self._hw.value
+        self._around.reporter.gauge("high_watermark", hw, partition=name)
+        lag = self._journal.log_end - hw
+        self._around.reporter.gauge("high_watermark_lag", lag, partition=name)
+        # A quiet partition, too, writes the snapshot that failed.
+        self._snapshots.save(hw)
+
+    def advanced(self) -> asyncio.Future[None]:
+        """See the Replica port. One future serves all who wait, so each gets it shielded."""
+        if self._advanced is None:
+            self._advanced = asyncio.get_running_loop().create_future()
+        return asyncio.shield(self._advanced)
+
+    def _notify_advanced(self) -> None:
+        waiting, self._advanced = self._advanced, None
+        if waiting is not None and not waiting.done():
+            waiting.set_result(None)
+
+    # ---------------------------------------------------------------------------------- snapshots
+
+    def capture_snapshot(self) -> None:
+        self._snapshots.capture(self.machine)
+
+    async def checkpoint(self, *, worth_bytes: int) -> None:
+        """At a clean stop: a snapshot of all that is durable, so that the next start replays
+        little. None where that is less than `worth_bytes`."""
+        await self._snapshots.checkpoint(self.machine, self._hw.value, worth_bytes=worth_bytes)

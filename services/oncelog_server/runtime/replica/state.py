@@ -1,0 +1,159 @@
+"""PURE. Where one replica stands, and what is to be done next for it to reach what elections want
+of it (`runtime/target`). When does a partition answer? In the stage READY.
+
+    stage     what happened          next stage   besides
+    CLOSED    OPENED                 STANDBY      it may stand in elections
+    STANDBY   LOADING                LOADING      its epoch has begun
+    LOADING   PASSED_EPOCH_START     READY        it answers
+    LOADING   ENDED, READY ENDED     CLOSING      in this very turn nothing is answered any more
+    CLOSING   CLOSED_LEADERSHIP      STANDBY      nothing of that leadership runs any more
+    STANDBY   CLOSED_LOG             CLOSED
+    CLOSED    PUT_ASIDE              GONE
+
+    stage     target                       work
+    CLOSED    stand by, lead               OPEN
+    CLOSED    leave                        PUT_ASIDE
+    STANDBY   stand by, lead, in doubt     ABANDON      what is not synced, of which a write failed
+    STANDBY   lead an epoch not left yet   LOAD
+    STANDBY   close, leave                 CLOSE_LOG
+    CLOSING   any                          CLOSE_LEADERSHIP
+    any other                              none: it is where it should be, or waits for the disk
+
+A target is heard at once: one that does not name the epoch that is led ends it in the same turn.
+The work is done by one task, a piece at a time, which asks for the next when one is done. So
+nothing that elections say can overtake anything else that they say.
+
+Invariants (I18): an epoch is loaded once at most; nothing is loaded over bytes in doubt, or while
+something of an earlier leadership still runs.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import Final
+
+from oncelog_server.runtime.target import Close, Lead, Leave, StandBy, Target
+
+
+class Stage(Enum):
+    """See the module's first table."""
+
+    CLOSED = "closed"
+    STANDBY = "standby"
+    LOADING = "loading"
+    READY = "ready"
+    CLOSING = "closing"
+    GONE = "gone"
+
+
+class Event(Enum):
+    """What happened to a replica."""
+
+    OPENED = "opened"
+    LOADING = "loading"
+    PASSED_EPOCH_START = "passed EPOCH_START"
+    ENDED = "ended"
+    CLOSED_LEADERSHIP = "closed leadership"
+    CLOSED_LOG = "closed log"
+    PUT_ASIDE = "put aside"
+
+
+class Work(Enum):
+    """See the module's second table."""
+
+    OPEN = "open"
+    ABANDON = "abandon"
+    LOAD = "load"
+    CLOSE_LEADERSHIP = "close leadership"
+    CLOSE_LOG = "close log"
+    PUT_ASIDE = "put aside"
+
+
+TRANSITIONS: Final = {
+    (Stage.CLOSED, Event.OPENED): Stage.STANDBY,
+    (Stage.STANDBY, Event.LOADING): Stage.LOADING,
+    (Stage.LOADING, Event.PASSED_EPOCH_START): Stage.READY,
+    (Stage.LOADING, Event.ENDED): Stage.CLOSING,
+    (Stage.READY, Event.ENDED): Stage.CLOSING,
+    (Stage.CLOSING, Event.CLOSED_LEADERSHIP): Stage.STANDBY,
+    (Stage.STANDBY, Event.CLOSED_LOG): Stage.CLOSED,
+    (Stage.CLOSED, Event.PUT_ASIDE): Stage.GONE,
+}
+LED: Final = (Stage.LOADING, Stage.READY)
+
+
+class ReplicaState:
+    """See the module."""
+
+    def __init__(self) -> None:
+        self.stage = Stage.CLOSED
+        self.target: Target = StandBy()
+        # The epoch that is led, or was led last; 0 for none.
+        self.epoch = 0
+        # A write failed: what is not synced may or may not be on the disk.
+        self.in_doubt = False
+
+    @property
+    def leads(self) -> bool:
+        return self.stage in LED
+
+    @property
+    def may_stand(self) -> bool:
+        """In an election: what its log holds is known."""
+        return not self.in_doubt and self.stage in (Stage.STANDBY, Stage.CLOSING, *LED)
+
+    # ------------------------------------------------------------------------------ what happened
+
+    def aim(self, target: Target) -> bool:
+        """True where the epoch that is led must end in this very turn."""
+        assert self.stage is not Stage.GONE or isinstance(target, Leave), "it is gone"
+        self.target = target
+        return self.leads and not self._wants(self.epoch)
+
+    def happened(self, event: Event) -> None:
+        self.stage = TRANSITIONS[self.stage, event]
+
+    def loading(self, epoch: int) -> None:
+        assert epoch > self.epoch, "an epoch is led once at most"
+        assert not self.in_doubt, "nothing is read over bytes in doubt"
+        self.epoch = epoch
+        self.happened(Event.LOADING)
+
+    def write_failed(self) -> bool:
+        """False where that is known."""
+        known, self.in_doubt = self.in_doubt, True
+        return not known
+
+    def abandoned(self) -> None:
+        """The log goes on from its last good sync, in a new file."""
+        self.in_doubt = False
+
+    # ------------------------------------------------------------------------------- what is next
+
+    def work(self) -> Work | None:
+        """See the module's second table."""
+        match self.stage:
+            case Stage.CLOSED:
+                return self._work_on_closed_log()
+            case Stage.STANDBY:
+                return self._work_on_standby()
+            case Stage.CLOSING:
+                return Work.CLOSE_LEADERSHIP
+            case Stage.LOADING | Stage.READY | Stage.GONE:
+                return None
+
+    def _work_on_closed_log(self) -> Work | None:
+        if isinstance(self.target, Leave):
+            return Work.PUT_ASIDE
+        return None if isinstance(self.target, Close) else Work.OPEN
+
+    def _work_on_standby(self) -> Work | None:
+        if isinstance(self.target, Close | Leave):
+            return Work.CLOSE_LOG
+        if self.in_doubt:
+            return Work.ABANDON
+        wants_more = isinstance(self.target, Lead) and self.target.epoch > self.epoch
+        return Work.LOAD if wants_more else None
+
+    def _wants(self, epoch: int) -> bool:
+        return isinstance(self.target, Lead) and self.target.epoch == epoch

@@ -1,0 +1,37 @@
+"""What a replica is given of its node."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ports import Clock, Reporter
+from oncelog_server.runtime.storage.commit import GroupCommit
+from oncelog_server.runtime.vital import Fatal
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """Of all replicas of one role."""
+
+    clock: Clock
+    commit: GroupCommit
+    reporter: Reporter
+    # Own lease deadline not reached yet.
+    lease_valid: Callable[[], bool]
+    # Free disk is above `disk_free_floor`, also once all that was appended is written.
+    has_room: Callable[[], bool]
+    # Runs a blocking function off the loop (in the simulator: at once).
+    offload: Callable[[Callable[[], None]], Awaitable[None]]
+    # Held while a log is opened or closed: so many of the node at once.
+    places: asyncio.Semaphore
+    # Journaled payload bytes between two snapshots.
+    snapshot_every_bytes: int
+    # It may stand in elections now.
+    opened: Callable[[PartitionId], None]
+    # It could not write, or is damaged: resign it.
+    failed: Callable[[PartitionId, Exception], None]
+    # What happened must end the process: a bug that leaves a state which nobody knows.
+    fatal: Fatal

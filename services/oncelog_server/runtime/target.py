@@ -1,0 +1,43 @@
+"""What elections want of a replica. They say it in the turn in which etcd's word is heard, and the
+last word counts; the replica goes there by itself (`replica/driver`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple, TypeAlias
+
+
+@dataclass(frozen=True, slots=True)
+class StandBy:
+    """Its log is open, so that it may stand in an election, and it leads nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lead:
+    """etcd granted this epoch to this process."""
+
+    epoch: int
+    # Epoch of the partition's last unclean election; 0 for none.
+    unclean_epoch: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Close:
+    """The process stops: its log is closed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Leave:
+    """Its topic was deleted: its directory is put aside."""
+
+
+Target: TypeAlias = StandBy | Lead | Close | Leave
+
+
+class Candidate(NamedTuple):
+    """A replica that is open: what an election asks of it."""
+
+    incarnation: bytes
+    # Largest epoch in its journal; 0 for an empty one.
+    last_epoch: int
