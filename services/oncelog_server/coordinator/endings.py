@@ -48,9 +48,9 @@ class Endings:
 
     def outcome(self, tx_id: TxId) -> Outcome | None:
         """None: there never was such a transaction. Only for a TxId below the HW, and one that the
-        machine does not keep. Raises CorruptLog."""
+        machine does not keep. Raises CorruptLog, Loading."""
         assert journal_offset_of(tx_id) < self._replica.high_watermark
-        state: CoordinatorState = self._replica.machine.state
+        state = state_of(self._replica)
         # By the journal's age, which never goes back: what is expired once stays so.
         over_ms = state.age.aged_ms - state.config.outcome_retention_ms
         found = self._outcomes.read(tx_id, over_ms=over_ms)

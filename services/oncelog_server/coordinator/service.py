@@ -15,10 +15,12 @@ from msgspec.structs import replace
 from oncelog_server.coordinator import describe, wire
 from oncelog_server.coordinator.access import without_refused
 from oncelog_server.coordinator.commands import (
+    AbortAnswer,
     BeginAnswer,
     BeginResult,
     CommitAnswer,
     CommitTransaction,
+    Elsewhere,
     Exposure,
     FoundOneShot,
     PartitionAsked,
@@ -32,7 +34,6 @@ from oncelog_server.coordinator.commands import (
     UnbornTold,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
-from oncelog_server.coordinator.decide_end import Elsewhere
 from oncelog_server.coordinator.endings import Endings, state_of
 from oncelog_server.coordinator.fitness import Fitness, UnheardOf
 from oncelog_server.coordinator.listing import Listing
@@ -141,9 +142,8 @@ class CoordinatorService:
         replica = self._lead(command.tx_id, "tx_id")
         arrived_ms = self._env.clock.now().monotonic_ms
         before = replica.log_end
-        try:
-            answer: CommitAnswer = await self._submit(replica, command)
-        except Elsewhere:
+        answer: CommitAnswer | Elsewhere = await self._submit(replica, command)
+        if isinstance(answer, Elsewhere):
             answer = await self._repeat_commit(replica, command)
         if isinstance(answer.next_refusal, UnheardOf):
             answer = await self._explain_next(answer, answer.next_refusal)
@@ -183,9 +183,8 @@ class CoordinatorService:
         command = wire.abort_transaction(request, self._config)
         command = replace(command, unfit=self._fitness.of_abort(command))
         replica = self._lead(command.tx_id, "tx_id")
-        try:
-            await self._submit(replica, command)
-        except Elsewhere:
+        answer: AbortAnswer | Elsewhere = await self._submit(replica, command)
+        if isinstance(answer, Elsewhere):
             self._endings(replica).repeat_abort(command)
         return pb.AbortTransactionReply(state=types.TRANSACTION_STATE_ABORTED)
 

@@ -27,7 +27,15 @@ import msgspec
 from oncelog_server.core.age import AgeWatch, TimePassed
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import PartitionId, ProducerId, journal_partition_of
-from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
+from oncelog_server.core.machine import (
+    NOTHING_SAVED,
+    Decision,
+    EpochStart,
+    Instant,
+    Snapshot,
+    Tick,
+    refuse,
+)
 from oncelog_server.offset_manager.commands import (
     Command,
     CommitOffsets,
@@ -161,8 +169,6 @@ class OffsetManagerMachine:
             case DeleteGroup(name):
                 return self._delete(name)
             case Tick():
-                # Volatile: whether the journal ages. Looking twice is looking once.
-                self._watch.look(self._state.age, now)
                 return Decision(list(self._expire(now)))
         assert_never(command)
 
@@ -408,6 +414,9 @@ class OffsetManagerMachine:
     # -------------------------------------------------------------------------- volatile, owed
 
     def seen(self, signal: object, now: Instant) -> None:
+        if isinstance(signal, Tick):
+            self._watch.look(self._state.age, now)
+            return
         self._questions.seen(signal, now.monotonic_ms)
 
     def owed(self, below: int) -> Sequence[Question]:
@@ -424,7 +433,7 @@ class OffsetManagerMachine:
 
     # ------------------------------------------------------------------------ snapshot, check
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         return Snapshot(msgspec.msgpack.encode(self._state), {})
 
     def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:

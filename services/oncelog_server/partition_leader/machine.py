@@ -32,7 +32,16 @@ import msgspec
 from oncelog_server.core.age import JournalAge
 from oncelog_server.core.frame import At, ControlCode, Frame, Kind
 from oncelog_server.core.ids import journal_partition_of
-from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Table, Tick, refuse
+from oncelog_server.core.machine import (
+    NOTHING_SAVED,
+    Decision,
+    EpochStart,
+    Instant,
+    Snapshot,
+    Table,
+    Tick,
+    refuse,
+)
 from oncelog_server.participant.commands import (
     FINAL_VERDICTS,
     Exposed,
@@ -98,8 +107,6 @@ class PartitionMachine:
         self.damage = Damage()
         self.age = JournalAge()
         self._next_sweep_ms = 0
-        # Rows of the index that earlier snapshots of this machine handed over. Volatile.
-        self._rows_handed = 0
         # Volatile.
         self._questions = Questions(
             self.pending.open,
@@ -373,6 +380,9 @@ class PartitionMachine:
     # ------------------------------------------------------------------------- questions, positions
 
     def seen(self, signal: object, now: Instant) -> None:
+        if isinstance(signal, Tick):
+            # Nothing here ends by itself; questions have a look of their own.
+            return
         self._questions.seen(signal, now.monotonic_ms)
 
     def owed(self, below: int) -> Sequence[Question]:
@@ -401,7 +411,7 @@ class PartitionMachine:
             exposed = self.exposures.of(tx_id)
             assert not exposed, f"{show_id(tx_id)} is open after its marker (I20)"
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         dumped = DumpedMachine(
             self.next_offset,
             self._next_sweep_ms,
@@ -414,8 +424,8 @@ class PartitionMachine:
             self.damage.dump(),
             self.age,
         )
-        table = Table(ROW_BYTES, self._rows_handed, self.committed.rows(self._rows_handed))
-        self._rows_handed = self.committed.final_rows
+        first_row = rows_saved.get(COMMITTED_TABLE, 0)
+        table = Table(ROW_BYTES, first_row, self.committed.rows(first_row))
         return Snapshot(msgspec.msgpack.encode(dumped), {COMMITTED_TABLE: table})
 
     def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
@@ -431,7 +441,6 @@ class PartitionMachine:
         self.pending.open.update((one.tx_id, load_transaction(one)) for one in dumped.open)
         self.damage.load(dumped.damage)
         self.age = dumped.age
-        self._rows_handed = self.committed.final_rows
 
 
 def _limit(name: str, value: int) -> OncelogError:

@@ -340,6 +340,44 @@ BUGS: Final = (
     ),
     # --------------------------------------------------------------------------------------- timers
     Bug(
+        "decide-stops-a-timer",
+        "decide changes nothing at all: what it decided may never become durable",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_time:decide_tick",
+                "causes[tx_id] = AbortCause.TIMEOUT",
+                "causes[tx_id] = AbortCause.TIMEOUT\n"
+                "    for tx_id in causes:\n"
+                "        state.idle.cancel(tx_id)",
+            ),
+        ),
+        {story("coordinator/idle_timeout"): "decide of Tick changes nothing"},
+    ),
+    Bug(
+        "decide-turns-timers",
+        "decide changes nothing at all, time that passed is a signal",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_time:decide_tick",
+                "causes: dict[TxId, AbortCause] = {}",
+                "causes: dict[TxId, AbortCause] = {}\n    state.turn_timers(now.monotonic_ms)",
+            ),
+        ),
+        {story("coordinator/lifetime"): "decide of Tick changes nothing"},
+    ),
+    Bug(
+        "refusal-beside-the-decision",
+        "no exception stands beside Decision: its caller would not wait for the HW",
+        (
+            Edit(
+                "oncelog_server.coordinator.machine:CoordinatorMachine.decide",
+                "return refuse(error)",
+                "raise",
+            ),
+        ),
+        {story("coordinator/commit_not_yours"): "gives a Decision, and raises"},
+    ),
+    Bug(
         "timer-not-restarted",
         "I30: a new leader restarts each open transaction's timer",
         (

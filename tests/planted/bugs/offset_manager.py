@@ -8,6 +8,18 @@ from tests.planted.planting import Bug, Edit, story, unit
 
 BUGS: Final = (
     Bug(
+        "decide-watches-the-age",
+        "decide changes nothing at all, time that passed is a signal",
+        (
+            Edit(
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
+                "aged_ms = state.age.at(now.wall_ms)",
+                "aged_ms = state.age.at(now.wall_ms)\n        self._watch.look(state.age, now)",
+            ),
+        ),
+        {story("offset_manager/idle_group_expires"): "decide of Tick changes nothing"},
+    ),
+    Bug(
         "committed-offsets-not-in-the-snapshot",
         "I24: committed offsets survive every failover",
         (

@@ -348,10 +348,12 @@ class Driver:
         )
 
     def tick(self) -> None:
-        """Timers are a command. Called every `tick_ms`, at rest seldom."""
+        """Turns the timers, then decides what is due. Called every `tick_ms`, at rest seldom."""
         if self.standing is not Standing.READY or not self._around.lease_valid():
             return
-        decision = self.machine.decide(Tick(), self._around.clock.now())
+        now = self._around.clock.now()
+        self.machine.seen(Tick(), now)
+        decision = self.machine.decide(Tick(), now)
         if decision.records:
             self._append_all(decision.records)
         self._quiet_ticks = self._quiet_ticks + 1 if self._is_quiet() else 0
@@ -471,6 +473,8 @@ class Driver:
             lag = self.journal.log_end - hw
             self._around.reporter.gauge("high_watermark_lag", lag, partition=name)
             # A quiet partition, too, writes the snapshot that failed.
+            if self._snapshots.is_owed:
+                self._capture_snapshot()
             self._snapshots.save(hw)
 
     def advanced(self) -> Awaitable[None]:
