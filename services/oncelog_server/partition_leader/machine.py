@@ -52,6 +52,7 @@ from oncelog_server.participant.commands import (
 )
 from oncelog_server.participant.fences import Fences
 from oncelog_server.participant.marker_order import MarkerOrder
+from oncelog_server.participant.marker_walk import walk
 from oncelog_server.participant.questions import Questions
 from oncelog_server.partition_leader import markers
 from oncelog_server.partition_leader.commands import Command, Placed, Produce, Resolution, Resolve
@@ -120,15 +121,7 @@ class PartitionMachine:
         if isinstance(command, Produce):
             return self._produce(command)
         if isinstance(command, WriteMarkers):
-            return markers.decide(
-                command,
-                open_=self.pending.open,
-                fences=self.fences,
-                order=self.order,
-                exposures=self.exposures,
-                damage=self.damage,
-                end_offset=self.committed.end_offset,
-            )
+            return self._write_markers(command)
         if isinstance(command, HearVerdicts):
             return self._hear_verdicts(command)
         if isinstance(command, Resolve):
@@ -241,6 +234,16 @@ class PartitionMachine:
         if seen is None or seen.record_count != batch.record_count:
             return None
         return Placed(seen.journal_offset, seen.offset, duplicate=True)
+
+    def _write_markers(self, command: WriteMarkers) -> Decision[Record]:
+        marked = markers.MarkedPartition(
+            command,
+            open_=self.pending.open,
+            exposures=self.exposures,
+            damage=self.damage,
+            end_offset=self.committed.end_offset,
+        )
+        return walk(command, order=self.order, fences=self.fences, marked=marked)
 
     def _hear_verdicts(self, command: HearVerdicts) -> Decision[Record]:
         """A local abort: neither moves nor obeys the PREPARE offset."""
