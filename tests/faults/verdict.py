@@ -183,7 +183,7 @@ def replayed(world: World, seen: Callable[[object], None] = lambda record: None)
 
 
 def replay(
-    role: Role,
+    role: Role[Any],
     partition: PartitionId,
     journal: Journal,
     seen: Callable[[object], None] = lambda record: None,

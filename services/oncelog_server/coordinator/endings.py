@@ -13,11 +13,11 @@ from oncelog_server.coordinator.commands import (
 from oncelog_server.coordinator.decide_end import ended
 from oncelog_server.coordinator.identify import fenced
 from oncelog_server.coordinator.outcomes import Outcome, Outcomes
+from oncelog_server.coordinator.ports import CoordinatorReplica
 from oncelog_server.coordinator.records import CODEC, PreparedCommit, Record
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.values import AbortCause
 from oncelog_server.core.ids import Generation, ProducerId, TxId, journal_offset_of
-from oncelog_server.core.ports import Replica
 from oncelogpb.errors import (
     Loading,
     ManifestMismatch,
@@ -30,19 +30,18 @@ _NOBODY = Identity(ProducerId(0), Generation(0))
 _EXPIRED = Outcome(False, AbortCause.NONE, _NOBODY, 0, 0, 0, 0, expired=True)
 
 
-def state_of(replica: Replica) -> CoordinatorState:
+def state_of(replica: CoordinatorReplica) -> CoordinatorState:
     """For a read below the HW. Raises Loading until the HW has passed EPOCH_START."""
     machine = replica.machine
     if machine is None or replica.high_watermark <= machine.state.epoch_start:
         raise Loading("the coordinator is loading its journal; try again")
-    state: CoordinatorState = machine.state
-    return state
+    return machine.state
 
 
 class Endings:
     """Of one journal partition that this process leads."""
 
-    def __init__(self, replica: Replica, outcomes: Outcomes) -> None:
+    def __init__(self, replica: CoordinatorReplica, outcomes: Outcomes) -> None:
         self._replica = replica
         self._outcomes = outcomes
 

@@ -58,7 +58,7 @@ class RoleReplicas:
 
     def __init__(
         self,
-        role: Role,
+        role: Role[Any],
         disk: Disk,
         directory: Directory,
         around: Surroundings,

@@ -340,6 +340,23 @@ BUGS: Final = (
     ),
     # --------------------------------------------------------------------------------------- timers
     Bug(
+        "outcome-read-of-a-leadership-that-is-over",
+        "I31: a call ends with a known error when its leadership ends between two turns",
+        (
+            Edit(
+                "oncelog_server.coordinator.endings:Endings.outcome",
+                "state = state_of(self._replica)",
+                "state = self._replica.machine.state",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_service",
+                "test_a_leadership_that_ends_before_an_outcome_is_looked_up_says_so",
+            ): "has no attribute 'state'"
+        },
+    ),
+    Bug(
         "decide-stops-a-timer",
         "decide changes nothing at all: what it decided may never become durable",
         (

@@ -130,16 +130,16 @@ class CounterRole:
     def project(self, record: Added, at: At) -> None:
         self.projected.append((at.offset, record.number))
 
-    def outbox(self, replica: Replica, env: RoleEnv) -> Quiet:
+    def outbox(self, replica: Replica[CounterMachine], env: RoleEnv[CounterMachine]) -> Quiet:
         return Quiet()
 
     def checkpoint(self, machine: object) -> None:
         """Nothing to tell."""
 
-    def services(self, env: RoleEnv) -> Mapping[str, object]:
+    def services(self, env: RoleEnv[CounterMachine]) -> Mapping[str, object]:
         return {}
 
-    def access(self, env: RoleEnv) -> Tables:
+    def access(self, env: RoleEnv[CounterMachine]) -> Tables:
         return {}
 
 

@@ -108,7 +108,7 @@ class Driver:
     def __init__(
         self,
         partition: PartitionId,
-        role: Role,
+        role: Role[Any],
         journal: Journal,
         around: Surroundings,
         make_outbox: Callable[[Driver], Outbox],
