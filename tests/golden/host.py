@@ -34,11 +34,13 @@ from oncelog_server.core.machine import (
     Machine,
     Projection,
     Snapshot,
+    Table,
     Tick,
 )
 from oncelogpb.errors import OncelogError
 from oncelogpb.ids import parse_id
 from tests.golden.remembered import remembered
+from tests.golden.unchanged import decide, look_at
 
 # 2026-01-01T00:00:00Z: wall clock at the start of every script.
 WALL_START_MS: Final = 1_767_225_600_000
@@ -76,7 +78,6 @@ class MachineHost:
         self.now = Instant(MONOTONIC_START_MS, WALL_START_MS)
         self._parked: list[Parked] = []
         self._projected = 0
-        self._tables: dict[str, bytes] = {}
         self.begin_epoch()
 
     @property
@@ -95,23 +96,24 @@ class MachineHost:
     def submit(self, command: object, label: str = "") -> Sequence[tuple[At, Any]]:
         """decide and apply; the reply is parked until `sync` covers it. What was recorded."""
         assert self.ready, "LOADING: sync first"
-        before = self._state()
-        decision = self.machine.decide(command, self.now)
-        assert self._state() == before, "decide changes nothing"
+        decision = decide(self.machine, command, self.now)
         recorded = [(self._append(record), record) for record in decision.records]
         self._parked.append(Parked(self.log_end, label, decision.reply))
         return recorded
 
     def signal(self, signal: object) -> None:
         """machine.seen: changes volatile state only."""
-        before = self._state()
+        before = self.machine.snapshot()
         self.machine.seen(signal, self.now)
-        assert self._state() == before, "seen changes nothing that is replicated"
-        self.machine.check()
+        assert self.machine.snapshot() == before, "seen changes nothing that is replicated"
+        look_at(self.machine, self.high_watermark)
 
     def tick(self) -> Sequence[tuple[At, Any]]:
         if not self.ready:
             return ()
+        # Nor does it turn timers that nobody has turned before.
+        decide(self.machine, Tick(), self.now)
+        self.signal(Tick())
         recorded = self.submit(Tick(), "tick")
         # Nobody waits for a tick's answer.
         self._parked.pop()
@@ -163,24 +165,22 @@ class MachineHost:
         durable = [s for s in self.frames if s.at.offset < self.high_watermark]
         if lose_tail:
             self.frames = durable
-            self.machine, self._tables = self.replay(durable), {}
+            self.machine = self.replay(durable)
         else:
             # What a snapshot leaves out is missed here, by whoever asks the new leader for it.
-            self.machine, self._tables = self._restored(durable)
+            self.machine = self._restored(durable)
             self.replay(self.frames[len(durable) :], onto=self.machine)
         lost, self._parked = self._parked, []
         self.begin_epoch()
         return lost
 
-    def _restored(
-        self, frames: Sequence[StoredFrame]
-    ) -> tuple[Machine[Any, Any, Any], dict[str, bytes]]:
-        """A machine from a snapshot, and the rows of its tables."""
-        state, tables = self._whole(self.replay(frames).snapshot(), {})
+    def _restored(self, frames: Sequence[StoredFrame]) -> Machine[Any, Any, Any]:
+        """A machine from a snapshot."""
+        snapshot = self.replay(frames).snapshot()
         machine = self._fresh()
-        machine.restore(state, tables)
+        machine.restore(snapshot.state, {name: t.rows for name, t in snapshot.tables.items()})
         machine.check()
-        return machine, tables
+        return machine
 
     def replay(
         self, frames: Sequence[StoredFrame], onto: Machine[Any, Any, Any] | None = None
@@ -195,35 +195,31 @@ class MachineHost:
 
     def check_replay(self) -> None:
         """I35: replay, and restore in the middle plus replay, give the state of the live one."""
-        live, in_memory = (self._state(), self._tables), remembered(self.machine)
+        live, in_memory = self.machine.snapshot(), remembered(self.machine)
         replay = self.replay(self.frames)
-        replayed = self._whole(replay.snapshot(), {})
-        assert replayed == live, "I35: replay gives another state"
+        assert replay.snapshot() == live, "I35: replay gives another state"
         assert remembered(replay) == in_memory, "I35: replay builds another machine"
         step = max(1, len(self.frames) // RESTORES_MAX)
         for middle in (*range(0, len(self.frames), step), len(self.frames)):
-            restored, tables = self._restored(self.frames[:middle])
+            restored = self._restored(self.frames[:middle])
             self.replay(self.frames[middle:], onto=restored)
-            whole = self._whole(restored.snapshot(), tables)
-            assert whole == live, f"I35: restored after {middle} frames gives another state"
+            assert restored.snapshot() == live, (
+                f"I35: restored after {middle} frames gives another state"
+            )
             assert remembered(restored) == in_memory, (
                 f"I35: a snapshot of {middle} frames leaves out what the machine remembers"
             )
+        self._check_rows_saved()
 
-    def _state(self) -> bytes:
-        """The live machine's state; keeps the table rows that this snapshot hands over."""
-        state, self._tables = self._whole(self.machine.snapshot(), self._tables)
-        return state
-
-    @staticmethod
-    def _whole(snapshot: Snapshot, earlier: dict[str, bytes]) -> tuple[bytes, dict[str, bytes]]:
-        """The snapshot with all rows of its tables from 0."""
-        tables = dict(earlier)
-        for name, table in snapshot.tables.items():
-            rows = tables.get(name, b"")[: table.first_row * table.row_bytes]
-            assert len(rows) == table.first_row * table.row_bytes, f"rows of {name} are missing"
-            tables[name] = rows + table.rows
-        return snapshot.state, tables
+    def _check_rows_saved(self) -> None:
+        """What is saved already is left out of a snapshot, and nothing else."""
+        whole = self.machine.snapshot()
+        for name, table in whole.tables.items():
+            rows = len(table.rows) // table.row_bytes
+            for saved in {0, rows // 2, rows}:
+                rest = self.machine.snapshot({name: saved})
+                after = Table(table.row_bytes, saved, table.rows[saved * table.row_bytes :])
+                assert rest == Snapshot(whole.state, {**whole.tables, name: after})
 
     # -------------------------------------------------------------------------------------- parts
 
@@ -239,7 +235,7 @@ class MachineHost:
         # As the driver: live, a machine is given the record itself, not what was decoded.
         self.machine.apply(record, at)
         assert self.machine.next_offset == self.log_end, "next_offset must follow the journal"
-        self.machine.check()
+        look_at(self.machine, self.high_watermark)
         return at
 
     def _decode(self, stored: StoredFrame) -> Any:
@@ -321,8 +317,11 @@ class HostDriver(abc.ABC):
         return "\n".join(line for line in (f"HW {self.host.high_watermark}", replies) if line)
 
     def _replies(self, parked: Sequence[Parked]) -> str:
-        shown = ((item.label, self.show(item.reply)) for item in parked)
+        shown = ((item.label, self.show_parked(item)) for item in parked)
         return "\n".join(f"{label} -> {text}" for label, text in shown if text)
+
+    def show_parked(self, item: Parked) -> str:
+        return self.show(item.reply)
 
     def show(self, reply: Any) -> str:
         if isinstance(reply, OncelogError):

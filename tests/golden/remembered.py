@@ -22,9 +22,8 @@ NOT_REPLICATED: Final = frozenset(
         # Configuration.
         "config",
         "_config",
-        # Partition leader: question timers; rows that this very machine handed over.
+        # Partition leader, offset manager: question timers.
         "_questions",
-        "_rows_handed",
         # Coordinator: what was acknowledged, what is under way, timers and sessions.
         "deliveries",
         "heads",

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from typing import Any, get_args
 
 import pytest
 
 from tests.golden import runner
+from tests.golden.host import MachineHost
 
 HERE = Path(__file__).parent
 STORIES = sorted(HERE.glob("*/*.txt"))
@@ -17,6 +19,28 @@ STORIES = sorted(HERE.glob("*/*.txt"))
 def test_story(path: Path) -> None:
     role = importlib.import_module(f"tests.golden.{path.parent.name}.driver")
     runner.run(path, role.make())
+
+
+@pytest.mark.parametrize("role", ["coordinator", "partition_leader", "offset_manager"])
+def test_every_command_of_a_role_is_decided_in_its_stories(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """There, `decide` is seen to leave no trace in the machine and to raise nothing (`unchanged`).
+    A command that no story gives goes unseen."""
+    commands = importlib.import_module(f"oncelog_server.{role}.commands").Command
+    given: set[type] = set()
+    submit = MachineHost.submit
+
+    def noted(host: MachineHost, command: object, label: str = "") -> Any:
+        given.add(type(command))
+        return submit(host, command, label)
+
+    monkeypatch.setattr(MachineHost, "submit", noted)
+    driver = importlib.import_module(f"tests.golden.{role}.driver")
+    for path in STORIES:
+        if path.parent.name == role:
+            runner.run(path, driver.make())
+    assert given == set(get_args(commands))
 
 
 def test_a_script_survives_its_own_rendering() -> None:

@@ -62,7 +62,7 @@ OPENED_POLL_SECONDS: Final = 0.1
 # Between two attempts to start with an etcd that does not answer.
 ETCD_RETRY_SECONDS: Final = 0.5
 
-ROLE_CLASSES: Final[Mapping[str, Callable[[Settings], Role]]] = {
+ROLE_CLASSES: Final[Mapping[str, Callable[[Settings], Role[Any]]]] = {
     "coordinator": lambda settings: CoordinatorRole(settings.of(CoordinatorConfig)),
     "partition_leader": lambda settings: PartitionLeaderRole(settings.of(PartitionLeaderConfig)),
     "offset_manager": lambda settings: OffsetManagerRole(settings.of(OffsetManagerConfig)),
@@ -117,7 +117,7 @@ class GrpcListener:
         return self._server.held()
 
 
-def make_roles(names: Iterable[str], settings: Settings) -> list[Role]:
+def make_roles(names: Iterable[str], settings: Settings) -> list[Role[Any]]:
     """The roles of a process, by name."""
     return [ROLE_CLASSES[name](settings) for name in names]
 

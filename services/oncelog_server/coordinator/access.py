@@ -24,8 +24,8 @@ from typing import Any, Final
 
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.endings import Endings
+from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.producers import Producer
-from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.core.access import Kind, Need, Verb
 from oncelog_server.core.ids import (
     CONTROL_PARTITIONS,
@@ -44,8 +44,7 @@ from oncelog_server.core.needs import (
     require_few,
     serving,
 )
-from oncelog_server.core.ports import Call, Replica
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Call, led_machine
 from oncelogpb.errors import OncelogError, UnknownProducer, UnknownTopic
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import coordinator_pb2 as pb
@@ -56,9 +55,9 @@ OFFSETS_PER_CALL_MAX: Final = 10_000
 
 
 def entries(
-    env: RoleEnv,
+    env: CoordinatorEnv,
     config: CoordinatorConfig,
-    endings: Callable[[Replica], Endings],
+    endings: Callable[[CoordinatorReplica], Endings],
 ) -> Mapping[str, Entry]:
     """By RPC."""
     needs = _Needs(env, config, endings)
@@ -82,9 +81,9 @@ def entries(
 class _Needs:
     def __init__(
         self,
-        env: RoleEnv,
+        env: CoordinatorEnv,
         config: CoordinatorConfig,
-        endings: Callable[[Replica], Endings],
+        endings: Callable[[CoordinatorReplica], Endings],
     ) -> None:
         self._env = env
         self._config = config
@@ -98,7 +97,7 @@ class _Needs:
         if not group:
             return
         replica = self._env.replicas.lead(control_partition(TRANSACTION_CONTROL_ID, group))
-        state = self._state(replica)
+        state = led_machine(replica).state
         known = state.producers.find(group, request.name, request.instance_id)
         owner = call.identity if known is None else known.owner
         if not request.name:
@@ -123,7 +122,7 @@ class _Needs:
         replica = self._lead(led_by)
         if replica is None or not producer_id:
             return None
-        producer = self._state(replica).producers.get(ProducerId(producer_id))
+        producer = led_machine(replica).state.producers.get(ProducerId(producer_id))
         if producer is None:
             raise UnknownProducer(
                 "no such producer here; call InitProducer first", producer_id=show_id(producer_id)
@@ -187,7 +186,7 @@ class _Needs:
         if replica is None or not number:
             return
         tx_id = TxId(number)
-        state = self._state(replica)
+        state = led_machine(replica).state
         transaction = state.transactions.get(tx_id)
         if transaction is not None:
             yield transaction_need(verb, state.producers[transaction.producer_id])
@@ -210,16 +209,12 @@ class _Needs:
             return UnknownTopic(f"no topic with id {topic_id.hex()}", topic_id=topic_id.hex())
         return needs[0] if needs else None
 
-    def _lead(self, number: int) -> Replica | None:
+    def _lead(self, number: int) -> CoordinatorReplica | None:
         """None where no coordinator gave this number out: its handler says so."""
         journal_partition = journal_partition_of(number)
         if journal_partition >= CONTROL_PARTITIONS:
             return None
         return self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, journal_partition))
-
-    def _state(self, replica: Replica) -> CoordinatorState:
-        state: CoordinatorState = replica.machine.state
-        return state
 
     def _known_producer(self, producer_id: int) -> Producer | None:
         try:
@@ -229,7 +224,7 @@ class _Needs:
             return None
         if replica is None:
             return None
-        return self._state(replica).producers.get(ProducerId(producer_id))
+        return led_machine(replica).state.producers.get(ProducerId(producer_id))
 
 
 def transaction_need(verb: Verb, producer: Producer | None) -> Need:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from enum import Enum, IntEnum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -64,7 +64,7 @@ class BeginTransaction(msgspec.Struct, frozen=True):
 
 
 class CommitTransaction(msgspec.Struct, frozen=True):
-    """Reply: CommitAnswer. `begin_next`'s producer is the one of the commit."""
+    """Reply: CommitAnswer | Elsewhere. `begin_next`'s producer is the one of the commit."""
 
     tx_id: TxId
     producer: Identity
@@ -75,7 +75,7 @@ class CommitTransaction(msgspec.Struct, frozen=True):
 
 
 class AbortTransaction(msgspec.Struct, frozen=True):
-    """Reply: AbortAnswer."""
+    """Reply: AbortAnswer | Elsewhere."""
 
     tx_id: TxId
     # None: an operator's.
@@ -263,6 +263,16 @@ class CommitAnswer(NamedTuple):
     next: BeginAnswer | None = None
     # Why nothing begins. It says nothing about the commit.
     next_refusal: OncelogError | None = None
+
+
+class Elsewhere(Enum):
+    """The machine does not keep the transaction: it ended, or there never was one. An outcome is
+    read from the outcome file by the service, not by `decide`, which knows the state alone."""
+
+    ELSEWHERE = "elsewhere"
+
+
+ELSEWHERE: Final = Elsewhere.ELSEWHERE
 
 
 class AbortAnswer(NamedTuple):

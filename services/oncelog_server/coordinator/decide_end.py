@@ -1,6 +1,6 @@
 """CommitTransaction and AbortTransaction (docs/protocol.md, "A transaction's life"). PURE.
 
-Order of precedence for a commit: the transaction is not kept here (`Elsewhere`: the service looks
+Order of precedence for a commit: the transaction is not kept here (ELSEWHERE: the service looks
 into the outcome file) · PRODUCER_MISMATCH · it is committed: the same answer · PRODUCER_FENCED ·
 TRANSACTION_ENDED · contradicting commit_seq · ALREADY_COMMITTED or DUPLICATE_COMMIT_SEQ · what the
 outside has against it · MANIFEST_MISMATCH · THROTTLED · PREPARE_COMMIT.
@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from oncelog_server.coordinator.commands import (
+    ELSEWHERE,
     AbortAnswer,
     AbortTransaction,
     CommitAnswer,
@@ -46,13 +47,10 @@ from oncelogpb.errors import (
 )
 
 
-class Elsewhere(Exception):
-    """The transaction is not kept by the machine: it ended, or there never was one. An outcome is
-    read from the outcome file by the service, not by `decide`, which knows the state alone."""
-
-
 def decide_commit(state: CoordinatorState, command: CommitTransaction) -> Decision[Record]:
-    transaction = _find(state, command.tx_id)
+    transaction = state.transactions.get(command.tx_id)
+    if transaction is None:
+        return Decision((), ELSEWHERE)
     require_owner(transaction, command.producer)
     if transaction.state is State.PREPARE_COMMIT:
         return _repeat_commit(state, transaction, command)
@@ -84,10 +82,12 @@ def decide_commit(state: CoordinatorState, command: CommitTransaction) -> Decisi
 
 
 def decide_abort(state: CoordinatorState, command: AbortTransaction) -> Decision[Record]:
-    """Order: Elsewhere · PRODUCER_MISMATCH · aborted: the same answer · PRODUCER_FENCED ·
+    """Order: ELSEWHERE · PRODUCER_MISMATCH · aborted: the same answer · PRODUCER_FENCED ·
     committed: TRANSACTION_ENDED · staged: CONCURRENT_TRANSACTION · what the outside has against it
     · PREPARE_ABORT."""
-    transaction = _find(state, command.tx_id)
+    transaction = state.transactions.get(command.tx_id)
+    if transaction is None:
+        return Decision((), ELSEWHERE)
     if command.producer is not None:
         require_owner(transaction, command.producer)
     if transaction.state is State.PREPARE_ABORT:
@@ -153,13 +153,6 @@ def _finish(state: CoordinatorState, transaction: Transaction) -> Committed | Ab
     delivered = state.deliveries.delivered(transaction.tx_id)
     damaged = () if delivered is None else tuple(delivered.damaged)
     return Committed(transaction.tx_id, damaged)
-
-
-def _find(state: CoordinatorState, tx_id: TxId) -> Transaction:
-    transaction = state.transactions.get(tx_id)
-    if transaction is None:
-        raise Elsewhere
-    return transaction
 
 
 def _repeat_commit(

@@ -13,11 +13,11 @@ from oncelog_server.coordinator.commands import (
 from oncelog_server.coordinator.decide_end import ended
 from oncelog_server.coordinator.identify import fenced
 from oncelog_server.coordinator.outcomes import Outcome, Outcomes
+from oncelog_server.coordinator.ports import CoordinatorReplica
 from oncelog_server.coordinator.records import CODEC, PreparedCommit, Record
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.values import AbortCause
 from oncelog_server.core.ids import Generation, ProducerId, TxId, journal_offset_of
-from oncelog_server.core.ports import Replica
 from oncelogpb.errors import (
     Loading,
     ManifestMismatch,
@@ -30,27 +30,26 @@ _NOBODY = Identity(ProducerId(0), Generation(0))
 _EXPIRED = Outcome(False, AbortCause.NONE, _NOBODY, 0, 0, 0, 0, expired=True)
 
 
-def state_of(replica: Replica) -> CoordinatorState:
+def state_of(replica: CoordinatorReplica) -> CoordinatorState:
     """For a read below the HW. Raises Loading until the HW has passed EPOCH_START."""
     machine = replica.machine
     if machine is None or replica.high_watermark <= machine.state.epoch_start:
         raise Loading("the coordinator is loading its journal; try again")
-    state: CoordinatorState = machine.state
-    return state
+    return machine.state
 
 
 class Endings:
     """Of one journal partition that this process leads."""
 
-    def __init__(self, replica: Replica, outcomes: Outcomes) -> None:
+    def __init__(self, replica: CoordinatorReplica, outcomes: Outcomes) -> None:
         self._replica = replica
         self._outcomes = outcomes
 
     def outcome(self, tx_id: TxId) -> Outcome | None:
         """None: there never was such a transaction. Only for a TxId below the HW, and one that the
-        machine does not keep. Raises CorruptLog."""
+        machine does not keep. Raises CorruptLog, Loading."""
         assert journal_offset_of(tx_id) < self._replica.high_watermark
-        state: CoordinatorState = self._replica.machine.state
+        state = state_of(self._replica)
         # By the journal's age, which never goes back: what is expired once stays so.
         over_ms = state.age.aged_ms - state.config.outcome_retention_ms
         found = self._outcomes.read(tx_id, over_ms=over_ms)

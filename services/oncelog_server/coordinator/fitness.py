@@ -21,10 +21,10 @@ from oncelog_server.coordinator.commands import (
     Transact,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
+from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.values import OneShotBatch
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, CONTROL_PARTITIONS, PartitionId, TopicId
-from oncelog_server.core.ports import Replica, TopicInfo
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import TopicInfo
 from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, max_batch_bytes
 from oncelogpb import records
 from oncelogpb.errors import (
@@ -49,7 +49,7 @@ class UnheardOf(Unavailable):
 class Fitness:
     """See the module. One per process."""
 
-    def __init__(self, config: CoordinatorConfig, env: RoleEnv) -> None:
+    def __init__(self, config: CoordinatorConfig, env: CoordinatorEnv) -> None:
         self._config = config
         self._env = env
 
@@ -62,7 +62,7 @@ class Fitness:
     def of_abort(self, command: AbortTransaction) -> OncelogError | None:
         return self._of_partitions(command.parts)
 
-    def of_one_shot(self, command: Transact, replica: Replica) -> OncelogError | None:
+    def of_one_shot(self, command: Transact, replica: CoordinatorReplica) -> OncelogError | None:
         """In order: its size, each batch and its topic, room on the disk."""
         config = self._config
         try:

@@ -15,12 +15,12 @@ from typing import Final
 from oncelog_server.coordinator import describe
 from oncelog_server.coordinator.access import transaction_need
 from oncelog_server.coordinator.endings import state_of
+from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import Transaction
 from oncelog_server.core.access import Verb
 from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId, journal_offset_of
-from oncelog_server.core.ports import Call, Replica
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Call
 from oncelogpb.errors import NotLeader
 from oncelogpb.v1 import coordinator_pb2 as pb
 
@@ -56,7 +56,7 @@ class _Page:
 class Listing:
     """Of one process."""
 
-    def __init__(self, env: RoleEnv) -> None:
+    def __init__(self, env: CoordinatorEnv) -> None:
         self._env = env
 
     async def page(
@@ -71,7 +71,7 @@ class Listing:
                 break
         return page.reply
 
-    def _replicas(self, request: pb.ListTransactionsRequest) -> Sequence[Replica]:
+    def _replicas(self, request: pb.ListTransactionsRequest) -> Sequence[CoordinatorReplica]:
         """By partition, hence by TxId."""
         if not request.journal_partitions:
             return self._env.replicas.led()
@@ -81,7 +81,11 @@ class Listing:
         ]
 
     async def _look_through(
-        self, replica: Replica, request: pb.ListTransactionsRequest, call: Call, page: _Page
+        self,
+        replica: CoordinatorReplica,
+        request: pb.ListTransactionsRequest,
+        call: Call,
+        page: _Page,
     ) -> None:
         replica.require_lease()
         epoch, spent = replica.epoch, 0
@@ -111,7 +115,7 @@ class Listing:
         self,
         transaction: Transaction,
         state: CoordinatorState,
-        replica: Replica,
+        replica: CoordinatorReplica,
         request: pb.ListTransactionsRequest,
     ) -> bool:
         """Before anything of it is put into words."""
@@ -130,7 +134,7 @@ class Listing:
         )
 
 
-def _still(replica: Replica, epoch: int) -> CoordinatorState:
+def _still(replica: CoordinatorReplica, epoch: int) -> CoordinatorState:
     """The state, in a later turn. Raises NotLeader, Loading."""
     if replica.machine is None or replica.epoch != epoch:
         raise NotLeader(f"{replica.partition} was lost while it was listed; ask again")

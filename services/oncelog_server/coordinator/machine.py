@@ -91,7 +91,15 @@ from oncelog_server.core.ids import (
     compose_tx_id,
     journal_offset_of,
 )
-from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
+from oncelog_server.core.machine import (
+    NOTHING_SAVED,
+    Decision,
+    EpochStart,
+    Instant,
+    Snapshot,
+    Tick,
+    refuse,
+)
 from oncelogpb.errors import OncelogError
 
 # The state diagram (docs/protocol.md): each arrow is one record. None: not begun.
@@ -126,10 +134,6 @@ class CoordinatorMachine:
     # -------------------------------------------------------------------------------------- decide
 
     def decide(self, command: Command, now: Instant) -> Decision[Record]:
-        """Raises Elsewhere for a commit or abort of a transaction that is not kept here."""
-        if isinstance(command, Tick):
-            # Only `seen` changes what is volatile, and turning timers twice is turning them once.
-            self.seen(command, now)
         try:
             return self._decide(command, now)
         except OncelogError as error:
@@ -445,7 +449,7 @@ class CoordinatorMachine:
     def check(self) -> None:
         self.state.check()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         return Snapshot(self.state.encode(), {})
 
     def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:

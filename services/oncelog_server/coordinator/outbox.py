@@ -29,12 +29,12 @@ from oncelog_server.coordinator.commands import (
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_one_shot import refusal_of
 from oncelog_server.coordinator.marker_wire import GroupAnswer, answers_of, group_message
+from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.tally import Tally
 from oncelog_server.coordinator.values import AbortCause, Refusal
 from oncelog_server.coordinator.waiting import Waiting
 from oncelog_server.core.ids import PartitionId, TxId
-from oncelog_server.core.ports import Address, Replica
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Address
 from oncelogpb.doubt import Doubt
 from oncelogpb.errors import (
     DiskFull,
@@ -68,7 +68,11 @@ class CoordinatorOutbox:
     """One per led partition of `__transaction_control`, from ready to step-down."""
 
     def __init__(
-        self, replica: Replica, env: RoleEnv, waiting: Waiting, config: CoordinatorConfig
+        self,
+        replica: CoordinatorReplica,
+        env: CoordinatorEnv,
+        waiting: Waiting,
+        config: CoordinatorConfig,
     ) -> None:
         self._replica = replica
         self._env = env
@@ -296,7 +300,7 @@ class CoordinatorOutbox:
 
 
 def _requests(
-    replica: Replica, leader: Address, groups: Sequence[OweMarkers]
+    replica: CoordinatorReplica, leader: Address, groups: Sequence[OweMarkers]
 ) -> list[tuple[list[OweMarkers], pb.WriteMarkersRequest]]:
     """As few messages as `REQUEST_BYTES_MAX` allows."""
     packed: list[tuple[list[OweMarkers], pb.WriteMarkersRequest]] = []

@@ -10,14 +10,14 @@ from oncelog_server.coordinator.endings import Endings
 from oncelog_server.coordinator.machine import CoordinatorMachine
 from oncelog_server.coordinator.outbox import CoordinatorOutbox
 from oncelog_server.coordinator.outcomes import SLOT_BYTES, SLOT_FILE, Outcomes
+from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.records import CODEC, Record
 from oncelog_server.coordinator.service import CoordinatorService
 from oncelog_server.coordinator.waiting import Waiting
 from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId, TopicId
 from oncelog_server.core.machine import Codec
 from oncelog_server.core.needs import Tables
-from oncelog_server.core.ports import Outbox, Replica, Slots
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Outbox, Slots
 
 
 class CoordinatorRole:
@@ -44,17 +44,17 @@ class CoordinatorRole:
         self._outcomes[partition] = opened
         return opened
 
-    def outbox(self, replica: Replica, env: RoleEnv) -> Outbox:
+    def outbox(self, replica: CoordinatorReplica, env: CoordinatorEnv) -> Outbox:
         return CoordinatorOutbox(replica, env, self._waiting, self._config)
 
     def checkpoint(self, machine: CoordinatorMachine) -> int:
         return machine.checkpoint_offset()
 
-    def services(self, env: RoleEnv) -> Mapping[str, object]:
+    def services(self, env: CoordinatorEnv) -> Mapping[str, object]:
         return {"Coordinator": CoordinatorService(self._config, env, self._waiting, self._endings)}
 
-    def access(self, env: RoleEnv) -> Tables:
+    def access(self, env: CoordinatorEnv) -> Tables:
         return {"Coordinator": access.entries(env, self._config, self._endings)}
 
-    def _endings(self, replica: Replica) -> Endings:
+    def _endings(self, replica: CoordinatorReplica) -> Endings:
         return Endings(replica, self._outcomes[replica.partition])

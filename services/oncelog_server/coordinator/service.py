@@ -15,10 +15,12 @@ from msgspec.structs import replace
 from oncelog_server.coordinator import describe, wire
 from oncelog_server.coordinator.access import without_refused
 from oncelog_server.coordinator.commands import (
+    AbortAnswer,
     BeginAnswer,
     BeginResult,
     CommitAnswer,
     CommitTransaction,
+    Elsewhere,
     Exposure,
     FoundOneShot,
     PartitionAsked,
@@ -32,10 +34,10 @@ from oncelog_server.coordinator.commands import (
     UnbornTold,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
-from oncelog_server.coordinator.decide_end import Elsewhere
 from oncelog_server.coordinator.endings import Endings, state_of
 from oncelog_server.coordinator.fitness import Fitness, UnheardOf
 from oncelog_server.coordinator.listing import Listing
+from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.questions import Verdict, is_unborn, verdict, verdict_of
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED
@@ -49,8 +51,7 @@ from oncelog_server.core.ids import (
     journal_offset_of,
     journal_partition_of,
 )
-from oncelog_server.core.ports import Call, Replica
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Call
 from oncelog_server.core.wire import partition_id
 from oncelogpb.errors import (
     Damaged,
@@ -74,9 +75,9 @@ class CoordinatorService:
     def __init__(
         self,
         config: CoordinatorConfig,
-        env: RoleEnv,
+        env: CoordinatorEnv,
         waiting: Waiting,
-        endings: Callable[[Replica], Endings],
+        endings: Callable[[CoordinatorReplica], Endings],
     ) -> None:
         self._config = config
         self._env = env
@@ -102,7 +103,9 @@ class CoordinatorService:
         self._env.reporter.count("producers_initialized")
         return wire.granted(granted, self._config)
 
-    def _hold_session(self, replica: Replica, granted: ProducerGranted, call: Call) -> None:
+    def _hold_session(
+        self, replica: CoordinatorReplica, granted: ProducerGranted, call: Call
+    ) -> None:
         session = SessionOpened(granted.producer, call.stream_id)
         replica.signal(session)
         if session in self._held:
@@ -141,9 +144,8 @@ class CoordinatorService:
         replica = self._lead(command.tx_id, "tx_id")
         arrived_ms = self._env.clock.now().monotonic_ms
         before = replica.log_end
-        try:
-            answer: CommitAnswer = await self._submit(replica, command)
-        except Elsewhere:
+        answer: CommitAnswer | Elsewhere = await self._submit(replica, command)
+        if isinstance(answer, Elsewhere):
             answer = await self._repeat_commit(replica, command)
         if isinstance(answer.next_refusal, UnheardOf):
             answer = await self._explain_next(answer, answer.next_refusal)
@@ -160,7 +162,9 @@ class CoordinatorService:
             self._observe("commit_visible", arrived_ms)
         return wire.committed(answer, visible=visible, exposed=exposed)
 
-    async def _repeat_commit(self, replica: Replica, command: CommitTransaction) -> CommitAnswer:
+    async def _repeat_commit(
+        self, replica: CoordinatorReplica, command: CommitTransaction
+    ) -> CommitAnswer:
         answer = await self._endings(replica).repeat_commit(command)
         if command.begin_next is None:
             return answer
@@ -183,9 +187,8 @@ class CoordinatorService:
         command = wire.abort_transaction(request, self._config)
         command = replace(command, unfit=self._fitness.of_abort(command))
         replica = self._lead(command.tx_id, "tx_id")
-        try:
-            await self._submit(replica, command)
-        except Elsewhere:
+        answer: AbortAnswer | Elsewhere = await self._submit(replica, command)
+        if isinstance(answer, Elsewhere):
             self._endings(replica).repeat_abort(command)
         return pb.AbortTransactionReply(state=types.TRANSACTION_STATE_ABORTED)
 
@@ -221,7 +224,9 @@ class CoordinatorService:
             duplicate=answer.duplicate,
         )
 
-    async def _decided(self, replica: Replica, command: Transact, call: Call) -> TransactAnswer:
+    async def _decided(
+        self, replica: CoordinatorReplica, command: Transact, call: Call
+    ) -> TransactAnswer:
         """A staged one-shot is answered once the offset manager has spoken. Asking again is
         idempotent by its request number, and gives the durable answer."""
         answer: TransactAnswer = await self._submit(replica, command)
@@ -238,7 +243,9 @@ class CoordinatorService:
                 raise UnknownOutcome(f"{error.message}; repeat the call") from error
         return answer._replace(duplicate=duplicate)
 
-    async def _visible(self, replica: Replica, tx_id: TxId, call: Call) -> Sequence[Exposure]:
+    async def _visible(
+        self, replica: CoordinatorReplica, tx_id: TxId, call: Call
+    ) -> Sequence[Exposure]:
         """Until every participant has acknowledged it. Raises Damaged."""
         state = _still_led(replica)
         while tx_id in state.transactions and not state.deliveries.is_visible(tx_id):
@@ -279,7 +286,9 @@ class CoordinatorService:
             return pb.GetTransactionReply(transaction=describe.forgotten(command.producer))
         return pb.GetTransactionReply(transaction=await self._described(replica, found.tx_id))
 
-    async def _described(self, replica: Replica, tx_id: TxId) -> pb.TransactionDescription:
+    async def _described(
+        self, replica: CoordinatorReplica, tx_id: TxId
+    ) -> pb.TransactionDescription:
         replica.require_lease()
         state = state_of(replica)
         below = replica.high_watermark
@@ -312,7 +321,7 @@ class CoordinatorService:
             answers=[self._answer(replica, question) for question in request.questions]
         )
 
-    def _answer(self, replica: Replica, question: pb.Question) -> pb.Answer:
+    def _answer(self, replica: CoordinatorReplica, question: pb.Question) -> pb.Answer:
         tx_id = wire.tx_id(question.tx_id)
         if journal_partition_of(tx_id) != replica.partition.number:
             raise InvalidArgument("the question is for another journal partition", field="tx_id")
@@ -333,7 +342,7 @@ class CoordinatorService:
             verdict=pb.Answer.Verdict.ValueType(found),
         )
 
-    def _about_unborn(self, replica: Replica, asked: UnbornAsked, told: Verdict) -> None:
+    def _about_unborn(self, replica: CoordinatorReplica, asked: UnbornAsked, told: Verdict) -> None:
         if told is Verdict.NEVER:
             replica.signal(UnbornTold(*asked))
             return
@@ -344,13 +353,13 @@ class CoordinatorService:
 
     # --------------------------------------------------------------------------------------- parts
 
-    async def _submit(self, replica: Replica, command: object) -> Any:
+    async def _submit(self, replica: CoordinatorReplica, command: object) -> Any:
         try:
             return await replica.submit(command)
         except UnheardOf as unheard:
             await self._fitness.explain(unheard)
 
-    def _lead(self, identity: int, field: str) -> Replica:
+    def _lead(self, identity: int, field: str) -> CoordinatorReplica:
         number = journal_partition_of(identity)
         if number >= CONTROL_PARTITIONS:
             raise InvalidArgument(
@@ -358,7 +367,7 @@ class CoordinatorService:
             )
         return self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, number))
 
-    def _endings(self, replica: Replica) -> Endings:
+    def _endings(self, replica: CoordinatorReplica) -> Endings:
         return self._endings_of(replica)
 
     def _count_begun(self, answer: BeginAnswer, before: int) -> None:
@@ -392,10 +401,9 @@ def _naming(error: OncelogError, command: Transact) -> OncelogError:
     )
 
 
-def _still_led(replica: Replica) -> CoordinatorState:
+def _still_led(replica: CoordinatorReplica) -> CoordinatorState:
     """The state that a call goes on with after it has journaled something: from then on "nothing
     happened" would be a lie. Raises UnknownOutcome."""
     if replica.machine is None:
         raise UnknownOutcome("the coordinator changed; repeat the call, it is idempotent")
-    state: CoordinatorState = replica.machine.state
-    return state
+    return replica.machine.state

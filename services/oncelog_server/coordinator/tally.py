@@ -6,11 +6,10 @@ from collections.abc import Sequence
 from typing import Final
 
 from oncelog_server.coordinator.commands import MarkerResult, MarkerStatus, OweMarkers
-from oncelog_server.coordinator.state import CoordinatorState
+from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.values import AbortCause
 from oncelog_server.core.ids import TxId
-from oncelog_server.core.ports import Replica
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import led_machine
 from oncelogpb.errors import OncelogError
 
 # Gauges are looked at so often.
@@ -20,7 +19,7 @@ LOOK_EVERY_MS: Final = 1_000
 class Tally:
     """Of one led partition."""
 
-    def __init__(self, replica: Replica, env: RoleEnv) -> None:
+    def __init__(self, replica: CoordinatorReplica, env: CoordinatorEnv) -> None:
         self._replica = replica
         self._env = env
         self._label = str(replica.partition)
@@ -48,7 +47,7 @@ class Tally:
         sent_ms = self._first_sent_ms.pop(tx_id, None)
         if sent_ms is not None:
             reporter.observe("commit_marker", self._env.clock.now().monotonic_ms - sent_ms)
-        state: CoordinatorState = self._replica.machine.state
+        state = led_machine(self._replica).state
         transaction = state.transactions[tx_id]
         if transaction.is_committed:
             reporter.count("transactions_committed")
@@ -73,7 +72,7 @@ class Tally:
         if now.monotonic_ms < self._next_look_ms:
             return
         self._next_look_ms = now.monotonic_ms + LOOK_EVERY_MS
-        state: CoordinatorState = self._replica.machine.state
+        state = led_machine(self._replica).state
         oldest = state.transactions.oldest_undecided()
         age_ms = 0 if oldest is None else max(0, now.wall_ms - oldest.begin_ms)
         gauges = {

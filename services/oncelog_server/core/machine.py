@@ -1,12 +1,17 @@
 """The one shape: a role is a deterministic machine over a replicated log.
 
-    decide(command, now) -> Decision   pure: reads state, changes nothing
+    decide(command, now) -> Decision   reads state, changes nothing at all
     apply(record, at)     the only mutator of replicated state: live, at recovery, on followers
     seen(signal, now)     the only mutator of volatile state (timers, signs of life), never
                           replicated, dropped at step-down, outside I35
     owed(below)           from state alone: what is still to be done outside, as far as it was
                           decided below the high watermark
+    snapshot(rows_saved)  from state alone: as bytes
     check()               asserts every invariant; called after each step of every test
+
+What is refused is a Decision, too: an exception out of `decide` is a bug. That nothing changes a
+machine but apply, seen and restore is looked at in tests, attribute by attribute
+(tests/golden/unchanged.py, docs/adr/0036).
 
 The driver runs decide and apply in one event-loop turn with no await between them. Replies,
 refusals and outside work wait until the high watermark covers what they were decided on. Sets are
@@ -16,7 +21,8 @@ iterated through sorted() only: replay must give the same state in every process
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Generic, NamedTuple, Protocol, TypeVar
+from types import MappingProxyType
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -61,14 +67,15 @@ class EpochStart(msgspec.Struct, frozen=True):
 
 
 class Tick(msgspec.Struct, frozen=True):
-    """Every machine accepts this command; the driver sends it every `tick_ms`. Timers live here."""
+    """Time passed: every `tick_ms`, a signal and then a command. `seen` turns the timers, `decide`
+    ends what is due."""
 
 
 class Table(NamedTuple):
     """Rows of fixed size that only ever grow, kept beside the snapshot so that it stays small."""
 
     row_bytes: int
-    # Number of the first row in `rows`: what earlier snapshots handed over is not repeated.
+    # Number of the first row in `rows`: those before it were saved already.
     first_row: int
     rows: bytes
 
@@ -80,6 +87,10 @@ class Snapshot(NamedTuple):
     tables: Mapping[str, Table]
 
 
+# A snapshot is whole by itself.
+NOTHING_SAVED: Final[Mapping[str, int]] = MappingProxyType({})
+
+
 class Machine(Protocol[C_contra, R, O_co]):
     """See the module."""
 
@@ -88,7 +99,9 @@ class Machine(Protocol[C_contra, R, O_co]):
         """Journal offset that the next record will get: apply keeps it (at.offset + span)."""
         ...
 
-    def decide(self, command: C_contra, now: Instant) -> Decision[R]: ...
+    def decide(self, command: C_contra, now: Instant) -> Decision[R]:
+        """Raises nothing."""
+        ...
 
     def apply(self, record: R | EpochStart, at: At) -> None: ...
 
@@ -104,7 +117,9 @@ class Machine(Protocol[C_contra, R, O_co]):
 
     def check(self) -> None: ...
 
-    def snapshot(self) -> Snapshot: ...
+    def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
+        """`rows_saved`: by table, how many rows are on disk already; they are left out."""
+        ...
 
     def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
         """Loads what `snapshot` gave; `tables` hold all rows from 0."""

@@ -14,14 +14,14 @@ from collections.abc import (
     Mapping,
     Sequence,
 )
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from oncelog_server.core.access import Need, Pattern, Rule
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import BootId, PartitionId, TopicId
 from oncelog_server.core.machine import Instant
 from oncelog_server.core.quotas import Quota
-from oncelogpb.errors import OncelogError
+from oncelogpb.errors import NotLeader, OncelogError
 
 # ---------------------------------------------------------------------------------------- clock
 
@@ -199,14 +199,20 @@ class Peers(Protocol):
 # -------------------------------------------------------------------------------------- replica
 
 
-class Replica(Protocol):
+M = TypeVar("M")
+# The role's machine.
+M_co = TypeVar("M_co", covariant=True)
+
+
+class Replica(Protocol[M_co]):
     """One partition that this process leads, as services and outboxes use it."""
 
     partition: PartitionId
 
     @property
-    def machine(self) -> Any:
-        """The role's machine. Services may read it; only the driver calls its mutators."""
+    def machine(self) -> M_co | None:
+        """Services may read it; only the driver calls its mutators. None: this process has stepped
+        down. Whoever awaits anything looks again."""
         ...
 
     @property
@@ -255,15 +261,24 @@ class Replica(Protocol):
         ...
 
 
-class Replicas(Protocol):
+def led_machine(replica: Replica[M]) -> M:
+    """Raises NotLeader where this process has stepped down. Of what was journaled before that says
+    nothing: then UnknownOutcome is the answer."""
+    machine = replica.machine
+    if machine is None:
+        raise NotLeader(f"{replica.partition} was lost meanwhile; ask for the new leader")
+    return machine
+
+
+class Replicas(Protocol[M_co]):
     """The partitions of one role that this process leads."""
 
-    def lead(self, partition: PartitionId) -> Replica:
+    def lead(self, partition: PartitionId) -> Replica[M_co]:
         """Raises NotLeader (metadata: leader_host, leader_port, leader_node, epoch where known),
         UnknownTopic, UnknownPartition."""
         ...
 
-    def led(self) -> Sequence[Replica]:
+    def led(self) -> Sequence[Replica[M_co]]:
         """By partition."""
         ...
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Generic, Protocol, TypeVar
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.machine import Codec, Machine, Projection
@@ -21,6 +21,9 @@ from oncelog_server.core.ports import (
     TopicStore,
 )
 
+M = TypeVar("M", bound=Machine[Any, Any, Any])
+M_co = TypeVar("M_co", covariant=True)
+
 
 async def at_once(work: Callable[[], None]) -> None:
     """The `offload` of a simulation, and of tests: on the loop."""
@@ -28,15 +31,15 @@ async def at_once(work: Callable[[], None]) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class RoleEnv:
-    """The outside, as handed to a role's service and outbox."""
+class RoleEnv(Generic[M_co]):
+    """The outside, as handed to a role's service and outbox. M_co: the role's machine."""
 
     clock: Clock
     directory: Directory
     topics: TopicStore
     peers: Peers
     # Of this role only.
-    replicas: Replicas
+    replicas: Replicas[M_co]
     reporter: Reporter
     # Bytes nobody can guess: `random_bytes(n)`. Seeded in the simulator.
     random_bytes: Callable[[int], bytes]
@@ -44,8 +47,8 @@ class RoleEnv:
     offload: Callable[[Callable[[], None]], Awaitable[None]] = at_once
 
 
-class Role(Protocol):
-    """One role, as `runtime/node` runs it."""
+class Role(Protocol[M]):
+    """One role with its machine M, as `runtime/node` runs it."""
 
     # "coordinator", "partition_leader" or "offset_manager".
     name: str
@@ -53,7 +56,7 @@ class Role(Protocol):
     control_topic: TopicId | None
     codec: Codec[Any]
 
-    def machine(self, partition: PartitionId) -> Machine[Any, Any, Any]:
+    def machine(self, partition: PartitionId) -> M:
         """A fresh, empty machine."""
         ...
 
@@ -63,17 +66,17 @@ class Role(Protocol):
         """`slots(name, slot_bytes)` opens the partition's slot file of that name."""
         ...
 
-    def outbox(self, replica: Replica, env: RoleEnv) -> Outbox: ...
+    def outbox(self, replica: Replica[M], env: RoleEnv[M]) -> Outbox: ...
 
-    def checkpoint(self, machine: Any) -> int | None:
+    def checkpoint(self, machine: M) -> int | None:
         """Journal offset of the oldest open transaction, which goes to etcd as a hint for tools;
         never a place to recover from. None: nothing to tell."""
         ...
 
-    def services(self, env: RoleEnv) -> Mapping[str, object]:
+    def services(self, env: RoleEnv[M]) -> Mapping[str, object]:
         """Handler objects by the name of their gRPC service, e.g. {"Coordinator": ...}."""
         ...
 
-    def access(self, env: RoleEnv) -> Tables:
+    def access(self, env: RoleEnv[M]) -> Tables:
         """What each RPC of these services needs of its caller."""
         ...

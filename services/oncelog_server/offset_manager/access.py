@@ -17,12 +17,12 @@ from collections.abc import Iterable, Mapping
 from oncelog_server.core.access import Kind, Need, Verb
 from oncelog_server.core.needs import Entry, Sees, TopicNames, always, keep, require_few
 from oncelog_server.core.ports import Call
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.offset_manager.ports import OffsetManagerEnv
 from oncelog_server.offset_manager.wire import OFFSETS_PER_CALL_MAX
 from oncelogpb.v1 import offset_manager_pb2 as pb
 
 
-def entries(env: RoleEnv) -> Mapping[str, Entry]:
+def entries(env: OffsetManagerEnv) -> Mapping[str, Entry]:
     """By RPC."""
     groups = _Groups(TopicNames(env.directory))
     return {

@@ -15,11 +15,11 @@ from itertools import islice
 from typing import Final, NamedTuple
 
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.ports import Address, Replica
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Address, led_machine
 from oncelog_server.core.wire import partition_id, partition_message
 from oncelog_server.offset_manager.commands import View
 from oncelog_server.offset_manager.group import Group
+from oncelog_server.offset_manager.ports import OffsetManagerEnv, OffsetManagerReplica
 from oncelogpb.errors import OncelogError
 from oncelogpb.v1 import partition_leader_pb2 as pb
 
@@ -52,7 +52,14 @@ class Edges(NamedTuple):
 class LagWatch:
     """See the module. Belongs to the loop."""
 
-    def __init__(self, replica: Replica, env: RoleEnv, *, every_ms: int, series_max: int) -> None:
+    def __init__(
+        self,
+        replica: OffsetManagerReplica,
+        env: OffsetManagerEnv,
+        *,
+        every_ms: int,
+        series_max: int,
+    ) -> None:
         """It looks from now on, every so often; `every_ms` 0: at nothing."""
         self._replica = replica
         self._env = env
@@ -94,7 +101,7 @@ class LagWatch:
 
     def _chosen(self) -> tuple[list[Standing], int]:
         """Up to `series_max`, of the groups that changed last, and how many groups are left out."""
-        machine = self._replica.machine
+        machine = led_machine(self._replica)
         chosen: list[Standing] = []
         looked_at = 0
         for name, group in machine.recent_groups():
@@ -143,7 +150,7 @@ class LagWatch:
         ]
 
 
-def _standings(name: str, group: Group, env: RoleEnv) -> Iterator[Standing]:
+def _standings(name: str, group: Group, env: OffsetManagerEnv) -> Iterator[Standing]:
     """In all partitions of the topics that a group has offsets of: what it never committed waits
     as well."""
     views = {partition.topic_id: step.step.view for partition, step in group.committed.items()}

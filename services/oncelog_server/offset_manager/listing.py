@@ -15,8 +15,8 @@ from itertools import groupby
 from typing import Final, NamedTuple, TypeVar
 
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, PartitionId, control_partition
-from oncelog_server.core.role import RoleEnv
 from oncelog_server.offset_manager.commands import GroupSummary, ListGroups
+from oncelog_server.offset_manager.ports import OffsetManagerEnv
 from oncelogpb.errors import NotLeader
 
 # Names that one turn looks at, and groups that one turn describes: a millisecond or two.
@@ -37,7 +37,7 @@ class Page(NamedTuple):
     sees: Callable[[str], bool]
 
 
-async def list_page(env: RoleEnv, page: Page) -> tuple[list[GroupSummary], bool]:
+async def list_page(env: OffsetManagerEnv, page: Page) -> tuple[list[GroupSummary], bool]:
     """By name, and whether there are more. Raises NotLeader where a partition was lost meanwhile:
     asked again, it is whole."""
     names = await _first_names(env, page)
@@ -51,7 +51,7 @@ async def list_page(env: RoleEnv, page: Page) -> tuple[list[GroupSummary], bool]
     return sorted(found), len(names) > page.limit
 
 
-async def _first_names(env: RoleEnv, page: Page) -> list[str]:
+async def _first_names(env: OffsetManagerEnv, page: Page) -> list[str]:
     """In order; one more than the page has room for, where there is one."""
     first: list[str] = []
     for replica in env.replicas.led():

@@ -3,7 +3,7 @@
     command                    records                         what decides
     CommitOffsets              OffsetsCommitted                `Group.needs_plain`
     CommitTransactionOffsets   OffsetsPending                  `Fences`, `Group.needs_pending`
-    WriteMarkers               TransactionMarked per marker    order, repeats (docs/protocol.md)
+    WriteMarkers               TransactionMarked per marker    `participant.marker_walk`
     HearVerdicts               TransactionDropped              the coordinator's verdicts
     FetchOffsets, ListGroups   -                               reads: the reply waits for the HW
     DeleteGroup                GroupsForgotten                 refused while anything is pending
@@ -26,8 +26,16 @@ import msgspec
 
 from oncelog_server.core.age import AgeWatch, TimePassed
 from oncelog_server.core.frame import At
-from oncelog_server.core.ids import PartitionId, ProducerId, journal_partition_of
-from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Tick, refuse
+from oncelog_server.core.ids import PartitionId, ProducerId
+from oncelog_server.core.machine import (
+    NOTHING_SAVED,
+    Decision,
+    EpochStart,
+    Instant,
+    Snapshot,
+    Tick,
+    refuse,
+)
 from oncelog_server.offset_manager.commands import (
     Command,
     CommitOffsets,
@@ -44,6 +52,7 @@ from oncelog_server.offset_manager.commands import (
 )
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.group import Group
+from oncelog_server.offset_manager.markers import MarkedOffsets
 from oncelog_server.offset_manager.records import (
     GroupsForgotten,
     OffsetsCommitted,
@@ -59,15 +68,10 @@ from oncelog_server.participant.commands import (
     FINAL_VERDICTS,
     Heard,
     HearVerdicts,
-    Marker,
-    MarkerResult,
-    MarkerStatus,
-    MarkersWritten,
-    Outcome,
     Question,
     WriteMarkers,
 )
-from oncelog_server.participant.marker_order import misplaced
+from oncelog_server.participant.marker_walk import walk
 from oncelog_server.participant.questions import Questions
 from oncelogpb.errors import (
     InvalidArgument,
@@ -161,8 +165,6 @@ class OffsetManagerMachine:
             case DeleteGroup(name):
                 return self._delete(name)
             case Tick():
-                # Volatile: whether the journal ages. Looking twice is looking once.
-                self._watch.look(self._state.age, now)
                 return Decision(list(self._expire(now)))
         assert_never(command)
 
@@ -267,42 +269,8 @@ class OffsetManagerMachine:
         return Group()
 
     def _write_markers(self, command: WriteMarkers) -> Decision[Record]:
-        """In order, up to the first refusal: were later ones applied, the refused one would look
-        like a repeat when it comes again. A repeat is OK and leaves no record."""
-        order = self._state.order
-        replaced = order.refusal(command.journal_partition, command.coordinator_epoch)
-        if replaced is not None:
-            raise replaced
-        last_prepare = order.prepare_offset(command.journal_partition)
-        records: list[Record] = []
-        results: list[MarkerResult] = []
-        previous = 0
-        for marker in command.markers:
-            refusal = misplaced(
-                tx_id=marker.tx_id,
-                prepare_offset=marker.prepare_offset,
-                journal_partition=command.journal_partition,
-                previous=previous,
-            )
-            if refusal is not None:
-                return Decision(records, MarkersWritten(tuple(results), refusal))
-            previous = marker.prepare_offset
-            if self._is_new(marker, last_prepare):
-                records.append(_marked(marker, command))
-            results.append(MarkerResult(marker.tx_id, MarkerStatus.APPLIED))
-        return Decision(records, MarkersWritten(tuple(results)))
-
-    def _is_new(self, marker: Marker, last_prepare: int) -> bool:
-        """COMMITTED goes by PREPARE order alone. ABORTED applies whenever something of that TxId is
-        pending here; with nothing pending it still fences what comes late (I20)."""
-        match marker.outcome:
-            case Outcome.COMMITTED:
-                return marker.prepare_offset > last_prepare
-            case Outcome.ABORTED:
-                journal = journal_partition_of(marker.tx_id)
-                ended = self._state.fences.highest_ended(marker.producer_id, journal)
-                return marker.tx_id in self._state.open or marker.tx_id > ended
-        assert_never(marker.outcome)
+        marked = MarkedOffsets(command, open_=self._state.open)
+        return walk(command, order=self._state.order, fences=self._state.fences, marked=marked)
 
     def _hear(self, verdicts: Iterable[Heard]) -> Decision[Record]:
         """Local aborts: they neither move nor obey the PREPARE offset."""
@@ -408,6 +376,9 @@ class OffsetManagerMachine:
     # -------------------------------------------------------------------------- volatile, owed
 
     def seen(self, signal: object, now: Instant) -> None:
+        if isinstance(signal, Tick):
+            self._watch.look(self._state.age, now)
+            return
         self._questions.seen(signal, now.monotonic_ms)
 
     def owed(self, below: int) -> Sequence[Question]:
@@ -424,7 +395,7 @@ class OffsetManagerMachine:
 
     # ------------------------------------------------------------------------ snapshot, check
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         return Snapshot(msgspec.msgpack.encode(self._state), {})
 
     def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
@@ -442,17 +413,6 @@ class OffsetManagerMachine:
 
 
 # ------------------------------------------------------------------------------------- leaves
-
-
-def _marked(marker: Marker, command: WriteMarkers) -> TransactionMarked:
-    return TransactionMarked(
-        marker.tx_id,
-        marker.producer_id,
-        marker.generation,
-        marker.outcome,
-        marker.prepare_offset,
-        command.coordinator_epoch,
-    )
 
 
 def _fetched(group: Group, partition: PartitionId, command: FetchOffsets) -> FetchedOffset:

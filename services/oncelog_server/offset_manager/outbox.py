@@ -7,17 +7,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from oncelog_server.core.ports import Replica
-from oncelog_server.core.role import RoleEnv
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.lag import LagWatch
+from oncelog_server.offset_manager.machine import OffsetManagerMachine
+from oncelog_server.offset_manager.ports import OffsetManagerEnv, OffsetManagerReplica
 from oncelog_server.participant.asking import QuestionOutbox
 
 
-class OffsetManagerOutbox(QuestionOutbox):
+class OffsetManagerOutbox(QuestionOutbox[OffsetManagerMachine]):
     """See the module. One per led partition of `__consumer_offsets`."""
 
-    def __init__(self, replica: Replica, env: RoleEnv, config: OffsetManagerConfig) -> None:
+    def __init__(
+        self, replica: OffsetManagerReplica, env: OffsetManagerEnv, config: OffsetManagerConfig
+    ) -> None:
         super().__init__(replica, env)
         self._lag = LagWatch(
             replica, env, every_ms=config.lag_every_ms, series_max=config.lag_series_max
@@ -28,7 +30,7 @@ class OffsetManagerOutbox(QuestionOutbox):
         await super().stop()
 
     def gauges(self) -> Mapping[str, float]:
-        machine = self.replica.machine
+        machine = self.machine
         return {
             "open_transactions": machine.open_transactions,
             "oldest_open_transaction_age_ms": self.age_ms(machine.oldest_began_ms),

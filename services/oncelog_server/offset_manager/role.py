@@ -7,12 +7,12 @@ from collections.abc import Callable, Mapping
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, PartitionId, TopicId
 from oncelog_server.core.machine import Codec
 from oncelog_server.core.needs import Tables
-from oncelog_server.core.ports import Outbox, Replica, Slots
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Outbox, Slots
 from oncelog_server.offset_manager import access, wire
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.machine import OffsetManagerMachine
 from oncelog_server.offset_manager.outbox import OffsetManagerOutbox
+from oncelog_server.offset_manager.ports import OffsetManagerEnv, OffsetManagerReplica
 from oncelog_server.offset_manager.records import CODEC, Record
 from oncelog_server.offset_manager.service import OffsetManagerService
 from oncelog_server.participant import access as participant_access
@@ -36,17 +36,17 @@ class OffsetManagerRole:
     def projection(self, partition: PartitionId, slots: Callable[[str, int], Slots]) -> None:
         """Nothing beside the machine."""
 
-    def outbox(self, replica: Replica, env: RoleEnv) -> Outbox:
+    def outbox(self, replica: OffsetManagerReplica, env: OffsetManagerEnv) -> Outbox:
         return OffsetManagerOutbox(replica, env, self._config)
 
     def checkpoint(self, machine: object) -> None:
         """Nothing to tell."""
 
-    def services(self, env: RoleEnv) -> Mapping[str, object]:
+    def services(self, env: OffsetManagerEnv) -> Mapping[str, object]:
         return {
             "OffsetManager": OffsetManagerService(env, self._config),
             "Participant": ParticipantHandler(env, decode=wire.write_markers),
         }
 
-    def access(self, env: RoleEnv) -> Tables:
+    def access(self, env: OffsetManagerEnv) -> Tables:
         return {"OffsetManager": access.entries(env), "Participant": participant_access.ENTRIES}

@@ -13,12 +13,12 @@ from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     control_partition,
 )
-from oncelog_server.core.ports import Call, Replica
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Call
 from oncelog_server.offset_manager import wire
 from oncelog_server.offset_manager.access import group_need
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.listing import list_page
+from oncelog_server.offset_manager.ports import OffsetManagerEnv, OffsetManagerReplica
 from oncelogpb.errors import DiskFull, Unsupported
 from oncelogpb.v1 import offset_manager_pb2 as pb
 
@@ -26,7 +26,7 @@ from oncelogpb.v1 import offset_manager_pb2 as pb
 class OffsetManagerService:
     """See the module."""
 
-    def __init__(self, env: RoleEnv, config: OffsetManagerConfig) -> None:
+    def __init__(self, env: OffsetManagerEnv, config: OffsetManagerConfig) -> None:
         self._env = env
         self._config = config
 
@@ -76,11 +76,11 @@ class OffsetManagerService:
             "group membership comes in a later version: assign partitions to each consumer instead"
         )
 
-    def _lead(self, group: str) -> Replica:
+    def _lead(self, group: str) -> OffsetManagerReplica:
         return self._env.replicas.lead(control_partition(CONSUMER_OFFSETS_ID, group))
 
 
-def _no_room(replica: Replica) -> DiskFull | None:
+def _no_room(replica: OffsetManagerReplica) -> DiskFull | None:
     try:
         replica.require_room()
     except DiskFull as full:

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import abc
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import groupby
-from typing import Final
+from typing import Any, Final, Generic, TypeVar
 
 from oncelog_server.core.ids import (
     TRANSACTION_CONTROL_ID,
@@ -21,7 +21,8 @@ from oncelog_server.core.ids import (
     PartitionId,
     journal_partition_of,
 )
-from oncelog_server.core.ports import Address, Replica
+from oncelog_server.core.machine import Machine
+from oncelog_server.core.ports import Address, Replica, led_machine
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.participant import wire
 from oncelog_server.participant.commands import (
@@ -44,12 +45,17 @@ LOOK_EVERY_MS: Final = 200
 Run = tuple[BootId, int]
 
 
-class QuestionOutbox(abc.ABC):
+M = TypeVar("M", bound=Machine[Any, Any, Question])
+
+
+class QuestionOutbox(abc.ABC, Generic[M]):
     """See the module. A role's own says what its gauges are; here they get their label, the one by
     which the driver forgets them."""
 
-    def __init__(self, replica: Replica, env: RoleEnv) -> None:
+    def __init__(self, replica: Replica[M], env: RoleEnv[M]) -> None:
         self.replica = replica
+        # Of this leadership: it ends when the outbox has stopped.
+        self.machine = led_machine(replica)
         self.env = env
         self._next_look_ms = 0
         # Journal partition -> whom its last question went to.
@@ -72,7 +78,7 @@ class QuestionOutbox(abc.ABC):
         self._next_look_ms = now_ms + LOOK_EVERY_MS
         self._notice_moves()
         self.replica.signal(Look())
-        owed: Sequence[Question] = self.replica.machine.owed(self.replica.high_watermark)
+        owed = self.machine.owed(self.replica.high_watermark)
         for journal_partition, questions in groupby(owed, lambda q: journal_partition_of(q.tx_id)):
             if journal_partition not in self._calls:
                 self._start(journal_partition, tuple(questions))

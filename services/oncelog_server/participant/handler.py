@@ -57,7 +57,7 @@ class ParticipantHandler:
 
     def __init__(
         self,
-        env: RoleEnv,
+        env: RoleEnv[object],
         *,
         decode: Callable[[pb.MarkerGroup], WriteMarkers] = wire.write_markers,
         told: Told = lambda partition, command, written: None,
@@ -121,7 +121,9 @@ def _went_with_its_topic(
     return isinstance(outcome, Unheard) and outcome.topic_id in gone
 
 
-def _with_room(replica: Replica, command: WriteMarkers) -> tuple[WriteMarkers, DiskFull | None]:
+def _with_room(
+    replica: Replica[object], command: WriteMarkers
+) -> tuple[WriteMarkers, DiskFull | None]:
     """On a full disk, markers that carry records wait, and those behind them; others use the
     reserve."""
     try:

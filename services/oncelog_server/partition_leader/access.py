@@ -28,16 +28,16 @@ from oncelog_server.core.needs import (
     require_few,
 )
 from oncelog_server.core.ports import Call
-from oncelog_server.core.role import RoleEnv
 from oncelog_server.core.wire import TOPIC_ID_BYTES, partition_id
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.ports import PartitionEnv
 from oncelogpb.errors import NotLeader, OncelogError
 from oncelogpb.in_place import LiftedProduce
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
 
-def entries(env: RoleEnv, config: PartitionLeaderConfig) -> Mapping[str, Entry]:
+def entries(env: PartitionEnv, config: PartitionLeaderConfig) -> Mapping[str, Entry]:
     """By RPC."""
     places = _Places(env, config)
     return {
@@ -60,7 +60,7 @@ def entries(env: RoleEnv, config: PartitionLeaderConfig) -> Mapping[str, Entry]:
 class _Places:
     """Partitions as topics by name."""
 
-    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+    def __init__(self, env: PartitionEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
         self._config = config
         self._topics = TopicNames(env.directory)

@@ -13,9 +13,9 @@ from typing import Final
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Call
-from oncelog_server.core.role import RoleEnv
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.ports import PartitionEnv
 from oncelog_server.partition_leader.reads import Found, Reader, readable
 from oncelogpb import bulk
 from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, to_status
@@ -73,7 +73,7 @@ class Cursor:
 class Fetching:
     """See the module."""
 
-    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+    def __init__(self, env: PartitionEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
         self._config = config
         self._reader = Reader(env, config)

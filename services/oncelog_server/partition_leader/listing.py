@@ -10,11 +10,11 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from oncelog_server.core.frame import StoredFrame
-from oncelog_server.core.ports import Call, Replica
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Call, led_machine
 from oncelog_server.partition_leader import wire
-from oncelog_server.partition_leader.committed_log import RUN_BYTES, CommittedLog
+from oncelog_server.partition_leader.committed_log import RUN_BYTES
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelog_server.partition_leader.reads import Ends, committed_ends, journal_ends
 from oncelogpb import records
 from oncelogpb.errors import InvalidArgument, OncelogError, Unsupported, to_status
@@ -29,7 +29,7 @@ class _Listed(NamedTuple):
 class Listing:
     """See the module."""
 
-    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+    def __init__(self, env: PartitionEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
         self._config = config
 
@@ -63,7 +63,7 @@ class Listing:
         )
 
     async def _list(
-        self, replica: Replica, query: pb.OffsetQuery, isolation: pb.Isolation.ValueType
+        self, replica: PartitionReplica, query: pb.OffsetQuery, isolation: pb.Isolation.ValueType
     ) -> _Listed:
         in_journal = isolation in (pb.ISOLATION_UNCOMMITTED, pb.ISOLATION_RAW)
         ends = journal_ends(replica) if in_journal else committed_ends(replica)
@@ -78,8 +78,8 @@ class Listing:
                 return await self._by_time(replica, ends, query.timestamp_us)
         raise InvalidArgument("ask for earliest, latest or timestamp_us", field="at")
 
-    async def _by_time(self, replica: Replica, ends: Ends, timestamp_us: int) -> _Listed:
-        log: CommittedLog = replica.machine.committed
+    async def _by_time(self, replica: PartitionReplica, ends: Ends, timestamp_us: int) -> _Listed:
+        log = led_machine(replica).committed
         begins = log.since(timestamp_us, below=ends.end)
         if begins is None:
             return _Listed(ends.end)

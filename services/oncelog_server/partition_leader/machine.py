@@ -32,7 +32,16 @@ import msgspec
 from oncelog_server.core.age import JournalAge
 from oncelog_server.core.frame import At, ControlCode, Frame, Kind
 from oncelog_server.core.ids import journal_partition_of
-from oncelog_server.core.machine import Decision, EpochStart, Instant, Snapshot, Table, Tick, refuse
+from oncelog_server.core.machine import (
+    NOTHING_SAVED,
+    Decision,
+    EpochStart,
+    Instant,
+    Snapshot,
+    Table,
+    Tick,
+    refuse,
+)
 from oncelog_server.participant.commands import (
     FINAL_VERDICTS,
     Exposed,
@@ -43,6 +52,7 @@ from oncelog_server.participant.commands import (
 )
 from oncelog_server.participant.fences import Fences
 from oncelog_server.participant.marker_order import MarkerOrder
+from oncelog_server.participant.marker_walk import walk
 from oncelog_server.participant.questions import Questions
 from oncelog_server.partition_leader import markers
 from oncelog_server.partition_leader.commands import Command, Placed, Produce, Resolution, Resolve
@@ -98,8 +108,6 @@ class PartitionMachine:
         self.damage = Damage()
         self.age = JournalAge()
         self._next_sweep_ms = 0
-        # Rows of the index that earlier snapshots of this machine handed over. Volatile.
-        self._rows_handed = 0
         # Volatile.
         self._questions = Questions(
             self.pending.open,
@@ -113,15 +121,7 @@ class PartitionMachine:
         if isinstance(command, Produce):
             return self._produce(command)
         if isinstance(command, WriteMarkers):
-            return markers.decide(
-                command,
-                open_=self.pending.open,
-                fences=self.fences,
-                order=self.order,
-                exposures=self.exposures,
-                damage=self.damage,
-                end_offset=self.committed.end_offset,
-            )
+            return self._write_markers(command)
         if isinstance(command, HearVerdicts):
             return self._hear_verdicts(command)
         if isinstance(command, Resolve):
@@ -234,6 +234,16 @@ class PartitionMachine:
         if seen is None or seen.record_count != batch.record_count:
             return None
         return Placed(seen.journal_offset, seen.offset, duplicate=True)
+
+    def _write_markers(self, command: WriteMarkers) -> Decision[Record]:
+        marked = markers.MarkedPartition(
+            command,
+            open_=self.pending.open,
+            exposures=self.exposures,
+            damage=self.damage,
+            end_offset=self.committed.end_offset,
+        )
+        return walk(command, order=self.order, fences=self.fences, marked=marked)
 
     def _hear_verdicts(self, command: HearVerdicts) -> Decision[Record]:
         """A local abort: neither moves nor obeys the PREPARE offset."""
@@ -373,6 +383,9 @@ class PartitionMachine:
     # ------------------------------------------------------------------------- questions, positions
 
     def seen(self, signal: object, now: Instant) -> None:
+        if isinstance(signal, Tick):
+            # Nothing here ends by itself; questions have a look of their own.
+            return
         self._questions.seen(signal, now.monotonic_ms)
 
     def owed(self, below: int) -> Sequence[Question]:
@@ -401,7 +414,7 @@ class PartitionMachine:
             exposed = self.exposures.of(tx_id)
             assert not exposed, f"{show_id(tx_id)} is open after its marker (I20)"
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         dumped = DumpedMachine(
             self.next_offset,
             self._next_sweep_ms,
@@ -414,8 +427,8 @@ class PartitionMachine:
             self.damage.dump(),
             self.age,
         )
-        table = Table(ROW_BYTES, self._rows_handed, self.committed.rows(self._rows_handed))
-        self._rows_handed = self.committed.final_rows
+        first_row = rows_saved.get(COMMITTED_TABLE, 0)
+        table = Table(ROW_BYTES, first_row, self.committed.rows(first_row))
         return Snapshot(msgspec.msgpack.encode(dumped), {COMMITTED_TABLE: table})
 
     def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
@@ -431,7 +444,6 @@ class PartitionMachine:
         self.pending.open.update((one.tx_id, load_transaction(one)) for one in dumped.open)
         self.damage.load(dumped.damage)
         self.age = dumped.age
-        self._rows_handed = self.committed.final_rows
 
 
 def _limit(name: str, value: int) -> OncelogError:

@@ -7,13 +7,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from oncelog_server.participant.asking import QuestionOutbox
+from oncelog_server.partition_leader.machine import PartitionMachine
 
 
-class PartitionOutbox(QuestionOutbox):
+class PartitionOutbox(QuestionOutbox[PartitionMachine]):
     """See the module. One per led partition."""
 
     def gauges(self) -> Mapping[str, float]:
-        machine = self.replica.machine
+        machine = self.machine
         oldest = next(iter(machine.pending.open.values()), None)
         first = machine.first_open_position()
         return {

@@ -13,14 +13,14 @@ from typing import Any, Final, NamedTuple
 
 from oncelog_server.core.frame import Frame
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.ports import Call, Replica
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Call
 from oncelog_server.core.topic_limits import MAX_BATCH_BYTES, max_batch_bytes
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.claims import Claim, Claims, Source
 from oncelog_server.partition_leader.commands import Placed, Produce
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.lanes import Lanes
+from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelogpb import in_place, records
 from oncelogpb.bulk import Chunk
 from oncelogpb.errors import DiskFull, OncelogError
@@ -54,7 +54,7 @@ class _Submitted(NamedTuple):
 class Producing:
     """See the module."""
 
-    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+    def __init__(self, env: PartitionEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
         self._config = config
         self._lanes = Lanes()
@@ -212,7 +212,7 @@ class Producing:
         reporter.count("bytes_in", sum(len(frame.payload) for frame in appended))
 
 
-def _no_room(replica: Replica) -> DiskFull | None:
+def _no_room(replica: PartitionReplica) -> DiskFull | None:
     try:
         replica.require_room()
     except DiskFull as full:

@@ -16,10 +16,10 @@ from itertools import groupby
 from typing import Any, Final, NamedTuple
 
 from oncelog_server.core.frame import OCCUPY_RECORDS, ControlCode, Kind, StoredFrame
-from oncelog_server.core.ports import Replica
-from oncelog_server.core.role import RoleEnv
-from oncelog_server.partition_leader.committed_log import CommittedLog, Stretch
+from oncelog_server.core.ports import led_machine
+from oncelog_server.partition_leader.committed_log import Stretch
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelog_server.partition_leader.records import parts_of
 from oncelogpb import bulk, records
 from oncelogpb.errors import OffsetOutOfRange
@@ -61,13 +61,13 @@ class Found(NamedTuple):
 class Reader:
     """See the module. Raises OffsetOutOfRange, and what the replica raises."""
 
-    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+    def __init__(self, env: PartitionEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
         self._config = config
 
     async def read(
         self,
-        replica: Replica,
+        replica: PartitionReplica,
         from_offset: int,
         *,
         isolation: pb.Isolation.ValueType,
@@ -85,8 +85,10 @@ class Reader:
 
     # ---------------------------------------------------------------------------------- committed
 
-    async def _committed(self, replica: Replica, from_offset: int, max_bytes: int) -> Found:
-        log: CommittedLog = replica.machine.committed
+    async def _committed(
+        self, replica: PartitionReplica, from_offset: int, max_bytes: int
+    ) -> Found:
+        log = led_machine(replica).committed
         ends = committed_ends(replica)
         _require_in_range(replica, from_offset, ends, log.end_offset)
         stretches = log.stretches(
@@ -115,7 +117,7 @@ class Reader:
 
     async def _journal(
         self,
-        replica: Replica,
+        replica: PartitionReplica,
         from_offset: int,
         isolation: pb.Isolation.ValueType,
         max_bytes: int,
@@ -162,15 +164,17 @@ class Reader:
         return found._replace(batches=converted, payload_bytes=size)
 
 
-def committed_ends(replica: Replica) -> Ends:
-    return Ends(0, replica.machine.committed.readable_end(replica.high_watermark))
+def committed_ends(replica: PartitionReplica) -> Ends:
+    return Ends(0, led_machine(replica).committed.readable_end(replica.high_watermark))
 
 
-def journal_ends(replica: Replica) -> Ends:
+def journal_ends(replica: PartitionReplica) -> Ends:
     return Ends(replica.log_start, replica.high_watermark)
 
 
-def _require_in_range(replica: Replica, from_offset: int, ends: Ends, appended_end: int) -> None:
+def _require_in_range(
+    replica: PartitionReplica, from_offset: int, ends: Ends, appended_end: int
+) -> None:
     """An offset between the readable end and what is appended is not out of range: it waits for the
     HW."""
     if ends.start <= from_offset <= max(ends.end, appended_end):
@@ -185,7 +189,7 @@ def _require_in_range(replica: Replica, from_offset: int, ends: Ends, appended_e
 
 
 async def _frames(
-    replica: Replica, is_run: bool, stretches: Sequence[Stretch], max_bytes: int
+    replica: PartitionReplica, is_run: bool, stretches: Sequence[Stretch], max_bytes: int
 ) -> Sequence[tuple[Stretch, StoredFrame]]:
     """The frames of neighbouring stretches of one kind, in order; of a run at most about
     max_bytes."""

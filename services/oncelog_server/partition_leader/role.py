@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from oncelog_server.core.ids import PartitionId, TopicId
-from oncelog_server.core.machine import Codec, Machine
+from oncelog_server.core.machine import Codec
 from oncelog_server.core.needs import Tables
-from oncelog_server.core.ports import Outbox, Replica, Slots
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Outbox, Slots
 from oncelog_server.participant import access as participant_access
-from oncelog_server.participant.commands import Question
 from oncelog_server.participant.handler import ParticipantHandler
 from oncelog_server.partition_leader import access
-from oncelog_server.partition_leader.commands import Command
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.outbox import PartitionOutbox
+from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelog_server.partition_leader.records import PartitionCodec, Record
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelog_server.partition_leader.tally import tell_markers
@@ -34,25 +32,25 @@ class PartitionLeaderRole:
         self._config = config
         self.codec: Codec[Record] = PartitionCodec()
 
-    def machine(self, partition: PartitionId) -> Machine[Command, Record, Question]:
+    def machine(self, partition: PartitionId) -> PartitionMachine:
         return PartitionMachine(self._config)
 
     def projection(self, partition: PartitionId, slots: Callable[[str, int], Slots]) -> None:
         """Nothing beside the machine."""
 
-    def outbox(self, replica: Replica, env: RoleEnv) -> Outbox:
+    def outbox(self, replica: PartitionReplica, env: PartitionEnv) -> Outbox:
         return PartitionOutbox(replica, env)
 
     def checkpoint(self, machine: object) -> None:
         """Nothing to tell."""
 
-    def services(self, env: RoleEnv) -> Mapping[str, object]:
+    def services(self, env: PartitionEnv) -> Mapping[str, object]:
         return {
             "PartitionLeader": PartitionLeaderService(env, self._config),
             "Participant": ParticipantHandler(env, told=tell_markers(env.reporter)),
         }
 
-    def access(self, env: RoleEnv) -> Tables:
+    def access(self, env: PartitionEnv) -> Tables:
         return {
             "PartitionLeader": access.entries(env, self._config),
             "Participant": participant_access.ENTRIES,

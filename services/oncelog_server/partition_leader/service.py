@@ -11,13 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from oncelog_server.core.ports import Call, Replica
-from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.ports import Call, led_machine
 from oncelog_server.core.wire import partition_message
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.fetching import Fetching
 from oncelog_server.partition_leader.listing import Listing
+from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelog_server.partition_leader.producing import Producing
 from oncelog_server.partition_leader.reads import committed_ends
 from oncelog_server.partition_leader.topic_admin import TopicAdmin
@@ -27,7 +27,7 @@ from oncelogpb.v1 import partition_leader_pb2 as pb
 class PartitionLeaderService:
     """See the module."""
 
-    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+    def __init__(self, env: PartitionEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
         self._config = config
         fetching, topics = Fetching(env, config), TopicAdmin(env, config)
@@ -61,15 +61,15 @@ class PartitionLeaderService:
     ) -> pb.DescribeJournalsReply:
         most = self._config.items_per_call_max
         wire.require_few("partitions", len(request.partitions), "items_per_call_max", most)
-        replicas: Sequence[Replica] = self._env.replicas.led()
+        replicas: Sequence[PartitionReplica] = self._env.replicas.led()
         if request.partitions:
             partitions = [wire.topic_partition(partition) for partition in request.partitions]
             replicas = [self._env.replicas.lead(partition) for partition in partitions]
         return pb.DescribeJournalsReply(journals=[_describe(replica) for replica in replicas])
 
 
-def _describe(replica: Replica) -> pb.JournalDescription:
-    machine = replica.machine
+def _describe(replica: PartitionReplica) -> pb.JournalDescription:
+    machine = led_machine(replica)
     return pb.JournalDescription(
         partition=partition_message(replica.partition),
         epoch=replica.epoch,

@@ -9,9 +9,9 @@ from typing import Final
 
 from oncelog_server.core.ids import CONTROL_TOPIC_IDS, PartitionId, TopicId
 from oncelog_server.core.ports import Address, Call, TopicInfo
-from oncelog_server.core.role import RoleEnv
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.ports import PartitionEnv
 from oncelog_server.partition_leader.topic_configs import effective, require_configs
 from oncelogpb.errors import (
     InvalidArgument,
@@ -30,7 +30,7 @@ REPLICATION_FACTOR_MAX: Final = 1
 class TopicAdmin:
     """See the module."""
 
-    def __init__(self, env: RoleEnv, config: PartitionLeaderConfig) -> None:
+    def __init__(self, env: PartitionEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
         self._config = config
 

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from oncelog_server.core.role import Role
 from oncelog_server.runtime.etcd.keys import HintValue, encode, hint_key
@@ -16,7 +17,7 @@ from oncelog_server.runtime.replica.driver import Driver
 class Hints:
     """Of the journals that this node leads: `led` says which, by role."""
 
-    def __init__(self, etcd: Etcd, led: Callable[[], Iterable[tuple[Role, Driver]]]) -> None:
+    def __init__(self, etcd: Etcd, led: Callable[[], Iterable[tuple[Role[Any], Driver]]]) -> None:
         self._etcd = etcd
         self._led = led
         self._told: dict[str, bytes] = {}

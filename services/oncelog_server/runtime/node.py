@@ -119,7 +119,7 @@ class Node:
 
     def __init__(
         self,
-        roles: Sequence[Role],
+        roles: Sequence[Role[Any]],
         outside: Outside,
         limits: NodeLimits,
         cluster_handler: ClusterHandler,
@@ -140,7 +140,7 @@ class Node:
         self._membership: Membership | None = None
         self._elections: Elections | None = None
         self._replicas: dict[str, RoleReplicas] = {}
-        self._envs: dict[str, RoleEnv] = {}
+        self._envs: dict[str, RoleEnv[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # Ends the process's main task with an error: see `failed`.
         self._failure: asyncio.Future[None] | None = None
@@ -330,7 +330,7 @@ class Node:
                 offload=outside.offload,
             )
 
-    def _make_outbox(self, role: Role, driver: Driver) -> Outbox:
+    def _make_outbox(self, role: Role[Any], driver: Driver) -> Outbox:
         return role.outbox(driver, self._envs[role.name])
 
     def _handlers(self, view: ClusterView) -> dict[str, object]:
@@ -338,7 +338,7 @@ class Node:
         handlers: dict[str, object] = {
             "Cluster": self._cluster_handler(view, self.unclean_elect, access)
         }
-        participants: list[tuple[Role, Any]] = []
+        participants: list[tuple[Role[Any], Any]] = []
         for role in self._roles:
             for name, handler in role.services(self._envs[role.name]).items():
                 if name == "Participant":
@@ -460,7 +460,7 @@ class Node:
             await asyncio.sleep(HINT_MS / 1000)
             await self._hints.tell()
 
-    def _led(self) -> list[tuple[Role, Driver]]:
+    def _led(self) -> list[tuple[Role[Any], Driver]]:
         return [
             (role, driver) for role in self._roles for driver in self._replicas[role.name].led()
         ]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Collection, Sequence
-from typing import Final
+from typing import Any, Final
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.ports import Directory, Outbox
@@ -52,7 +52,7 @@ class RoleReplicas:
 
     def __init__(
         self,
-        role: Role,
+        role: Role[Any],
         disk: Disk,
         directory: Directory,
         around: Surroundings,

@@ -7,6 +7,7 @@ first record stands at 5; topics have one letter, `offsets/3` is a partition of 
         [next_timeout=MS] [gen=E.C]
     abort T P [parts=...] [gen=E.C]            by its producer; P is `operator` for an operator
     transact P NUMBER [batches=a/0:3,...] [offsets=GROUP] [seq=S:N] [gen=E.C]
+    find P NUMBER [gen=E.C]                    what became of a one-shot whose answer was lost
     accept T | refuse T REASON                 the offset manager's answer to a staged one-shot
     owed                                       what is to be done outside, below the HW
     send PARTITION                             the group that is owed is under way
@@ -16,6 +17,7 @@ first record stands at 5; topics have one letter, `offsets/3` is a partition of 
     finish                                     journals that what all acknowledged is over
     deliver                                    sends, acknowledges and finishes all that is owed
     ask T P PARTITION [bytes=N] [gen=E.C]      a participant's question
+    prove                                      brings about what such a question waits for
     get T                                      what becomes of a repeated commit: kept or ended
     session P stream=N | end P stream=N        a producer's session
     producer P                                 what is remembered of it
@@ -35,7 +37,10 @@ from oncelog_server.coordinator.commands import (
     BeginTransaction,
     CommitAnswer,
     CommitTransaction,
+    Elsewhere,
+    FindOneShot,
     FinishTransactions,
+    FoundOneShot,
     Identity,
     InitProducer,
     MarkerResult,
@@ -50,6 +55,7 @@ from oncelog_server.coordinator.commands import (
     OweOffsets,
     PartitionAsked,
     ProducerGranted,
+    ProveLogEnd,
     SessionEnded,
     SessionOpened,
     Transact,
@@ -58,7 +64,6 @@ from oncelog_server.coordinator.commands import (
     UnbornTold,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
-from oncelog_server.coordinator.decide_end import Elsewhere
 from oncelog_server.coordinator.decide_one_shot import refusal_of
 from oncelog_server.coordinator.endings import Endings
 from oncelog_server.coordinator.machine import CoordinatorMachine
@@ -101,7 +106,7 @@ from oncelog_server.core.ids import (
 from oncelogpb.errors import BY_REASON, OncelogError
 from oncelogpb.ids import show_generation
 from oncelogpb.records import checksum
-from tests.golden.host import HostDriver, MachineHost
+from tests.golden.host import HostDriver, MachineHost, Parked
 
 PARTITION = PartitionId(TRANSACTION_CONTROL_ID, 0)
 T = TypeVar("T")
@@ -162,6 +167,8 @@ class CoordinatorDriver(HostDriver):
         )
         replica: Any = HostReplica(self.host)
         self.endings = Endings(replica, outcomes)
+        # What the service looks up for commands whose transaction the machine does not keep.
+        self._ended: dict[str, Any] = {}
         self.granted: dict[str, Identity] = {}
 
     @property
@@ -183,6 +190,11 @@ class CoordinatorDriver(HostDriver):
                 return self._abort(words, options, line)
             case "transact":
                 return self.submit(self._transact(words, options), line)
+            case "find":
+                command = FindOneShot(self._identity(words[0], options), int(words[1]))
+                return self.submit(command, line)
+            case "prove":
+                return self.submit(ProveLogEnd(), line)
             case "accept":
                 return self.submit(AnswerOffsets(tx(words[0]), None), line)
             case "refuse":
@@ -272,10 +284,13 @@ class CoordinatorDriver(HostDriver):
 
     def _or_ended(self, command: object, line: str, ended: Any) -> str:
         """What the service does with a transaction that the machine does not keep."""
-        try:
-            return self.submit(command, line)
-        except Elsewhere:
-            return f"{line} -> {self.show(told(ended()))}"
+        self._ended[line] = ended
+        return self.submit(command, line)
+
+    def show_parked(self, item: Parked) -> str:
+        if isinstance(item.reply, Elsewhere):
+            return self.show(told(self._ended[item.label]()))
+        return super().show_parked(item)
 
     def _transact(self, words: Sequence[str], options: dict[str, str]) -> Transact:
         batches = []
@@ -392,6 +407,10 @@ class CoordinatorDriver(HostDriver):
                 text = "staged" if reply.staged else "COMMITTED"
                 again = " again" if reply.duplicate else ""
                 return f"{show_tx(reply.tx_id)} {text}{' visible' if reply.visible else ''}{again}"
+            case FoundOneShot():
+                if reply.forgotten:
+                    return "forgotten"
+                return "ALREADY_COMMITTED" if reply.already_committed else show_tx(reply.tx_id)
             case tuple():
                 return "decided " + (" ".join(map(show_tx, reply)) or "nothing")
         return ""

@@ -139,9 +139,10 @@ class OffsetManagerDriver(AskingDriver):
             case int():
                 return f"{reply} dropped"
             case MarkersWritten(results, refusal):
-                shown = [_tx(result.tx_id) for result in results]
-                shown += [] if refusal is None else [f"then {self.show(refusal)}"]
-                return "applied " + " ".join(shown)
+                applied = " ".join(["applied", *(_tx(result.tx_id) for result in results)])
+                shown = [applied] if results or refusal is None else []
+                shown += [self.show(refusal)] if refusal is not None else []
+                return " then ".join(shown)
             case tuple():
                 return "; ".join(_summary(group) for group in reply) or "no groups"
         raise AssertionError(f"a reply without words: {reply!r}")

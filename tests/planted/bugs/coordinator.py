@@ -340,6 +340,61 @@ BUGS: Final = (
     ),
     # --------------------------------------------------------------------------------------- timers
     Bug(
+        "outcome-read-of-a-leadership-that-is-over",
+        "I31: a call ends with a known error when its leadership ends between two turns",
+        (
+            Edit(
+                "oncelog_server.coordinator.endings:Endings.outcome",
+                "state = state_of(self._replica)",
+                "state = self._replica.machine.state",
+            ),
+        ),
+        {
+            unit(
+                "coordinator/test_service",
+                "test_a_leadership_that_ends_before_an_outcome_is_looked_up_says_so",
+            ): "has no attribute 'state'"
+        },
+    ),
+    Bug(
+        "decide-stops-a-timer",
+        "decide changes nothing at all: what it decided may never become durable",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_time:decide_tick",
+                "causes[tx_id] = AbortCause.TIMEOUT",
+                "causes[tx_id] = AbortCause.TIMEOUT\n"
+                "    for tx_id in causes:\n"
+                "        state.idle.cancel(tx_id)",
+            ),
+        ),
+        {story("coordinator/idle_timeout"): "decide of Tick changes nothing"},
+    ),
+    Bug(
+        "decide-turns-timers",
+        "decide changes nothing at all, time that passed is a signal",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_time:decide_tick",
+                "causes: dict[TxId, AbortCause] = {}",
+                "causes: dict[TxId, AbortCause] = {}\n    state.turn_timers(now.monotonic_ms)",
+            ),
+        ),
+        {story("coordinator/lifetime"): "decide of Tick changes nothing"},
+    ),
+    Bug(
+        "refusal-beside-the-decision",
+        "no exception stands beside Decision: its caller would not wait for the HW",
+        (
+            Edit(
+                "oncelog_server.coordinator.machine:CoordinatorMachine.decide",
+                "return refuse(error)",
+                "raise",
+            ),
+        ),
+        {story("coordinator/commit_not_yours"): "gives a Decision, and raises"},
+    ),
+    Bug(
         "timer-not-restarted",
         "I30: a new leader restarts each open transaction's timer",
         (

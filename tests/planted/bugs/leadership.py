@@ -263,8 +263,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.snapshots:Snapshots.checkpoint",
-                "if high_watermark == self._journal.log_end:",
-                "if True:",
+                "if high_watermark == self._journal.log_end and is_worth_it:",
+                "if is_worth_it:",
             ),
         ),
         {

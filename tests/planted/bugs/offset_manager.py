@@ -8,6 +8,18 @@ from tests.planted.planting import Bug, Edit, story, unit
 
 BUGS: Final = (
     Bug(
+        "decide-watches-the-age",
+        "decide changes nothing at all, time that passed is a signal",
+        (
+            Edit(
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
+                "aged_ms = state.age.at(now.wall_ms)",
+                "aged_ms = state.age.at(now.wall_ms)\n        self._watch.look(state.age, now)",
+            ),
+        ),
+        {story("offset_manager/idle_group_expires"): "decide of Tick changes nothing"},
+    ),
+    Bug(
         "committed-offsets-not-in-the-snapshot",
         "I24: committed offsets survive every failover",
         (
@@ -186,9 +198,9 @@ BUGS: Final = (
         "a marker at or below the last PREPARE offset is a repeat",
         (
             Edit(
-                "oncelog_server.offset_manager.machine:OffsetManagerMachine._is_new",
-                "return marker.prepare_offset > last_prepare",
-                "return True",
+                "oncelog_server.participant.marker_walk:walk",
+                "is_new = marker.prepare_offset > last_committed",
+                "is_new = True",
             ),
         ),
         {
@@ -216,9 +228,9 @@ BUGS: Final = (
         "a batch of markers stops at its first refusal",
         (
             Edit(
-                "oncelog_server.offset_manager.machine:OffsetManagerMachine._write_markers",
-                "return Decision(records, MarkersWritten(tuple(results), refusal))",
-                "continue",
+                "oncelog_server.participant.marker_walk:walk",
+                "        if refusal is not None:\n            break",
+                "        if refusal is not None:\n            refusal = None\n            continue",
             ),
         ),
         {

@@ -9,6 +9,22 @@ from tests.planted.planting import Bug, Edit, story, unit
 
 BUGS: Final = (
     Bug(
+        "marker-without-a-prepare",
+        "a marker names its PREPARE: offset 0 is EPOCH_START, and says a local abort in journals",
+        (
+            Edit(
+                "oncelog_server.participant.marker_walk:walk",
+                "previous = 0\n",
+                "previous = -1\n",
+            ),
+        ),
+        {
+            unit(
+                "participant/test_marker_walk", "test_no_marker_has_a_prepare_at_offset_zero"
+            ): "INVALID_ARGUMENT"
+        },
+    ),
+    Bug(
         "older-coordinator-obeyed",
         "I19: markers of an older coordinator epoch are refused",
         (

@@ -13,9 +13,9 @@ BUGS: Final = (
         "I6: a marker at or below the last PREPARE offset is a repeat, OK and does nothing",
         (
             Edit(
-                "oncelog_server.partition_leader.markers:decide",
-                "elif marker.prepare_offset > last_prepare:",
-                "else:",
+                "oncelog_server.participant.marker_walk:walk",
+                "is_new = marker.prepare_offset > last_committed",
+                "is_new = True",
             ),
         ),
         {
@@ -27,9 +27,9 @@ BUGS: Final = (
         "one-shot payload and marker are one frame, else a retry appends the payload again",
         (
             Edit(
-                "oncelog_server.partition_leader.markers:decide",
-                "elif marker.prepare_offset > last_prepare:",
-                "elif marker.batch is not None or marker.prepare_offset > last_prepare:",
+                "oncelog_server.participant.marker_walk:walk",
+                "is_new = marker.prepare_offset > last_committed",
+                "is_new = marker.batch is not None or marker.prepare_offset > last_committed",
             ),
             Edit(
                 "oncelog_server.participant.marker_order:MarkerOrder.committed",
@@ -63,9 +63,10 @@ BUGS: Final = (
         "ABORTED markers neither move nor obey that offset",
         (
             Edit(
-                "oncelog_server.partition_leader.markers:decide",
-                "if held is not None or is_news:",
-                "if marker.prepare_offset > last_prepare and (held is not None or is_news):",
+                "oncelog_server.participant.marker_walk:walk",
+                "is_new = held is not None or (",
+                "is_new = marker.prepare_offset > last_committed and held is not None or (\n"
+                "                    marker.prepare_offset > last_committed and",
             ),
         ),
         {
@@ -79,7 +80,7 @@ BUGS: Final = (
         '100 refused, 120 applied, the retry of 100 "is a repeat": never exposed',
         (
             Edit(
-                "oncelog_server.partition_leader.markers:decide",
+                "oncelog_server.participant.marker_walk:walk",
                 "        if refusal is not None:\n            break",
                 "        if refusal is not None:\n            refusal = None\n            continue",
             ),
@@ -113,9 +114,10 @@ BUGS: Final = (
         "dropped after a later local abort",
         (
             Edit(
-                "oncelog_server.partition_leader.markers:decide",
-                "elif marker.prepare_offset > last_prepare:",
-                "elif marker.prepare_offset > last_prepare and is_news:",
+                "oncelog_server.participant.marker_walk:walk",
+                "is_new = marker.prepare_offset > last_committed",
+                "is_new = marker.prepare_offset > last_committed and marker.tx_id > "
+                "fences.highest_ended(marker.producer_id, command.journal_partition)",
             ),
         ),
         {
@@ -129,7 +131,7 @@ BUGS: Final = (
         "markers are never fenced by generation, else InitProducer waits for ever",
         (
             Edit(
-                "oncelog_server.partition_leader.markers:decide",
+                "oncelog_server.participant.marker_walk:walk",
                 "        previous = marker.prepare_offset\n",
                 "        previous = marker.prepare_offset\n"
                 "        refusal = fences.refusal(\n"
@@ -181,9 +183,9 @@ BUGS: Final = (
         "I20: a marker that finds nothing here keeps out the batches that come late",
         (
             Edit(
-                "oncelog_server.partition_leader.markers:decide",
-                "if held is not None or is_news:",
-                "if held is not None:",
+                "oncelog_server.participant.marker_walk:walk",
+                "is_new = held is not None or (",
+                "is_new = held is not None and (",
             ),
         ),
         {
@@ -337,11 +339,7 @@ BUGS: Final = (
     Bug(
         "second-marker-of-a-call-applied",
         "what one marker of a call has ended, the next one of it finds ended",
-        (
-            Edit(
-                "oncelog_server.partition_leader.markers:decide", "ended.add(marker.tx_id)", "pass"
-            ),
-        ),
+        (Edit("oncelog_server.participant.marker_walk:walk", "ended.add(marker.tx_id)", "pass"),),
         {
             story(
                 "partition_leader/markers_of_one_transaction_twice_in_a_call"

@@ -125,6 +125,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "replay-shows-projections-all-of-it",
+        "I4: an outcome that is not durable is shown to nobody, in replay as in life",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.projecting:Projecting.begin",
+                "self._high_watermark = high_watermark",
+                "self._high_watermark = 1 << 62",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_projecting",
+                "test_i4_replay_shows_what_the_high_watermark_covers_and_no_more",
+            ): "assert [1, 2, 3, 4] == [1, 2]"
+        },
+    ),
+    Bug(
         "projection-ahead-of-the-high-watermark",
         "index and data files hold only what is below the HW",
         (

@@ -51,20 +51,75 @@ BUGS: Final = (
         {story("coordinator/init_replaced_instances"): LEFT_OUT},
     ),
     Bug(
-        "captured-snapshot-replaced",
-        "table rows that a snapshot hands over are handed over once",
+        "rows-counted-as-saved-once-they-are-taken",
+        "I35: a snapshot leaves out only rows that stand on the disk",
         (
             Edit(
-                "oncelog_server.runtime.replica.snapshots:Snapshots.capture",
-                "if self._captured is None and self._saving is None and self._wanted:",
-                "if self._wanted:",
+                "oncelog_server.runtime.replica.snapshots:Snapshots._taken",
+                "return machine.snapshot(self._journal.rows_saved)",
+                "taken = machine.snapshot(getattr(self, '_rows', {}))\n"
+                "        self._rows = {name: table.first_row + len(table.rows) // table.row_bytes\n"
+                "                      for name, table in taken.tables.items()}\n"
+                "        return taken",
             ),
         ),
         {
             unit(
                 "runtime/test_snapshotting",
-                "test_what_was_captured_is_written_before_the_next_is_taken",
+                "test_i35_a_snapshot_that_failed_leaves_no_gap_in_the_next_one",
             ): "no snapshot is whole"
         },
+    ),
+    Bug(
+        "rows-of-a-cut-log-taken-for-saved",
+        "I35: rows of frames that were cut are of another log",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.snapshots:Snapshots.drop_above",
+                "self._tables = {}",
+                "pass",
+            ),
+            Edit(
+                "oncelog_server.runtime.storage.snapshots:Snapshots.load",
+                "self._tables = {}",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots",
+                "test_i35_rows_of_frames_that_were_cut_are_not_taken_for_saved",
+            ): "rows_saved"
+        },
+    ),
+    Bug(
+        "a-failed-snapshot-waits-for-an-append",
+        "I28: a quiet partition, too, writes a snapshot when there is room again",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.snapshots:Snapshots._write",
+                "self.is_owed = self._wanted",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_snapshotting",
+                "test_i28_a_quiet_partition_writes_another_snapshot_for_one_that_failed",
+            ): "only an append brings the next one"
+        },
+    ),
+    Bug(
+        "snapshot-notes-what-it-gave",
+        "a snapshot is a function of the state: asked twice, it says the same",
+        (
+            Edit(
+                PARTITION,
+                "first_row = rows_saved.get(COMMITTED_TABLE, 0)",
+                "first_row = getattr(self, '_given', 0)\n"
+                "        self._given = self.committed.final_rows",
+            ),
+        ),
+        {story("partition_leader/i03_a_transaction_is_seen_whole"): "a look at it"},
     ),
 )

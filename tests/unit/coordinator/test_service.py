@@ -11,7 +11,7 @@ import pytest
 from oncelog_server.coordinator.commands import AnswerOffsets
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, TxId
-from oncelogpb.errors import OncelogError, StalePosition, Unavailable
+from oncelogpb.errors import Loading, OncelogError, StalePosition, Unavailable
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
@@ -505,5 +505,34 @@ def test_a_repeated_begin_is_not_counted_again() -> None:
         await begin(c, who)
         await begin(c, who)
         assert c.around.counted["transactions_begun"] == 1
+
+    run(story)
+
+
+@pytest.mark.parametrize("verb", ["commit", "abort"])
+def test_a_leadership_that_ends_before_an_outcome_is_looked_up_says_so(verb: str) -> None:
+    """The machine does not keep the transaction; who does is asked a few turns later."""
+
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        tx_id = await begin(c, who)
+        await commit(c, who, tx_id)
+        await until(lambda: len(c.state.transactions) == 0)
+        if verb == "commit":
+            again = c.service.commit_transaction(
+                pb.CommitTransactionRequest(tx_id=tx_id, producer=who, manifest=manifest(0, 1)),
+                FakeCall(),
+            )
+        else:
+            again = c.service.abort_transaction(
+                pb.AbortTransactionRequest(tx_id=tx_id, producer=who), FakeCall()
+            )
+        call = asyncio.gather(again, return_exceptions=True)
+        # Submitted in the first turn, durable in the second, looked up in the third.
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        c.replica.leads = False
+        (told,) = await call
+        assert isinstance(told, Loading), told
 
     run(story)

@@ -37,7 +37,6 @@ from oncelog_server.coordinator.commands import (
     TransactAnswer,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
-from oncelog_server.coordinator.decide_end import Elsewhere
 from oncelog_server.coordinator.machine import CoordinatorMachine
 from oncelog_server.coordinator.questions import Verdict, verdict
 from oncelog_server.coordinator.records import (
@@ -209,10 +208,7 @@ class Story:
     # ------------------------------------------------------------------------------ what must hold
 
     def _submit(self, command: object, label: str) -> None:
-        try:
-            self._recorded(self.host.submit(command, label))
-        except Elsewhere:
-            pass
+        self._recorded(self.host.submit(command, label))
 
     def _recorded(self, recorded: Any) -> None:
         for _, record in recorded:

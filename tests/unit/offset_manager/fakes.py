@@ -17,6 +17,7 @@ from oncelog_server.core.ports import Address, PartitionInfo
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.machine import OffsetManagerMachine
+from oncelog_server.offset_manager.ports import OffsetManagerEnv
 from oncelog_server.offset_manager.records import CODEC
 from oncelogpb.errors import NotLeader, OncelogError
 from tests.golden.host import MachineHost
@@ -147,7 +148,7 @@ class Outside:
         self.clock = FakeClock()
         self.peers = FakePeers(answer)
         self.reporter = FakeReporter()
-        self.env = RoleEnv(
+        self.env: OffsetManagerEnv = RoleEnv(
             clock=self.clock,
             directory=self.directory,  # type: ignore[arg-type]
             topics=None,  # type: ignore[arg-type]

@@ -28,6 +28,7 @@ from oncelogpb.errors import (
     UnknownPartition,
     UnknownTopic,
 )
+from tests.golden.unchanged import decide, look_at
 
 TOPIC = TopicInfo("payments", TopicId(b"t" * 16), 2, 1, {}, 0)
 FIRST = PartitionId(TOPIC.topic_id, 0)
@@ -73,10 +74,10 @@ class FakeReplica:
         return self.frames[-1].end if self.frames else 0
 
     def submit(self, command: Any) -> asyncio.Future[Any]:
-        decision = self.machine.decide(command, self._clock.now())
+        decision = decide(self.machine, command, self._clock.now())
         for record in decision.records:
             self._append(self._codec.encode(record), record)
-        self.machine.check()
+        look_at(self.machine, self.high_watermark)
         future: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._parked.append((self.log_end, future, decision.reply))
         if not self.hold:

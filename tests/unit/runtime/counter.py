@@ -10,6 +10,7 @@ import msgspec
 from oncelog_server.core.frame import At, Frame, Kind
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.machine import (
+    NOTHING_SAVED,
     Codec,
     Decision,
     EpochStart,
@@ -41,14 +42,12 @@ class CounterMachine:
         self.total = 0
         self.epoch = 0
         self.sums: list[int] = []
-        self._saved = 0
         self.ticks = 0
         self.rests = True
 
     def decide(self, command: Add | Tick, now: Instant) -> Decision[Added]:
         match command:
             case Tick():
-                self.ticks += 1
                 return Decision()
             case Add(number=number) if number < 0:
                 return refuse(InvalidArgument("only upwards", total=self.total))
@@ -67,7 +66,7 @@ class CounterMachine:
                 self.sums.append(self.total)
 
     def seen(self, signal: object, now: Instant) -> None:
-        """No volatile state."""
+        self.ticks += isinstance(signal, Tick)
 
     def owed(self, below: int) -> Sequence[Any]:
         return ()
@@ -79,10 +78,10 @@ class CounterMachine:
     def check(self) -> None:
         assert self.total == (self.sums[-1] if self.sums else 0)
 
-    def snapshot(self) -> Snapshot:
-        rows = b"".join(value.to_bytes(8, "big") for value in self.sums[self._saved :])
-        table = Table(row_bytes=8, first_row=self._saved, rows=rows)
-        self._saved = len(self.sums)
+    def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
+        saved = rows_saved.get("sums", 0)
+        rows = b"".join(value.to_bytes(8, "big") for value in self.sums[saved:])
+        table = Table(row_bytes=8, first_row=saved, rows=rows)
         state = msgspec.msgpack.encode((self.next_offset, self.total, self.epoch))
         return Snapshot(state, {"sums": table})
 
@@ -90,7 +89,6 @@ class CounterMachine:
         self.next_offset, self.total, self.epoch = msgspec.msgpack.decode(state)
         rows = tables["sums"]
         self.sums = [int.from_bytes(rows[i : i + 8], "big") for i in range(0, len(rows), 8)]
-        self._saved = len(self.sums)
 
 
 class CounterCodec:
@@ -132,16 +130,16 @@ class CounterRole:
     def project(self, record: Added, at: At) -> None:
         self.projected.append((at.offset, record.number))
 
-    def outbox(self, replica: Replica, env: RoleEnv) -> Quiet:
+    def outbox(self, replica: Replica[CounterMachine], env: RoleEnv[CounterMachine]) -> Quiet:
         return Quiet()
 
     def checkpoint(self, machine: object) -> None:
         """Nothing to tell."""
 
-    def services(self, env: RoleEnv) -> Mapping[str, object]:
+    def services(self, env: RoleEnv[CounterMachine]) -> Mapping[str, object]:
         return {}
 
-    def access(self, env: RoleEnv) -> Tables:
+    def access(self, env: RoleEnv[CounterMachine]) -> Tables:
         return {}
 
 

@@ -120,6 +120,35 @@ def test_rows_go_on_after_a_restart_and_may_be_handed_over_again() -> None:
     assert journal.load_snapshot() == (7, b"7", {"t": b"r0r1r2r3r4r5", "u": b"xy"})
 
 
+def test_rows_are_saved_as_far_as_the_newest_snapshot_on_disk_counts_them() -> None:
+    disk = FakeDisk()
+    journal = with_three_snapshots(disk)
+    assert journal.rows_saved == {"t": 5, "u": 1}
+    disk.fail_next()
+    with pytest.raises(OSError):
+        journal.save_snapshot(7, Snapshot(b"", {"t": rows(5, "r5"), "u": Table(1, 1, b"")}))
+    assert journal.rows_saved == {"t": 5, "u": 1}
+    disk.crash()
+    journal = open_journal(disk.reopen())
+    assert journal.rows_saved == {}, "nothing is known of them before one is loaded"
+    journal.load_snapshot()
+    assert journal.rows_saved == {"t": 5, "u": 1}
+
+
+def test_i35_rows_of_frames_that_were_cut_are_not_taken_for_saved() -> None:
+    """The log grows again, with other frames: their rows stand where those of the lost ones did."""
+    disk = FakeDisk()
+    journal = start(disk, *"abcdef")
+    journal.save_snapshot(6, Snapshot(b"six", {"t": rows(0, "r0", "r1")}))
+    journal.cut(2)
+    assert journal.rows_saved == {}
+    append(journal, *map(record, "xyz"))
+    sync(journal, disk)
+    assert journal.load_snapshot() is None
+    journal.save_snapshot(5, Snapshot(b"five", {"t": rows(0, "s0", "s1", "s2")}))
+    assert journal.load_snapshot() == (5, b"five", {"t": b"s0s1s2"})
+
+
 def test_rows_with_a_hole_are_refused() -> None:
     journal = start(FakeDisk(), "a")
     with pytest.raises(AssertionError, match="rows before 3 lack"):

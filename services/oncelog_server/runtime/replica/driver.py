@@ -41,7 +41,7 @@ class Driver:
     def __init__(
         self,
         partition: PartitionId,
-        role: Role,
+        role: Role[Any],
         around: Surroundings,
         *,
         open_log: Callable[[], Awaitable[Journal]],

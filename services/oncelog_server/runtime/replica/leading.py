@@ -49,7 +49,7 @@ class Leadership:
     def __init__(
         self,
         partition: PartitionId,
-        role: Role,
+        role: Role[Any],
         journal: Journal,
         around: Surroundings,
         *,
@@ -216,8 +216,10 @@ class Leadership:
             self._quiet_ticks = 0
 
     def tick(self) -> None:
-        """Timers are a command."""
-        decision = self.machine.decide(Tick(), self._around.clock.now())
+        """Turns the timers, then decides what is due."""
+        now = self._around.clock.now()
+        self.machine.seen(Tick(), now)
+        decision = self.machine.decide(Tick(), now)
         if decision.records:
             self._append_all(decision.records)
         self._quiet_ticks = self._quiet_ticks + 1 if self._is_quiet() else 0
@@ -326,7 +328,9 @@ class Leadership:
         self._around.reporter.gauge("high_watermark", hw, partition=name)
         lag = self._journal.log_end - hw
         self._around.reporter.gauge("high_watermark_lag", lag, partition=name)
-        # A quiet partition, too, writes the snapshot that failed.
+        # A quiet partition, too, writes another one for the snapshot that failed.
+        if self._snapshots.is_owed:
+            self.capture_snapshot()
         self._snapshots.save(hw)
 
     def advanced(self) -> asyncio.Future[None]:

@@ -2,7 +2,10 @@
 
     enough appended ──► captured, as of the log end ──► the HW passes it ──► written, off the loop
                                    ▲                                              │ no space, EIO
-                                   └────────────── tried again, this very one ◄───┘
+                                   └───────── another one, after a while ◄────────┘
+
+Each is whole by itself: it leaves out the rows that an earlier one has brought to the disk, and
+none that one was only to bring there.
 
 Slots go to the disk with each snapshot, and by themselves where many are held.
 
@@ -20,7 +23,7 @@ from typing import Any, Final
 
 from oncelog_server.core import failpoints
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.machine import Snapshot
+from oncelog_server.core.machine import Machine, Snapshot
 from oncelog_server.core.ports import Clock, Reporter
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.slots import SLOTS_HELD_MAX, SLOTS_WORTH_A_FLUSH
@@ -53,6 +56,8 @@ class Snapshots:
         self._every_bytes = every_bytes
         self._bytes_since = 0
         self._captured: tuple[int, Snapshot] | None = None
+        # One failed, and none has been captured since.
+        self.is_owed = False
         self._saving: asyncio.Task[None] | None = None
         # Not before this moment is one that failed tried again.
         self._save_after_ms = 0
@@ -68,7 +73,7 @@ class Snapshots:
 
     def drop(self) -> None:
         """It is over: what was captured is not written any more."""
-        self._wanted = self._failing = False
+        self._wanted = self._failing = self.is_owed = False
         self._captured = None
 
     async def ended(self) -> None:
@@ -82,13 +87,20 @@ class Snapshots:
 
     @property
     def is_due(self) -> bool:
-        return self._bytes_since >= self._every_bytes
+        return self._bytes_since >= self._every_bytes or self.is_owed
 
-    def capture(self, machine: Any) -> None:
-        """The state as of the log end; written when the HW has passed it."""
+    def capture(self, machine: Machine[Any, Any, Any]) -> None:
+        """The state as of the log end; written when the HW has passed it. One that waits stays: it
+        will be written sooner."""
         self._bytes_since = 0
         if self._captured is None and self._saving is None and self._wanted:
-            self._captured = (self._journal.log_end, machine.snapshot())
+            self.is_owed = False
+            self._captured = (self._journal.log_end, self._taken(machine))
+
+    def _taken(self, machine: Machine[Any, Any, Any]) -> Snapshot:
+        """Not while one is being written: which rows are saved changes then."""
+        assert self._saving is None
+        return machine.snapshot(self._journal.rows_saved)
 
     def save(self, high_watermark: int) -> None:
         """Begins to write what was captured, where the HW has passed it, or slots where many are
@@ -119,21 +131,22 @@ class Snapshots:
     def are_waiting(self) -> bool:
         """Something is to be written, or is being written."""
         held = self._journal.slots_held >= SLOTS_WORTH_A_FLUSH
-        return self._captured is not None or self._saving is not None or held
+        return self.is_owed or self._captured is not None or self._saving is not None or held
 
-    async def checkpoint(self, machine: Any, high_watermark: int, *, worth_bytes: int) -> None:
+    async def checkpoint(
+        self, machine: Machine[Any, Any, Any] | None, high_watermark: int, *, worth_bytes: int
+    ) -> None:
         """At a clean stop: all that is durable, so the next start replays little. `machine` is None
         where this replica does not answer."""
         await self.ended()
-        if self._captured is not None and self._captured[0] <= high_watermark:
-            (offset, snapshot), self._captured = self._captured, None
-            await self._write(offset, snapshot)
-        if machine is None or not self._wanted or self._captured is not None:
+        captured, self._captured = self._captured, None
+        if machine is None or not self._wanted:
             return
-        if self._bytes_since < worth_bytes:
-            return
-        if high_watermark == self._journal.log_end:
-            await self._write(high_watermark, machine.snapshot())
+        is_worth_it = captured is not None or self.is_owed or self._bytes_since >= worth_bytes
+        if high_watermark == self._journal.log_end and is_worth_it:
+            await self._write(high_watermark, self._taken(machine))
+        elif captured is not None and captured[0] <= high_watermark:
+            await self._write(*captured)
 
     async def _write(self, offset: int, snapshot: Snapshot) -> None:
         try:
@@ -143,10 +156,7 @@ class Snapshots:
             self._reporter.count("snapshots")
             self._worked()
         except OSError as error:
-            # Table rows that it handed over are not handed over again, so no later one of this
-            # machine would be whole without it: this very one is tried again.
-            if self._wanted:
-                self._captured = (offset, snapshot)
+            self.is_owed = self._wanted
             self._failed(error)
         finally:
             self._saving = None

@@ -20,7 +20,7 @@ import contextlib
 import os
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from errno import EIO
 from typing import Final, Self
 
@@ -425,6 +425,12 @@ class Journal:
     def slots_held(self) -> int:
         """Slots that memory has and the disk perhaps not."""
         return sum(slots.held for slots in self._slots.values())
+
+    @property
+    def rows_saved(self) -> Mapping[str, int]:
+        """By table, how many of its rows the newest snapshot on disk counts, and a next one may
+        leave out."""
+        return self._snapshots.rows_saved
 
     def load_snapshot(self) -> tuple[int, bytes, dict[str, bytes]] | None:
         """The newest one that is intact: its offset, the state, and the rows of each table."""

@@ -97,6 +97,11 @@ class Snapshots:
         # Tables as the last snapshot, saved or loaded, left them: the CRC goes on from there.
         self._tables: dict[str, TableEnd] = {}
 
+    @property
+    def rows_saved(self) -> dict[str, int]:
+        """By table, how many rows the last snapshot counts that was saved or loaded."""
+        return {name: table.row_count for name, table in self._tables.items()}
+
     def save(self, offset: int, snapshot: Snapshot) -> None:
         """Blocking. Raises OSError: the older snapshots then stand as before."""
         tables = {
@@ -110,6 +115,7 @@ class Snapshots:
 
     def load(self) -> tuple[int, bytes, dict[str, bytes]] | None:
         """The newest that is whole, with all rows of each table. Blocking. Raises OSError."""
+        self._tables = {}
         for offset in reversed(self._offsets()):
             found = decode_snapshot(self._read_all(self._path(offset)))
             if found is None or found.offset != offset:
@@ -125,6 +131,8 @@ class Snapshots:
         """Durably removes what speaks of frames that the log does not have."""
         for offset in reversed(self._offsets()):
             if offset > end:
+                # What stands in its tables may be of frames that are cut: all is handed in again.
+                self._tables = {}
                 self._disk.remove(self._path(offset))
 
     def _append_rows(self, name: str, table: Table) -> TableEnd:
@@ -139,7 +147,7 @@ class Snapshots:
             if known is not None and known.row_count == table.first_row:
                 before = known.crc
             else:
-                # Handed over again, after a restart from an older snapshot.
+                # Nothing is known of them, or they come again, after a cut.
                 earlier = file.read(0, start)
                 assert len(earlier) == start, f"table {name}: rows before {table.first_row} lack"
                 before = crc32c(earlier)
