@@ -13,8 +13,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.projecting:Projecting.advance",
-                "self._waiting[0][1].offset < high_watermark",
-                "self._waiting[0][1].offset <= high_watermark",
+                "if at.offset >= high_watermark:",
+                "if at.offset > high_watermark:",
             ),
         ),
         {
@@ -46,9 +46,9 @@ BUGS: Final = (
         "I4: an outcome is told when its record is durable, whichever leadership wrote it",
         (
             Edit(
-                "oncelog_server.runtime.replica.leading:Leadership.load",
-                "self._projecting.begin(projection, self._journal.synced_end)",
-                "self._projecting.begin(projection, self._journal.log_end)",
+                "oncelog_server.runtime.replica.leading:Leadership.__init__",
+                "Projecting(projection, journal.synced_end)",
+                "Projecting(projection, journal.log_end)",
             ),
         ),
         {

@@ -129,7 +129,7 @@ BUGS: Final = (
         "I4: an outcome that is not durable is shown to nobody, in replay as in life",
         (
             Edit(
-                "oncelog_server.runtime.replica.projecting:Projecting.begin",
+                "oncelog_server.runtime.replica.projecting:Projecting.__init__",
                 "self._high_watermark = high_watermark",
                 "self._high_watermark = 1 << 62",
             ),

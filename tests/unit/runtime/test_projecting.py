@@ -24,8 +24,8 @@ def see(projecting: Projecting, *offsets: int) -> None:
 
 
 def test_i4_replay_shows_what_the_high_watermark_covers_and_no_more() -> None:
-    projecting, shown = Projecting(), Shown()
-    projecting.begin(shown, 3)
+    shown = Shown()
+    projecting = Projecting(shown, 3)
     projecting.saw(EpochStart(), At(0, 1, 0))
     see(projecting, 1, 2, 3, 4)
     assert shown.offsets == [1, 2]
@@ -37,8 +37,8 @@ def test_i4_replay_shows_what_the_high_watermark_covers_and_no_more() -> None:
 
 
 def test_i4_a_watermark_that_moves_during_a_replay_lets_nothing_overtake() -> None:
-    projecting, shown = Projecting(), Shown()
-    projecting.begin(shown, 0)
+    shown = Shown()
+    projecting = Projecting(shown, 0)
     see(projecting, 1, 2)
     projecting.advance(2)
     see(projecting, 3)
@@ -46,15 +46,3 @@ def test_i4_a_watermark_that_moves_during_a_replay_lets_nothing_overtake() -> No
     projecting.advance(9)
     see(projecting, 4)
     assert shown.offsets == [1, 2, 3, 4]
-
-
-def test_i4_what_a_leadership_leaves_uncovered_is_not_shown_by_the_next() -> None:
-    """It may be cut, and stand there as something else when it comes again."""
-    projecting, shown = Projecting(), Shown()
-    projecting.begin(shown, 0)
-    see(projecting, 1)
-    projecting.drop()
-    projecting.advance(9)
-    projecting.begin(shown, 1)
-    projecting.advance(9)
-    assert shown.offsets == []

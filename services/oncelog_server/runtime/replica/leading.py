@@ -78,7 +78,8 @@ class Leadership:
         # Until EPOCH_START is appended: what is durable of the log as it is found.
         self._hw = self._high_watermark(epoch_start=journal.log_end)
         self._replies = Replies(partition, around.lease_valid)
-        self._projecting = Projecting()
+        projection = role.projection(partition, journal.slots)
+        self._projecting = Projecting(projection, journal.synced_end)
         self._advanced: asyncio.Future[None] | None = None
         self._snapshots = Snapshots(
             partition,
@@ -102,10 +103,7 @@ class Leadership:
     async def load(self) -> None:
         """Brings a fresh machine to the log end. Returns early where the epoch ends meanwhile.
         Raises JournalDamaged, OSError."""
-        self._snapshots.begin()
         machine = self._role.machine(self._partition)
-        projection = self._role.projection(self._partition, self._journal.slots)
-        self._projecting.begin(projection, self._journal.synced_end)
         failpoints.reach("driver.replay.before")
         await self._replay(machine)
         failpoints.reach("driver.replay.after")
@@ -179,7 +177,6 @@ class Leadership:
         self._around.reporter.count("step_downs", reason=why)
         self._around.reporter.gauge("leading", 0, partition=str(self._partition))
         self._replies.lose(why)
-        self._projecting.drop()
         self._snapshots.drop()
         self._notify_advanced()
 

@@ -10,22 +10,17 @@ from collections import deque
 from typing import Any
 
 from oncelog_server.core.frame import At
-from oncelog_server.core.machine import EpochStart
+from oncelog_server.core.machine import EpochStart, Projection
 
 
 class Projecting:
-    """Of one replica, over all its leaderships."""
+    """Of one leadership, over a log that is durable below `high_watermark`. `projection` may be
+    None: then there is nothing to show."""
 
-    def __init__(self) -> None:
-        self._projection: Any = None
+    def __init__(self, projection: Projection[Any] | None, high_watermark: int) -> None:
+        self._projection = projection
         # Not covered yet.
         self._waiting: deque[tuple[Any, At]] = deque()
-        self._high_watermark = 0
-
-    def begin(self, projection: Any, high_watermark: int) -> None:
-        """A leadership begins, over a log that is durable below this. `projection` may be None."""
-        self._projection = projection
-        self._waiting.clear()
         self._high_watermark = high_watermark
 
     def saw(self, record: Any, at: At) -> None:
@@ -39,10 +34,9 @@ class Projecting:
 
     def advance(self, high_watermark: int) -> None:
         self._high_watermark = high_watermark
-        while self._waiting and self._waiting[0][1].offset < high_watermark:
-            self._projection.project(*self._waiting.popleft())
-
-    def drop(self) -> None:
-        """The leadership is over: what is not covered may be cut."""
-        self._projection = None
-        self._waiting.clear()
+        while self._projection is not None and self._waiting:
+            record, at = self._waiting[0]
+            if at.offset >= high_watermark:
+                return
+            self._waiting.popleft()
+            self._projection.project(record, at)

@@ -35,7 +35,7 @@ SNAPSHOT_RETRY_MS: Final = 10_000
 
 
 class Snapshots:
-    """Of one replica's machine, over all its leaderships."""
+    """Of the machine of one leadership."""
 
     def __init__(
         self,
@@ -61,15 +61,10 @@ class Snapshots:
         self._saving: asyncio.Task[None] | None = None
         # Not before this moment is one that failed tried again.
         self._save_after_ms = 0
-        # False: nobody leads.
-        self._wanted = False
+        # False: the leadership is over.
+        self._wanted = True
         # What the alarm says.
         self._failing = False
-
-    def begin(self) -> None:
-        """A leadership with a fresh machine begins."""
-        self._wanted = True
-        self._bytes_since = 0
 
     def drop(self) -> None:
         """It is over: what was captured is not written any more."""
