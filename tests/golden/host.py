@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
 from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import (
     Codec,
     EpochStart,
@@ -73,17 +74,17 @@ class MachineHost:
         self.projection = projection
         self.frames: list[StoredFrame] = []
         self.machine = fresh()
-        self.epoch = 0
-        self.high_watermark = 0
+        self.epoch = LeaderEpoch(0)
+        self.high_watermark = JournalOffset(0)
         self.now = Instant(MONOTONIC_START_MS, WALL_START_MS)
         self._parked: list[Parked] = []
         self._projected = 0
         self.begin_epoch()
 
     @property
-    def log_end(self) -> int:
-        """Journal offset that the next frame gets."""
-        return self.frames[-1].end if self.frames else 0
+    def log_end(self) -> JournalOffset:
+        """That the next frame gets."""
+        return self.frames[-1].end if self.frames else JournalOffset(0)
 
     @property
     def ready(self) -> bool:
@@ -123,7 +124,7 @@ class MachineHost:
         """Moves the HW; the replies it covers, in the order they were decided."""
         to = self.log_end if to is None else to
         assert self.high_watermark <= to <= self.log_end, f"cannot move the HW to {to}"
-        self.high_watermark = to
+        self.high_watermark = JournalOffset(to)
         self._project()
         covered = [parked for parked in self._parked if parked.end <= to]
         self._parked = [parked for parked in self._parked if parked.end > to]
@@ -155,7 +156,7 @@ class MachineHost:
 
     def begin_epoch(self) -> None:
         """The first frame of an epoch. The HW covers it with the next sync."""
-        self.epoch += 1
+        self.epoch = LeaderEpoch(self.epoch + 1)
         self._append(EpochStart())
         if self.epoch == 1:
             self.sync()

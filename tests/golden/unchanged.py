@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from oncelog_server.core.ids import JournalOffset
 from oncelog_server.core.machine import Decision, Instant, Machine
 
 
@@ -28,7 +29,7 @@ def decide(machine: Machine[Any, Any, Any], command: object, now: Instant) -> De
             raise AssertionError(f"decide of {command!r} gives a Decision, and raises") from error
 
 
-def look_at(machine: Machine[Any, Any, Any], high_watermark: int) -> None:
+def look_at(machine: Machine[Any, Any, Any], high_watermark: JournalOffset) -> None:
     """Asks all that may be asked at any time; the answers are the same the second time."""
     with unchanged(machine, "a look at it"):
         machine.check()

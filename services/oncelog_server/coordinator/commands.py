@@ -24,7 +24,7 @@ from oncelog_server.coordinator.values import (
     OneShotOffsets,
     Refusal,
 )
-from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
+from oncelog_server.core.ids import Generation, JournalOffset, PartitionId, ProducerId, TxId
 from oncelog_server.core.machine import Tick
 from oncelogpb.errors import OncelogError
 
@@ -308,7 +308,7 @@ class OwedMarker(NamedTuple):
     """One outcome for one participant."""
 
     tx_id: TxId
-    prepare_offset: int
+    prepare_offset: JournalOffset
     committed: bool
     producer: Identity
     # (writer, record count)

@@ -27,7 +27,7 @@ from oncelog_server.coordinator.commands import (
 )
 from oncelog_server.coordinator.transactions import State, Transaction
 from oncelog_server.coordinator.values import OneShotBatch, WriterParts
-from oncelog_server.core.ids import PartitionId, TxId
+from oncelog_server.core.ids import JournalOffset, PartitionId, TxId
 
 # Of one group. A single larger marker goes alone.
 MARKERS_PER_GROUP_MAX: Final = 1_000
@@ -50,7 +50,7 @@ class Delivered(NamedTuple):
 
 
 class _Entry(NamedTuple):
-    prepare_offset: int
+    prepare_offset: JournalOffset
     tx_id: TxId
     size_bytes: int
 
@@ -98,13 +98,13 @@ class Deliveries:
 
     # --------------------------------------------------------------------------------- questions
 
-    def due(self, below: int) -> Iterator[OweMarkers]:
+    def due(self, below: JournalOffset) -> Iterator[OweMarkers]:
         for participant in self._ready:
             markers = self._group(participant, below)
             if markers:
                 yield OweMarkers(participant, markers)
 
-    def finishable(self, below: int) -> list[TxId]:
+    def finishable(self, below: JournalOffset) -> list[TxId]:
         """Acknowledged by all, and decided below the HW."""
         delivered = self._delivered.items()
         return [tx_id for tx_id, u in delivered if u.transaction.prepare_offset < below]
@@ -132,7 +132,7 @@ class Deliveries:
     def is_disk_full(self, participant: PartitionId) -> bool:
         return participant in self._disk_full
 
-    def _group(self, participant: PartitionId, below: int) -> list[OwedMarker]:
+    def _group(self, participant: PartitionId, below: JournalOffset) -> list[OwedMarker]:
         markers: list[OwedMarker] = []
         size_bytes = 0
         for entry in self._queues[participant].entries:

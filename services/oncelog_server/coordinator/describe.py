@@ -19,14 +19,14 @@ from oncelog_server.coordinator.records import (
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import State, Transaction
 from oncelog_server.coordinator.values import CommitSeq, Manifest, TopicParts
-from oncelog_server.core.ids import PartitionId, TxId
+from oncelog_server.core.ids import JournalOffset, PartitionId, TxId
 from oncelog_server.core.wire import partition_message
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 
 
 def kept(
-    state: CoordinatorState, transaction: Transaction, *, below: int
+    state: CoordinatorState, transaction: Transaction, *, below: JournalOffset
 ) -> pb.TransactionDescription:
     """Of a transaction that the machine keeps, as far as it is durable."""
     decided = is_decided(transaction, below=below)
@@ -99,7 +99,9 @@ def part_count(described: pb.TransactionDescription) -> int:
     return in_topics + len(described.unacknowledged)
 
 
-def state_outside(transaction: Transaction, *, below: int) -> types.TransactionState.ValueType:
+def state_outside(
+    transaction: Transaction, *, below: JournalOffset
+) -> types.TransactionState.ValueType:
     """PREPARE_COMMIT is COMMITTED (not yet visible) to the outside, PREPARE_ABORT is ABORTED; what
     is not durable has not happened."""
     if not is_decided(transaction, below=below):

@@ -85,6 +85,7 @@ from oncelog_server.coordinator.values import AbortCause, content_digest
 from oncelog_server.core.age import TimePassed
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import (
+    JournalOffset,
     PartitionId,
     ProducerId,
     TxId,
@@ -128,7 +129,7 @@ class CoordinatorMachine:
         self.state = CoordinatorState(partition.number, config)
 
     @property
-    def next_offset(self) -> int:
+    def next_offset(self) -> JournalOffset:
         return self.state.next_offset
 
     # -------------------------------------------------------------------------------------- decide
@@ -166,7 +167,7 @@ class CoordinatorMachine:
     # --------------------------------------------------------------------------------------- apply
 
     def apply(self, record: Record | EpochStart, at: At) -> None:
-        self.state.next_offset = at.offset + 1
+        self.state.next_offset = JournalOffset(at.offset + 1)
         if isinstance(record, TimePassed):
             self.state.age.passed(at.time_ms)
         else:
@@ -418,7 +419,7 @@ class CoordinatorMachine:
 
     # ---------------------------------------------------------------------------------------- owed
 
-    def owed(self, below: int) -> Sequence[Owed]:
+    def owed(self, below: JournalOffset) -> Sequence[Owed]:
         """Not what is under way already. Costs what it gives, not what is open."""
         owed: list[Owed] = list(self.state.deliveries.due(below))
         for tx_id in self.state.heads.due(below):
@@ -433,7 +434,7 @@ class CoordinatorMachine:
             owed.append(OweFinish(finishable))
         return owed
 
-    def checkpoint_offset(self) -> int:
+    def checkpoint_offset(self) -> JournalOffset:
         """Journal offset of the oldest open transaction (the seeds' journal HW): a hint for tools.
         Recovery never begins there: request ids, generations and commit_seq are older."""
         oldest = self.state.transactions.oldest_undecided()

@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from oncelog_server.coordinator.transactions import Transaction
-from oncelog_server.core.ids import ProducerId, TxId
+from oncelog_server.core.ids import JournalOffset, ProducerId, TxId
 
 
 class StagedHeads:
@@ -21,13 +21,13 @@ class StagedHeads:
 
     def __init__(self) -> None:
         # Head -> journal offset that must be durable before it is put. Not those under way.
-        self._waiting: dict[TxId, int] = {}
+        self._waiting: dict[TxId, JournalOffset] = {}
         self._under_way: set[TxId] = set()
         # (producer, consumer group) -> its latest one-shot with offsets that is decided COMMIT and
         # not over.
         self._chain: dict[tuple[ProducerId, str], TxId] = {}
 
-    def due(self, below: int) -> Iterator[TxId]:
+    def due(self, below: JournalOffset) -> Iterator[TxId]:
         return (tx_id for tx_id, gate in self._waiting.items() if gate < below)
 
     def chains_on(self, transaction: Transaction) -> TxId:
@@ -39,7 +39,7 @@ class StagedHeads:
 
     # ------------------------------------------------------------------------------ called by apply
 
-    def became_head(self, tx_id: TxId, *, gate: int) -> None:
+    def became_head(self, tx_id: TxId, *, gate: JournalOffset) -> None:
         """`gate`: the record by which it became the head."""
         assert tx_id not in self._waiting
         assert tx_id not in self._under_way

@@ -15,7 +15,7 @@ from oncelog_server.coordinator.outcomes import Outcome
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED, State, Transaction
 from oncelog_server.coordinator.unborn import Claim
-from oncelog_server.core.ids import PartitionId, TxId, journal_offset_of
+from oncelog_server.core.ids import JournalOffset, PartitionId, TxId, journal_offset_of
 
 
 class Verdict(IntEnum):
@@ -36,7 +36,7 @@ def verdict(
     producer: Identity,
     partition: PartitionId,
     *,
-    below: int,
+    below: JournalOffset,
 ) -> Verdict | None:
     """None: the machine does not keep it. It ended, or never was: `verdict_of` its outcome."""
     if below <= journal_offset_of(tx_id):
@@ -77,6 +77,6 @@ def is_unborn(state: CoordinatorState, tx_id: TxId) -> bool:
     return journal_offset_of(tx_id) >= state.next_offset
 
 
-def is_decided(transaction: Transaction, *, below: int) -> bool:
+def is_decided(transaction: Transaction, *, below: JournalOffset) -> bool:
     """Its PREPARE is durable."""
     return transaction.state in DECIDED and transaction.prepare_offset < below

@@ -20,7 +20,13 @@ from oncelog_server.coordinator.sessions import Sessions
 from oncelog_server.coordinator.transactions import DECIDED, State, Transaction, Transactions
 from oncelog_server.coordinator.unborn import Unborn
 from oncelog_server.core.age import AgeWatch, JournalAge
-from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, PartitionId, TxId
+from oncelog_server.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    JournalOffset,
+    LeaderEpoch,
+    PartitionId,
+    TxId,
+)
 from oncelog_server.core.timers import Timers
 
 # Transactions with damaged parts that are remembered per journal partition, and their partitions in
@@ -32,9 +38,9 @@ DAMAGED_PARTITIONS_KEPT: Final = 200_000
 class Stored(msgspec.Struct, array_like=True):
     """The replicated state, as a snapshot holds it. Lists are sorted: equal state, equal bytes."""
 
-    epoch: int
-    epoch_start: int
-    next_offset: int
+    epoch: LeaderEpoch
+    epoch_start: JournalOffset
+    next_offset: JournalOffset
     # By id.
     producers: list[Producer]
     transactions: list[Transaction]
@@ -54,9 +60,9 @@ class CoordinatorState:
         self.journal_partition: Final = journal_partition
         self.config: Final = config
         # Replicated.
-        self.epoch = 0
-        self.epoch_start = 0
-        self.next_offset = 0
+        self.epoch = LeaderEpoch(0)
+        self.epoch_start = JournalOffset(0)
+        self.next_offset = JournalOffset(0)
         self.age = JournalAge()
         self.producers = Producers()
         self.transactions = Transactions()

@@ -21,7 +21,7 @@ from oncelog_server.coordinator.values import (
     OneShotOffsets,
     WriterParts,
 )
-from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
+from oncelog_server.core.ids import Generation, JournalOffset, PartitionId, ProducerId, TxId
 
 
 class State(IntEnum):
@@ -61,7 +61,7 @@ class Transaction(msgspec.Struct, array_like=True):
     batches: tuple[OneShotBatch, ...] = ()
     offsets: OneShotOffsets | None = None
     # Place and journal time of its PREPARE; 0 before.
-    prepare_offset: int = 0
+    prepare_offset: JournalOffset = JournalOffset(0)
     prepare_ms: int = 0
     cause: AbortCause = AbortCause.NONE
 

@@ -24,7 +24,7 @@ from __future__ import annotations
 from typing import Final, NamedTuple
 
 from oncelog_server.coordinator.commands import Identity
-from oncelog_server.core.ids import PartitionId, TxId
+from oncelog_server.core.ids import JournalOffset, PartitionId, TxId
 
 # Between two proofs of one journal partition. Participants ask again after 2 s.
 PROVE_EVERY_MS: Final = 1_000
@@ -44,7 +44,7 @@ class Claim(NamedTuple):
 
 class _Asked(NamedTuple):
     # Of the journal, when the question came.
-    log_end: int
+    log_end: JournalOffset
     asked_ms: int
 
 
@@ -55,7 +55,7 @@ class Unborn:
         # Oldest first.
         self._asked: dict[Claim, _Asked] = {}
         # Journal offset of the last LogEndProved; 0: none in this epoch.
-        self._proved_at = 0
+        self._proved_at = JournalOffset(0)
         self._next_proof_ms = 0
         # Some are not covered by the last proof, and it is time for another.
         self.wants_proof = False
@@ -63,20 +63,20 @@ class Unborn:
     def __len__(self) -> int:
         return len(self._asked)
 
-    def is_disproved(self, claim: Claim, *, below: int) -> bool:
+    def is_disproved(self, claim: Claim, *, below: JournalOffset) -> bool:
         """A durable proof came after its question."""
         asked = self._asked.get(claim)
         return asked is not None and asked.log_end <= self._proved_at < below
 
     # ------------------------------------------------------------------------------ called by apply
 
-    def proved(self, offset: int) -> None:
+    def proved(self, offset: JournalOffset) -> None:
         self._proved_at = offset
         self.wants_proof = False
 
     # ------------------------------------------------------------------------------- called by seen
 
-    def asked(self, claim: Claim, *, log_end: int, now_ms: int) -> None:
+    def asked(self, claim: Claim, *, log_end: JournalOffset, now_ms: int) -> None:
         if claim not in self._asked:
             self._make_room(now_ms)
             if len(self._asked) < UNBORN_KEPT:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from enum import IntEnum
 from typing import Final, NamedTuple
 
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
+
 
 class Kind(IntEnum):
     """Kinds of frame. An unknown one stops the replica; it is never skipped."""
@@ -65,10 +67,10 @@ class Frame(NamedTuple):
 class At(NamedTuple):
     """The place that the log gave a frame."""
 
-    # Journal offset of the frame's first record.
-    offset: int
-    # Leader epoch under which it was appended.
-    epoch: int
+    # Of the frame's first record.
+    offset: JournalOffset
+    # Under which it was appended.
+    epoch: LeaderEpoch
     # max(last, wall clock) of the leader, milliseconds.
     time_ms: int
 
@@ -80,6 +82,6 @@ class StoredFrame(NamedTuple):
     at: At
 
     @property
-    def end(self) -> int:
+    def end(self) -> JournalOffset:
         """Journal offset after it."""
-        return self.at.offset + self.frame.span
+        return JournalOffset(self.at.offset + self.frame.span)

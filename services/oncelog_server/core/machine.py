@@ -27,6 +27,7 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 import msgspec
 
 from oncelog_server.core.frame import At, Frame
+from oncelog_server.core.ids import JournalOffset
 from oncelogpb.errors import OncelogError
 
 C = TypeVar("C")
@@ -95,7 +96,7 @@ class Machine(Protocol[C_contra, R, O_co]):
     """See the module."""
 
     @property
-    def next_offset(self) -> int:
+    def next_offset(self) -> JournalOffset:
         """Journal offset that the next record will get: apply keeps it (at.offset + span)."""
         ...
 
@@ -107,7 +108,7 @@ class Machine(Protocol[C_contra, R, O_co]):
 
     def seen(self, signal: object, now: Instant) -> None: ...
 
-    def owed(self, below: int) -> Sequence[O_co]: ...
+    def owed(self, below: JournalOffset) -> Sequence[O_co]: ...
 
     @property
     def is_at_rest(self) -> bool:

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from oncelog_server.core.access import Need, Pattern, Rule
 from oncelog_server.core.frame import StoredFrame
-from oncelog_server.core.ids import BootId, PartitionId, TopicId
+from oncelog_server.core.ids import BootId, JournalOffset, LeaderEpoch, PartitionId, TopicId
 from oncelog_server.core.machine import Instant
 from oncelog_server.core.quotas import Quota
 from oncelogpb.errors import NotLeader, OncelogError
@@ -216,18 +216,18 @@ class Replica(Protocol[M_co]):
         ...
 
     @property
-    def epoch(self) -> int: ...
+    def epoch(self) -> LeaderEpoch: ...
 
     @property
-    def high_watermark(self) -> int:
+    def high_watermark(self) -> JournalOffset:
         """Exclusive; everything below is durable."""
         ...
 
     @property
-    def log_start(self) -> int: ...
+    def log_start(self) -> JournalOffset: ...
 
     @property
-    def log_end(self) -> int: ...
+    def log_end(self) -> JournalOffset: ...
 
     def submit(self, command: object) -> Awaitable[Any]:
         """decide and apply now, in this very call; the awaitable gives the reply once durable, or

@@ -26,7 +26,7 @@ import msgspec
 
 from oncelog_server.core.age import AgeWatch, TimePassed
 from oncelog_server.core.frame import At
-from oncelog_server.core.ids import PartitionId, ProducerId
+from oncelog_server.core.ids import JournalOffset, PartitionId, ProducerId
 from oncelog_server.core.machine import (
     NOTHING_SAVED,
     Decision,
@@ -108,11 +108,11 @@ class OffsetManagerMachine:
         self._listens_ms = min(config.group_retention_ms // 2, LISTENS_MS_MAX)
 
     @property
-    def next_offset(self) -> int:
+    def next_offset(self) -> JournalOffset:
         return self._state.next_offset
 
     @next_offset.setter
-    def next_offset(self, offset: int) -> None:
+    def next_offset(self, offset: JournalOffset) -> None:
         self._state.next_offset = offset
 
     @property
@@ -371,7 +371,7 @@ class OffsetManagerMachine:
                 pass
             case _:
                 assert_never(record)
-        state.next_offset = at.offset + 1
+        state.next_offset = JournalOffset(at.offset + 1)
 
     # -------------------------------------------------------------------------- volatile, owed
 
@@ -381,7 +381,7 @@ class OffsetManagerMachine:
             return
         self._questions.seen(signal, now.monotonic_ms)
 
-    def owed(self, below: int) -> Sequence[Question]:
+    def owed(self, below: JournalOffset) -> Sequence[Question]:
         """Questions that are due now, about transactions whose first offsets are below the HW."""
         return self._questions.due(below)
 

@@ -8,7 +8,7 @@ from typing import Final
 import msgspec
 
 from oncelog_server.core.age import TimePassed
-from oncelog_server.core.ids import Generation, LeaderEpoch, ProducerId, TxId
+from oncelog_server.core.ids import Generation, JournalOffset, LeaderEpoch, ProducerId, TxId
 from oncelog_server.core.records import RecordCodec
 from oncelog_server.offset_manager.commands import OffsetCommit
 from oncelog_server.participant.commands import Outcome
@@ -45,7 +45,7 @@ class TransactionMarked(msgspec.Struct, frozen=True, array_like=True, tag="marke
     producer_id: ProducerId
     generation: Generation
     outcome: Outcome
-    prepare_offset: int
+    prepare_offset: JournalOffset
     coordinator_epoch: LeaderEpoch
 
 

@@ -12,7 +12,14 @@ import msgspec
 
 from oncelog_server.core.age import JournalAge
 from oncelog_server.core.frame import At
-from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId, journal_partition_of
+from oncelog_server.core.ids import (
+    Generation,
+    JournalOffset,
+    PartitionId,
+    ProducerId,
+    TxId,
+    journal_partition_of,
+)
 from oncelog_server.offset_manager.group import Group
 from oncelog_server.offset_manager.records import (
     GroupsForgotten,
@@ -37,7 +44,7 @@ class OpenTransaction(msgspec.Struct):
     producer_id: ProducerId
     generation: Generation
     # Journal offset of its first offsets here. Snapshots keep the name that it had first.
-    first_position: int = msgspec.field(name="first_offset")
+    first_position: JournalOffset = msgspec.field(name="first_offset")
     # Time of its first offsets here; 0 in snapshots from before it was kept.
     began_ms: int = 0
     # Bytes of offsets that came, for the question's sign of life. Only grows.
@@ -61,7 +68,7 @@ class State(msgspec.Struct):
     open: dict[int, OpenTransaction] = {}
     fences: Fences = msgspec.field(default_factory=Fences)
     order: MarkerOrder = msgspec.field(default_factory=MarkerOrder)
-    next_offset: int = 0
+    next_offset: JournalOffset = JournalOffset(0)
     age: JournalAge = msgspec.field(default_factory=JournalAge)
 
     def commit(self, record: OffsetsCommitted, time_ms: int) -> None:

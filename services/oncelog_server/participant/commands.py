@@ -16,7 +16,15 @@ from typing import Final, NamedTuple
 import msgspec
 
 from oncelog_server.core.frame import Frame
-from oncelog_server.core.ids import Generation, LeaderEpoch, ProducerId, TxId, Writer
+from oncelog_server.core.ids import (
+    Generation,
+    JournalOffset,
+    LeaderEpoch,
+    Offset,
+    ProducerId,
+    TxId,
+    Writer,
+)
 from oncelogpb.errors import OncelogError
 
 # --------------------------------------------------------------------------------------- markers
@@ -41,7 +49,7 @@ class Marker(msgspec.Struct, frozen=True):
 
     tx_id: TxId
     # Journal offset of its PREPARE record in the coordinator's partition.
-    prepare_offset: int
+    prepare_offset: JournalOffset
     outcome: Outcome
     producer_id: ProducerId
     generation: Generation
@@ -63,7 +71,7 @@ class Exposed(NamedTuple):
     """Where one part became readable."""
 
     writer: int
-    first_offset: int
+    first_offset: Offset
     record_count: int
     # Of the writer, behind what the manifest counts: dropped.
     surplus_records: int = 0

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import msgspec
 
-from oncelog_server.core.ids import journal_partition_of
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch, TxId, journal_partition_of
 from oncelogpb.errors import InvalidArgument, NotLeader, OncelogError
 from oncelogpb.ids import show_id
 
@@ -20,9 +20,9 @@ from oncelogpb.ids import show_id
 class JournalSeen(msgspec.Struct):
     """What markers of one journal partition have shown."""
 
-    coordinator_epoch: int = 0
+    coordinator_epoch: LeaderEpoch = LeaderEpoch(0)
     # PREPARE offset of the last COMMITTED marker applied; offset 0 is EPOCH_START.
-    prepare_offset: int = 0
+    prepare_offset: JournalOffset = JournalOffset(0)
 
 
 class MarkerOrder(msgspec.Struct):
@@ -32,7 +32,9 @@ class MarkerOrder(msgspec.Struct):
 
     # ------------------------------------------------------------------------------------- rules
 
-    def refusal(self, journal_partition: int, coordinator_epoch: int) -> OncelogError | None:
+    def refusal(
+        self, journal_partition: int, coordinator_epoch: LeaderEpoch
+    ) -> OncelogError | None:
         """An older coordinator is told that it leads no more; a newer one will repeat its
         markers."""
         seen = self.journals.get(journal_partition)
@@ -45,21 +47,25 @@ class MarkerOrder(msgspec.Struct):
             epoch=seen.coordinator_epoch,
         )
 
-    def prepare_offset(self, journal_partition: int) -> int:
+    def prepare_offset(self, journal_partition: int) -> JournalOffset:
         """Of the last COMMITTED marker applied; 0 where there is none."""
         seen = self.journals.get(journal_partition)
-        return seen.prepare_offset if seen is not None else 0
+        return seen.prepare_offset if seen is not None else JournalOffset(0)
 
     # ----------------------------------------------------------------------------------- changes
 
-    def saw(self, journal_partition: int, coordinator_epoch: int) -> JournalSeen:
+    def saw(self, journal_partition: int, coordinator_epoch: LeaderEpoch) -> JournalSeen:
         """A marker of this coordinator stands in the journal."""
         seen = self.journals.setdefault(journal_partition, JournalSeen())
         seen.coordinator_epoch = max(seen.coordinator_epoch, coordinator_epoch)
         return seen
 
     def committed(
-        self, journal_partition: int, coordinator_epoch: int, *, prepare_offset: int
+        self,
+        journal_partition: int,
+        coordinator_epoch: LeaderEpoch,
+        *,
+        prepare_offset: JournalOffset,
     ) -> None:
         """A COMMITTED (or DAMAGED, which counts as applied) marker stands in the journal."""
         seen = self.saw(journal_partition, coordinator_epoch)
@@ -68,7 +74,7 @@ class MarkerOrder(msgspec.Struct):
 
 
 def misplaced(
-    *, tx_id: int, prepare_offset: int, journal_partition: int, previous: int
+    *, tx_id: TxId, prepare_offset: JournalOffset, journal_partition: int, previous: JournalOffset
 ) -> OncelogError | None:
     """Why a marker may not stand in its group, behind the one of PREPARE offset `previous`. Out of
     order, a later marker would make the earlier one look like a repeat."""

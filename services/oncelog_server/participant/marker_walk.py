@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from typing import Protocol, TypeVar, assert_never
 
-from oncelog_server.core.ids import TxId
+from oncelog_server.core.ids import JournalOffset, TxId
 from oncelog_server.core.machine import Decision
 from oncelog_server.participant.commands import (
     Marker,
@@ -65,7 +65,7 @@ def walk(
     results: list[MarkerResult] = []
     ended: set[TxId] = set()
     # Offset 0 is EPOCH_START, never a PREPARE.
-    previous = 0
+    previous = JournalOffset(0)
     for marker in command.markers:
         refusal = refusal or misplaced(
             tx_id=marker.tx_id,

@@ -16,7 +16,13 @@ from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Final, Protocol, assert_never
 
-from oncelog_server.core.ids import Generation, ProducerId, TxId, journal_partition_of
+from oncelog_server.core.ids import (
+    Generation,
+    JournalOffset,
+    ProducerId,
+    TxId,
+    journal_partition_of,
+)
 from oncelog_server.core.timers import Timers
 from oncelog_server.participant.commands import (
     Answered,
@@ -41,7 +47,7 @@ class OpenHere(Protocol):
     def generation(self) -> int: ...
 
     @property
-    def first_position(self) -> int:
+    def first_position(self) -> JournalOffset:
         """Journal offset of the first that it holds here."""
         ...
 
@@ -100,7 +106,7 @@ class Questions:
                 assert_never(signal)
         self._turn(now_ms)
 
-    def due(self, below: int) -> list[Question]:
+    def due(self, below: JournalOffset) -> list[Question]:
         """As far as the first that a transaction holds is below the HW. By TxId, hence by journal
         partition, of which each gets as many as one call takes: there may be very many."""
         found: list[Question] = []

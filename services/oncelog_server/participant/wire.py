@@ -15,6 +15,7 @@ from oncelog_server.core.frame import Frame, Kind
 from oncelog_server.core.ids import (
     CONTROL_PARTITIONS,
     Generation,
+    JournalOffset,
     LeaderEpoch,
     PartitionId,
     ProducerId,
@@ -83,7 +84,7 @@ def _marker(marker: pb.Marker) -> Marker:
         raise InvalidArgument(f"{show_id(marker.tx_id)} cannot be a TxId", field="markers.tx_id")
     return Marker(
         TxId(marker.tx_id),
-        marker.prepare_offset,
+        JournalOffset(marker.prepare_offset),
         outcome,
         ProducerId(marker.producer.producer_id),
         Generation(marker.producer.generation),

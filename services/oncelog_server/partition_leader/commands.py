@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from oncelog_server.core.frame import Frame
-from oncelog_server.core.ids import TxId
+from oncelog_server.core.ids import JournalOffset, Offset, TxId
 from oncelog_server.core.machine import Tick
 from oncelog_server.participant.commands import HearVerdicts, WriteMarkers
 from oncelogpb.errors import OncelogError
@@ -58,8 +58,8 @@ class Placed(NamedTuple):
     """Where a batch stands."""
 
     # Of its first record.
-    journal_offset: int
+    journal_offset: JournalOffset
     # Plain: of its first record in the committed log. None: the marker will decide.
-    offset: int | None
+    offset: Offset | None
     # A repeat: nothing was appended, the positions are the original ones.
     duplicate: bool = False

@@ -32,6 +32,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
+from oncelog_server.core.ids import JournalOffset, Offset
 from oncelog_server.partition_leader.pending import WriterColumns
 
 # Payload bytes of one run: how precisely the index knows times and positions.
@@ -72,7 +73,7 @@ class Stretch(NamedTuple):
 class DumpedLog(msgspec.Struct, frozen=True, array_like=True):
     """What the snapshot keeps beside the table: the row that may still change, and the ends."""
 
-    end_offset: int
+    end_offset: Offset
     readable_from: int
     last_row: tuple[int, ...] | None
 
@@ -84,7 +85,7 @@ class CommittedLog:
 
     def __init__(self) -> None:
         # Offset that the next committed record will get.
-        self.end_offset = 0
+        self.end_offset = Offset(0)
         # HW from which on everything here is readable.
         self._readable_from = 0
         self.base = array("q")
@@ -116,13 +117,13 @@ class CommittedLog:
 
     def append_frame(
         self,
-        journal_offset: int,
+        journal_offset: JournalOffset,
         *,
         record_count: int,
         payload_bytes: int,
         max_timestamp_us: int,
         time_ms: int,
-    ) -> int:
+    ) -> Offset:
         """A frame that exposes itself. Returns the offset of its first record."""
         first = self.end_offset
         if self._extends_run(journal_offset, payload_bytes):
@@ -134,7 +135,7 @@ class CommittedLog:
             row = (first, 0, journal_offset, RUN, payload_bytes, highest, time_ms)
             for column, value in zip(self._columns, row, strict=True):
                 column.append(value)
-        self.end_offset = first + record_count
+        self.end_offset = Offset(first + record_count)
         self._readable_from = journal_offset + record_count
         return first
 
@@ -147,7 +148,7 @@ class CommittedLog:
             and self.payload_bytes[-1] + payload_bytes <= RUN_BYTES
         )
 
-    def expose(self, part: WriterColumns, *, exposed_at: int, time_ms: int) -> int:
+    def expose(self, part: WriterColumns, *, exposed_at: JournalOffset, time_ms: int) -> Offset:
         """A part of a transaction, all of its batches in send order (I9). Returns the offset of its
         first record. Column by column: no Python runs per batch."""
         first, batches = self.end_offset, len(part)
@@ -161,7 +162,7 @@ class CommittedLog:
         self.exposed_at.extend(array("q", (exposed_at,)) * batches)
         self.payload_bytes.extend(part.payload_bytes)
         self.time_ms.extend(array("q", (time_ms,)) * batches)
-        self.end_offset = first + part.records
+        self.end_offset = Offset(first + part.records)
         self._readable_from = exposed_at + 1
         return first
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
+from oncelog_server.core.ids import JournalOffset
 from oncelog_server.participant.commands import WriterPart
 from oncelog_server.partition_leader.commands import Resolution
 from oncelog_server.partition_leader.pending import DumpedTransaction, OpenTransaction, dump, load
@@ -85,7 +86,7 @@ class Damage:
         if len(self._resolved) > RESOLUTIONS_REMEMBERED:
             del self._resolved[next(iter(self._resolved))]
 
-    def first_position(self) -> int | None:
+    def first_position(self) -> JournalOffset | None:
         """Journal offset of the earliest batch that waits for an operator."""
         held = [h.first_position for h, _ in self.parts.values() if h is not None]
         return min(held, default=None)

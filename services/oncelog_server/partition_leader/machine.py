@@ -31,7 +31,7 @@ import msgspec
 
 from oncelog_server.core.age import JournalAge
 from oncelog_server.core.frame import At, ControlCode, Frame, Kind
-from oncelog_server.core.ids import journal_partition_of
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch, Offset, journal_partition_of
 from oncelog_server.core.machine import (
     NOTHING_SAVED,
     Decision,
@@ -78,7 +78,7 @@ SWEEP_EVERY_MS: Final = 60 * 60 * 1000
 class DumpedMachine(msgspec.Struct, frozen=True, array_like=True):
     """The state of a snapshot."""
 
-    next_offset: int
+    next_offset: JournalOffset
     next_sweep_ms: int
     committed: DumpedLog
     plain: list[tuple[int, PlainProducer]]
@@ -98,7 +98,7 @@ class PartitionMachine:
 
     def __init__(self, config: PartitionLeaderConfig | None = None) -> None:
         self.config = config or PartitionLeaderConfig()
-        self.next_offset = 0
+        self.next_offset = JournalOffset(0)
         self.committed = CommittedLog()
         self.pending = Pending()
         self.plain = PlainSequences()
@@ -150,9 +150,9 @@ class PartitionMachine:
                 verdict = Placed(position, offset)
                 accepted.append(batch)
                 expected += batch.record_count
-                position += batch.record_count
+                position = JournalOffset(position + batch.record_count)
                 if offset is not None:
-                    offset += batch.record_count
+                    offset = Offset(offset + batch.record_count)
             results.append(verdict)
         return Decision(accepted, tuple(results))
 
@@ -216,9 +216,9 @@ class PartitionMachine:
         for batch in accepted:
             if batch.base_sequence == base:
                 shift = self.committed.end_offset - self.next_offset
-                offset = None if batch.tx_id else position + shift
+                offset = None if batch.tx_id else Offset(position + shift)
                 return Seen(base, batch.record_count, position, offset)
-            position += batch.record_count
+            position = JournalOffset(position + batch.record_count)
         if not first.tx_id:
             return self.plain.find(first.producer_id, base)
         transaction = self.pending.open.get(first.tx_id)
@@ -283,7 +283,7 @@ class PartitionMachine:
                 self._apply_pending(record, at)
             else:
                 self._apply_plain(record, at)
-            self.next_offset = at.offset + record.record_count
+            self.next_offset = JournalOffset(at.offset + record.record_count)
             return
         if isinstance(record, MarkerWritten):
             self._apply_marker(record, at)
@@ -293,7 +293,7 @@ class PartitionMachine:
             self._questions.inherited()
         else:
             assert_never(record)
-        self.next_offset = at.offset + 1
+        self.next_offset = JournalOffset(at.offset + 1)
 
     def _apply_plain(self, frame: Frame, at: At) -> None:
         offset = self._append_exposed(frame, at)
@@ -310,12 +310,12 @@ class PartitionMachine:
         offset = self._append_exposed(frame, at)
         self.order.committed(
             journal_partition_of(frame.tx_id),
-            frame.writer,
-            prepare_offset=frame.base_sequence,
+            LeaderEpoch(frame.writer),
+            prepare_offset=JournalOffset(frame.base_sequence),
         )
         self.exposures.remember(frame.tx_id, (Exposed(0, offset, frame.record_count),))
 
-    def _append_exposed(self, frame: Frame, at: At) -> int:
+    def _append_exposed(self, frame: Frame, at: At) -> Offset:
         return self.committed.append_frame(
             at.offset,
             record_count=frame.record_count,
@@ -388,11 +388,11 @@ class PartitionMachine:
             return
         self._questions.seen(signal, now.monotonic_ms)
 
-    def owed(self, below: int) -> Sequence[Question]:
+    def owed(self, below: JournalOffset) -> Sequence[Question]:
         """Questions that are due now, about transactions whose first batch is below the HW."""
         return self._questions.due(below)
 
-    def first_open_position(self) -> int | None:
+    def first_open_position(self) -> JournalOffset | None:
         """Journal offset of the earliest batch that is open, or damaged and not resolved."""
         positions = (self.pending.first_open_position(), self.damage.first_position())
         return min((position for position in positions if position is not None), default=None)

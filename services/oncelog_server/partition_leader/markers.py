@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 
 from oncelog_server.core.frame import ControlCode, Frame
-from oncelog_server.core.ids import TxId
+from oncelog_server.core.ids import Offset, TxId
 from oncelog_server.participant.commands import (
     Exposed,
     Marker,
@@ -40,7 +40,7 @@ class MarkedPartition:
         open_: Mapping[int, OpenTransaction],
         exposures: Exposures,
         damage: Damage,
-        end_offset: int,
+        end_offset: Offset,
     ) -> None:
         self._coordinator_epoch = command.coordinator_epoch
         self._open = open_
@@ -55,7 +55,8 @@ class MarkedPartition:
     def write(self, marker: Marker, held: OpenTransaction | None) -> tuple[Record, MarkerResult]:
         record = self._record(marker, held)
         result = self._result(record, held)
-        self._end_offset += sum(exposed.record_count for exposed in result.exposed)
+        exposed = sum(part.record_count for part in result.exposed)
+        self._end_offset = Offset(self._end_offset + exposed)
         return record, result
 
     def repeat(self, marker: Marker) -> MarkerResult:
@@ -111,10 +112,10 @@ def _holds(held: OpenTransaction | None, marker: Marker) -> bool:
 
 
 def exposures_of(
-    held: OpenTransaction, parts: Iterable[WriterPart], *, end_offset: int
+    held: OpenTransaction, parts: Iterable[WriterPart], *, end_offset: Offset
 ) -> Iterator[Exposed]:
     """What a COMMITTED marker exposes, part by part, from `end_offset` on."""
     for writer, count in parts:
         if writer in held.writers:
             yield Exposed(writer, end_offset, count, held.surplus(writer, count))
-            end_offset += count
+            end_offset = Offset(end_offset + count)

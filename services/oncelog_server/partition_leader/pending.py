@@ -16,6 +16,7 @@ from typing import Final
 import msgspec
 
 from oncelog_server.core.frame import At, Frame
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.partition_leader.sequences import Seen
 from oncelogpb.errors import OncelogError, ProducerMismatch
 from oncelogpb.ids import show_generation, show_id
@@ -41,7 +42,7 @@ class WriterColumns:
     def __len__(self) -> int:
         return len(self.journal)
 
-    def append(self, frame: Frame, journal_offset: int) -> None:
+    def append(self, frame: Frame, journal_offset: JournalOffset) -> None:
         assert frame.base_sequence == self.records, "decide lets no gap through"
         highest = frame.max_timestamp_us
         if self.running_max_us:
@@ -75,7 +76,7 @@ class WriterColumns:
             return None
         following = index + 1
         end = self.sequence[following] if following < len(self.sequence) else self.records
-        return Seen(base_sequence, end - base_sequence, self.journal[index], None)
+        return Seen(base_sequence, end - base_sequence, JournalOffset(self.journal[index]), None)
 
 
 class OpenTransaction:
@@ -171,7 +172,7 @@ class Pending:
         transaction.bytes_received += len(frame.payload)
         return opened
 
-    def first_open_position(self) -> int | None:
+    def first_open_position(self) -> JournalOffset | None:
         """Journal offset of the earliest batch of an open transaction (the seeds' "transactional
         HW"). Readers do not care; retention will."""
         for transaction in self.open.values():
@@ -208,7 +209,7 @@ def dump(transaction: OpenTransaction) -> DumpedTransaction:
         transaction.tx_id,
         transaction.producer_id,
         transaction.generation,
-        At(transaction.first_position, 0, transaction.began_ms),
+        At(transaction.first_position, LeaderEpoch(0), transaction.began_ms),
         transaction.bytes_received,
         tuple(
             (

@@ -28,7 +28,14 @@ from typing import Final, assert_never
 import msgspec
 
 from oncelog_server.core.frame import ControlCode, Frame, Kind
-from oncelog_server.core.ids import Generation, ProducerId, TxId, Writer
+from oncelog_server.core.ids import (
+    Generation,
+    JournalOffset,
+    LeaderEpoch,
+    ProducerId,
+    TxId,
+    Writer,
+)
 from oncelog_server.participant.commands import WriterPart
 from oncelog_server.partition_leader.commands import Resolution
 
@@ -44,8 +51,8 @@ class MarkerWritten(msgspec.Struct, frozen=True):
     generation: Generation
     control: ControlCode
     # 0: decided here, on the coordinator's answer to a question.
-    prepare_offset: int = 0
-    coordinator_epoch: int = 0
+    prepare_offset: JournalOffset = JournalOffset(0)
+    coordinator_epoch: LeaderEpoch = LeaderEpoch(0)
     # COMMITTED: what it exposes. DAMAGED: what the manifest wanted.
     parts: tuple[WriterPart, ...] = ()
 
@@ -92,8 +99,8 @@ class PartitionCodec:
                 ProducerId(frame.producer_id),
                 Generation(frame.generation),
                 ControlCode(frame.control),
-                prepare_offset=frame.base_sequence,
-                coordinator_epoch=frame.writer,
+                prepare_offset=JournalOffset(frame.base_sequence),
+                coordinator_epoch=LeaderEpoch(frame.writer),
                 parts=parts_of(frame),
             )
         if frame.kind is Kind.RECORD:
@@ -111,7 +118,9 @@ def parts_of(frame: Frame) -> tuple[WriterPart, ...]:
     )
 
 
-def one_shot(batch: Frame, *, prepare_offset: int, coordinator_epoch: int) -> Frame:
+def one_shot(
+    batch: Frame, *, prepare_offset: JournalOffset, coordinator_epoch: LeaderEpoch
+) -> Frame:
     """The one frame of a one-shot transaction. `batch` holds the records and their header."""
     return batch._replace(
         kind=Kind.ONE_SHOT,

@@ -18,6 +18,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from oncelog_server.core.frame import Frame
+from oncelog_server.core.ids import JournalOffset, Offset
 from oncelog_server.partition_leader.commands import Placed
 from oncelogpb.errors import DuplicateSequence, OncelogError, OutOfOrderSequence, UnknownProducer
 from oncelogpb.ids import show_id
@@ -31,9 +32,9 @@ class Seen(NamedTuple):
 
     base_sequence: int
     record_count: int
-    journal_offset: int
+    journal_offset: JournalOffset
     # In the committed log; None inside a transaction.
-    offset: int | None
+    offset: Offset | None
 
 
 class PlainProducer(msgspec.Struct):
@@ -76,7 +77,9 @@ class PlainSequences:
             return None
         return next((s for s in producer.window if s.base_sequence == base_sequence), None)
 
-    def remember(self, frame: Frame, *, journal_offset: int, offset: int, aged_ms: int) -> None:
+    def remember(
+        self, frame: Frame, *, journal_offset: JournalOffset, offset: Offset, aged_ms: int
+    ) -> None:
         seen = Seen(frame.base_sequence, frame.record_count, journal_offset, offset)
         producer = self._producers.pop(frame.producer_id, None)
         if producer is None or not frame.base_sequence:

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from oncelog_server.core.frame import At, ControlCode, Frame, Kind, StoredFrame
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Snapshot, Table
 from oncelog_server.runtime.replica.record import ReplicaRecord, save_record
 from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
@@ -34,7 +35,9 @@ BLOCK = re.compile(r"^```hex (?P<name>[^\n]+)\n(?P<body>.*?)^```$", re.MULTILINE
 LINE = re.compile(r"^((?:[0-9a-f]{2} ?)+)(?: |$)")
 
 FRAMES: dict[str, StoredFrame] = {
-    "EPOCH_START": StoredFrame(Frame(Kind.EPOCH_START), At(0, 1, 1_700_000_000_000)),
+    "EPOCH_START": StoredFrame(
+        Frame(Kind.EPOCH_START), At(JournalOffset(0), LeaderEpoch(1), 1_700_000_000_000)
+    ),
     "DATA": StoredFrame(
         Frame(
             Kind.DATA,
@@ -49,7 +52,7 @@ FRAMES: dict[str, StoredFrame] = {
             max_timestamp_us=-1,
             client_crc=0xE39B66BF,
         ),
-        At(1, 1, 1_700_000_000_001),
+        At(JournalOffset(1), LeaderEpoch(1), 1_700_000_000_001),
     ),
     "MARKER": StoredFrame(
         Frame(
@@ -60,13 +63,15 @@ FRAMES: dict[str, StoredFrame] = {
             tx_id=0x0002_0000_0000_0010,
             control=ControlCode.COMMITTED,
         ),
-        At(4, 1, 1_700_000_000_002),
+        At(JournalOffset(4), LeaderEpoch(1), 1_700_000_000_002),
     ),
     "ONE_SHOT": StoredFrame(
         Frame(Kind.ONE_SHOT, b"rows", record_count=2, tx_id=0x0002_0000_0000_0011, encoding=2),
-        At(5, 1, 1_700_000_000_003),
+        At(JournalOffset(5), LeaderEpoch(1), 1_700_000_000_003),
     ),
-    "RECORD": StoredFrame(Frame(Kind.RECORD, b"\x92\x01\xc0"), At(7, 1, 1_700_000_000_004)),
+    "RECORD": StoredFrame(
+        Frame(Kind.RECORD, b"\x92\x01\xc0"), At(JournalOffset(7), LeaderEpoch(1), 1_700_000_000_004)
+    ),
 }
 
 

@@ -20,6 +20,7 @@ from typing import Any
 from oncelog_server.core.age import TimePassed
 from oncelog_server.core.ids import (
     Generation,
+    JournalOffset,
     LeaderEpoch,
     PartitionId,
     ProducerId,
@@ -229,7 +230,7 @@ def _parse_marker(word: str) -> Marker:
     tx_id, prepare_offset, outcome, producer_id, generation = word.split(":")
     return Marker(
         _parse_tx(tx_id),
-        int(prepare_offset),
+        JournalOffset(int(prepare_offset)),
         OUTCOMES[outcome],
         ProducerId(int(producer_id)),
         Generation(int(generation)),

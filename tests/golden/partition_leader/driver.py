@@ -24,6 +24,7 @@ from oncelog_server.core.frame import Frame, Kind, StoredFrame
 from oncelog_server.core.ids import (
     PLAIN_PRODUCER_BIT,
     Generation,
+    JournalOffset,
     LeaderEpoch,
     ProducerId,
     TxId,
@@ -252,7 +253,9 @@ def _marker(word: str) -> p.Marker:
     elif content:
         pairs = (part.split("*") for part in content[0].split(","))
         parts = tuple(p.WriterPart(Writer(int(writer)), int(count)) for writer, count in pairs)
-    return p.Marker(_tx(tx), int(prepare), outcome, producer_id, generation, parts, batch)
+    return p.Marker(
+        _tx(tx), JournalOffset(int(prepare)), outcome, producer_id, generation, parts, batch
+    )
 
 
 # --------------------------------------------------------------------------------------- showing

@@ -14,8 +14,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.participant.marker_walk:walk",
-                "previous = 0\n",
-                "previous = -1\n",
+                "previous = JournalOffset(0)",
+                "previous = JournalOffset(-1)",
             ),
         ),
         {

@@ -386,8 +386,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.machine:PartitionMachine._apply_one_shot",
-                "frame.writer,",
-                "0,",
+                "LeaderEpoch(frame.writer),",
+                "LeaderEpoch(0),",
             ),
         ),
         {

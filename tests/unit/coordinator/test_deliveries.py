@@ -13,7 +13,13 @@ from oncelog_server.coordinator.commands import (
 from oncelog_server.coordinator.deliveries import GROUP_BYTES_MAX, MARKERS_PER_GROUP_MAX, Deliveries
 from oncelog_server.coordinator.transactions import State, Transaction
 from oncelog_server.coordinator.values import Manifest, OneShotBatch, TopicParts
-from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
+from oncelog_server.core.ids import (
+    Generation,
+    JournalOffset,
+    PartitionId,
+    ProducerId,
+    TxId,
+)
 from tests.unit.coordinator.world import A0, A1
 
 
@@ -22,7 +28,7 @@ def committed(number: int, *partitions: PartitionId, payload: bytes = b"") -> Tr
     transaction = Transaction(
         TxId(number), ProducerId(1), Generation(1), State.PREPARE_COMMIT, 0, 0, number
     )
-    transaction.prepare_offset = 1_000_000 + number
+    transaction.prepare_offset = JournalOffset(1_000_000 + number)
     if payload:
         transaction.batches = tuple(OneShotBatch(p, 1, 1, 0, 0, payload) for p in partitions)
     else:
@@ -36,7 +42,7 @@ def committed(number: int, *partitions: PartitionId, payload: bytes = b"") -> Tr
 
 
 def due(deliveries: Deliveries, below: int = 2_000_000) -> dict[PartitionId, list[OwedMarker]]:
-    return {owed.participant: list(owed.markers) for owed in deliveries.due(below)}
+    return {owed.participant: list(owed.markers) for owed in deliveries.due(JournalOffset(below))}
 
 
 def applied(*numbers: int) -> list[MarkerResult]:
@@ -120,12 +126,12 @@ def test_exposures_are_remembered_for_a_while() -> None:
     deliveries.answered(
         MarkersAnswered(A0, [MarkerResult(TxId(1), MarkerStatus.APPLIED, (exposed,))])
     )
-    assert deliveries.finishable(2_000_000) == [TxId(1)]
+    assert deliveries.finishable(JournalOffset(2_000_000)) == [TxId(1)]
     deliveries.remove(transaction)
     told = deliveries.delivered(TxId(1))
     assert told is not None
     assert list(told.exposed) == [exposed]
-    assert not deliveries.finishable(2_000_000)
+    assert not deliveries.finishable(JournalOffset(2_000_000))
 
 
 def test_no_more_exposures_are_kept_than_the_limit_says() -> None:

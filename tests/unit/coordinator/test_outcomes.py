@@ -9,7 +9,13 @@ from oncelog_server.coordinator.outcomes import SLOT_BYTES, Outcome, Outcomes
 from oncelog_server.coordinator.records import Begun, OneShotPrepared, PreparedAbort, PreparedCommit
 from oncelog_server.coordinator.values import NO_PARTS, AbortCause
 from oncelog_server.core.frame import At
-from oncelog_server.core.ids import Generation, ProducerId, TxId
+from oncelog_server.core.ids import (
+    Generation,
+    JournalOffset,
+    LeaderEpoch,
+    ProducerId,
+    TxId,
+)
 from oncelogpb.errors import CorruptLog
 from tests.unit.coordinator.harness import MemorySlots
 
@@ -17,7 +23,7 @@ TX = TxId(3 << 48 | 5)
 WHO = Identity(ProducerId(3 << 48 | 1), Generation(1 << 32 | 2))
 COMMIT = PreparedCommit(TX, WHO.producer_id, WHO.generation, 100, 60_000, None, NO_PARTS)
 ABORT = PreparedAbort(TX, WHO.producer_id, WHO.generation, 100, 60_000, AbortCause.TIMEOUT, ())
-AT = At(9, 1, 200)
+AT = At(JournalOffset(9), LeaderEpoch(1), 200)
 
 
 def make() -> tuple[MemorySlots, Outcomes]:
@@ -55,7 +61,7 @@ def test_i35_projecting_again_changes_nothing() -> None:
 def test_a_one_shot_begins_where_it_is_decided() -> None:
     _, outcomes = make()
     one_shot = OneShotPrepared(TX, WHO.producer_id, WHO.generation, 1, None, ())
-    outcomes.project(one_shot, At(5, 1, 200))
+    outcomes.project(one_shot, At(JournalOffset(5), LeaderEpoch(1), 200))
     read = outcomes.read(TX, over_ms=0)
     assert read is not None
     assert (read.begin_ms, read.end_ms, read.prepare_offset) == (200, 200, 5)

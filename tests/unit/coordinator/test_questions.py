@@ -7,7 +7,14 @@ import pytest
 from oncelog_server.coordinator import unborn
 from oncelog_server.coordinator.commands import Identity
 from oncelog_server.coordinator.unborn import Claim, Unborn
-from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TopicId, TxId
+from oncelog_server.core.ids import (
+    Generation,
+    JournalOffset,
+    PartitionId,
+    ProducerId,
+    TopicId,
+    TxId,
+)
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 from tests.unit.coordinator.calls import begin, init, refused, run
@@ -70,13 +77,23 @@ def test_what_waits_for_a_proof_is_bounded(monkeypatch: pytest.MonkeyPatch) -> N
     claims = [Claim(TxId(n), who, PartitionId(TopicId(b"t" * 16), 0)) for n in range(1, 5)]
     waiting = Unborn()
     for n, claim in enumerate(claims[:3]):
-        waiting.asked(claim, log_end=10 + n, now_ms=n)
-    waiting.proved(20)
-    assert [waiting.is_disproved(c, below=21) for c in claims] == [True, True, False, False]
+        waiting.asked(claim, log_end=JournalOffset(10 + n), now_ms=n)
+    waiting.proved(JournalOffset(20))
+    assert [waiting.is_disproved(c, below=JournalOffset(21)) for c in claims] == [
+        True,
+        True,
+        False,
+        False,
+    ]
     # The first did not ask again for a minute.
-    waiting.asked(claims[3], log_end=20, now_ms=60_000)
-    waiting.proved(25)
-    assert [waiting.is_disproved(c, below=26) for c in claims] == [False, True, False, True]
+    waiting.asked(claims[3], log_end=JournalOffset(20), now_ms=60_000)
+    waiting.proved(JournalOffset(25))
+    assert [waiting.is_disproved(c, below=JournalOffset(26)) for c in claims] == [
+        False,
+        True,
+        False,
+        True,
+    ]
     waiting.check()
 
 

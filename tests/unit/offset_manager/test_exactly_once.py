@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from oncelog_server.core.ids import (
     Generation,
+    JournalOffset,
     LeaderEpoch,
     PartitionId,
     ProducerId,
@@ -72,7 +73,7 @@ class Producer:
             self.open = None
 
     def marker(self, tx_id: TxId, prepare_offset: int, outcome: Outcome) -> WriteMarkers:
-        marker = Marker(tx_id, prepare_offset, outcome, self.producer_id, GENERATION)
+        marker = Marker(tx_id, JournalOffset(prepare_offset), outcome, self.producer_id, GENERATION)
         return WriteMarkers(self.journal_partition, LeaderEpoch(1), (marker,))
 
     def abort_marker(self) -> WriteMarkers | None:

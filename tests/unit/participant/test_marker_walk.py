@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
-from oncelog_server.core.ids import Generation, LeaderEpoch, ProducerId, TxId, compose_tx_id
+from oncelog_server.core.ids import (
+    Generation,
+    JournalOffset,
+    LeaderEpoch,
+    ProducerId,
+    TxId,
+    compose_tx_id,
+)
 from oncelog_server.core.machine import Decision
 from oncelog_server.participant.commands import (
     Marker,
@@ -45,7 +52,7 @@ class Scene:
 
     def __init__(self, *held: TxId) -> None:
         self.order, self.fences = MarkerOrder(), Fences()
-        self.order.committed(JOURNAL, 4, prepare_offset=20)
+        self.order.committed(JOURNAL, LeaderEpoch(4), prepare_offset=JournalOffset(20))
         self.marked = Talkative(*held)
 
     def walk(
@@ -54,7 +61,10 @@ class Scene:
         command = WriteMarkers(
             JOURNAL,
             LeaderEpoch(epoch),
-            tuple(Marker(*marker, PRODUCER, Generation(1)) for marker in markers),
+            tuple(
+                Marker(tx_id, JournalOffset(prepare), outcome, PRODUCER, Generation(1))
+                for tx_id, prepare, outcome in markers
+            ),
         )
         return walk(command, order=self.order, fences=self.fences, marked=self.marked)
 

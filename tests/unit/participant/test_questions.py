@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from oncelog_server.core.ids import compose_tx_id
+from oncelog_server.core.ids import JournalOffset, compose_tx_id
 from oncelog_server.participant.commands import Answered, Asked, LeaderMoved, Look, Question
 from oncelog_server.participant.questions import QUESTIONS_PER_CALL_MAX, Questions
 
@@ -19,7 +19,7 @@ class Open(NamedTuple):
     bytes_received: int
     producer_id: int = 1
     generation: int = 1
-    first_position: int = 1
+    first_position: JournalOffset = JournalOffset(1)
 
 
 class Story:
@@ -35,7 +35,7 @@ class Story:
 
     def due(self, now_ms: int) -> tuple[Question, ...]:
         self.questions.seen(Look(), now_ms)
-        return tuple(self.questions.due(HW))
+        return tuple(self.questions.due(JournalOffset(HW)))
 
     def ask(self, now_ms: int) -> list[tuple[int, int]]:
         """TxIds and bytes of what is asked, and answered."""
@@ -118,8 +118,8 @@ def test_nothing_is_kept_of_a_transaction_that_ended() -> None:
 
 def test_a_transaction_above_the_high_watermark_waits() -> None:
     told = Story()
-    told.opens(TX, Open(100, first_position=HW))
+    told.opens(TX, Open(100, first_position=JournalOffset(HW)))
     told.due(0)
     assert told.ask(1_000) == []
-    told.open[TX] = Open(100, first_position=HW - 1)
+    told.open[TX] = Open(100, first_position=JournalOffset(HW - 1))
     assert told.ask(1_001) == [(TX, 100)]

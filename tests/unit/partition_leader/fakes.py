@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
-from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, BootId, PartitionId, TopicId
+from oncelog_server.core.ids import (
+    TRANSACTION_CONTROL_ID,
+    BootId,
+    JournalOffset,
+    LeaderEpoch,
+    PartitionId,
+    TopicId,
+)
 from oncelog_server.core.machine import EpochStart, Instant
 from oncelog_server.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
 from oncelog_server.core.role import RoleEnv
@@ -54,9 +61,9 @@ class FakeReplica:
     def __init__(self, partition: PartitionId, config: PartitionLeaderConfig, clock: ManualClock):
         self.partition = partition
         self.machine = PartitionMachine(config)
-        self.epoch = 1
-        self.high_watermark = 0
-        self.log_start = 0
+        self.epoch = LeaderEpoch(1)
+        self.high_watermark = JournalOffset(0)
+        self.log_start = JournalOffset(0)
         self.hold = False
         self.full = False
         self.lease_valid = True
@@ -70,8 +77,8 @@ class FakeReplica:
         self.high_watermark = self.log_end
 
     @property
-    def log_end(self) -> int:
-        return self.frames[-1].end if self.frames else 0
+    def log_end(self) -> JournalOffset:
+        return self.frames[-1].end if self.frames else JournalOffset(0)
 
     def submit(self, command: Any) -> asyncio.Future[Any]:
         decision = decide(self.machine, command, self._clock.now())
@@ -90,7 +97,7 @@ class FakeReplica:
         self.machine.apply(record, at)
 
     def sync(self, to: int | None = None) -> None:
-        self.high_watermark = self.log_end if to is None else to
+        self.high_watermark = self.log_end if to is None else JournalOffset(to)
         parked, self._parked = self._parked, []
         for item in parked:
             end, future, reply = item
@@ -132,7 +139,7 @@ class FakeReplica:
     async def read_frames(self, offsets: Sequence[int]) -> Sequence[StoredFrame]:
         await asyncio.sleep(0)
         assert all(offset < self.high_watermark for offset in offsets)
-        by_offset = {stored.at.offset: stored for stored in self.frames}
+        by_offset: dict[int, StoredFrame] = {stored.at.offset: stored for stored in self.frames}
         return [by_offset[offset] for offset in offsets]
 
     def advanced(self) -> asyncio.Future[None]:

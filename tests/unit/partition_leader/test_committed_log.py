@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.ids import JournalOffset
 from oncelog_server.partition_leader.committed_log import (
     ROW_BYTES,
     RUN_BYTES,
@@ -28,13 +29,17 @@ def part(batches: int, *, journal: int = 1, records: int = 2, times: int = 0) ->
             base_sequence=number * records,
             max_timestamp_us=times + (number * 7) % 13,
         )
-        columns.append(frame, journal + number * records)
+        columns.append(frame, JournalOffset(journal + number * records))
     return columns
 
 
 def plain(log: CommittedLog, journal: int, records: int = 1, size: int = 100, time: int = 0) -> int:
     return log.append_frame(
-        journal, record_count=records, payload_bytes=size, max_timestamp_us=time, time_ms=journal
+        JournalOffset(journal),
+        record_count=records,
+        payload_bytes=size,
+        max_timestamp_us=time,
+        time_ms=journal,
     )
 
 
@@ -56,7 +61,7 @@ def test_exposing_a_huge_transaction_runs_no_python_per_batch() -> None:
         log, columns, steps = CommittedLog(), part(batches), _Steps()
         sys.settrace(steps)
         try:
-            log.expose(columns, exposed_at=10 * batches, time_ms=5)
+            log.expose(columns, exposed_at=JournalOffset(10 * batches), time_ms=5)
         finally:
             sys.settrace(None)
         log.check(10 * batches + 1)
@@ -98,7 +103,7 @@ def test_i27_a_high_watermark_inside_a_run_cuts_it() -> None:
 def test_i03_a_transaction_is_readable_when_its_marker_is() -> None:
     log = CommittedLog()
     plain(log, 1)
-    log.expose(part(3, journal=2), exposed_at=9, time_ms=77)
+    log.expose(part(3, journal=2), exposed_at=JournalOffset(9), time_ms=77)
     plain(log, 10)
     assert [log.readable_end(hw) for hw in (1, 2, 9, 10, 11)] == [0, 1, 1, 7, 8]
     found = log.stretches(1, below=7, max_bytes=1 << 30, max_entries=9)
@@ -149,7 +154,9 @@ def test_rows_and_the_dump_give_the_same_log(
             journal += count + size % 2
         else:
             columns = part(count, journal=journal, records=size, times=time)
-            log.expose(columns, exposed_at=journal + columns.records, time_ms=journal)
+            log.expose(
+                columns, exposed_at=JournalOffset(journal + columns.records), time_ms=journal
+            )
             journal += columns.records + 1
         log.check(journal)
     rows = early + log.rows(len(early) // ROW_BYTES)

@@ -8,7 +8,14 @@ from typing import Any
 import pytest
 
 from oncelog_server.core.frame import Frame, Kind
-from oncelog_server.core.ids import LeaderEpoch, ProducerId, TxId, Writer, compose_generation
+from oncelog_server.core.ids import (
+    JournalOffset,
+    LeaderEpoch,
+    ProducerId,
+    TxId,
+    Writer,
+    compose_generation,
+)
 from oncelog_server.participant.commands import (
     Marker,
     MarkerStatus,
@@ -62,7 +69,14 @@ class Scene:
         return result
 
     def commit(self, tx: int, *parts: WriterPart) -> MarkerStatus:
-        marker = Marker(TxId(tx), 1_000 + tx, Outcome.COMMITTED, ProducerId(tx), GENERATION, parts)
+        marker = Marker(
+            TxId(tx),
+            JournalOffset(1_000 + tx),
+            Outcome.COMMITTED,
+            ProducerId(tx),
+            GENERATION,
+            parts,
+        )
         reply = self.submit(WriteMarkers(0, LeaderEpoch(1), (marker,)))
         assert isinstance(reply, MarkersWritten)
         (result,) = reply.results

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from oncelog_server.core.ids import Offset
 from oncelog_server.participant.commands import Exposed
 from oncelog_server.partition_leader.exposures import (
     EXPOSED_PARTS_REMEMBERED,
@@ -17,14 +18,14 @@ def remembered(exposures: Exposures, tx_ids: range) -> list[int]:
 def test_of_narrow_commits_the_latest_are_remembered() -> None:
     exposures = Exposures()
     for tx_id in range(1, 301):
-        exposures.remember(tx_id, (Exposed(0, tx_id, 1),))
+        exposures.remember(tx_id, (Exposed(0, Offset(tx_id), 1),))
     kept = remembered(exposures, range(1, 301))
     assert kept == list(range(301 - EXPOSURES_REMEMBERED, 301))
 
 
 def test_of_wide_commits_so_many_parts_are_remembered_and_always_the_latest() -> None:
     exposures = Exposures()
-    wide = tuple(Exposed(writer, writer, 1) for writer in range(3_000))
+    wide = tuple(Exposed(writer, Offset(writer), 1) for writer in range(3_000))
     for tx_id in range(1, 31):
         exposures.remember(tx_id, wide)
     kept = remembered(exposures, range(1, 31))

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from oncelog_server.core.ids import CONTROL_TOPIC_IDS, PartitionId, TopicId
+from oncelog_server.core.ids import CONTROL_TOPIC_IDS, LeaderEpoch, PartitionId, TopicId
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import errors, records
@@ -56,7 +56,8 @@ def test_positions_of_plain_and_transactional_batches() -> None:
 
 def test_i18_an_acknowledgement_says_in_which_epoch_it_was_decided() -> None:
     world = World()
-    world.first.epoch, world.replicas.replicas[SECOND].epoch = 7, 8
+    world.first.epoch = LeaderEpoch(7)
+    world.replicas.replicas[SECOND].epoch = LeaderEpoch(8)
     refused = batch([b"c"], partition=PartitionId(TopicId(b"?" * 16), 0))
     request = plain(batch([b"a"]), batch([b"b"], partition=SECOND), refused)
     (reply,) = produce(world, request)

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from oncelog_server.core.frame import Frame, Kind
 from oncelog_server.core.ids import (
     PLAIN_PRODUCER_BIT,
+    JournalOffset,
     LeaderEpoch,
     ProducerId,
     TxId,
@@ -126,7 +127,7 @@ class Oracle:
         self.markers.append(
             Marker(
                 tx.tx_id,
-                self.take_offset(),
+                JournalOffset(self.take_offset()),
                 outcome,
                 ProducerId(producer + 1),
                 GENERATION,
@@ -155,7 +156,7 @@ class Oracle:
         self.markers.append(
             Marker(
                 TxId(offset),
-                offset,
+                JournalOffset(offset),
                 Outcome.COMMITTED,
                 ProducerId(producer + 1),
                 GENERATION,

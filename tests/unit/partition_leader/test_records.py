@@ -7,7 +7,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog_server.core.frame import ControlCode, Frame, Kind
-from oncelog_server.core.ids import Generation, ProducerId, TxId, Writer
+from oncelog_server.core.ids import (
+    Generation,
+    JournalOffset,
+    LeaderEpoch,
+    ProducerId,
+    TxId,
+    Writer,
+)
 from oncelog_server.participant.commands import WriterPart
 from oncelog_server.partition_leader.commands import Resolution
 from oncelog_server.partition_leader.records import (
@@ -59,8 +66,8 @@ def test_the_bytes_of_a_marker() -> None:
         ProducerId(7),
         Generation(9),
         ControlCode.COMMITTED,
-        11,
-        3,
+        JournalOffset(11),
+        LeaderEpoch(3),
         (WriterPart(Writer(0xAB), 2), WriterPart(Writer(1), 1)),
     )
     frame = CODEC.encode(marker)
@@ -72,7 +79,7 @@ def test_the_bytes_of_a_marker() -> None:
 
 def test_a_one_shot_says_what_its_marker_says() -> None:
     batch = Frame(Kind.DATA, b"xy", record_count=2, producer_id=7, generation=9, tx_id=5)
-    frame = one_shot(batch, prepare_offset=11, coordinator_epoch=3)
+    frame = one_shot(batch, prepare_offset=JournalOffset(11), coordinator_epoch=LeaderEpoch(3))
     assert (frame.kind, frame.control) == (Kind.ONE_SHOT, ControlCode.NONE), "the kind says it"
     assert (frame.base_sequence, frame.writer, frame.span) == (11, 3, 2)
     assert frame.payload is batch.payload, "passed on, not copied"

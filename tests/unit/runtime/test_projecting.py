@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from oncelog_server.core.frame import At
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import EpochStart
 from oncelog_server.runtime.replica.projecting import Projecting
 
@@ -20,13 +21,13 @@ class Shown:
 
 def see(projecting: Projecting, *offsets: int) -> None:
     for offset in offsets:
-        projecting.saw("record", At(offset, 1, 0))
+        projecting.saw("record", At(JournalOffset(offset), LeaderEpoch(1), 0))
 
 
 def test_i4_replay_shows_what_the_high_watermark_covers_and_no_more() -> None:
     shown = Shown()
     projecting = Projecting(shown, 3)
-    projecting.saw(EpochStart(), At(0, 1, 0))
+    projecting.saw(EpochStart(), At(JournalOffset(0), LeaderEpoch(1), 0))
     see(projecting, 1, 2, 3, 4)
     assert shown.offsets == [1, 2]
     projecting.advance(4)

@@ -8,6 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog_server.core.frame import At, ControlCode, Frame, Kind, StoredFrame
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.runtime.storage import frames
 from oncelog_server.runtime.storage.frames import (
     FRAME_PAYLOAD_BYTES_MAX,
@@ -43,7 +44,7 @@ FRAMES = st.builds(
 )
 PLACES = st.builds(At, offset=U64, epoch=U32, time_ms=U64)
 SAMPLE = Frame(Kind.DATA, b"payload", 3, producer_id=5, tx_id=9)
-SAMPLE_AT = At(17, 4, 1_234)
+SAMPLE_AT = At(JournalOffset(17), LeaderEpoch(4), 1_234)
 
 
 def bytes_of(frame: Frame, at: At) -> bytes:

@@ -10,6 +10,7 @@ import pytest
 from crc32c import crc32c
 
 from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.runtime.storage.epochs import EPOCHS_FILE
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import read_incarnation
@@ -329,7 +330,7 @@ def test_the_tail_ends_before_an_intact_frame_that_does_not_belong(
 ) -> None:
     disk = FakeDisk()
     start(disk, "a")
-    stranger = b"".join(encode(frame, At(offset, epoch, 1)))
+    stranger = b"".join(encode(frame, At(JournalOffset(offset), LeaderEpoch(epoch), 1)))
     disk.damage(FIRST_SEGMENT, set_bytes(2 * HEADER_BYTES + 1, stranger))
     disk.kill()
     again = open_journal(disk.reopen())
@@ -539,5 +540,5 @@ def test_an_index_that_points_beyond_the_log_is_made_again_from_its_first_byte()
 
 
 def test_a_frame_of_no_records_belongs_nowhere() -> None:
-    empty = StoredFrame(Frame(Kind.ONE_SHOT, b"x", 0), At(2, 1, 1))
+    empty = StoredFrame(Frame(Kind.ONE_SHOT, b"x", 0), At(JournalOffset(2), LeaderEpoch(1), 1))
     assert misplaced(empty, Place(0, 2, 1)) == "a frame of records holds none"

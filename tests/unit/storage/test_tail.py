@@ -8,6 +8,7 @@ from typing import Final
 import pytest
 
 from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.runtime.storage.frames import HEADER_BYTES
 from oncelog_server.runtime.storage.tail import FRAME_MEMORY_BYTES, MemoryTail, TailBudget
 
@@ -22,7 +23,9 @@ def test_what_is_dropped_is_let_go_soon_however_large_frames_are(payload_bytes: 
     for offset in range(20 * MAX_BYTES // (payload_bytes + HEADER_BYTES)):
         payload = memoryview(bytes(payload_bytes))
         payloads.append(weakref.ref(payload))
-        stored = StoredFrame(Frame(Kind.DATA, payload, record_count=1), At(offset, 1, 0))
+        stored = StoredFrame(
+            Frame(Kind.DATA, payload, record_count=1), At(JournalOffset(offset), LeaderEpoch(1), 0)
+        )
         tail.append(stored, synced_end=offset)
         del payload, stored
     held = sum(payload() is not None for payload in payloads)
@@ -33,7 +36,10 @@ def test_what_is_dropped_is_let_go_soon_however_large_frames_are(payload_bytes: 
 
 
 def frame(offset: int, payload_bytes: int = 1_000) -> StoredFrame:
-    return StoredFrame(Frame(Kind.DATA, bytes(payload_bytes), record_count=1), At(offset, 1, 0))
+    return StoredFrame(
+        Frame(Kind.DATA, bytes(payload_bytes), record_count=1),
+        At(JournalOffset(offset), LeaderEpoch(1), 0),
+    )
 
 
 def fill(tail: MemoryTail, frames: int, *, synced: bool = True) -> None:

@@ -15,7 +15,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from oncelog_server.core.frame import StoredFrame
-from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch, PartitionId
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
@@ -87,20 +87,20 @@ class Driver:
         return self._journal
 
     @property
-    def epoch(self) -> int:
-        return self._state.epoch
+    def epoch(self) -> LeaderEpoch:
+        return LeaderEpoch(self._state.epoch)
 
     @property
-    def high_watermark(self) -> int:
-        return 0 if self._leadership is None else self._leadership.high_watermark
+    def high_watermark(self) -> JournalOffset:
+        return JournalOffset(0 if self._leadership is None else self._leadership.high_watermark)
 
     @property
-    def log_start(self) -> int:
-        return self.journal.log_start
+    def log_start(self) -> JournalOffset:
+        return JournalOffset(self.journal.log_start)
 
     @property
-    def log_end(self) -> int:
-        return self.journal.log_end
+    def log_end(self) -> JournalOffset:
+        return JournalOffset(self.journal.log_end)
 
     @property
     def is_open(self) -> bool:

@@ -25,6 +25,7 @@ from errno import EIO
 from typing import Final, Self
 
 from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, Kind, StoredFrame
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Snapshot
 from oncelog_server.runtime.storage.cutting import cut_segments, place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
@@ -126,7 +127,7 @@ class Journal:
             raise OSError(EIO, "the journal takes no frames: a write failed, or it is closed")
         offset = self.log_end if skip_to is None else skip_to
         self._require_order(frame, epoch, offset)
-        at = At(offset, epoch, max(self.last_time_ms, time_ms))
+        at = At(JournalOffset(offset), LeaderEpoch(epoch), max(self.last_time_ms, time_ms))
         chunks = encode(frame, at)
         size = encoded_bytes(frame)
         segment = self._segment_for(size)
