@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +44,8 @@ class Plan:
     faults: tuple[str, ...]
     # How many of them happen at the same time at most.
     hands: int
+    # How many of them happen in all, at most.
+    faults_max: int
     # How long there is trouble, seconds.
     trouble_s: float
     # What a pause between two faults is chosen of, seconds.
@@ -50,6 +55,13 @@ class Plan:
     process_calls: tuple[float, ...]
     # Of every delay of the network.
     slowness: float
+    # Processes by role; what the pace of a machine's clock is chosen of; how far away etcd is.
+    nodes: Mapping[str, int]
+    paces: tuple[float, ...]
+    etcd_ms: float
+    # How a cluster is started: "together", or "one by one", so that the first one has the control
+    # partitions of its role.
+    rollout: str
     # By topic: partitions, and what is configured otherwise.
     partitions: Mapping[str, int]
     configs: Mapping[str, Mapping[str, str]]
@@ -60,3 +72,21 @@ class Plan:
 
     def __str__(self) -> str:
         return "\n".join(f"{field.name}: {getattr(self, field.name)}" for field in fields(self))
+
+
+def changes(drawn: Plan, plan: Plan) -> dict[str, Any]:
+    """The fields in which `plan` is not as it was drawn, as JSON takes them."""
+    told: dict[str, Any] = msgspec.to_builtins(plan)
+    return {
+        field.name: told[field.name]
+        for field in fields(plan)
+        if getattr(plan, field.name) != getattr(drawn, field.name)
+    }
+
+
+def changed(drawn: Plan, told: Mapping[str, Any]) -> Plan:
+    """With these fields otherwise. Raises msgspec.ValidationError, ValueError."""
+    unknown = sorted(told.keys() - {field.name for field in fields(drawn)})
+    if unknown:
+        raise ValueError(f"a plan has no {unknown[0]!r}")
+    return msgspec.convert({**msgspec.to_builtins(drawn), **told}, Plan)

@@ -42,9 +42,12 @@ APPLICATIONS = ("feeder", "writer", "enricher", "unnamed enricher", "job", "comm
 
 
 def _day(seed: int, *faults: str, settings: Sequence[str] = ()) -> Told:
-    """With these faults alone, and the usual haste."""
+    """With these faults alone, and the usual haste; one process of each role, so that a disk that
+    fails is one that is written to."""
+    plan = plan_of(seed)
     plan = dataclasses.replace(
-        plan_of(seed),
+        plan,
+        nodes=dict.fromkeys(plan.nodes, 1),
         applications=APPLICATIONS,
         faults=faults,
         trouble_s=15.0,
@@ -100,7 +103,7 @@ def test_i28_a_burst_leaves_the_reserve_to_control_records() -> None:
         await opened.__aenter__()
         await opened.send("full", b"before")
         await opened.flush()
-        leader = world.processes["partition_leader"]
+        leader = world.processes["partition_leader-1"]
         epochs = {driver.partition: driver.epoch for driver in leader.node.led_replicas()}
         leader.disk.capacity_bytes = leader.disk.used_bytes() + reserve_bytes + 4 * batch_bytes
         # Until it was looked at.

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
-from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId
 from oncelog_server.runtime.etcd import keys, topics
-from oncelog_server.runtime.etcd.topics import CHANGE_TIMEOUT_MS
+from oncelog_server.runtime.etcd.port import Put
+from oncelog_server.runtime.etcd.topics import CHANGE_TIMEOUT_MS, create_control_partitions
 from oncelogpb.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -90,10 +92,63 @@ def test_partitions_go_round_robin_to_the_least_loaded_first(world: World) -> No
     world.run(story)
 
 
+def test_control_partitions_are_spread_over_the_nodes_that_run_their_role(world: World) -> None:
+    async def story() -> None:
+        nodes = [await world.node(f"n{n}", "coordinator").start(elections=False) for n in range(3)]
+        await world.node("n9", "offset_manager").start(elections=False)
+        view = nodes[0].view
+        await view.wait_for(lambda view: len(view.nodes()) == 4, timeout_ms=1_000)
+        assert await create_control_partitions(nodes[0].etcd, view, "coordinator")
+        assert not await create_control_partitions(nodes[1].etcd, nodes[1].view, "coordinator")
+        await view.wait_for(lambda view: bool(view.replica_counts()), timeout_ms=1_000)
+        assert view.replica_counts() == {"n0": 6, "n1": 5, "n2": 5}
+        # Who comes once they are led gets none of them, and waits for nobody.
+        for node in nodes:
+            await node.elections.start()
+        await World.until(lambda: len(nodes[0].elections.led()) == 6)
+        late = await world.node("n3", "coordinator").start(elections=False)
+        assert not await create_control_partitions(late.etcd, late.view, "coordinator")
+        assert late.view.replicas_on("n3") == []
+
+    world.run(story)
+
+
+def test_i25_processes_that_start_at_the_same_time_share_the_control_partitions_that_nobody_led(
+    world: World,
+) -> None:
+    """The first one is alone when it creates them, and has won one before the second one looks."""
+
+    async def story() -> None:
+        first = await world.node("n1", "coordinator").start(elections=False)
+        assert await create_control_partitions(first.etcd, first.view, "coordinator")
+        won = PartitionId(TRANSACTION_CONTROL_ID, 2)
+        found, _ = await first.etcd.get(keys.partition_key(won))
+        assert found is not None
+        led = msgspec.structs.replace(keys.decode_partition(found.value), epoch=1, isr=("aa",))
+        await first.etcd.txn([], [Put(found.key, keys.encode(led))])
+        second = await world.node("n2", "coordinator").start(elections=False)
+        assert await create_control_partitions(second.etcd, second.view, "coordinator")
+        await first.view.wait_for(lambda view: len(view.replicas_on("n2")) >= 7, timeout_ms=1_000)
+        assert len(first.view.replicas_on("n1")) + len(first.view.replicas_on("n2")) == 16
+        assert won in first.view.replicas_on("n1"), "what was ever led stays where its journal is"
+        # Of a view that is behind: an election was quicker.
+        second.etcd.stale = True
+        third = await world.node("n3", "coordinator").start(elections=False)
+        third.etcd.stale = True
+        for kv in world.server.range(keys.PARTITIONS):
+            state = msgspec.structs.replace(keys.decode_partition(kv.value), epoch=1, isr=("aa",))
+            await first.etcd.txn([], [Put(kv.key, keys.encode(state))])
+        assert not await create_control_partitions(third.etcd, third.view, "coordinator")
+        await first.view.wait_for(lambda view: len(view.nodes()) == 3, timeout_ms=1_000)
+        assert first.view.replicas_on("n3") == []
+
+    world.run(story)
+
+
 def test_without_a_partition_leader_nothing_is_created(world: World) -> None:
     async def story() -> None:
         node = await world.node("n1", "coordinator").start(elections=False)
-        with pytest.raises(Unavailable, match="no partition leader"):
+        with pytest.raises(Unavailable, match="0 are alive: start more partition leader"):
             await node.topics.create("orders", 1, 1, {})
 
     world.run(story)
@@ -415,5 +470,5 @@ def test_a_creation_that_failed_takes_no_place(
     world.run(story)
 
 
-def _unavailable(partitions: int) -> list[keys.PartitionState]:
+def _unavailable(partitions: int, replication_factor: int) -> list[keys.PartitionState]:
     raise Unavailable("nobody runs")

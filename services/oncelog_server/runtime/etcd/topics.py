@@ -21,6 +21,7 @@ Also here: the control partitions, created by the first process of their role.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from typing import Final, TypeVar
@@ -35,7 +36,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.ports import Clock, TopicInfo
 from oncelog_server.core.roles import CONTROL_TOPIC_OF_ROLE, PARTITION_LEADER
 from oncelog_server.runtime.etcd import keys
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.directory import ClusterView, Entry
 from oncelog_server.runtime.etcd.keys import (
     TXN_KEYS_MAX,
     CreatingValue,
@@ -44,6 +45,7 @@ from oncelog_server.runtime.etcd.keys import (
     encode,
     topic_value,
 )
+from oncelog_server.runtime.etcd.placement import Holder, TooFewNodes, spread
 from oncelog_server.runtime.etcd.port import (
     Compare,
     Delete,
@@ -71,6 +73,8 @@ TOPICS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 100_000
 CONFIGS_MAX: Final = 100
 CONFIG_BYTES_MAX: Final = 4 << 10
+# Copies of each control partition: one, until a follower can take over.
+CONTROL_REPLICATION_FACTOR: Final = 1
 # A metadata change that etcd has not answered by then ends as UNKNOWN_OUTCOME.
 CHANGE_TIMEOUT_MS: Final = 15_000
 RETRY_MS: Final = 200
@@ -126,7 +130,7 @@ class EtcdTopics:
             del self._under_way[topic_id]
 
     async def _create(self, name: str, value: TopicValue) -> TopicInfo:
-        states = self._place(value.partitions)
+        states = self._place(value.partitions, value.replication_factor)
         try:
             await self.sweep()
             marker = await self._take_name(name, value)
@@ -254,7 +258,7 @@ class EtcdTopics:
         """The keys of the partitions that are to be added. False: the topic changed meanwhile.
         Raises Unavailable: the topic is as it was."""
         topic_id = TopicId(bytes.fromhex(topic.topic_id))
-        states = self._place(wanted - topic.partitions)
+        states = self._place(wanted - topic.partitions, topic.replication_factor)
         puts = [
             Put(keys.partition_key(PartitionId(topic_id, number)), encode(state))
             for number, state in enumerate(states, start=topic.partitions)
@@ -326,18 +330,14 @@ class EtcdTopics:
             if self._view.topic_by_id(topic_id) is None
         ]
 
-    def _place(self, partitions: int) -> list[PartitionState]:
-        """Round-robin over the nodes that lead topics, least loaded first."""
-        load = self._view.replica_counts()
-        nodes = sorted(
-            {node.node_id for node in self._view.nodes() if PARTITION_LEADER in node.roles},
-            key=lambda node_id: (load.get(node_id, 0), node_id),
-        )
-        if not nodes:
-            raise Unavailable("no partition leader process is running that could hold the topic")
-        return [
-            PartitionState(replicas=(nodes[number % len(nodes)],)) for number in range(partitions)
-        ]
+    def _place(self, partitions: int, replication_factor: int) -> list[PartitionState]:
+        """Over the living nodes that lead topics. Raises Unavailable: too few are alive."""
+        try:
+            return _placed(self._view, PARTITION_LEADER, partitions, replication_factor)
+        except TooFewNodes as error:
+            raise Unavailable(
+                f"{error}: start more partition leader processes and try again"
+            ) from error
 
     def _new_topic_id(self) -> TopicId:
         raw = bytearray(self._random_bytes(16))
@@ -403,22 +403,71 @@ class EtcdTopics:
 
 async def create_control_partitions(etcd: Etcd, view: ClusterView, role: str) -> bool:
     """The control partitions of `role`, where nobody has created them yet: over the nodes that run
-    the role now. True where this call did it. Raises EtcdUnavailable. A role without a control
-    topic has nothing to create."""
+    the role now. Nobody waits for others: who comes first creates them for whoever is there. Who
+    comes at the same time, and got none, spreads those again that nobody ever led. True where this
+    call wrote some. Raises EtcdUnavailable. A role without a control topic has nothing to create.
+    """
     topic_id = CONTROL_TOPIC_OF_ROLE.get(role)
     if topic_id is None:
         return False
-    nodes = sorted({node.node_id for node in view.nodes() if role in node.roles})
-    assert nodes, "call it once this process's own key stands and the view shows it"
-    puts = [
-        Put(
-            keys.partition_key(PartitionId(topic_id, number)),
-            encode(PartitionState(replicas=(nodes[number % len(nodes)],))),
-        )
-        for number in range(CONTROL_PARTITIONS)
+    partitions = [PartitionId(topic_id, number) for number in range(CONTROL_PARTITIONS)]
+    if not _standing(view, partitions):
+        # The caller's own key stands, and the view shows it: one node is alive at least.
+        states = _placed(view, role, CONTROL_PARTITIONS, CONTROL_REPLICATION_FACTOR)
+        puts = _puts(partitions, states)
+        result = await etcd.txn([Compare(put.key, 0) for put in puts], puts)
+        if result.succeeded:
+            return True
+        # Somebody was quicker; where the view does not show what he made, that stays as it is.
+        with contextlib.suppress(TimeoutError):
+            await view.wait_for(
+                lambda view: view.revision >= result.revision, timeout_ms=CHANGE_TIMEOUT_MS
+            )
+    return await _spread_again(etcd, view, role, _standing(view, partitions))
+
+
+def _standing(view: ClusterView, partitions: Sequence[PartitionId]) -> dict[PartitionId, Entry]:
+    """Those that the view shows."""
+    known = ((partition, view.entry(partition)) for partition in partitions)
+    return {partition: entry for partition, entry in known if entry is not None}
+
+
+async def _spread_again(
+    etcd: Etcd, view: ClusterView, role: str, standing: Mapping[PartitionId, Entry]
+) -> bool:
+    """Control partitions that were never led, over the living nodes, where one of these holds none
+    of them all. Nothing was ever acknowledged in epoch 0, so no record stays behind; an election
+    compares the key's revision as we do, so one of the two fails."""
+    holding = {node_id for entry in standing.values() for node_id in entry.state.replicas}
+    unled = {p: entry for p, entry in standing.items() if entry.state.epoch == 0}
+    if not unled or holding.issuperset(holder.node_id for holder in _holders(view, role)):
+        return False
+    states = _placed(view, role, len(unled), CONTROL_REPLICATION_FACTOR)
+    wrote = False
+    for put, entry in zip(_puts(list(unled), states), unled.values(), strict=True):
+        # One by one: some may be won in this moment.
+        wrote |= (await etcd.txn([Compare(put.key, entry.mod_revision)], [put])).succeeded
+    return wrote
+
+
+def _puts(partitions: Sequence[PartitionId], states: Sequence[PartitionState]) -> list[Put]:
+    return [
+        Put(keys.partition_key(partition), encode(state))
+        for partition, state in zip(partitions, states, strict=True)
     ]
-    result = await etcd.txn([Compare(put.key, 0) for put in puts], puts)
-    return result.succeeded
+
+
+def _holders(view: ClusterView, role: str) -> list[Holder]:
+    """The living nodes that run it."""
+    return [Holder(node.node_id, node.rack) for node in view.nodes() if role in node.roles]
+
+
+def _placed(
+    view: ClusterView, role: str, partitions: int, replication_factor: int
+) -> list[PartitionState]:
+    """New partitions over the living nodes of their role. Raises TooFewNodes."""
+    placed = spread(partitions, replication_factor, _holders(view, role), view.replica_counts())
+    return [PartitionState(replicas=replicas) for replicas in placed]
 
 
 def require_topic(
