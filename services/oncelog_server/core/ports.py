@@ -76,6 +76,8 @@ class PartitionInfo(NamedTuple):
     isr: Sequence[str]
     leader: Address | None
     epoch: int
+    # Epoch of the last unclean election; 0 for none.
+    unclean_epoch: int = 0
 
 
 class NodeInfo(NamedTuple):
@@ -90,6 +92,9 @@ class NodeInfo(NamedTuple):
     rack: str = ""
     # When this run of it began, wall clock, milliseconds; 0: it does not say.
     started_ms: int = 0
+    # What callers from outside connect to (`node.advertise_external`); "": they cannot.
+    external_host: str = ""
+    external_port: int = 0
 
 
 class Directory(Protocol):

@@ -1,0 +1,123 @@
+"""Bugs of several nodes, as operators meet them: what a node that is away has is neither lost nor
+waited for, and what is offline is said."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "nodes-away-are-forgotten",
+        "I5: a node that once ran keeps its name, its data and its ports",
+        (
+            Edit(
+                "oncelog_server.cli.layout:choose",
+                "known = max(nodes, 0 if kept is None else 1 + len(kept.further))",
+                "known = nodes",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_layout", "test_nodes_that_are_away_move_along_when_ports_are_moved"
+            ): "== {2}"
+        },
+    ),
+    Bug(
+        "waits-for-nodes-that-are-away",
+        "what lies on nodes that are not started is not waited for",
+        (
+            Edit(
+                "oncelog_server.cli.readiness:missing",
+                "CONTROL_PARTITIONS - only_away.get(topic, 0)",
+                "CONTROL_PARTITIONS",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_layout",
+                "test_ready_is_when_all_is_led_but_what_lies_on_nodes_that_are_away",
+            ): "10 of 16 partitions"
+        },
+    ),
+    Bug(
+        "new-node-on-the-ports-of-one-away",
+        "ports are those of one process, also while it is away",
+        (
+            Edit(
+                "oncelog_server.cli.layout:_ports",
+                "had = [] if kept is None else [kept.ports, *kept.further]",
+                "had = [] if kept is None else [kept.ports] * (1 + len(kept.further))",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_layout",
+                "test_free_ports_of_further_nodes_are_not_those_of_one_that_is_away",
+            ): "== 15"
+        },
+    ),
+    Bug(
+        "offline-without-a-reason",
+        "an offline partition names the node that must come back",
+        (
+            Edit(
+                "oncelog_server.cli.partitions:why_offline",
+                "if not here:",
+                "if not partition.epoch and not here:",
+            ),
+        ),
+        {unit("cli/test_cluster_status", "test_why_a_partition_is_offline"): "no living replica"},
+    ),
+    Bug(
+        "fallen-behind-is-not-shown",
+        "a partition with a replica that is not in sync is shown",
+        (
+            Edit(
+                "oncelog_server.cli.partitions:Standing.lacks_replicas",
+                "len(self.partition.isr) < len(self.partition.replicas)",
+                "not self.partition.isr",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_cluster_status",
+                "test_nodes_are_shown_with_what_they_lead_and_where_they_stand",
+            ): "['t/0']"
+        },
+    ),
+    Bug(
+        "inside-addresses-told-outside",
+        "who comes in from outside is told addresses that he reaches",
+        (
+            Edit(
+                "oncelog_server.runtime.rpc.server:RpcServer._bind",
+                "self._serving(service, handler, external)",
+                "self._serving(service, handler, None)",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_external", "test_each_caller_is_told_what_he_reaches_where_he_came_in"
+            ): "n1.example.org:443"
+        },
+    ),
+    Bug(
+        "redirected-to-the-inside",
+        "NOT_LEADER is followed at the address that the client was told of that node",
+        (
+            Edit(
+                "oncelog._core.routing:Directory._named",
+                "if node.node_id and node.node_id == leader:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_routing",
+                "test_not_leader_is_followed_at_the_address_that_we_were_told_of_that_node",
+            ): "== Endpoint(host"
+        },
+    ),
+)
