@@ -19,7 +19,7 @@ Left out: what a marker does to what is open, and what it answers (`Marked`).
 
 from __future__ import annotations
 
-from typing import Protocol, TypeVar, assert_never
+from typing import Protocol, TypeVar
 
 from oncelog_server.core.ids import JournalOffset, TxId
 from oncelog_server.core.machine import Decision
@@ -77,17 +77,14 @@ def walk(
             break
         previous = marker.prepare_offset
         held = marked.held(marker.tx_id) if marker.tx_id not in ended else None
-        match marker.outcome:
-            case Outcome.COMMITTED:
-                is_new = marker.prepare_offset > last_committed
-            case Outcome.ABORTED:
-                is_new = held is not None or (
-                    marker.tx_id not in ended
-                    and marker.tx_id
-                    > fences.highest_ended(marker.producer_id, command.journal_partition)
-                )
-            case _:
-                assert_never(marker.outcome)
+        if marker.outcome is Outcome.COMMITTED:
+            is_new = marker.prepare_offset > last_committed
+        else:
+            is_new = held is not None or (
+                marker.tx_id not in ended
+                and marker.tx_id
+                > fences.highest_ended(marker.producer_id, command.journal_partition)
+            )
         if not is_new:
             results.append(marked.repeat(marker))
             continue
