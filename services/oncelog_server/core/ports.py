@@ -85,6 +85,11 @@ class NodeInfo(NamedTuple):
     port: int
     roles: Sequence[str]
     version: str
+    # Where it stands (`node.rack`): replicas of one partition belong into different ones. Empty: it
+    # does not say.
+    rack: str = ""
+    # When this run of it began, wall clock, milliseconds; 0: it does not say.
+    started_ms: int = 0
 
 
 class Directory(Protocol):

@@ -316,3 +316,18 @@ def test_gone_is_said_only_by_a_linearizable_read(world: World) -> None:
         assert await node.view.is_gone(TOPIC)
 
     world.run(story)
+
+
+def test_a_process_says_its_rack_and_its_start_and_an_older_one_neither(world: World) -> None:
+    async def story() -> None:
+        view = (await world.node("n1").start(elections=False)).view
+        newer = keys.BootValue("n2", "host", 1, ("coordinator",), "0.2", rack="north", started_ms=7)
+        older = b'{"node_id":"n3","host":"host","port":2,"roles":[],"version":"0.1"}'
+        world.server.txn(
+            [], [Put(keys.boot_key(b"2"), keys.encode(newer)), Put(keys.boot_key(b"3"), older)]
+        )
+        await view.wait_for(lambda view: len(view.nodes()) == 3, timeout_ms=1_000)
+        told = {node.node_id: (node.rack, node.started_ms) for node in view.nodes()}
+        assert (told["n2"], told["n3"]) == (("north", 7), ("", 0))
+
+    world.run(story)

@@ -56,6 +56,9 @@ class BootValue(msgspec.Struct, frozen=True):
     port: int
     roles: tuple[str, ...]
     version: str
+    # Both are absent in the keys of processes that did not know them.
+    rack: str = ""
+    started_ms: int = 0
 
 
 class LeaderValue(msgspec.Struct, frozen=True):
@@ -163,7 +166,16 @@ def topic_value(value: bytes) -> TopicValue:
 def decode_boot(key: str, value: bytes) -> NodeInfo:
     boot = boot_value(value)
     boot_id = BootId(bytes.fromhex(key.removeprefix(BOOTS)))
-    return NodeInfo(boot.node_id, boot_id, boot.host, boot.port, boot.roles, boot.version)
+    return NodeInfo(
+        node_id=boot.node_id,
+        boot_id=boot_id,
+        host=boot.host,
+        port=boot.port,
+        roles=boot.roles,
+        version=boot.version,
+        rack=boot.rack,
+        started_ms=boot.started_ms,
+    )
 
 
 def decode_partition(value: bytes) -> PartitionState:
