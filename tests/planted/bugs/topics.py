@@ -140,4 +140,48 @@ BUGS: Final = (
             ): "assert [] == [True]"
         },
     ),
+    Bug(
+        "two-replicas-on-one-node",
+        "I25: copies of a partition stand on different nodes",
+        (Edit("oncelog_server.runtime.etcd.placement:_choose", "left.remove(best)", "pass"),),
+        {
+            unit(
+                "etcd/test_placement", "test_i25_replicas_stand_on_different_nodes"
+            ): "AssertionError"
+        },
+    ),
+    Bug(
+        "racks-not-told-apart",
+        "I25: copies of a partition stand in as many racks as there are",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.placement:_choose",
+                "in_rack[holder.rack],",
+                "0,",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_placement",
+                "test_i25_replicas_stand_in_as_many_racks_as_there_are",
+            ): "AssertionError"
+        },
+    ),
+    Bug(
+        "control-partitions-on-whoever-comes-first",
+        "control partitions are spread over the living nodes of their role",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.topics:_placed",
+                "for node in view.nodes() if role in node.roles]",
+                "for node in view.nodes() if role in node.roles][:1]",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_topics",
+                "test_control_partitions_are_spread_over_the_nodes_that_run_their_role",
+            ): "'n0': 16"
+        },
+    ),
 )

@@ -8,7 +8,7 @@ import pytest
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.runtime.etcd import keys, topics
-from oncelog_server.runtime.etcd.topics import CHANGE_TIMEOUT_MS
+from oncelog_server.runtime.etcd.topics import CHANGE_TIMEOUT_MS, create_control_partitions
 from oncelogpb.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -90,10 +90,28 @@ def test_partitions_go_round_robin_to_the_least_loaded_first(world: World) -> No
     world.run(story)
 
 
+def test_control_partitions_are_spread_over_the_nodes_that_run_their_role(world: World) -> None:
+    async def story() -> None:
+        nodes = [await world.node(f"n{n}", "coordinator").start(elections=False) for n in range(3)]
+        await world.node("n9", "offset_manager").start(elections=False)
+        view = nodes[0].view
+        await view.wait_for(lambda view: len(view.nodes()) == 4, timeout_ms=1_000)
+        assert await create_control_partitions(nodes[0].etcd, view, "coordinator")
+        assert not await create_control_partitions(nodes[1].etcd, nodes[1].view, "coordinator")
+        await view.wait_for(lambda view: bool(view.replica_counts()), timeout_ms=1_000)
+        assert view.replica_counts() == {"n0": 6, "n1": 5, "n2": 5}
+        # Who comes later gets none of them, and waits for nobody.
+        late = await world.node("n3", "coordinator").start(elections=False)
+        assert not await create_control_partitions(late.etcd, late.view, "coordinator")
+        assert late.view.replicas_on("n3") == []
+
+    world.run(story)
+
+
 def test_without_a_partition_leader_nothing_is_created(world: World) -> None:
     async def story() -> None:
         node = await world.node("n1", "coordinator").start(elections=False)
-        with pytest.raises(Unavailable, match="no partition leader"):
+        with pytest.raises(Unavailable, match="0 are alive: start more partition leader"):
             await node.topics.create("orders", 1, 1, {})
 
     world.run(story)
@@ -415,5 +433,5 @@ def test_a_creation_that_failed_takes_no_place(
     world.run(story)
 
 
-def _unavailable(partitions: int) -> list[keys.PartitionState]:
+def _unavailable(partitions: int, replication_factor: int) -> list[keys.PartitionState]:
     raise Unavailable("nobody runs")

@@ -44,6 +44,7 @@ from oncelog_server.runtime.etcd.keys import (
     encode,
     topic_value,
 )
+from oncelog_server.runtime.etcd.placement import Holder, TooFewNodes, spread
 from oncelog_server.runtime.etcd.port import (
     Compare,
     Delete,
@@ -71,6 +72,8 @@ TOPICS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 100_000
 CONFIGS_MAX: Final = 100
 CONFIG_BYTES_MAX: Final = 4 << 10
+# Copies of each control partition: one, until a follower can take over.
+CONTROL_REPLICATION_FACTOR: Final = 1
 # A metadata change that etcd has not answered by then ends as UNKNOWN_OUTCOME.
 CHANGE_TIMEOUT_MS: Final = 15_000
 RETRY_MS: Final = 200
@@ -126,7 +129,7 @@ class EtcdTopics:
             del self._under_way[topic_id]
 
     async def _create(self, name: str, value: TopicValue) -> TopicInfo:
-        states = self._place(value.partitions)
+        states = self._place(value.partitions, value.replication_factor)
         try:
             await self.sweep()
             marker = await self._take_name(name, value)
@@ -254,7 +257,7 @@ class EtcdTopics:
         """The keys of the partitions that are to be added. False: the topic changed meanwhile.
         Raises Unavailable: the topic is as it was."""
         topic_id = TopicId(bytes.fromhex(topic.topic_id))
-        states = self._place(wanted - topic.partitions)
+        states = self._place(wanted - topic.partitions, topic.replication_factor)
         puts = [
             Put(keys.partition_key(PartitionId(topic_id, number)), encode(state))
             for number, state in enumerate(states, start=topic.partitions)
@@ -326,18 +329,14 @@ class EtcdTopics:
             if self._view.topic_by_id(topic_id) is None
         ]
 
-    def _place(self, partitions: int) -> list[PartitionState]:
-        """Round-robin over the nodes that lead topics, least loaded first."""
-        load = self._view.replica_counts()
-        nodes = sorted(
-            {node.node_id for node in self._view.nodes() if PARTITION_LEADER in node.roles},
-            key=lambda node_id: (load.get(node_id, 0), node_id),
-        )
-        if not nodes:
-            raise Unavailable("no partition leader process is running that could hold the topic")
-        return [
-            PartitionState(replicas=(nodes[number % len(nodes)],)) for number in range(partitions)
-        ]
+    def _place(self, partitions: int, replication_factor: int) -> list[PartitionState]:
+        """Over the living nodes that lead topics. Raises Unavailable: too few are alive."""
+        try:
+            return _placed(self._view, PARTITION_LEADER, partitions, replication_factor)
+        except TooFewNodes as error:
+            raise Unavailable(
+                f"{error}: start more partition leader processes and try again"
+            ) from error
 
     def _new_topic_id(self) -> TopicId:
         raw = bytearray(self._random_bytes(16))
@@ -403,22 +402,32 @@ class EtcdTopics:
 
 async def create_control_partitions(etcd: Etcd, view: ClusterView, role: str) -> bool:
     """The control partitions of `role`, where nobody has created them yet: over the nodes that run
-    the role now. True where this call did it. Raises EtcdUnavailable. A role without a control
-    topic has nothing to create."""
+    the role now. Nobody waits for others: who comes first creates them for whoever is there. True
+    where this call did it. Raises EtcdUnavailable. A role without a control topic has nothing to
+    create."""
     topic_id = CONTROL_TOPIC_OF_ROLE.get(role)
-    if topic_id is None:
+    if topic_id is None or view.partition(PartitionId(topic_id, 0)) is not None:
         return False
-    nodes = sorted({node.node_id for node in view.nodes() if role in node.roles})
-    assert nodes, "call it once this process's own key stands and the view shows it"
+    # The caller's own key stands, and the view shows it: one node is alive at least.
+    states = _placed(view, role, CONTROL_PARTITIONS, CONTROL_REPLICATION_FACTOR)
     puts = [
-        Put(
-            keys.partition_key(PartitionId(topic_id, number)),
-            encode(PartitionState(replicas=(nodes[number % len(nodes)],))),
-        )
-        for number in range(CONTROL_PARTITIONS)
+        Put(keys.partition_key(PartitionId(topic_id, number)), encode(state))
+        for number, state in enumerate(states)
     ]
     result = await etcd.txn([Compare(put.key, 0) for put in puts], puts)
     return result.succeeded
+
+
+def _placed(
+    view: ClusterView, role: str, partitions: int, replication_factor: int
+) -> list[PartitionState]:
+    """New partitions over the living nodes of their role. Raises TooFewNodes."""
+    holders = [Holder(node.node_id, node.rack) for node in view.nodes() if role in node.roles]
+    load = view.replica_counts()
+    return [
+        PartitionState(replicas=replicas)
+        for replicas in spread(partitions, replication_factor, holders, load)
+    ]
 
 
 def require_topic(
