@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 
 from tests.simulation.virtual_time import VirtualTimeLoop, run
@@ -86,3 +87,26 @@ def test_a_pause_in_the_middle_of_a_step_stops_its_owner_and_nobody_else() -> No
         (6.5, "later"),
         (6.5, "a 2"),
     ]
+
+
+def test_a_clock_that_runs_fast_shortens_its_owners_sleeps_and_nobody_elses() -> None:
+    loop = VirtualTimeLoop()
+    loop.owner_of = lambda context: context.get(OWNER, "world")
+    loop.current_owner = OWNER.get
+    loop.set_pace("fast", 2.0)
+    loop.set_pace("slow", 0.5)
+    said: list[tuple[str, float, float]] = []
+
+    async def sleeps(name: str) -> None:
+        OWNER.set(name)
+        await asyncio.sleep(2)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(2):
+                await loop.create_future()
+        said.append((name, loop.time(), loop.now_s))
+
+    async def main() -> None:
+        await asyncio.gather(*(sleeps(name) for name in ("fast", "slow", "world")))
+
+    run(main(), loop)
+    assert said == [("fast", 4.0, 2.0), ("world", 4.0, 4.0), ("slow", 4.0, 8.0)]

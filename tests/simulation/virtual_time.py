@@ -4,6 +4,9 @@ Where nothing is ready, the clock goes to the next timer. Where there is none, e
 something that can never come, which is a found deadlock. A turn is written out here, without the
 checks of a real loop: simulated runs spend a good part of their time in it.
 
+Each owner of tasks may have a clock of its own *pace*: `time` and timers are then by that clock, as
+they are on a machine whose oscillator is fast or slow.
+
 Who is stopped (SIGSTOP) runs nothing while time goes on for the others: `pause` may be called in
 the middle of a step, which then goes on later.
 """
@@ -83,6 +86,10 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.now_s = 0.0
         # Whose work runs in a context.
         self.owner_of: Callable[[contextvars.Context], str] = lambda context: ""
+        # Whose step this is.
+        self.current_owner: Callable[[], str] = str
+        # Seconds of an owner's clock per second, where it is not 1.
+        self._paces: dict[str, float] = {}
         # What waits for owners who are stopped, in order.
         self._stopped: dict[str, list[Any]] = {}
         # Owners in the middle of a step that pauses, and whether somebody else stopped them since.
@@ -93,7 +100,16 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         super().__init__(_NoSelector())
 
     def time(self) -> float:
-        return self.now_s
+        """By the clock of whoever asks."""
+        return self.now_s * self._pace() if self._paces else self.now_s
+
+    def set_pace(self, owner: str, pace: float) -> None:
+        """From its first step on: its clock shows that many seconds per second."""
+        if pace != 1.0:
+            self._paces[owner] = pace
+
+    def _pace(self) -> float:
+        return self._paces.get(self.current_owner(), 1.0)
 
     # ---------------------------------------------------------------------------------- one turn
 
@@ -126,15 +142,22 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def call_at(  # type: ignore[override]
         self, when: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        handle = _Later(when, callback, args, self, context)
-        self._timers_set += 1
-        heapq.heappush(self._timers, (when, self._timers_set, handle))
-        return handle
+        if self._paces:
+            when /= self._pace()
+        return self._ring_at(when, callback, args, context)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Any = None
     ) -> asyncio.TimerHandle:
-        return self.call_at(self.now_s + delay, callback, *args, context=context)
+        if self._paces:
+            delay /= self._pace()
+        return self._ring_at(self.now_s + delay, callback, args, context)
+
+    def _ring_at(self, when: float, callback: Any, args: Any, context: Any) -> _Later:
+        handle = _Later(when, callback, args, self, context)
+        self._timers_set += 1
+        heapq.heappush(self._timers, (when, self._timers_set, handle))
+        return handle
 
     # ----------------------------------------------------------------------------- who is stopped
 
@@ -155,6 +178,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     def drop_owner(self, owner: str) -> None:
         """Nothing of this owner ever runs again."""
         self._stopped[owner] = _Nowhere()
+        self._paces.pop(owner, None)
 
     def pause(self, owner: str, seconds: float) -> None:
         """Called by `owner` itself, in the middle of a step: the rest of the world goes on for so
@@ -166,7 +190,7 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
         self.stop_owner(owner)
         self._paused[owner] = False
         # A timer of its own, so that the loop finds no deadlock.
-        self.call_at(end_s, _nothing, context=contextvars.Context())
+        self._ring_at(end_s, _nothing, (), contextvars.Context())
         # Where the run ends meanwhile, nobody is left to wait for.
         while self.now_s < end_s and not self._stopping:
             self._run_once()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 
 import pytest
 
@@ -169,3 +170,64 @@ def test_a_wiped_store_has_lost_its_revisions_too() -> None:
         assert await etcd.etcd_cluster_id() == 7
 
     World().run(story)
+
+
+def test_a_stale_watch_tells_late_and_in_order_while_everything_else_is_answered(
+    world: World,
+) -> None:
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        seen: list[Sequence[WatchEvent]] = []
+        etcd.stale = True
+        watching = asyncio.create_task(_collect(etcd, seen))
+        for number in range(3):
+            await etcd.txn([], [Put("a", b"%d" % number)])
+        await asyncio.sleep(1)
+        assert seen == []
+        found, _ = await etcd.get("a")
+        assert found is not None
+        assert found.value == b"2"
+        etcd.stale = False
+        await asyncio.sleep(1)
+        assert [event.value for batch in seen for event in batch] == [b"0", b"1", b"2"]
+        etcd.break_watches()
+        with pytest.raises(EtcdUnavailable, match="the watch broke"):
+            await watching
+
+    world.run(story)
+
+
+def test_a_gap_in_a_stale_watch_is_told_as_compaction(world: World) -> None:
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        etcd.stale = True
+        watching = asyncio.create_task(_collect(etcd, []))
+        await etcd.txn([], [Put("a", b"1")])
+        await asyncio.sleep(1)
+        world.server.compact(world.server.revision)
+        etcd.stale = False
+        with pytest.raises(EtcdCompacted):
+            await watching
+
+    world.run(story)
+
+
+def test_a_lease_whose_keep_alives_are_lost_runs_out(world: World) -> None:
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        lease = await etcd.grant_lease(5_000)
+        await etcd.txn([], [Put("a", b"1", lease)])
+        await asyncio.sleep(4)
+        etcd.keep_alives_lost = True
+        with pytest.raises(EtcdUnavailable, match="never arrived"):
+            await etcd.keep_alive(lease)
+        assert (await etcd.get("a"))[0] is not None
+        await asyncio.sleep(2)
+        assert (await etcd.get("a"))[0] is None
+
+    world.run(story)
+
+
+async def _collect(etcd: MemoryEtcd, seen: list[Sequence[WatchEvent]]) -> None:
+    async for batch in etcd.watch("", 1 + etcd.server.revision):
+        seen.append(batch)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
+import functools
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -66,7 +67,8 @@ class MemoryEtcdServer:
         self._compacted = 1
         self._history: list[list[WatchEvent]] = []
         self._changed: asyncio.Event | None = None
-        # Leases end in the store's context: a client that is stopped does not stop their time.
+        # Leases are timed in the store's context: a client that is stopped, or whose clock runs fast
+        # or slow, does not change their time.
         self._context = contextvars.copy_context()
 
     # ------------------------------------------------------------------------------------ faults
@@ -157,18 +159,16 @@ class MemoryEtcdServer:
     def grant_lease(self, ttl_ms: int) -> int:
         self._last_lease += 1
         lease = self._last_lease
-        loop = asyncio.get_running_loop()
         timer = self._end_after(ttl_ms, lease)
-        self._leases[lease] = _Lease(ttl_ms, loop.time() + ttl_ms / 1000, timer)
+        self._leases[lease] = _Lease(ttl_ms, self._now_s() + ttl_ms / 1000, timer)
         return lease
 
     def keep_alive(self, lease: int) -> int:
         held = self._leases.get(lease)
-        loop = asyncio.get_running_loop()
-        if held is None or loop.time() >= held.deadline_s:
+        if held is None or self._now_s() >= held.deadline_s:
             return 0
         held.timer.cancel()
-        held.deadline_s = loop.time() + held.ttl_ms / 1000
+        held.deadline_s = self._now_s() + held.ttl_ms / 1000
         held.timer = self._end_after(held.ttl_ms, lease)
         return held.ttl_ms
 
@@ -180,9 +180,16 @@ class MemoryEtcdServer:
         for lease in sorted(self._leases):
             self._leases[lease].timer.cancel()
 
+    def _now_s(self) -> float:
+        # Of a copy: a context that is entered already cannot be entered again.
+        return self._context.copy().run(asyncio.get_running_loop().time)
+
     def _end_after(self, ttl_ms: int, lease: int) -> asyncio.TimerHandle:
         loop = asyncio.get_running_loop()
-        return loop.call_later(ttl_ms / 1000, self._end_lease, lease, context=self._context)
+        end = functools.partial(self._end_lease, lease)
+        # The delay, too, is by the store's clock.
+        set_timer = functools.partial(loop.call_later, context=self._context)
+        return self._context.copy().run(set_timer, ttl_ms / 1000, end)
 
     def _end_lease(self, lease: int) -> None:
         held = self._leases.pop(lease, None)
@@ -241,6 +248,10 @@ class MemoryEtcd:
         self._hold_next_txn = False
         self._hold_next_reply = False
         self._held_replies = asyncio.Event()
+        self._stale = False
+        self._broken_watches = 0
+        # Keep-alives do not arrive, everything else does: the lease runs out.
+        self.keep_alives_lost = False
 
     # ------------------------------------------------------------------------------------ faults
 
@@ -252,6 +263,22 @@ class MemoryEtcd:
     @unavailable.setter
     def unavailable(self, value: bool) -> None:
         self._unavailable = value
+        self.server._notify()
+
+    @property
+    def stale(self) -> bool:
+        """True: watches tell nothing new; everything else is answered. A member of etcd that is
+        behind the others does that. What they missed comes afterwards, in order."""
+        return self._stale
+
+    @stale.setter
+    def stale(self, value: bool) -> None:
+        self._stale = value
+        self.server._notify()
+
+    def break_watches(self) -> None:
+        """Those that are open now end with EtcdUnavailable."""
+        self._broken_watches += 1
         self.server._notify()
 
     def drop_next_txn_reply(self) -> None:
@@ -323,6 +350,8 @@ class MemoryEtcd:
 
     async def keep_alive(self, lease: int) -> int:
         await self._travel()
+        if self.keep_alives_lost:
+            raise EtcdUnavailable("no answer to a keep-alive, which never arrived")
         left = self.server.keep_alive(lease)
         await self._travel()
         return left
@@ -333,14 +362,16 @@ class MemoryEtcd:
         await self._travel()
 
     async def watch(self, prefix: str, from_revision: int) -> AsyncIterator[Sequence[WatchEvent]]:
-        revision = from_revision
+        revision, broken = from_revision, self._broken_watches
         while True:
-            while revision <= self.server.revision and not self._unavailable:
+            while revision <= self.server.revision and not self._unavailable and not self._stale:
                 events = self.server.events(prefix, revision)
                 revision += 1
                 if events:
                     await self._travel_back()
                     yield events
+            if broken != self._broken_watches:
+                raise EtcdUnavailable("the watch broke")
             await self.server.changed()
 
     async def etcd_cluster_id(self) -> int:
