@@ -36,17 +36,17 @@ class Happening:
         self._etcd_away_s = etcd_away_s
         self._context = contextvars.copy_context()
 
-    def let(self, role: str, fault: Fault, on_fall: Callable[[], None]) -> Repeat | None:
-        """In the step of that role's process that passes the failpoint. Raises what the step meets
+    def let(self, name: str, fault: Fault, on_fall: Callable[[], None]) -> Repeat | None:
+        """In the step of that process that passes the failpoint. Raises what the step meets
         there; Died after `on_fall` where the process has fallen."""
         match fault:
             case Fault.POWER_LOSS | Fault.KILL:
                 tear = self._chance.choice(list(Tear)) if fault is Fault.POWER_LOSS else None
-                self._world.fall(role, tear)
+                self._world.fall(name, tear)
                 on_fall()
                 raise Died(fault.value)
             case Fault.PAUSE:
-                self._world.pause(role, self._chance.choice(self._pauses_s))
+                self._world.pause(name, self._chance.choice(self._pauses_s))
             case Fault.REPLY_LOST:
                 raise UnknownOutcome("the reply was lost")
             case Fault.REQUEST_TWICE:
@@ -56,11 +56,11 @@ class Happening:
             case Fault.DISK_ERROR:
                 raise OSError(EIO, "the disk was told to fail")
             case _:
-                self._etcd(role, fault)
+                self._etcd(name, fault)
         return None
 
-    def _etcd(self, role: str, fault: Fault) -> None:
-        etcd = self._world.processes[role].etcd
+    def _etcd(self, name: str, fault: Fault) -> None:
+        etcd = self._world.processes[name].etcd
         if fault is Fault.ETCD_REPLY_LOST:
             etcd.drop_next_txn_reply()
         elif fault is Fault.ETCD_WRITE_LATE:

@@ -16,6 +16,7 @@ from oncelog_server.core.failpoints import Repeat
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from tests.faults.cases import Case
 from tests.faults.happening import Happening
+from tests.simulation.machines import role_of_name
 from tests.simulation.world import World
 
 # Longer than the lease of 5 s.
@@ -53,7 +54,7 @@ class Injector:
         self.at_start: Counter[tuple[str, str]] = Counter()
         # Strikes that happened.
         self.struck = 0
-        # Roles whose process has fallen and is not up again.
+        # Processes that have fallen and are not up again.
         self._down: set[str] = set()
         self._falls: Counter[str] = Counter()
         self._fell = asyncio.Event()
@@ -69,7 +70,8 @@ class Injector:
         self.at_start = Counter(self.passed)
 
     def __call__(self, name: str) -> Repeat | None:
-        role = self._world.caller()
+        caller = self._world.caller()
+        role = role_of_name(caller)
         self.passed[role, name] += 1
         if self.struck == len(self._plan):
             return None
@@ -83,11 +85,11 @@ class Injector:
         if self.struck < len(self._plan):
             self._left = self._plan[self.struck].passing
         self._world.say(f"-- {case}")
-        return self._happening.let(role, case.fault, lambda: self._note_fall(role))
+        return self._happening.let(caller, case.fault, lambda: self._note_fall(caller))
 
-    def _note_fall(self, role: str) -> None:
-        self._down.add(role)
-        self._falls[role] += 1
+    def _note_fall(self, name: str) -> None:
+        self._down.add(name)
+        self._falls[name] += 1
         self._fell.set()
 
     async def settled(self) -> None:
@@ -100,45 +102,45 @@ class Injector:
         while True:
             await self._fell.wait()
             self._fell.clear()
-            for role in sorted(self._down):
-                await self._world.bury(role)
+            for name in sorted(self._down):
+                await self._world.bury(name)
                 await asyncio.sleep(self._chance.uniform(*DEAD_SECONDS))
-                falls = self._falls[role]
-                await self.start(role)
-                if self._falls[role] == falls:
-                    self._down.discard(role)
+                falls = self._falls[name]
+                await self.start(name)
+                if self._falls[name] == falls:
+                    self._down.discard(name)
 
-    async def start(self, role: str) -> None:
+    async def start(self, name: str) -> None:
         """As an operator's supervisor would: what cannot start is started again. What falls as it
         starts is left to `revive`."""
-        falls = self._falls[role]
+        falls = self._falls[name]
         while True:
             try:
-                await self._world.start(role)
+                await self._world.start(name)
                 return
             except (OSError, EtcdUnavailable) as error:
-                self._world.say(f"-- {role} did not start: {error}")
-                await self._world.stop(role)
+                self._world.say(f"-- {name} did not start: {error}")
+                await self._world.stop(name)
             except asyncio.CancelledError:
-                if self._falls[role] == falls:
+                if self._falls[name] == falls:
                     raise
                 return
             await asyncio.sleep(RESTART_SECONDS)
 
-    async def supervise(self, role: str) -> None:
+    async def supervise(self, name: str) -> None:
         """Starts a process again whose node gave up."""
         node, ending = None, None
         while True:
             await asyncio.sleep(RESTART_SECONDS)
-            if role in self._down:
+            if name in self._down:
                 continue
-            current = self._world.processes[role].node
+            current = self._world.processes[name].node
             if current is not node:
                 node, ending = current, asyncio.ensure_future(current.failed())
             if ending is not None and ending.done():
-                self._world.say(f"-- {role} gave up: {ending.exception()!r}")
-                await self._world.stop(role)
-                await self.start(role)
+                self._world.say(f"-- {name} gave up: {ending.exception()!r}")
+                await self._world.stop(name)
+                await self.start(name)
 
 
 def passing_of(case: Case, passings: Passings, attempt: int = 0) -> int:

@@ -61,7 +61,7 @@ async def _play(world: World, plan: Sequence[Strike], made: list[Injector]) -> N
     failpoints.arm(injector)
     helping = [asyncio.create_task(injector.revive())]
     await _start(world, injector)
-    helping += [asyncio.create_task(injector.supervise(role)) for role in ROLES]
+    helping += [asyncio.create_task(injector.supervise(name)) for name in world.names]
     story = Story(Told(world.random, world.say))
     history = HistoryWriter(now_us=lambda: round(world.loop.time() * 1e6))
     clients = [RecordedLog(world.client(), history) for _ in range(CLIENTS)]
@@ -83,8 +83,8 @@ async def _play(world: World, plan: Sequence[Strike], made: list[Injector]) -> N
 
 async def _start(world: World, injector: Injector) -> None:
     """A process that falls as it starts is started again by the injector."""
-    for role in ROLES:
-        await injector.start(role)
+    for name in world.names:
+        await injector.start(name)
     await injector.settled()
     await world.ready()
 

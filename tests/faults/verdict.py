@@ -141,16 +141,16 @@ async def quiet(world: World) -> None:
 def pending(world: World) -> list[str]:
     """What is not finished, in words."""
     found: list[str] = []
-    for role, process in world.processes.items():
+    for name, process in world.processes.items():
         if not process.node.leads_all():
-            found.append(f"{role} does not lead all that is its own")
+            found.append(f"{name} does not lead all that is its own")
         for driver in process.node.led_replicas():
             machine = driver.machine
             owed = machine.owed(driver.high_watermark)
-            if owed or _open_transactions(role, machine):
-                found.append(f"{role} {driver.partition}: {owed or 'open transactions'}")
+            if owed or _open_transactions(process.role, machine):
+                found.append(f"{name} {driver.partition}: {owed or 'open transactions'}")
             if driver.high_watermark != driver.log_end:
-                found.append(f"{role} {driver.partition}: not all is durable")
+                found.append(f"{name} {driver.partition}: not all is durable")
     return found
 
 
@@ -169,15 +169,15 @@ def replayed(world: World, seen: Callable[[object], None] = lambda record: None)
     """I35: a fresh machine that replays the journal has the live machine's state, whether it begins
     at the front or at a snapshot. The number of journals compared. `seen` is shown all records."""
     compared = 0
-    for role, process in world.processes.items():
+    for name, process in world.processes.items():
         for driver in process.node.led_replicas():
             again = functools.partial(replay, driver._role, driver.partition, driver.journal, seen)
             fresh = again(from_snapshot=False).snapshot()
             restored = again(from_snapshot=True).snapshot()
             live = driver.machine.snapshot()
             driver.machine.check()
-            same(live, fresh, f"{role} {driver.partition}: replay from the front")
-            same(live, restored, f"{role} {driver.partition}: replay from the snapshot")
+            same(live, fresh, f"{name} {driver.partition}: replay from the front")
+            same(live, restored, f"{name} {driver.partition}: replay from the snapshot")
             compared += 1
     return compared
 

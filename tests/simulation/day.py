@@ -19,9 +19,11 @@ from oncelog.checker import HistoryWriter
 from oncelog.checker.recorder import RecordedLog
 from oncelog.options import ConnectOptions
 from oncelog.protocol import AsyncProtocol
+from oncelog_server.core.roles import ROLES
 from oncelogpb import errors
 from tests.simulation.callers import SimTransport
 from tests.simulation.fates import Fates
+from tests.simulation.machines import role_of_name
 from tests.simulation.plan import Plan
 from tests.simulation.world import World
 
@@ -75,9 +77,9 @@ class Day:
         # Those whose processes run, in order of their start.
         self.clients: dict[str, Client] = {}
         self._clients_made = 0
-        # Where each role listens, or listened last, and which role had which port.
+        # Where each process listens, or listened last, and which process had which port.
         self._ports: dict[str, int] = {}
-        self._roles_by_port: dict[int, str] = {}
+        self._names_by_port: dict[int, str] = {}
         self._pauses = 0
 
     # --------------------------------------------------------------------------- its first and last
@@ -121,8 +123,7 @@ class Day:
             fates=Fates(chance, lambda: self.network_trouble),
             find=find,
         )
-        self.port_now(0)
-        bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
+        bootstrap = ",".join(f"127.0.0.1:{port}" for port in self._known_ports(chance))
         options = ConnectOptions(timeout_ms=CALL_TIMEOUT_MS)
         protocol = AsyncProtocol(
             bootstrap,
@@ -140,13 +141,24 @@ class Day:
         return Client(name, recorded, transport)
 
     def port_now(self, port: int) -> int:
-        """Where the role that once listened at this port listens now."""
-        for role, process in self.world.processes.items():
+        """Where the process that once listened at this port listens now."""
+        for name, process in self.world.processes.items():
             # One that starts does not listen yet: its predecessor's is told until it does.
             if process.node.port:
-                self._ports[role] = process.node.port
-                self._roles_by_port[process.node.port] = role
-        return self._ports.get(self._roles_by_port.get(port, ""), port)
+                self._ports[name] = process.node.port
+                self._names_by_port[process.node.port] = name
+        return self._ports.get(self._names_by_port.get(port, ""), port)
+
+    def _known_ports(self, chance: random.Random) -> list[int]:
+        """What a program is told to begin with: all processes, or one of each role."""
+        self.port_now(0)
+        names = list(self._ports)
+        if chance.random() < 0.5:
+            names = [
+                chance.choice([name for name in names if role_of_name(name) == role])
+                for role in ROLES
+            ]
+        return [self._ports[name] for name in names]
 
     async def kill(self, client: Client) -> None:
         """Its process ends, from one step to the next; what it tries from now on reaches nobody,

@@ -45,6 +45,14 @@ class Tear(Enum):
     SCATTER = "scatter"
 
 
+class Survived(Enum):
+    """What became of a file's unsynced writes in a loss of power."""
+
+    ALL = "all of them are there, or there were none"
+    PART = "they are torn"
+    NOT = "they are lost"
+
+
 @dataclass(slots=True)
 class _Inode:
     """A file on the platter: what processes see, what is safe, and the steps in between."""
@@ -73,7 +81,8 @@ class _Inode:
         """As Linux: what could not be written counts as clean, and no later sync writes it."""
         self.unsynced = [step for step in self.unsynced if chance.random() < 0.5]
 
-    def lose_power(self, tear: Tear, chance: random.Random) -> None:
+    def lose_power(self, tear: Tear, chance: random.Random) -> Survived:
+        before, wanted = bytes(self.durable), bytes(self.content)
         if tear is Tear.PREFIX and self.unsynced:
             whole = chance.randrange(len(self.unsynced))
             for position, data in self.unsynced[:whole]:
@@ -86,8 +95,12 @@ class _Inode:
                 for at in range(0, len(data or b""), SECTOR_BYTES):
                     if data is not None and chance.random() < 0.5:
                         _put(self.durable, position + at, data[at : at + SECTOR_BYTES])
+        lost = bool(self.unsynced) and self.durable != wanted
         self.content = bytearray(self.durable)
         self.unsynced.clear()
+        if not lost:
+            return Survived.ALL
+        return Survived.NOT if self.durable == before else Survived.PART
 
 
 def _put(target: bytearray, position: int, data: bytes | None) -> None:
@@ -183,16 +196,15 @@ class FakeDisk:
         if self._platter.locked_by is self:
             self._platter.locked_by = None
 
-    def crash(self, tear: Tear = Tear.NOTHING) -> None:
-        """The power goes."""
+    def crash(self, tear: Tear = Tear.NOTHING) -> set[Survived]:
+        """The power goes. What of unsynced writes survived, of all files."""
         self.kill()
         platter = self._platter
         for path in sorted(platter.names.keys() - platter.durable_names.keys()):
             if tear is Tear.SCATTER and platter.chance.random() < 0.5:
                 platter.durable_names[path] = platter.names[path]
         platter.names = dict(sorted(platter.durable_names.items()))
-        for inode in platter.names.values():
-            inode.lose_power(tear, platter.chance)
+        return {inode.lose_power(tear, platter.chance) for inode in platter.names.values()}
 
     def reopen(self) -> FakeDisk:
         """The disk as the next process finds it."""

@@ -8,6 +8,7 @@
     reason        somebody was refused for that reason                     (`oncelogpb.errors`)
     record        a machine remembers a record of that kind                (`<role>.records`)
     event         a process reported that event                            (what logs are made of)
+    moment        something happened that tests are after                  (`moments`)
     branch        a block of the code ran                                  (`branches`)
 
 `everything` says what marks of a kind there are to be reached.
@@ -55,6 +56,7 @@ def everything() -> Mapping[str, frozenset[str]]:
     """All marks that could be reached, of the kinds of which that is known. Ask it when everything
     is imported."""
     from tests.simulation.applications.table import APPLICATIONS
+    from tests.simulation.moments import MOMENTS
     from tests.simulation.trouble import FAULTS
 
     passed = frozenset(f"{role} {point.name}" for point in TABLE for role in point.roles)
@@ -62,6 +64,7 @@ def everything() -> Mapping[str, frozenset[str]]:
         "fault": frozenset(FAULTS),
         "application": frozenset(APPLICATIONS),
         "passed": passed,
+        "moment": frozenset(MOMENTS),
         "struck": frozenset(point.name for point in TABLE),
         "reason": frozenset(errors.BY_REASON),
         "record": _written("*/records.py", RECORD),

@@ -6,6 +6,10 @@ what hangs on it (calls under way, a producer's session) ends with it. A process
 the network answers nothing more: calls on their way to it are UNAVAILABLE where they had not
 arrived and UNKNOWN_OUTCOME where they had.
 
+A *way* leads from one process or client to another, by their names; it can be cut, or slow. What
+was on a way that is cut is held back, and arrives once it heals, unless the connection has ended by
+then: both sides give up a connection on which they hear nothing.
+
 Who calls is in `callers`.
 """
 
@@ -14,11 +18,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import random
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections import Counter
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from oncelogpb import bulk, rpcs
 from oncelogpb.errors import (
@@ -30,9 +35,22 @@ from oncelogpb.errors import (
     to_status,
 )
 from tests.simulation.marks import Marks
+from tests.simulation.moments import (
+    CUT_MET,
+    MOMENT,
+    REDIRECT_FOLLOWED,
+    REDIRECTED,
+    REPLY_HELD,
+    REQUEST_HELD,
+    RESET_AFTER,
+    RESET_BEFORE,
+)
 
 DELAY_MS = (0.05, 0.6)
 STREAM_REPLIES_MAX = 4
+
+# From whom to whom, by name.
+Way: TypeAlias = tuple[str, str]
 
 
 class _Rpc(NamedTuple):
@@ -46,6 +64,7 @@ class _Rpc(NamedTuple):
 
 @dataclass(eq=False)
 class _Process:
+    name: str
     port: int
     handlers: Mapping[str, object]
     # Its handlers run as tasks of the process, not of the caller.
@@ -118,7 +137,8 @@ class SimCall:
 
 
 class Network:
-    """All processes of a run, by port. `slowness` stretches every delay."""
+    """All processes of a run, by port. `slowness` stretches every delay. With the chance `breaking`
+    the connection of a call breaks, after its request or before its reply."""
 
     def __init__(self, seed: int, trace: Callable[[str], None], marks: Marks) -> None:
         self._random = random.Random(seed)
@@ -127,15 +147,23 @@ class Network:
         self._processes: dict[int, _Process] = {}
         self._next_port = 7400
         self._connections_made = 0
-        # Pairs of a caller and a port between which nothing gets through.
-        self._severed: set[tuple[str, int]] = set()
+        # Ways that are cut, and how often; what stretches the delays of those that are slow.
+        self._cut: Counter[Way] = Counter()
+        self._slow: dict[Way, float] = {}
+        # Messages that are held back wait for these.
+        self._held: dict[asyncio.Future[None], None] = {}
+        # Who was told that somebody else leads, in which call, and by whom.
+        self._redirected: dict[tuple[str, str], str] = {}
         self.slowness = 1.0
+        self.breaking = 0.0
 
     # ------------------------------------------------------------------------------- who is there
 
-    def listen(self, handlers: Mapping[str, object], context: contextvars.Context) -> int:
+    def listen(
+        self, name: str, handlers: Mapping[str, object], context: contextvars.Context
+    ) -> int:
         port, self._next_port = self._next_port, self._next_port + 1
-        self._processes[port] = _Process(port, handlers, context)
+        self._processes[port] = _Process(name, port, handlers, context)
         return port
 
     def cut(self, port: int) -> None:
@@ -150,7 +178,10 @@ class Network:
     def connect(self, caller: str, port: int, on_end: Callable[[], None]) -> Connection:
         """Raises Unavailable."""
         process = self._processes.get(port)
-        if process is None or not process.alive or (caller, port) in self._severed:
+        if process is None or not process.alive:
+            raise Unavailable(f"nobody listens on port {port}")
+        if self._is_cut(caller, process.name) or self._is_cut(process.name, caller):
+            self._marks.add(MOMENT, CUT_MET)
             raise Unavailable(f"nobody listens on port {port}")
         self._connections_made += 1
         connection = Connection(self._connections_made, process, caller, on_end)
@@ -165,11 +196,13 @@ class Network:
         process = connection.process
         process.connections.pop(connection, None)
         loop = asyncio.get_running_loop()
+        self._look_again()
         for wake in tuple(connection.running.values()):
             wake()
         loop.call_soon(connection.on_end, context=connection.context)
         if process.alive:
-            loop.call_later(self._delay_s(), _end_at_process, connection, context=process.context)
+            delay_s = self._delay_s(connection.caller, process.name)
+            loop.call_later(delay_s, _end_at_process, connection, context=process.context)
         else:
             _end_at_process(connection)
 
@@ -185,28 +218,58 @@ class Network:
             self.end(connection)
         return len(found)
 
-    def sever(self, caller: str, port: int) -> None:
-        """Nothing gets through between these two, until `heal`."""
-        self._severed.add((caller, port))
-        process = self._processes.get(port)
-        for connection in tuple(process.connections if process is not None else ()):
-            if connection.caller == caller:
-                self.end(connection)
+    def cut_ways(self, ways: Sequence[Way], *, noticed_s: float) -> None:
+        """Nothing goes these ways until `heal`. Connections over them end after so long."""
+        self._cut.update(ways)
+        if noticed_s:
+            asyncio.get_running_loop().call_later(noticed_s, self._notice, ways)
+        else:
+            self._notice(ways)
 
-    def heal(self) -> None:
-        self._severed.clear()
+    def heal(self, ways: Sequence[Way]) -> None:
+        """One cut of these is over."""
+        self._cut -= Counter(ways)
+        self._look_again()
+
+    def slow_down(self, ways: Sequence[Way], factor: float) -> None:
+        """Their delays are stretched, until a factor of 1."""
+        for way in ways:
+            self._slow[way] = factor
+            if factor == 1.0:
+                del self._slow[way]
+
+    def _notice(self, ways: Sequence[Way]) -> None:
+        """Both sides of these have heard nothing for too long, where they are still cut."""
+        silent = {way for way in ways if self._is_cut(*way)}
+        silent |= {(to, source) for source, to in silent}
+        for process in self._processes.values():
+            for connection in tuple(process.connections):
+                if (connection.caller, process.name) in silent:
+                    self.end(connection)
+
+    def _is_cut(self, source: str, to: str) -> bool:
+        return bool(self._cut) and self._cut[source, to] > 0
+
+    def _look_again(self) -> None:
+        """Wakes what is held back."""
+        for held in tuple(self._held):
+            if not held.done():
+                held.set_result(None)
 
     # ------------------------------------------------------------------------------------- calling
 
     async def call(self, connection: Connection, method: str, request: Any, timeout_ms: int) -> Any:
         rpc = _rpc(method)
         sent = bytes_of(request)
-        await self._travel_to(connection)
+        await self._travel_to(connection, method, timeout_ms)
         process = connection.process
         work = asyncio.get_running_loop().create_task(
             process.handler(rpc)(rpc.request.FromString(sent), SimCall(timeout_ms, connection)),
             context=process.context,
         )
+        breaks = self._breaks()
+        if breaks is RESET_AFTER:
+            self.end(connection)
         try:
             await _end_of(work, connection, timeout_ms / 1000)
         finally:
@@ -217,18 +280,22 @@ class Network:
             raise UnknownOutcome(f"{method}: the connection to port {process.port} broke")
         if not work.done() or work.cancelled():
             raise UnknownOutcome(f"{method}: no answer in {timeout_ms} ms")
+        if breaks is RESET_BEFORE:
+            self.end(connection)
         error = work.exception()
         if isinstance(error, OncelogError):
             self._trace(f"{method} -> {error.reason}")
             self._marks.add("reason", error.reason)
-            await self._travel_back(connection, method)
+            await self._travel_back(connection, method, timeout_ms)
+            self._note_redirect(connection, method, error)
             raise from_status(to_status(error)) from None
         if error is not None:
             raise error
         self._trace(f"{method} -> ok")
         self._marks.add("call", method)
         answered = bytes_of(work.result())
-        await self._travel_back(connection, method)
+        await self._travel_back(connection, method, timeout_ms)
+        self._note_redirect(connection, method, None)
         return rpc.reply.FromString(answered)
 
     async def stream(
@@ -237,7 +304,7 @@ class Network:
         """The replies of a server-streaming call. Closing it ends the handler."""
         rpc = _rpc(method)
         sent = bytes_of(request)
-        await self._travel_to(connection)
+        await self._travel_to(connection, method)
         process = connection.process
         replies = process.handler(rpc)(rpc.request.FromString(sent), SimCall(0, connection))
         # The sender waits while the reader is so many replies behind: flow control.
@@ -249,7 +316,11 @@ class Network:
         try:
             while True:
                 reply = await queue.get()
-                await self._travel()
+                await self._travel(process.name, connection.caller)
+                await self._held_back(process.name, connection.caller, connection)
+                if not connection.alive and not isinstance(reply, OncelogError):
+                    # Lost with the connection; the queue says so.
+                    continue
                 if isinstance(reply, OncelogError):
                     self._trace(f"{method} -> {reply.reason}")
                     raise from_status(to_status(reply))
@@ -260,24 +331,77 @@ class Network:
 
     # ----------------------------------------------------------------------------------- travelling
 
-    async def _travel_to(self, connection: Connection) -> None:
+    async def _travel_to(self, connection: Connection, method: str, timeout_ms: int = 0) -> None:
+        caller, process = connection.caller, connection.process
         now_s = asyncio.get_running_loop().time()
-        arrival_s = max(now_s + self._delay_s(), connection.arrival_s + 1e-9)
+        arrival_s = max(now_s + self._delay_s(caller, process.name), connection.arrival_s + 1e-9)
         connection.arrival_s = arrival_s
         await asyncio.sleep(arrival_s - now_s)
+        if await self._held_back(caller, process.name, connection, timeout_ms):
+            self._marks.add(MOMENT, REQUEST_HELD)
+            if not connection.alive:
+                raise UnknownOutcome(f"{method}: the connection to port {process.port} broke")
         if not connection.alive:
-            raise Unavailable(f"the connection to port {connection.process.port} broke")
+            raise Unavailable(f"the connection to port {process.port} broke")
+        if self._is_cut(caller, process.name):
+            raise UnknownOutcome(f"{method}: no answer in {timeout_ms} ms")
 
-    async def _travel_back(self, connection: Connection, method: str) -> None:
-        await self._travel()
-        if not connection.alive:
+    async def _travel_back(self, connection: Connection, method: str, timeout_ms: int) -> None:
+        caller, process = connection.caller, connection.process
+        await self._travel(process.name, caller)
+        if await self._held_back(process.name, caller, connection, timeout_ms):
+            self._marks.add(MOMENT, REPLY_HELD)
+        if not connection.alive or self._is_cut(process.name, caller):
             raise UnknownOutcome(f"{method}: the answer was lost")
 
-    async def _travel(self) -> None:
-        await asyncio.sleep(self._delay_s())
+    async def _travel(self, source: str, to: str) -> None:
+        await asyncio.sleep(self._delay_s(source, to))
 
-    def _delay_s(self) -> float:
-        return self._random.uniform(*DELAY_MS) / 1000 * self.slowness
+    async def _held_back(
+        self, source: str, to: str, connection: Connection, timeout_ms: int = 0
+    ) -> bool:
+        """Waits while the way is cut, the connection stands and, where there is one, the timeout is
+        not over. Whether it waited."""
+        if not self._is_cut(source, to):
+            return False
+        loop = asyncio.get_running_loop()
+        end_s = loop.time() + timeout_ms / 1000 if timeout_ms else float("inf")
+        while connection.alive and self._is_cut(source, to) and loop.time() < end_s:
+            held = loop.create_future()
+            self._held[held] = None
+            try:
+                async with asyncio.timeout_at(end_s if timeout_ms else None):
+                    await held
+            except TimeoutError:
+                break
+            finally:
+                del self._held[held]
+        return True
+
+    def _delay_s(self, source: str, to: str) -> float:
+        delay_s = self._random.uniform(*DELAY_MS) / 1000 * self.slowness
+        return delay_s * self._slow.get((source, to), 1.0) if self._slow else delay_s
+
+    # --------------------------------------------------------------------------- what is remembered
+
+    def _breaks(self) -> str:
+        """Where the connection of this call does; "" where it holds."""
+        if not self.breaking or self._random.random() >= self.breaking:
+            return ""
+        moment = self._random.choice((RESET_AFTER, RESET_BEFORE))
+        self._marks.add(MOMENT, moment)
+        return moment
+
+    def _note_redirect(
+        self, connection: Connection, method: str, error: OncelogError | None
+    ) -> None:
+        key, name = (connection.caller, method), connection.process.name
+        if error is None:
+            if self._redirected and self._redirected.pop(key, name) != name:
+                self._marks.add(MOMENT, REDIRECT_FOLLOWED)
+        elif "leader_port" in error.metadata:
+            self._marks.add(MOMENT, REDIRECTED)
+            self._redirected[key] = name
 
 
 @cache

@@ -41,6 +41,8 @@ class Plan:
     faults: tuple[str, ...]
     # How many of them happen at the same time at most.
     hands: int
+    # How many of them happen in all, at most.
+    faults_max: int
     # How long there is trouble, seconds.
     trouble_s: float
     # What a pause between two faults is chosen of, seconds.
@@ -50,6 +52,10 @@ class Plan:
     process_calls: tuple[float, ...]
     # Of every delay of the network.
     slowness: float
+    # Processes by role; what the pace of a machine's clock is chosen of; how far away etcd is.
+    nodes: Mapping[str, int]
+    paces: tuple[float, ...]
+    etcd_ms: float
     # By topic: partitions, and what is configured otherwise.
     partitions: Mapping[str, int]
     configs: Mapping[str, Mapping[str, str]]

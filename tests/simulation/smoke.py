@@ -51,9 +51,9 @@ _progress: list[int] = [0]
 async def _crash(world: World, victim: str) -> None:
     while _progress[0] < CRASH_AFTER_RECORDS:
         await asyncio.sleep(0.001)
-    await world.lose_power(victim, world.random.choice(list(Tear)))
+    await world.lose_power(f"{victim}-1", world.random.choice(list(Tear)))
     await asyncio.sleep(world.random.uniform(0.05, 3))
-    await world.start(victim)
+    await world.start(f"{victim}-1")
 
 
 async def _enrich(world: World, client: Log) -> None:

@@ -8,9 +8,10 @@ most runs, and each one has runs in which it happens all the time).
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
+from oncelog_server.core.roles import ROLES
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.plan import Plan, Spice
 from tests.simulation.trouble import FAULTS
@@ -20,9 +21,14 @@ ALWAYS: Final = ("feeder",)
 APPLICATIONS_AT_ONCE: Final = (2, 6)
 FAULTS_AT_ONCE: Final = (1, 4)
 TROUBLE_S: Final = (2.0, 8.0)
+# More than a day has time for.
+FAULTS_MAX: Final = 10_000
+# How many days of a hundred have so many nodes of a role. Most have few: they are quick, and what
+# three nodes cannot show, five rarely can.
+NODES: Final[Mapping[int, int]] = {1: 30, 2: 22, 3: 36, 4: 6, 5: 6}
 # Faults that are drawn more often than the others, which have 1: those in the middle of a step find
 # what a loss of power in a quiet moment never does.
-WEIGHTS: Final = {"strike": 5, "power": 2, "client": 2, "reset": 2}
+WEIGHTS: Final = {"strike": 6, "power": 2, "client": 2, "reset": 2}
 
 
 def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
@@ -40,11 +46,15 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         applications=tuple(applications),
         faults=tuple(faults),
         hands=chance.choice([1, 1, 2]),
+        faults_max=FAULTS_MAX,
         trouble_s=chance.uniform(*TROUBLE_S),
         between_faults=chance.choice([(0.02, 0.2), (0.05, 0.5), (0.2, 1.0), (0.02, 2.0)]),
         client_calls=chance.choice([(0.0,), (0.0, 0.02), (0.0, 0.1, 0.3), (0.1,), (0.3,)]),
         process_calls=chance.choice([(0.0,), (0.0,), (0.0, 0.1), (0.3,)]),
         slowness=chance.choice([1.0, 1.0, 1.0, 0.1, 20.0]),
+        nodes=_nodes(chance),
+        paces=chance.choice([(1.0,), (1.0,), (0.99, 1.0, 1.01), (0.995, 1.01)]),
+        etcd_ms=chance.choice([0.0, 0.0, 0.5, 5.0]),
         partitions={
             "in": chance.randint(1, 2),
             "out": chance.randint(1, 3),
@@ -64,6 +74,14 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         spice=_spice(chance),
         rests=chance.random() < 0.8,
     )
+
+
+def _nodes(chance: random.Random) -> Mapping[str, int]:
+    """By role: mostly the same number of each, as clusters are built."""
+    numbers, weights = list(NODES), list(NODES.values())
+    of_all = chance.choices(numbers, weights)[0]
+    alike = chance.random() < 0.7
+    return {role: of_all if alike else chance.choices(numbers, weights)[0] for role in ROLES}
 
 
 def _compatible(names: Sequence[str]) -> list[str]:

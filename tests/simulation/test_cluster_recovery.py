@@ -10,7 +10,6 @@ from dataclasses import dataclass, field
 import pytest
 
 from oncelog.aio.log import Log
-from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.cluster_recovery.inventory import (
     DataDirectory,
     RecoveryRefused,
@@ -123,8 +122,8 @@ async def attempt(
 
 async def lose_everything(world: World) -> None:
     tear = world.random.choice(list(Tear))
-    for role in ROLES:
-        await world.lose_power(role, tear)
+    for name in world.names:
+        await world.lose_power(name, tear)
     world.etcd.wipe(cluster_id=world.random.randrange(1 << 60))
 
 
@@ -135,9 +134,9 @@ async def recover(world: World, *, fails_at: int, applied: bool) -> list[Mode]:
     etcd.fails_at, etcd.applied = fails_at, applied
     while True:
         disks = []
-        for role in ROLES:
-            world.processes[role].disk = world.processes[role].disk.reopen()
-            disks.append(world.processes[role].disk)
+        for name in world.names:
+            world.machines[name].disk = world.machines[name].disk.reopen()
+            disks.append(world.machines[name].disk)
         try:
             modes.append(await attempt(disks, etcd))
             return modes
@@ -167,7 +166,7 @@ async def tell(world: World, *, fails_at: int, applied: bool) -> list[Mode]:
         assert all(of == known.values for of in await read(client))
     await client.close()
     world.check()
-    epochs = {replica.epoch for replica in world.processes[ROLES[0]].node.led_replicas()}
+    epochs = {replica.epoch for replica in world.processes[world.names[0]].node.led_replicas()}
     assert all(epoch > RECOVERY_EPOCHS for epoch in epochs)
     await world.stop_all()
     return modes
@@ -199,16 +198,16 @@ def test_nobody_starts_on_a_directory_that_took_no_part() -> None:
         await world.start_all()
         await world.stop_all()
         world.etcd.wipe()
-        disks = {role: world.processes[role].disk.reopen() for role in ROLES}
-        assert await attempt([disks[ROLES[0]]], MemoryEtcd(world.etcd)) is Mode.FOUND
+        disks = {name: world.machines[name].disk.reopen() for name in world.names}
+        assert await attempt([disks[world.names[0]]], MemoryEtcd(world.etcd)) is Mode.FOUND
         # Neither etcd's own id nor its revision tells it apart any more.
         for number in range(100):
             world.etcd.txn([], [Put("x", b"%d" % number)])
-        for role in ROLES:
-            world.processes[role].disk = disks[role]
-        await world.start(ROLES[0])
+        for name in world.names:
+            world.machines[name].disk = disks[name]
+        await world.start(world.names[0])
         with pytest.raises(EtcdRefused, match="recovery 1 of this cluster"):
-            await world.start(ROLES[1])
+            await world.start(world.names[1])
 
     loop = VirtualTimeLoop()
     run(tell(World(1, loop)), loop)
@@ -217,12 +216,12 @@ def test_nobody_starts_on_a_directory_that_took_no_part() -> None:
 def test_a_recovery_does_not_pull_the_floor_from_under_those_who_live() -> None:
     async def tell(world: World) -> None:
         await world.start_all()
-        await world.stop(ROLES[0])
-        disk = world.processes[ROLES[0]].disk.reopen()
+        await world.stop(world.names[0])
+        disk = world.processes[world.names[0]].disk.reopen()
         with pytest.raises(RecoveryRefused, match="processes still work with this etcd"):
             await attempt([disk], MemoryEtcd(world.etcd), Replace.EVERYTHING)
-        world.processes[ROLES[0]].disk = disk
-        await world.start(ROLES[0])
+        world.machines[world.names[0]].disk = disk
+        await world.start(world.names[0])
         await world.ready()
         await world.stop_all()
 

@@ -100,7 +100,7 @@ def test_i28_a_burst_leaves_the_reserve_to_control_records() -> None:
         await opened.__aenter__()
         await opened.send("full", b"before")
         await opened.flush()
-        leader = world.processes["partition_leader"]
+        leader = world.processes["partition_leader-1"]
         epochs = {driver.partition: driver.epoch for driver in leader.node.led_replicas()}
         leader.disk.capacity_bytes = leader.disk.used_bytes() + reserve_bytes + 4 * batch_bytes
         # Until it was looked at.

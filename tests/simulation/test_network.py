@@ -61,7 +61,7 @@ def play(story: Story) -> Server:
     async def tell() -> None:
         network = Network(1, lambda line: None, Marks())
         handlers = {"Coordinator": server, "PartitionLeader": server, "Cluster": server}
-        port = network.listen(handlers, contextvars.copy_context())
+        port = network.listen("server", handlers, contextvars.copy_context())
         await story(network, server, Endpoint("127.0.0.1", port))
 
     server = Server()
@@ -115,10 +115,10 @@ def test_an_error_is_told_and_nobody_listens_where_nobody_is() -> None:
         ask = cluster_pb2.GetMetadataRequest()
         with pytest.raises(errors.Unavailable, match="not now"):
             await transport.call(to, "cluster.get_metadata", ask, 1_000)
-        network.sever("me", to.port)
+        network.cut_ways([("me", "server")], noticed_s=0.0)
         with pytest.raises(errors.Unavailable, match="nobody listens"):
             await transport.call(to, "cluster.get_metadata", ask, 1_000)
-        network.heal()
+        network.heal([("me", "server")])
         network.cut(to.port)
         with pytest.raises(errors.Unavailable, match="nobody listens"):
             await transport.call(to, "cluster.get_metadata", ask, 1_000)

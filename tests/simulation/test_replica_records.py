@@ -27,12 +27,12 @@ def test_a_replica_knows_its_topic_its_settings_and_its_incarnation() -> None:
         await client.admin.create_topic("orders", partitions=1)
         topic = await client.admin.describe_topic("orders")
         await asyncio.sleep(SOON_S)
-        disk = world.processes["partition_leader"].disk
+        disk = world.processes["partition_leader-1"].disk
         first = record_of(disk, topic.topic_id)
         assert first is not None
         assert first.topic is not None
         assert (first.topic.name, first.topic.partitions, first.topic.version) == ("orders", 1, 0)
-        (driver,) = world.processes["partition_leader"].node.led_replicas()
+        (driver,) = world.processes["partition_leader-1"].node.led_replicas()
         assert first.incarnation == driver.journal.incarnation.hex()
 
         await client.admin.alter_topic("orders", {"max.batch.bytes": "100000"})
@@ -71,13 +71,13 @@ def test_a_replica_knows_its_topic_its_settings_and_its_incarnation() -> None:
 def test_a_restart_writes_no_record_again_that_says_the_same() -> None:
     async def tell(world: World) -> None:
         await world.start_all()
-        disk = world.processes["coordinator"].disk
+        disk = world.processes["coordinator-1"].disk
         before = [disk.bytes_of(path) for path in records_of(disk)]
-        await world.stop("coordinator")
-        await world.start("coordinator")
+        await world.stop("coordinator-1")
+        await world.start("coordinator-1")
         await world.ready()
         await asyncio.sleep(SOON_S)
-        disk = world.processes["coordinator"].disk
+        disk = world.processes["coordinator-1"].disk
         # The epoch that it was written under stands in it.
         assert [disk.bytes_of(path) for path in records_of(disk)] == before
         assert len(before) == 16

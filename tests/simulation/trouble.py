@@ -12,17 +12,31 @@ from contextlib import asynccontextmanager
 from errno import EIO, ENOSPC
 from typing import Final
 
-from oncelog_server.core.roles import ROLES
+from oncelog_server.core.roles import COORDINATOR
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from tests.faults.cases import CASES
 from tests.simulation.day import Day
 from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.machines import role_of_name
+from tests.simulation.moments import WALL_JUMPED, WATCH_GAP, WATCH_STALE, WRITE_UNANSWERED
+from tests.simulation.network import Way
 from tests.simulation.striking import Striker
+from tests.simulation.world import Process
 
 # How long a process is down, seconds: also for longer than a lease.
 DOWN_S: Final = (0.01, 0.3, 1.5, 5.5)
 # How long a process is stopped, etcd away, a way severed, a disk full, seconds.
 AWAY_S: Final = (0.1, 0.5, 2.5, 6.0)
+# How long keep-alives are lost: shorter and longer than a lease.
+LEASES_LOST_S: Final = (0.5, 2.5, 6.5)
+# How long it takes both sides of a connection to give it up over which they hear nothing.
+NOTICED_S: Final = (0.0, 0.5, 5.0)
+# What the delays of ways that are slow are stretched by.
+SLOWER: Final = (30.0, 300.0)
+# How far a wall clock jumps: seconds, an hour either way, more than anything is remembered.
+WALL_JUMPS_MS: Final = (-3_600_000, -2_000, 2_000, 3_600_000, 30 * 86_400_000)
+# In a line of the trace.
+WAYS_SHOWN: Final = 6
 SUPERVISED_EVERY_S: Final = 0.2
 # How long a strike waits for the passing that it needs, seconds.
 STRIKE_WITHIN_S: Final = 1.0
@@ -30,6 +44,14 @@ STRIKE_WITHIN_S: Final = 1.0
 LITTLE_LEFT_BYTES: Final = 60_000
 # Files that are made again from the journal where they are lost.
 REMADE: Final = ("index", "epochs", "snapshot", "rows", "replica.json")
+
+
+def _both_ways(pairs: list[Way]) -> list[Way]:
+    return [*pairs, *((to, source) for source, to in pairs)]
+
+
+def _names(processes: list[Process]) -> str:
+    return ",".join(process.name for process in processes)
 
 
 class Trouble:
@@ -40,8 +62,9 @@ class Trouble:
         self.world = day.world
         self.random = day.random
         self.striker = striker
-        # Roles whose process a fault has now.
-        self._taken: set[str] = set()
+        # Processes that a fault has now.
+        self._taken = striker.taken
+        self._faults = 0
 
     async def last(self) -> None:
         """Faults until the plan's time is over, then everything is healed."""
@@ -56,7 +79,8 @@ class Trouble:
 
     async def _strike_until(self, end_s: float) -> None:
         plan = self.day.plan
-        while self.world.loop.time() < end_s:
+        while self.world.loop.time() < end_s and self._faults < plan.faults_max:
+            self._faults += 1
             await asyncio.sleep(self.random.choice(plan.between_faults))
             self.day.network_trouble = self.random.choice(plan.client_calls)
             self.world.peer_trouble = self.random.choice(plan.process_calls)
@@ -69,10 +93,10 @@ class Trouble:
 
     async def power(self) -> None:
         """Of one process, or of several at once."""
-        async with self.taken(self.random.choice([1, 1, 2, 3])) as roles:
-            for role in roles:
-                await self.world.lose_power(role, self.random.choice(list(Tear)))
-            await self._up(roles)
+        async with self.taken(self.random.choice([1, 1, 2, 3])) as names:
+            for name in names:
+                await self.world.lose_power(name, self.random.choice(list(Tear)))
+            await self._up(names)
 
     async def strike(self) -> None:
         """In the middle of a step."""
@@ -80,44 +104,43 @@ class Trouble:
         passed = [case for case in CASES if (case.role, case.point) in self.striker.passed]
         case = self.random.choice(CASES if self.random.random() < 0.2 else passed or CASES)
         self.striker.passed.clear()
-        if case.role in self._taken:
+        passing = self.random.choice([1, 1, 2, 3, 7])
+        victim = await self.striker.strike(case, passing, STRIKE_WITHIN_S)
+        if victim is None:
             return
-        self._taken.add(case.role)
         try:
-            passing = self.random.choice([1, 1, 2, 3, 7])
-            fallen = await self.striker.strike(case, passing, STRIKE_WITHIN_S)
-            if fallen:
+            if victim.fell:
                 self.world.marks.add("struck", case.point)
-                await self.world.bury(fallen)
-                await self._up([fallen])
+                await self.world.bury(victim.name)
+                await self._up([victim.name])
         finally:
-            self._taken.discard(case.role)
+            self._taken.discard(victim.name)
 
     async def restart(self) -> None:
         """As an operator does it."""
-        async with self.taken(1) as roles:
-            for role in roles:
-                self.world.say(f"-- {role} is stopped")
-                await self.world.stop(role)
-            await self._up(roles)
+        async with self.taken(1) as names:
+            for name in names:
+                self.world.say(f"-- {name} is stopped")
+                await self.world.stop(name)
+            await self._up(names)
 
     async def freeze(self) -> None:
         """SIGSTOP."""
-        async with self.taken(1) as roles:
-            for role in roles:
-                self.world.freeze(role)
+        async with self.taken(1) as names:
+            for name in names:
+                self.world.freeze(name)
                 await self._while()
-                self.world.thaw(role)
+                self.world.thaw(name)
 
     async def lost_files(self) -> None:
         """Files that can be made again are gone when a process starts again."""
-        async with self.taken(1) as roles:
-            for role in roles:
-                await self.world.lose_power(role, self.random.choice(list(Tear)))
-                process = self.world.processes[role]
-                process.disk = process.disk.reopen()
-                self._lose(process.disk)
-            await self._up(roles)
+        async with self.taken(1) as names:
+            for name in names:
+                await self.world.lose_power(name, self.random.choice(list(Tear)))
+                machine = self.world.machines[name]
+                machine.disk = machine.disk.reopen()
+                self._lose(machine.disk)
+            await self._up(names)
 
     def _lose(self, disk: FakeDisk) -> None:
         for replica in disk.list("partitions"):
@@ -132,17 +155,90 @@ class Trouble:
                     kind = next(kind for kind in REMADE if kind in name)
                     self.world.marks.add("lost file", kind)
 
+    # -------------------------------------------------------------------------------- of its clocks
+
+    async def wall_clock(self) -> None:
+        """Somebody sets one, and sets it right again; or does not."""
+        name = self.random.choice(self.world.names)
+        machine = self.world.machines[name]
+        before_ms = machine.wall_ahead_ms
+        machine.wall_ahead_ms = self.random.choice(WALL_JUMPS_MS)
+        self.world.say(f"-- the wall clock of {name} is {machine.wall_ahead_ms} ms ahead")
+        self.world.moments.add(WALL_JUMPED)
+        await self._while()
+        if self.random.random() < 0.7:
+            machine.wall_ahead_ms = before_ms
+
+    # ------------------------------------------------------------------------------------ of etcd
+
+    def _some(self) -> list[Process]:
+        """Some processes, or all."""
+        names = self.world.names
+        chosen = self.random.sample(names, self.random.randint(1, len(names)))
+        return [self.world.processes[name] for name in chosen]
+
     async def etcd(self) -> None:
         """It is away, from some or from all."""
-        roles = self.random.sample(ROLES, self.random.randint(1, len(ROLES)))
-        self.world.say(f"-- etcd is away from {roles}")
-        away = [self.world.processes[role].etcd for role in roles]
-        for etcd in away:
-            etcd.unavailable = True
+        away = self._some()
+        self.world.say(f"-- etcd is away from {_names(away)}")
+        for process in away:
+            process.etcd.unavailable = True
         await self._while()
-        for etcd in away:
-            etcd.unavailable = False
+        for process in away:
+            process.etcd.unavailable = False
         self.world.say("-- etcd is back")
+
+    async def stale_watch(self) -> None:
+        """Some hear of no change for a while; what they ask is answered."""
+        behind = self._some()
+        self.world.say(f"-- watches of {_names(behind)} are stale")
+        revision = self.world.etcd.revision
+        for process in behind:
+            process.etcd.stale = True
+        await self._while()
+        if self.world.etcd.revision > revision:
+            self.world.moments.add(WATCH_STALE)
+        for process in behind:
+            process.etcd.stale = False
+
+    async def watch_gap(self) -> None:
+        """Watches break, and when they are opened again, what happened meanwhile is compacted."""
+        behind = self._some()
+        self.world.say(f"-- watches of {_names(behind)} will miss changes")
+        revision = self.world.etcd.revision
+        for process in behind:
+            process.etcd.stale = True
+            process.etcd.break_watches()
+        await self._while()
+        if self.world.etcd.revision > revision:
+            self.world.moments.add(WATCH_GAP)
+        self.world.etcd.compact(self.world.etcd.revision)
+        for process in behind:
+            process.etcd.stale = False
+
+    async def unanswered_writes(self) -> None:
+        """A compare-and-set is applied and its answer lost, or it is applied later."""
+        for _ in range(self.random.choice([1, 3])):
+            etcd = self.world.processes[self.random.choice(self.world.names)].etcd
+            if self.random.random() < 0.7:
+                etcd.drop_next_txn_reply()
+            else:
+                etcd.hold_next_txn()
+            await self._while()
+            if etcd.answer_txns():
+                self.world.moments.add(WRITE_UNANSWERED)
+            etcd.release_held_txns()
+        self.world.say("-- writes to etcd are answered again")
+
+    async def lease(self) -> None:
+        """Keep-alives do not arrive: leases run out under processes that live and ask on."""
+        losing = self._some()
+        self.world.say(f"-- keep-alives of {_names(losing)} are lost")
+        for process in losing:
+            process.etcd.keep_alives_lost = True
+        await asyncio.sleep(self.random.choice(LEASES_LOST_S))
+        for process in losing:
+            process.etcd.keep_alives_lost = False
 
     # ---------------------------------------------------------------------------- of the network
 
@@ -157,18 +253,73 @@ class Trouble:
                 caller = self.random.choice(list(self.day.clients))
                 self.world.network.reset(caller=caller)
             else:
-                role = self.random.choice(ROLES)
-                self.world.network.reset(port=self.world.processes[role].node.port)
+                name = self.random.choice(self.world.names)
+                self.world.network.reset(port=self.world.processes[name].node.port)
             await asyncio.sleep(self.random.uniform(0.0, 0.1))
+
+    async def breaking_calls(self) -> None:
+        """The connections of some calls break, after the request or before the reply."""
+        self.world.network.breaking = self.random.choice([0.02, 0.1, 0.3])
+        await self._while()
+        self.world.network.breaking = 0.0
 
     async def sever(self) -> None:
         """Two processes, or a client and a process, do not reach each other."""
-        role = self.random.choice(ROLES)
-        caller = self.random.choice([*self.day.clients, *ROLES])
-        self.world.say(f"-- {caller} does not reach {role}")
-        self.world.network.sever(caller, self.world.processes[role].node.port)
+        name = self.random.choice(self.world.names)
+        caller = self.random.choice(self._everybody())
+        if caller != name:
+            await self._cut("do not reach each other", _both_ways([(caller, name)]))
+
+    async def one_way(self) -> None:
+        """What goes from one to the other does not arrive; the way back is open."""
+        name = self.random.choice(self.world.names)
+        other = self.random.choice([one for one in self._everybody() if one != name])
+        way = self.random.choice([(name, other), (other, name)])
+        await self._cut("is a way that is cut", [way])
+
+    async def ring(self) -> None:
+        """Each reaches its neighbours in a ring, and nobody else."""
+        names = self.random.sample(self.world.names, len(self.world.names))
+        apart = [
+            (names[one], names[other])
+            for one in range(len(names))
+            for other in range(one + 2, len(names))
+            if (one, other) != (0, len(names) - 1)
+        ]
+        if not apart:
+            apart = [(names[0], names[-1])]
+        await self._cut("are not neighbours in the ring", _both_ways(apart))
+
+    async def split(self) -> None:
+        """Two sides, with processes and clients on each, do not reach each other."""
+        everybody = self._everybody()
+        there = self.random.sample(everybody, self.random.randint(1, len(everybody) - 1))
+        here = [one for one in everybody if one not in there]
+        await self._cut(
+            "are on two sides", _both_ways([(one, other) for one in here for other in there])
+        )
+
+    async def slow_ways(self) -> None:
+        """What goes to and from one of them takes long."""
+        name = self.random.choice(self._everybody())
+        ways = _both_ways([(name, other) for other in self._everybody() if other != name])
+        self.world.say(f"-- the ways of {name} are slow")
+        self.world.network.slow_down(ways, self.random.choice(SLOWER))
         await self._while()
-        self.world.network.heal()
+        self.world.network.slow_down(ways, 1.0)
+
+    async def _cut(self, how: str, ways: list[Way]) -> None:
+        shown = " ".join(f"{source}>{to}" for source, to in ways[:WAYS_SHOWN])
+        self.world.say(f"-- {shown} {how}")
+        self.world.moments.cut(ways)
+        self.world.network.cut_ways(ways, noticed_s=self.random.choice(NOTICED_S))
+        await self._while()
+        self.world.network.heal(ways)
+        self.world.say(f"-- {shown} heals")
+
+    def _everybody(self) -> list[str]:
+        """Processes, and clients of now."""
+        return [*self.world.names, *self.day.clients]
 
     async def client(self) -> None:
         """The processes of applications die."""
@@ -192,65 +343,67 @@ class Trouble:
 
     async def floor(self) -> None:
         """Data is refused, the rest goes on."""
-        role = self.random.choice(ROLES)
-        self.world.say(f"-- the disk of {role} has little room")
-        self._disk_of(role).left_bytes = LITTLE_LEFT_BYTES
+        name = self.random.choice(self.world.names)
+        self.world.say(f"-- the disk of {name} has little room")
+        self._disk_of(name).left_bytes = LITTLE_LEFT_BYTES
         await self._while()
-        self._disk_of(role).left_bytes = None
+        self._disk_of(name).left_bytes = None
 
     async def full(self) -> None:
         """Not a byte."""
-        role = self.random.choice(ROLES)
-        self.world.say(f"-- the disk of {role} is full")
-        self._disk_of(role).full = True
+        name = self.random.choice(self.world.names)
+        self.world.say(f"-- the disk of {name} is full")
+        self._disk_of(name).full = True
         await self._while()
-        self._disk_of(role).full = False
+        self._disk_of(name).full = False
 
     async def slots(self) -> None:
         """Outcomes cannot be written, and nothing else is wrong."""
         errno = self.random.choice([EIO, ENOSPC])
-        self.world.say(f"-- slots cannot be written: {errno}")
-        self._disk_of("coordinator").fail_files(".slots", errno)
+        names = [name for name in self.world.names if role_of_name(name) == COORDINATOR]
+        name = self.random.choice(names)
+        self.world.say(f"-- slots of {name} cannot be written: {errno}")
+        self._disk_of(name).fail_files(".slots", errno)
         await self._while()
-        self._disk_of("coordinator").fail_files("", 0)
+        self._disk_of(name).fail_files("", 0)
 
-    def _disk_of(self, role: str) -> FakeDisk:
+    def _disk_of(self, name: str) -> FakeDisk:
         """Of its process as it is now."""
-        return self.world.processes[role].disk
+        return self.world.processes[name].disk
 
     def _disk(self) -> FakeDisk:
-        role = self.random.choice(ROLES)
-        self.world.say(f"-- the disk of {role}")
-        return self.world.processes[role].disk
+        name = self.random.choice(self.world.names)
+        self.world.say(f"-- the disk of {name}")
+        return self.world.processes[name].disk
 
     # --------------------------------------------------------------------------------- up and down
 
     @asynccontextmanager
     async def taken(self, count: int) -> AsyncIterator[list[str]]:
-        """So many roles that no other fault has now, or fewer."""
-        free = [role for role in ROLES if role not in self._taken]
-        roles = self.random.sample(free, min(count, len(free)))
-        self._taken.update(roles)
+        """So many processes that no other fault has now, or fewer."""
+        free = [name for name in self.world.names if name not in self._taken]
+        names = self.random.sample(free, min(count, len(free)))
+        self._taken.update(names)
         try:
-            yield roles
+            yield names
         finally:
-            self._taken.difference_update(roles)
+            self._taken.difference_update(names)
 
-    async def _up(self, roles: list[str]) -> None:
+    async def _up(self, names: list[str]) -> None:
         """They start, each after a while; what cannot start is started again, as a supervisor
         does it."""
-        for role in roles:
+        for name in names:
             await asyncio.sleep(self.random.choice(DOWN_S))
-            while not await self._starts(role):
+            while not await self._starts(name):
                 await asyncio.sleep(SUPERVISED_EVERY_S)
 
-    async def _starts(self, role: str) -> bool:
+    async def _starts(self, name: str) -> bool:
         try:
-            await self.world.start(role)
+            await self.world.start(name)
         except (OSError, EtcdUnavailable) as error:
-            self.world.say(f"-- {role} did not start: {error}")
+            self.world.say(f"-- {name} did not start: {error}")
             self.world.marks.add("did not start", type(error).__name__)
-            await self.world.stop(role)
+            await self.world.stop(name)
             return False
         return True
 
@@ -259,20 +412,20 @@ class Trouble:
         watched: dict[str, tuple[object, asyncio.Future[None]]] = {}
         while True:
             await asyncio.sleep(SUPERVISED_EVERY_S)
-            for role in ROLES:
-                node = self.world.processes[role].node
-                if role in self._taken:
+            for name in self.world.names:
+                node = self.world.processes[name].node
+                if name in self._taken:
                     continue
-                if role not in watched or watched[role][0] is not node:
-                    watched[role] = node, asyncio.ensure_future(node.failed())
-                failed = watched[role][1]
+                if name not in watched or watched[name][0] is not node:
+                    watched[name] = node, asyncio.ensure_future(node.failed())
+                failed = watched[name][1]
                 if failed.done():
-                    self.world.say(f"-- {role} gave up: {failed.exception()!r}")
+                    self.world.say(f"-- {name} gave up: {failed.exception()!r}")
                     self.world.marks.add("gave up", type(failed.exception()).__name__)
-                    self._taken.add(role)
-                    await self.world.stop(role)
-                    await self._up([role])
-                    self._taken.discard(role)
+                    self._taken.add(name)
+                    await self.world.stop(name)
+                    await self._up([name])
+                    self._taken.discard(name)
 
     async def _while(self) -> None:
         await asyncio.sleep(self.random.choice(AWAY_S))
@@ -284,10 +437,20 @@ FAULTS: Final[Mapping[str, Callable[[Trouble], Awaitable[None]]]] = {
     "restart": Trouble.restart,
     "freeze": Trouble.freeze,
     "lost files": Trouble.lost_files,
+    "wall clock": Trouble.wall_clock,
     "etcd": Trouble.etcd,
+    "stale watch": Trouble.stale_watch,
+    "watch gap": Trouble.watch_gap,
+    "unanswered writes": Trouble.unanswered_writes,
+    "lease": Trouble.lease,
     "calm": Trouble.calm,
     "reset": Trouble.reset,
+    "breaking calls": Trouble.breaking_calls,
     "sever": Trouble.sever,
+    "one way": Trouble.one_way,
+    "ring": Trouble.ring,
+    "split": Trouble.split,
+    "slow ways": Trouble.slow_ways,
     "client": Trouble.client,
     "eio": Trouble.eio,
     "short": Trouble.short,

@@ -27,7 +27,7 @@ from tests.simulation.striking import Striker
 from tests.simulation.swarm import plan_of
 from tests.simulation.trouble import Trouble
 from tests.simulation.virtual_time import VirtualTimeLoop, run
-from tests.simulation.world import World
+from tests.simulation.world import Cluster, World
 
 # After the last fault everybody must have succeeded within so long: restarts, leases and timeouts
 # of what was left open included.
@@ -55,7 +55,7 @@ def run_plan(plan: Plan, seed: int) -> Told:
     """Raises AssertionError where something is wrong that is not in the history: liveness, states,
     exceptions that nobody expected."""
     loop = VirtualTimeLoop()
-    world = World(seed, loop, plan.settings)
+    world = World(seed, loop, plan.settings, Cluster(plan.nodes, plan.paces, plan.etcd_ms))
     unexpected: list[str] = []
     loop.set_exception_handler(lambda _, context: _note(world, unexpected, context))
     days: list[Day] = []

@@ -1,9 +1,11 @@
-"""Three processes, one etcd and a client on a virtual-time loop, from one seed.
+"""Processes of all roles, one etcd and clients on a virtual-time loop, from one seed.
 
 The drivers, machines, journals, elections and the client are the real ones; disk, network, etcd,
 clock and chance are fakes. A process can lose power: its tasks end, its unsynced bytes are gone,
 its connections break, and its lease runs out unless it is started again. It can be killed, which
 leaves its bytes in the page cache, and stopped, which leaves it everything but time.
+
+A process is called by its role and a number (`coordinator-2`, see `machines`). Marks are by role.
 """
 
 from __future__ import annotations
@@ -12,9 +14,9 @@ import asyncio
 import contextvars
 import random
 import weakref
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 from oncelog.aio.log import Log
 from oncelog.options import ConnectOptions
@@ -29,7 +31,9 @@ from oncelog_server.runtime.pointed import pointed
 from tests.simulation.callers import SimPeers, SimTransport
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.fates import Fates
+from tests.simulation.machines import Machine, names_of, role_of_name
 from tests.simulation.marks import Marks
+from tests.simulation.moments import CLOCK_DRIFTED, Moments
 from tests.simulation.network import Network
 from tests.simulation.virtual_time import VirtualTimeLoop
 
@@ -42,6 +46,21 @@ SETTINGS = (
 READY_TIMEOUT_SECONDS = 60
 
 
+@dataclass(frozen=True)
+class Cluster:
+    """Which machines there are, and how they are."""
+
+    # By role; one where nothing is said.
+    nodes: Mapping[str, int] = field(default_factory=dict)
+    # What the pace of a machine's clock is chosen of.
+    paces: tuple[float, ...] = (1.0,)
+    # How far away etcd is, each way.
+    etcd_ms: float = 0.0
+
+
+SMALLEST: Final = Cluster()
+
+
 class Died(asyncio.CancelledError):
     """Ends the step in which a process died. Nothing of the process is there to see it."""
 
@@ -51,21 +70,35 @@ _owner: contextvars.ContextVar[str] = contextvars.ContextVar("owner", default="w
 
 @dataclass
 class Process:
-    """One run of one role."""
+    """One run of one process."""
 
+    name: str
     role: str
-    # Who owns its tasks: this run of the role, and no other.
+    # Who owns its tasks: this run, and no other.
     owner: str
     node: Node
     etcd: MemoryEtcd
-    disk: FakeDisk
+    machine: Machine
+
+    @property
+    def disk(self) -> FakeDisk:
+        return self.machine.disk
 
 
 class World:
     """See the module. `trace` holds one line per thing that happened."""
 
-    def __init__(self, seed: int, loop: VirtualTimeLoop, settings: Sequence[str] = ()) -> None:
+    def __init__(
+        self,
+        seed: int,
+        loop: VirtualTimeLoop,
+        settings: Sequence[str] = (),
+        cluster: Cluster = SMALLEST,
+    ) -> None:
         self.loop = loop
+        self.cluster = cluster
+        # Of all processes, in the order in which they start.
+        self.names = names_of(cluster.nodes)
         self.trace: list[str] = []
         self.random = random.Random(seed)
         self.etcd = MemoryEtcdServer()
@@ -73,7 +106,10 @@ class World:
         self.network = Network(self.random.randrange(1 << 30), self.say, self.marks)
         # Chance of each fate of a call between processes, now.
         self.peer_trouble = 0.0
+        # By name, of the newest run of each.
         self.processes: dict[str, Process] = {}
+        self.machines: dict[str, Machine] = {}
+        self.moments = Moments(self)
         self._runs = 0
         # By owner, in order of creation: a set would cancel in the order of addresses.
         self._tasks: dict[str, dict[asyncio.Task[Any], None]] = {}
@@ -83,51 +119,67 @@ class World:
         self._dead: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
         self._settings = ServeSettings.make(ROLES, pairs=[*SETTINGS, *settings])
         loop.owner_of = lambda context: context.get(_owner, "world")
+        loop.current_owner = _owner.get
         loop.set_task_factory(self._make_task)
 
     # -------------------------------------------------------------------------------- what happens
 
     def say(self, line: str) -> None:
-        self.trace.append(f"{self.loop.time() * 1000:9.3f} {line}")
+        self.trace.append(f"{self.loop.now_s * 1000:9.3f} {line}")
 
-    async def start(self, role: str) -> None:
+    async def start(self, name: str) -> None:
         """Starts a process on what its predecessor left, or on an empty disk."""
-        before = self.processes.get(role)
-        disk = (
-            FakeDisk(seed=self.random.randrange(1 << 30))
-            if before is None
-            else before.disk.reopen()
-        )
-        etcd = MemoryEtcd(self.etcd)
+        machine = self._machine(name)
+        etcd = MemoryEtcd(self.etcd, latency_ms=self.cluster.etcd_ms)
         self._runs += 1
-        owner = f"{role}#{self._runs}"
+        owner = f"{name}#{self._runs}"
+        self.loop.set_pace(owner, machine.pace)
+        role, clock = role_of_name(name), machine.clock()
+        tracer = Tracer(name, self)
         node = Node(
             make_roles([role], self._settings.loaded),
             pointed(
                 Outside(
-                    disk=disk,
+                    disk=machine.disk,
                     etcd=etcd,
-                    clock=self.loop,
-                    peers=SimPeers(self.network, role, self._fates()),
+                    clock=clock,
+                    peers=SimPeers(self.network, name, self._fates()),
                     listener=_SimListener(self.network, owner),
-                    reporter=Tracer(role, self.say, self.marks),
-                    role_reporter=lambda name: Tracer(name, self.say, self.marks),
+                    reporter=tracer,
+                    role_reporter=lambda _: tracer,
                     random_bytes=self.random.randbytes,
                     offload=at_once,
                 )
             ),
             limits_of(self._settings.node),
-            cluster_handler((), self.loop),
+            cluster_handler((), clock),
         )
-        self.processes[role] = Process(role, owner, node, etcd, disk)
+        self.processes[name] = Process(name, role, owner, node, etcd, machine)
         await self.run_as(owner, node.start())
+
+    def _machine(self, name: str) -> Machine:
+        """As its next process finds it."""
+        machine = self.machines.get(name)
+        if machine is None:
+            disk = FakeDisk(seed=self.random.randrange(1 << 30))
+            pace = self.random.choice(self.cluster.paces)
+            if pace != 1.0:
+                self.moments.add(CLOCK_DRIFTED)
+            machine = self.machines[name] = Machine(self.loop, disk, pace)
+        else:
+            machine.disk = machine.disk.reopen()
+        return machine
 
     def _fates(self) -> Fates:
         return Fates(random.Random(self.random.randrange(1 << 30)), lambda: self.peer_trouble)
 
     async def start_all(self) -> None:
-        for role in ROLES:
-            await self.start(role)
+        """At the same time where there are several nodes, as a cluster is rolled out."""
+        if len(self.names) > len(ROLES):
+            await asyncio.gather(*(self.start(name) for name in self.names))
+        else:
+            for name in self.names:
+                await self.start(name)
         await self.ready()
 
     async def ready(self) -> None:
@@ -139,29 +191,30 @@ class World:
     def _all_lead(self) -> bool:
         return all(process.node.leads_all() for process in self.processes.values())
 
-    async def lose_power(self, role: str, tear: Tear) -> None:
+    async def lose_power(self, name: str, tear: Tear) -> None:
         """From one moment to the next, nothing of this process runs any more."""
-        self.fall(role, tear)
-        await self.bury(role)
+        self.fall(name, tear)
+        await self.bury(name)
 
-    def fall(self, role: str, tear: Tear | None) -> None:
+    def fall(self, name: str, tear: Tear | None) -> None:
         """The process ends in this very step, by a loss of power or, without a tear, by a kill.
         Then `bury` it; who calls from inside of it raises Died, so that its step ends here."""
-        process = self.processes[role]
+        process = self.processes[name]
         how = "is killed" if tear is None else f"loses power ({tear.name})"
-        self.say(f"-- {role} {how}")
+        self.say(f"-- {name} {how}")
+        self.moments.falls(name)
         self._fallen.add(process.owner)
         if tear is None:
             process.disk.kill()
         else:
-            process.disk.crash(tear)
+            self.moments.power_lost(process.disk.crash(tear))
         process.etcd.unavailable = True
         self.network.cut(process.node.port)
         self.loop.stop_owner(process.owner)
 
     async def bury(self, name: str) -> None:
-        """Ends what a fallen process left, by role or by the client's name. What its tasks start
-        while they end is as dead; then nothing of it ever runs again."""
+        """Ends what a fallen process, or client, of that name left. What its tasks start while they
+        end is as dead; then nothing of it ever runs again."""
         owner = self._owner_of(name)
         tasks = self._cancelled(owner)
         self.loop.resume_owner(owner)
@@ -178,18 +231,18 @@ class World:
             task.cancel()
         return tasks
 
-    def freeze(self, role: str) -> None:
+    def freeze(self, name: str) -> None:
         """SIGSTOP: nothing of its process runs until `thaw`."""
-        self.say(f"-- {role} is frozen")
-        self.loop.stop_owner(self._owner_of(role))
+        self.say(f"-- {name} is frozen")
+        self.loop.stop_owner(self._owner_of(name))
 
-    def thaw(self, role: str) -> None:
-        self.loop.resume_owner(self._owner_of(role))
+    def thaw(self, name: str) -> None:
+        self.loop.resume_owner(self._owner_of(name))
 
-    def pause(self, role: str, seconds: float) -> None:
+    def pause(self, name: str, seconds: float) -> None:
         """As `freeze`, by the process itself in the middle of a step. Raises Died where it fell
         meanwhile."""
-        owner = self._owner_of(role)
+        owner = self._owner_of(name)
         self.loop.pause(owner, seconds)
         if owner in self._fallen:
             raise Died("while it paused")
@@ -204,22 +257,22 @@ class World:
 
     @staticmethod
     def caller() -> str:
-        """Whose step this is: a role, or "world"."""
+        """Whose step this is: the name of a process or a client, or "world"."""
         return _owner.get().partition("#")[0]
 
-    async def stop(self, role: str) -> None:
+    async def stop(self, name: str) -> None:
         """SIGTERM, or the end of a process whose node failed."""
-        process = self.processes[role]
+        process = self.processes[name]
         await self.run_as(process.owner, process.node.stop())
 
     async def stop_all(self) -> None:
-        for role in reversed(ROLES):
-            await self.stop(role)
+        for name in reversed(self.names):
+            await self.stop(name)
 
     def check(self) -> None:
         """Every invariant of every machine that leads."""
-        for role in ROLES:
-            for machine in self.processes[role].node.led_machines():
+        for process in self.processes.values():
+            for machine in process.node.led_machines():
                 machine.check()
 
     # ------------------------------------------------------------------------------------- clients
@@ -264,12 +317,13 @@ class _SimListener:
 
     def __init__(self, network: Network, owner: str) -> None:
         self._network = network
+        self._name = owner.partition("#")[0]
         self._context = contextvars.copy_context()
         self._context.run(_owner.set, owner)
         self._port = 0
 
     async def start(self, handlers: Any) -> tuple[str, int]:
-        self._port = self._network.listen(handlers, self._context)
+        self._port = self._network.listen(self._name, handlers, self._context)
         return "127.0.0.1", self._port
 
     async def stop(self) -> None:
@@ -277,12 +331,11 @@ class _SimListener:
 
 
 class Tracer:
-    """The Reporter port: events into the trace."""
+    """The Reporter port of a process: events into the trace."""
 
-    def __init__(self, role: str, say: Callable[[str], None], marks: Marks) -> None:
-        self._role = role
-        self._marks = marks
-        self._say = say
+    def __init__(self, name: str, world: World) -> None:
+        self._name = name
+        self._world = world
 
     def count(self, name: str, value: float = 1, **labels: str) -> None:
         """Not traced."""
@@ -301,6 +354,7 @@ class Tracer:
         """Not traced."""
 
     def event(self, event: str, **fields: object) -> None:
-        self._marks.add("event", event)
+        self._world.marks.add("event", event)
+        self._world.moments.reported(self._name, event, fields)
         said = " ".join(f"{key}={value}" for key, value in sorted(fields.items()))
-        self._say(f"{self._role}: {event} {said}".rstrip())
+        self._world.say(f"{self._name}: {event} {said}".rstrip())

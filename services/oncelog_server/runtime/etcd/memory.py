@@ -67,7 +67,7 @@ class MemoryEtcdServer:
         self._compacted = 1
         self._history: list[list[WatchEvent]] = []
         self._changed: asyncio.Event | None = None
-        # Leases are timed in the store's context: a client that is stopped, or whose clock runs fast
+        # Leases are timed in the store's context: a client that is stopped, or whose clock is fast
         # or slow, does not change their time.
         self._context = contextvars.copy_context()
 
@@ -289,6 +289,12 @@ class MemoryEtcd:
         """The next transaction's caller sees EtcdUnavailable at once; it is applied only at
         `release_held_txns`: a message that the network delays."""
         self._hold_next_txn = True
+
+    def answer_txns(self) -> bool:
+        """No later transaction is dropped or held. False: none came that was."""
+        met = not self._dropped_replies and not self._hold_next_txn
+        self._dropped_replies, self._hold_next_txn = 0, False
+        return met
 
     def hold_next_txn_reply(self) -> None:
         """The next transaction is applied; its caller hears of it at `release_held_replies`."""

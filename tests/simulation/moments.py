@@ -1,0 +1,179 @@
+"""Moments of a run that tests are after, as marks: a coordinator that falls between a decision and
+its markers, a leader that moves, an answer held back by a cut.
+
+What a plan names shall also happen: `broken_promises` says of a run which of it never did. Such a
+run shows less than its plan says.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import TYPE_CHECKING, Final
+
+from oncelog_server.core.roles import COORDINATOR
+from tests.simulation.disk import Survived
+from tests.simulation.marks import Marks, Reached
+from tests.simulation.plan import Plan
+
+if TYPE_CHECKING:
+    from tests.simulation.world import Process, World
+
+MOMENT: Final = "moment"
+
+SEVERAL_LEAD: Final = "one topic led by several nodes"
+LEADER_MOVED: Final = "a leader moved to another node"
+REDIRECTED: Final = "a redirect was given"
+REDIRECT_FOLLOWED: Final = "a redirect was followed"
+FELL_OWING: Final = "a coordinator fell while markers were owed"
+FELL_OWED: Final = "a participant fell while markers were owed to it"
+CUT_OWING: Final = "a coordinator and a participant were cut apart while markers were owed"
+TORN: Final = "a write was torn"
+LOST: Final = "unsynced writes were lost"
+STRUCK: Final = "a fault happened in the middle of a step"
+CUT_MET: Final = "a connection was refused by a cut"
+REQUEST_HELD: Final = "a request was held back by a cut"
+REPLY_HELD: Final = "a reply was held back by a cut"
+RESET_AFTER: Final = "a connection broke after a request"
+RESET_BEFORE: Final = "a connection broke before a reply"
+WATCH_STALE: Final = "a watch was behind"
+WATCH_GAP: Final = "a watch missed what was compacted"
+WRITE_UNANSWERED: Final = "the answer to a compare-and-set was lost"
+LEASE_LOST: Final = "a lease ended under a living process"
+LEASES_TOGETHER: Final = "two leases ended at the same time"
+WALL_JUMPED: Final = "a wall clock jumped"
+CLOCK_DRIFTED: Final = "a clock ran fast or slow"
+
+MOMENTS: Final = (
+    SEVERAL_LEAD,
+    LEADER_MOVED,
+    REDIRECTED,
+    REDIRECT_FOLLOWED,
+    FELL_OWING,
+    FELL_OWED,
+    CUT_OWING,
+    TORN,
+    LOST,
+    STRUCK,
+    CUT_MET,
+    REQUEST_HELD,
+    REPLY_HELD,
+    RESET_AFTER,
+    RESET_BEFORE,
+    WATCH_STALE,
+    WATCH_GAP,
+    WRITE_UNANSWERED,
+    LEASE_LOST,
+    LEASES_TOGETHER,
+    WALL_JUMPED,
+    CLOCK_DRIFTED,
+)
+
+# What a fault or an application of a plan promises, besides that it is tried: one mark of these.
+_Any = Sequence[tuple[str, str]]
+_FENCED: Final = (("reason", "PRODUCER_FENCED"),)
+PROMISES: Final[Mapping[str, _Any]] = {
+    "power": ((MOMENT, LOST), (MOMENT, TORN)),
+    "strike": ((MOMENT, STRUCK),),
+    "sever": ((MOMENT, CUT_MET),),
+    "one way": ((MOMENT, REQUEST_HELD), (MOMENT, REPLY_HELD)),
+    "ring": ((MOMENT, CUT_MET), (MOMENT, REQUEST_HELD)),
+    "split": ((MOMENT, CUT_MET), (MOMENT, REQUEST_HELD)),
+    "breaking calls": ((MOMENT, RESET_AFTER), (MOMENT, RESET_BEFORE)),
+    "stale watch": ((MOMENT, WATCH_STALE),),
+    "watch gap": ((MOMENT, WATCH_GAP),),
+    "unanswered writes": ((MOMENT, WRITE_UNANSWERED),),
+    "lease": ((MOMENT, LEASE_LOST),),
+    "wall clock": ((MOMENT, WALL_JUMPED),),
+    "twins": _FENCED,
+    "hopper": _FENCED,
+}
+
+
+def broken_promises(plan: Plan, reached: Reached) -> list[str]:
+    """What the plan says and the run never reached."""
+    broken = [f"fault {name}" for name in plan.faults if name not in reached.get("fault", ())]
+    for name in (*plan.faults, *plan.applications):
+        promised = PROMISES.get(name, ())
+        if promised and not any(mark in reached.get(kind, ()) for kind, mark in promised):
+            broken.append(f"{name}: {' or '.join(mark for _, mark in promised)}")
+    return broken
+
+
+class Moments:
+    """Of one world: it looks at the processes when something happens to them."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        # Who was elected last, by partition.
+        self._leaders: dict[str, str] = {}
+        # When a lease ended last, and whose.
+        self._lease_lost: tuple[float, str] = (-1.0, "")
+
+    @property
+    def _marks(self) -> Marks:
+        return self._world.marks
+
+    def add(self, moment: str) -> None:
+        self._marks.add(MOMENT, moment)
+
+    def reported(self, name: str, event: str, fields: Mapping[str, object]) -> None:
+        """By the process of that name."""
+        if event == "elected":
+            self._elected(name, str(fields["partition"]))
+        elif event == "lease lost":
+            self.add(LEASE_LOST)
+            now_s = self._world.loop.now_s
+            if self._lease_lost[0] == now_s and self._lease_lost[1] != name:
+                self.add(LEASES_TOGETHER)
+            self._lease_lost = now_s, name
+
+    def _elected(self, name: str, partition: str) -> None:
+        if self._leaders.setdefault(partition, name) != name:
+            self.add(LEADER_MOVED)
+            self._leaders[partition] = name
+        topic = partition.rpartition("-")[0]
+        if any(
+            leader != name and other.rpartition("-")[0] == topic
+            for other, leader in self._leaders.items()
+        ):
+            self.add(SEVERAL_LEAD)
+
+    def falls(self, name: str) -> None:
+        """The process of that name, in this step."""
+        if self._owed(lambda coordinator, _: coordinator.name == name):
+            self.add(FELL_OWING)
+        if self._owed(lambda _, participant: participant.name == name):
+            self.add(FELL_OWED)
+
+    def power_lost(self, survived: Collection[Survived]) -> None:
+        """By a disk: what became of its unsynced writes."""
+        if Survived.PART in survived:
+            self.add(TORN)
+        if Survived.NOT in survived:
+            self.add(LOST)
+
+    def cut(self, ways: Sequence[tuple[str, str]]) -> None:
+        """Nothing goes these ways from this step on."""
+        both = {*ways, *((to, source) for source, to in ways)}
+        if self._owed(lambda owing, owed: (owing.name, owed.name) in both):
+            self.add(CUT_OWING)
+
+    def _owed(self, wanted: Callable[[Process, Process], bool]) -> bool:
+        """A coordinator owes markers to a participant, for one such pair that is wanted."""
+        processes = self._world.processes.values()
+        return any(
+            wanted(owing, owed) and self._owes(owing, owed)
+            for owing in processes
+            if owing.role == COORDINATOR
+            for owed in processes
+            if owed.role != COORDINATOR
+        )
+
+    @staticmethod
+    def _owes(owing: Process, owed: Process) -> bool:
+        partitions = [replica.partition for replica in owed.node.led_replicas()]
+        return any(
+            replica.machine.state.deliveries.backlog(partition)[0]
+            for replica in owing.node.led_replicas()
+            for partition in partitions
+        )
