@@ -131,9 +131,9 @@ class Moments:
         if self._leaders.setdefault(partition, name) != name:
             self.add(LEADER_MOVED)
             self._leaders[partition] = name
-        topic = partition.rpartition("-")[0]
+        topic = partition.rpartition("/")[0]
         if any(
-            leader != name and other.rpartition("-")[0] == topic
+            leader != name and other.rpartition("/")[0] == topic
             for other, leader in self._leaders.items()
         ):
             self.add(SEVERAL_LEAD)

@@ -56,6 +56,9 @@ class Plan:
     nodes: Mapping[str, int]
     paces: tuple[float, ...]
     etcd_ms: float
+    # How a cluster is started: "together", or "one by one", so that the first one has the control
+    # partitions of its role.
+    rollout: str
     # By topic: partitions, and what is configured otherwise.
     partitions: Mapping[str, int]
     configs: Mapping[str, Mapping[str, str]]

@@ -55,6 +55,7 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         nodes=_nodes(chance),
         paces=chance.choice([(1.0,), (1.0,), (0.99, 1.0, 1.01), (0.995, 1.01)]),
         etcd_ms=chance.choice([0.0, 0.0, 0.5, 5.0]),
+        rollout=chance.choice(["together", "together", "together", "one by one"]),
         partitions={
             "in": chance.randint(1, 2),
             "out": chance.randint(1, 3),

@@ -55,7 +55,8 @@ def run_plan(plan: Plan, seed: int) -> Told:
     """Raises AssertionError where something is wrong that is not in the history: liveness, states,
     exceptions that nobody expected."""
     loop = VirtualTimeLoop()
-    world = World(seed, loop, plan.settings, Cluster(plan.nodes, plan.paces, plan.etcd_ms))
+    cluster = Cluster(plan.nodes, plan.paces, plan.etcd_ms, plan.rollout)
+    world = World(seed, loop, plan.settings, cluster)
     unexpected: list[str] = []
     loop.set_exception_handler(lambda _, context: _note(world, unexpected, context))
     days: list[Day] = []

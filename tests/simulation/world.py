@@ -56,6 +56,8 @@ class Cluster:
     paces: tuple[float, ...] = (1.0,)
     # How far away etcd is, each way.
     etcd_ms: float = 0.0
+    # How it is started: "together" or "one by one".
+    rollout: str = "one by one"
 
 
 SMALLEST: Final = Cluster()
@@ -174,8 +176,7 @@ class World:
         return Fates(random.Random(self.random.randrange(1 << 30)), lambda: self.peer_trouble)
 
     async def start_all(self) -> None:
-        """At the same time where there are several nodes, as a cluster is rolled out."""
-        if len(self.names) > len(ROLES):
+        if self.cluster.rollout == "together":
             await asyncio.gather(*(self.start(name) for name in self.names))
         else:
             for name in self.names:

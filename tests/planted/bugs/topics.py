@@ -172,7 +172,7 @@ BUGS: Final = (
         "control partitions are spread over the living nodes of their role",
         (
             Edit(
-                "oncelog_server.runtime.etcd.topics:_placed",
+                "oncelog_server.runtime.etcd.topics:_holders",
                 "for node in view.nodes() if role in node.roles]",
                 "for node in view.nodes() if role in node.roles][:1]",
             ),
@@ -182,6 +182,42 @@ BUGS: Final = (
                 "etcd/test_topics",
                 "test_control_partitions_are_spread_over_the_nodes_that_run_their_role",
             ): "'n0': 16"
+        },
+    ),
+    Bug(
+        "control-partitions-taken-from-their-journals",
+        "I25: what was ever led stays on the node that has its records",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.topics:_spread_again",
+                "if entry.state.epoch == 0}",
+                "if entry.state.epoch >= 0}",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_topics",
+                "test_i25_processes_that_start_at_the_same_time_share_the_control_partitions_"
+                "that_nobody_led",
+            ): "AssertionError"
+        },
+    ),
+    Bug(
+        "control-partitions-spread-over-an-election",
+        "I25: spreading control partitions again and electing a leader exclude each other",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.topics:_spread_again",
+                "[Compare(put.key, entry.mod_revision)]",
+                "[]",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_topics",
+                "test_i25_processes_that_start_at_the_same_time_share_the_control_partitions_"
+                "that_nobody_led",
+            ): "AssertionError"
         },
     ),
 )

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 
+import msgspec
 import pytest
 
-from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId
 from oncelog_server.runtime.etcd import keys, topics
+from oncelog_server.runtime.etcd.port import Put
 from oncelog_server.runtime.etcd.topics import CHANGE_TIMEOUT_MS, create_control_partitions
 from oncelogpb.errors import (
     InvalidArgument,
@@ -100,10 +102,45 @@ def test_control_partitions_are_spread_over_the_nodes_that_run_their_role(world:
         assert not await create_control_partitions(nodes[1].etcd, nodes[1].view, "coordinator")
         await view.wait_for(lambda view: bool(view.replica_counts()), timeout_ms=1_000)
         assert view.replica_counts() == {"n0": 6, "n1": 5, "n2": 5}
-        # Who comes later gets none of them, and waits for nobody.
+        # Who comes once they are led gets none of them, and waits for nobody.
+        for node in nodes:
+            await node.elections.start()
+        await World.until(lambda: len(nodes[0].elections.led()) == 6)
         late = await world.node("n3", "coordinator").start(elections=False)
         assert not await create_control_partitions(late.etcd, late.view, "coordinator")
         assert late.view.replicas_on("n3") == []
+
+    world.run(story)
+
+
+def test_i25_processes_that_start_at_the_same_time_share_the_control_partitions_that_nobody_led(
+    world: World,
+) -> None:
+    """The first one is alone when it creates them, and has won one before the second one looks."""
+
+    async def story() -> None:
+        first = await world.node("n1", "coordinator").start(elections=False)
+        assert await create_control_partitions(first.etcd, first.view, "coordinator")
+        won = PartitionId(TRANSACTION_CONTROL_ID, 3)
+        found, _ = await first.etcd.get(keys.partition_key(won))
+        assert found is not None
+        led = msgspec.structs.replace(keys.decode_partition(found.value), epoch=1, isr=("aa",))
+        await first.etcd.txn([], [Put(found.key, keys.encode(led))])
+        second = await world.node("n2", "coordinator").start(elections=False)
+        assert await create_control_partitions(second.etcd, second.view, "coordinator")
+        await first.view.wait_for(lambda view: len(view.replicas_on("n2")) >= 7, timeout_ms=1_000)
+        assert len(first.view.replicas_on("n1")) + len(first.view.replicas_on("n2")) == 16
+        assert won in first.view.replicas_on("n1"), "what was ever led stays where its journal is"
+        # Of a view that is behind: an election was quicker.
+        second.etcd.stale = True
+        third = await world.node("n3", "coordinator").start(elections=False)
+        third.etcd.stale = True
+        for kv in world.server.range(keys.PARTITIONS):
+            state = msgspec.structs.replace(keys.decode_partition(kv.value), epoch=1, isr=("aa",))
+            await first.etcd.txn([], [Put(kv.key, keys.encode(state))])
+        assert not await create_control_partitions(third.etcd, third.view, "coordinator")
+        await first.view.wait_for(lambda view: len(view.nodes()) == 3, timeout_ms=1_000)
+        assert first.view.replicas_on("n3") == []
 
     world.run(story)
 
