@@ -121,7 +121,7 @@ def test_i25_processes_that_start_at_the_same_time_share_the_control_partitions_
     async def story() -> None:
         first = await world.node("n1", "coordinator").start(elections=False)
         assert await create_control_partitions(first.etcd, first.view, "coordinator")
-        won = PartitionId(TRANSACTION_CONTROL_ID, 3)
+        won = PartitionId(TRANSACTION_CONTROL_ID, 2)
         found, _ = await first.etcd.get(keys.partition_key(won))
         assert found is not None
         led = msgspec.structs.replace(keys.decode_partition(found.value), epoch=1, isr=("aa",))
