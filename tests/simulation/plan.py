@@ -5,6 +5,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +72,21 @@ class Plan:
 
     def __str__(self) -> str:
         return "\n".join(f"{field.name}: {getattr(self, field.name)}" for field in fields(self))
+
+
+def changes(drawn: Plan, plan: Plan) -> dict[str, Any]:
+    """The fields in which `plan` is not as it was drawn, as JSON takes them."""
+    told: dict[str, Any] = msgspec.to_builtins(plan)
+    return {
+        field.name: told[field.name]
+        for field in fields(plan)
+        if getattr(plan, field.name) != getattr(drawn, field.name)
+    }
+
+
+def changed(drawn: Plan, told: Mapping[str, Any]) -> Plan:
+    """With these fields otherwise. Raises msgspec.ValidationError, ValueError."""
+    unknown = sorted(told.keys() - {field.name for field in fields(drawn)})
+    if unknown:
+        raise ValueError(f"a plan has no {unknown[0]!r}")
+    return msgspec.convert({**msgspec.to_builtins(drawn), **told}, Plan)

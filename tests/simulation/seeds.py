@@ -10,6 +10,7 @@ import multiprocessing
 import os
 import signal
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
@@ -18,6 +19,7 @@ from typing import Final, NamedTuple
 
 from tests.simulation import branches
 from tests.simulation.marks import Reached, merge
+from tests.simulation.plan import Plan
 
 # A run that takes longer is one that never ends, seconds.
 RUN_S_MAX: Final = 300
@@ -31,6 +33,8 @@ class Outcome(NamedTuple):
     transactions: int = 0
     cpu_s: float = 0.0
     reached: Reached = {}
+    # What its plan says and it never reached: it shows less than it says.
+    broken: Sequence[str] = ()
 
 
 @dataclass
@@ -42,12 +46,17 @@ class Sum:
     cpu_s: float = 0.0
     wrong: dict[int, str] = field(default_factory=dict)
     reached: Reached = field(default_factory=dict)
+    # By promise, how many runs did not keep it; and how many runs kept not all of theirs.
+    broken: Counter[str] = field(default_factory=Counter)
+    uninformative: int = 0
 
     def add(self, outcome: Outcome) -> None:
         self.seeds += 1
         self.transactions += outcome.transactions
         self.cpu_s += outcome.cpu_s
         merge(self.reached, outcome.reached)
+        self.broken.update(outcome.broken)
+        self.uninformative += bool(outcome.broken)
         if outcome.wrong:
             self.wrong[outcome.seed] = outcome.wrong
 
@@ -55,10 +64,18 @@ class Sum:
 def outcome_of(seed: int, without: Sequence[str] = ()) -> Outcome:
     """Runs it, here and now. `without`: applications and faults that are left out."""
     from tests.simulation.swarm import plan_of
+
+    return outcome_of_plan(plan_of(seed, without), seed)
+
+
+def outcome_of_plan(plan: Plan, seed: int) -> Outcome:
+    """The same, of a plan that may be another than the seed's."""
+    from tests.simulation.moments import broken_promises
     from tests.simulation.workload import run_plan
 
     begun_s = time.process_time()
     transactions, wrong = 0, ""
+    broken: Sequence[str] = ()
     reached: Reached = {}
     branches.REACHED.clear()
     # Garbage is collected between runs: quicker, and no finalizer runs in the middle of one.
@@ -66,9 +83,10 @@ def outcome_of(seed: int, without: Sequence[str] = ()) -> Outcome:
     try:
         # Of a failure it prints the trace: who repeats it sees it.
         with contextlib.redirect_stderr(io.StringIO()), _at_most(RUN_S_MAX):
-            told = run_plan(plan_of(seed, without), seed)
+            told = run_plan(plan, seed)
         transactions = told.report.size.transactions
         reached = {**told.reached, "branch": set(branches.REACHED)}
+        broken = broken_promises(plan, reached)
         if not told.report.clean:
             wrong = str(told.report.violations[0])
     except Exception as error:
@@ -77,7 +95,8 @@ def outcome_of(seed: int, without: Sequence[str] = ()) -> Outcome:
         gc.enable()
     gc.collect()
     wrong = " ".join(wrong.split())
-    return Outcome(seed, wrong, transactions, time.process_time() - begun_s, reached)
+    cpu_s = time.process_time() - begun_s
+    return Outcome(seed, wrong, transactions, cpu_s, reached, broken)
 
 
 @contextlib.contextmanager

@@ -91,11 +91,20 @@ def summary(total: Sum, real_s: float) -> list[str]:
             more = f" and {len(never) - NAMES_SHOWN} more" if len(never) > NAMES_SHOWN else ""
             said += f"; never {', '.join(never[:NAMES_SHOWN])}{more}"
         lines.append(said)
+    lines += _uninformative(total)
     if total.wrong:
         kinds = Counter(kind_of(wrong) for wrong in total.wrong.values())
         lines += ["what is wrong, by kind:"]
         lines += [f"  {count:4d}  {kind[:SHOWN]}" for kind, count in kinds.most_common()]
     return lines
+
+
+def _uninformative(total: Sum) -> list[str]:
+    """Runs that never reached what their plans promised, by promise."""
+    if not total.uninformative:
+        return []
+    lines = [f"uninformative: {total.uninformative} runs did not reach all that they planned:"]
+    return lines + [f"  {count:4d}  {broken}" for broken, count in total.broken.most_common()]
 
 
 def missing(total: Sum) -> list[tuple[str, list[str]]]:

@@ -190,3 +190,80 @@ def test_the_dead_are_not_heard_and_what_they_sent_may_arrive() -> None:
             await transport.call(to, "coordinator.begin_transaction", _begin(2), 1_000)
 
     assert play(story).came == ["1"]
+
+
+def test_a_request_that_is_held_back_by_a_cut_arrives_when_it_heals() -> None:
+    async def story(network: Network, server: Server, to: Endpoint) -> None:
+        transport = SimTransport(network, caller="me")
+        await transport.call(to, "coordinator.begin_transaction", _begin(0), 1_000)
+        way = [("me", "server")]
+        network.cut_ways(way, noticed_s=60.0)
+        sent = [
+            transport.begin(to, "coordinator.begin_transaction", _begin(number), 9_000)
+            for number in (1, 2)
+        ]
+        await asyncio.sleep(3)
+        assert server.came == ["0"]
+        network.heal(way)
+        await asyncio.gather(*sent)
+
+    assert play(story).came == ["0", "1", "2"]
+
+
+def test_a_reply_that_is_held_back_by_a_cut_is_of_a_request_that_was_served() -> None:
+    async def story(network: Network, server: Server, to: Endpoint) -> None:
+        transport = SimTransport(network, caller="me")
+        await transport.call(to, "coordinator.begin_transaction", _begin(0), 1_000)
+        network.cut_ways([("server", "me")], noticed_s=2.0)
+        with pytest.raises(errors.UnknownOutcome, match="the answer was lost"):
+            await transport.call(to, "coordinator.begin_transaction", _begin(1), 9_000)
+        # Both sides gave the connection up, and a new one needs both ways.
+        with pytest.raises(errors.Unavailable):
+            await transport.call(to, "coordinator.begin_transaction", _begin(2), 9_000)
+
+    assert play(story).came == ["0", "1"]
+
+
+def test_a_call_over_a_cut_way_ends_at_its_deadline() -> None:
+    async def story(network: Network, server: Server, to: Endpoint) -> None:
+        transport = SimTransport(network, caller="me")
+        await transport.call(to, "coordinator.begin_transaction", _begin(0), 1_000)
+        network.cut_ways([("me", "server")], noticed_s=60.0)
+        with pytest.raises(errors.UnknownOutcome, match="no answer in 1000 ms"):
+            await transport.call(to, "coordinator.begin_transaction", _begin(1), 1_000)
+
+    assert play(story).came == ["0"]
+
+
+def test_two_cuts_of_one_way_heal_one_by_one() -> None:
+    async def story(network: Network, server: Server, to: Endpoint) -> None:
+        transport = SimTransport(network, caller="me")
+        way = [("me", "server")]
+        for _ in range(2):
+            network.cut_ways(way, noticed_s=0.0)
+        network.heal(way)
+        with pytest.raises(errors.Unavailable):
+            await transport.call(to, "coordinator.begin_transaction", _begin(1), 1_000)
+        network.heal(way)
+        await transport.call(to, "coordinator.begin_transaction", _begin(2), 1_000)
+        # Nobody else was concerned.
+        other = SimTransport(network, caller="other")
+        network.cut_ways(way, noticed_s=0.0)
+        await other.call(to, "coordinator.begin_transaction", _begin(3), 1_000)
+
+    assert play(story).came == ["2", "3"]
+
+
+def test_a_connection_that_breaks_in_a_call_leaves_its_request_served_or_cancelled() -> None:
+    async def story(network: Network, server: Server, to: Endpoint) -> None:
+        network.breaking = 1.0
+        for number in range(30):
+            with pytest.raises(errors.UnknownOutcome):
+                await SimTransport(network).call(
+                    to, "coordinator.begin_transaction", _begin(number), 1_000
+                )
+        network.breaking = 0.0
+        await SimTransport(network).call(to, "coordinator.begin_transaction", _begin(30), 1_000)
+
+    server = play(story)
+    assert server.came == [str(number) for number in range(31)]

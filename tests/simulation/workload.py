@@ -6,12 +6,14 @@ stop, and nothing may be pending (I30). What was told must fit the promises, and
 give the state that the living machine has (I35).
 
     python -m tests.simulation.workload 17 [file]     one seed: its plan, its trace, its history
+    ... 17 --change '{"hands": 1}'                    with another plan (`shrink` finds a small one)
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import json
 import sys
 from typing import Any, Final, NamedTuple
 
@@ -22,7 +24,8 @@ from tests.faults.verdict import quiet, replayed
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.day import Day
 from tests.simulation.marks import Reached
-from tests.simulation.plan import Plan
+from tests.simulation.moments import broken_promises
+from tests.simulation.plan import Plan, changed
 from tests.simulation.striking import Striker
 from tests.simulation.swarm import plan_of
 from tests.simulation.trouble import Trouble
@@ -130,8 +133,10 @@ def main() -> None:
     parser.add_argument("seed", type=int)
     parser.add_argument("file", nargs="?", help="where its history goes")
     parser.add_argument("--without", default="", help="applications and faults, with commas")
+    parser.add_argument("--change", default="{}", help="fields of the plan, as JSON")
     options = parser.parse_args()
-    plan = plan_of(options.seed, [name for name in options.without.split(",") if name])
+    drawn = plan_of(options.seed, [name for name in options.without.split(",") if name])
+    plan = changed(drawn, json.loads(options.change))
     print(plan)
     told = run_plan(plan, options.seed)
     if options.file:
@@ -140,6 +145,8 @@ def main() -> None:
                 file._write(event)
     print("\n".join(told.trace[-TRACE_LINES_SHOWN:]))
     print(told.report, told.report.size)
+    for broken in broken_promises(plan, told.reached):
+        print(f"uninformative: never reached {broken}")
 
 
 if __name__ == "__main__":
