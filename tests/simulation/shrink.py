@@ -13,6 +13,7 @@ import argparse
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final, NamedTuple, TypeVar
 
@@ -24,6 +25,8 @@ from tests.simulation.swarm import plan_of
 # Seeds under which a smaller plan is tried: its own, and some more.
 SEEDS_TRIED: Final = 4
 TRIES_MAX: Final = 400
+# No day has more; an unlimited number of faults becomes this one first.
+FAULTS_OF_A_DAY: Final = 64
 
 T = TypeVar("T")
 # What is wrong with a day of this plan and seed; "" where it is clean.
@@ -49,7 +52,7 @@ class Shrinker:
 
     def shrink(self, failing: Failing, said: Callable[[Failing], None]) -> Failing:
         """The smallest that was found; `said` hears of each smaller one."""
-        kind = kind_of(failing.wrong)
+        kind = _kind(failing.wrong)
         smaller: Failing | None = failing
         while smaller is not None:
             failing = smaller
@@ -65,9 +68,14 @@ class Shrinker:
                     return None
                 self.tries += 1
                 wrong = self._judge(plan, seed)
-                if wrong and kind_of(wrong) == kind:
+                if wrong and _kind(wrong) == kind:
                     return Failing(plan, seed, wrong)
         return None
+
+
+def _kind(wrong: str) -> str:
+    """The words before what a run lists: a smaller run lists less."""
+    return re.split(r"[\[({]", kind_of(wrong))[0].strip()
 
 
 def candidates(plan: Plan) -> Iterator[Plan]:
@@ -99,7 +107,7 @@ def _simpler(plan: Plan) -> Iterator[tuple[str, Any]]:
     wanted: dict[str, Any] = {
         "nodes": dict.fromkeys(plan.nodes, 1),
         "hands": 1,
-        "faults_max": plan.faults_max // 2 if plan.faults_max > 1 else plan.faults_max,
+        "faults_max": min(plan.faults_max // 2, FAULTS_OF_A_DAY) or 1,
         "trouble_s": round(plan.trouble_s / 2, 1) if plan.trouble_s > 1 else plan.trouble_s,
         "client_calls": (0.0,),
         "process_calls": (0.0,),

@@ -18,7 +18,7 @@ from tests.simulation.seeds import Sum, outcome_of, run_all
 from tests.simulation.swarm import plan_of
 
 ROOT: Final = Path(__file__).parents[2]
-# About a minute of two cores.
+# A minute and a half of two cores.
 SEEDS: Final = 200
 TRANSACTIONS_MIN: Final = 20 * SEEDS
 

@@ -28,7 +28,11 @@ def _wrong(plan: Plan, seed: int) -> str:
     thing is wrong."""
     if "twins" not in plan.applications or plan.nodes["coordinator"] < 2:
         return ""
-    return "I4: two outcomes of 17" if "ring" in plan.faults else "I29: nothing succeeds"
+    return (
+        f"I4: two outcomes of 17 {list(plan.applications)}"
+        if "ring" in plan.faults
+        else "I29: nothing succeeds"
+    )
 
 
 def test_what_a_failure_does_not_need_is_taken_away() -> None:

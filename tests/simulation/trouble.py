@@ -84,7 +84,8 @@ class Trouble:
             await asyncio.sleep(self.random.choice(plan.between_faults))
             self.day.network_trouble = self.random.choice(plan.client_calls)
             self.world.peer_trouble = self.random.choice(plan.process_calls)
-            name = self.random.choice(plan.faults)
+            # A day that was made small may have none.
+            name = self.random.choice(plan.faults or ("calm",))
             self.world.marks.add("fault", name)
             self.day.history.mark("fault", name=name)
             await FAULTS[name](self)
