@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import pytest
 
 from oncelog._core.routing import Endpoint
+from oncelog_server.core.roles import ROLES
 from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb
 from tests.fuzz.hand import rows
@@ -42,15 +43,14 @@ APPLICATIONS = ("feeder", "writer", "enricher", "unnamed enricher", "job", "comm
 
 
 def _day(seed: int, *faults: str, settings: Sequence[str] = ()) -> Told:
-    """With these faults alone, and the usual haste; one process of each role, so that a disk that
-    fails is one that is written to."""
-    plan = plan_of(seed)
+    """With these faults alone, at one process of each role, and the usual haste."""
     plan = dataclasses.replace(
-        plan,
-        nodes=dict.fromkeys(plan.nodes, 1),
+        plan_of(seed),
         applications=APPLICATIONS,
         faults=faults,
         trouble_s=15.0,
+        nodes=dict.fromkeys(ROLES, 1),
+        etcd_ms=0.0,
         rests=False,
         between_faults=(0.05, 0.5),
         client_calls=(0.0,),

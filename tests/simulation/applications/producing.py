@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from oncelog.checker.recorder import RecordedLog, RecordedTransactionalProducer
+from oncelog.errors import CannotConnect
 from oncelogpb import errors
 from tests.simulation.applications.transacting import transact
 from tests.simulation.day import Day
 
-# What ends a program; after every other error it goes on.
-FATAL = (errors.ProducerFenced, errors.Unavailable)
+# What ends a program: the next one connects anew, to the processes of today. After every other
+# error it goes on.
+FATAL = (errors.ProducerFenced, errors.Unavailable, CannotConnect)
 
 
 async def feed(day: Day, log: RecordedLog) -> None:
