@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from oncelog import testing
-from oncelog_server.cli import compose, folder, limits, settings
+from oncelog_server.cli import compose, layout, limits, settings
 from oncelog_server.core.roles import PORTS, ROLES
 from oncelog_server.runtime.observe import catalogue
 from oncelogpb import rpcs
@@ -37,7 +37,7 @@ CONTRACTS = {
     [
         ("services/oncelog_server/cli/settings.py SECTIONS", set(settings.SECTIONS) - {"node"}),
         ("services/oncelog_server/cli/compose.py ROLE_CLASSES", compose.ROLE_CLASSES),
-        ("services/oncelog_server/cli/folder.py Ports", folder.Ports.__struct_fields__),
+        ("services/oncelog_server/cli/layout.py Ports", layout.Ports.__struct_fields__),
         ("services/oncelog_server/cli/limits.py SECTIONS", {one.title for one in limits.SECTIONS}),
         ("services/oncelog_server/core/roles.py PORTS", PORTS),
         ("services/oncelog_server/runtime/observe/catalogue.py ROLES", catalogue.ROLES),

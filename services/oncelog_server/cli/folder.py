@@ -2,7 +2,7 @@
 
 .oncelog/
   lock              held by the running `oncelog up`
-  cluster.json      ports and layout, written once: a restart finds the same addresses and data
+  cluster.json      ports and layout (`layout`): a restart finds the same addresses and data
   running.json      addresses and pid, there while it runs: other commands find the cluster
   etcd/             etcd's data and log
   <process>/        data of each process; its log is `<process>.log`
@@ -19,43 +19,13 @@ from typing import Final, TextIO
 import msgspec
 
 from oncelog_server.cli.failures import CommandFailed
+from oncelog_server.cli.layout import Layout
 from oncelog_server.cli.running import RUNNING_FILE, read_running
-from oncelog_server.runtime.loopback_ports import free_ports
 
 LOCK_FILE: Final = "lock"
 CLUSTER_FILE: Final = "cluster.json"
-# Name of the process that runs all roles.
-ONE_PROCESS: Final = "services"
-
-
-class Ports(msgspec.Struct, frozen=True):
-    """Where the services of one embedded cluster listen, on loopback. etcd keeps its own."""
-
-    coordinator: int
-    partition_leader: int
-    offset_manager: int
-
-    @classmethod
-    def consecutive(cls, first: int) -> Ports:
-        return cls(first, first + 1, first + 2)
-
-    @classmethod
-    def free(cls) -> Ports:
-        """That nobody listens on now, and no connection will take while a service is down."""
-        return cls(*free_ports(len(cls.__struct_fields__)))
-
-    def of(self, process: str) -> int:
-        """Of a role's process; ONE_PROCESS listens where the coordinator would."""
-        return int(getattr(self, "coordinator" if process == ONE_PROCESS else process))
-
-
-class Layout(msgspec.Struct, frozen=True):
-    """What must stay the same over restarts."""
-
-    ports: Ports
-    # Names of the service processes; each has its own data.
-    processes: tuple[str, ...]
-
+# In each process's data: its node's id (`runtime/node`, which takes long to import).
+NODE_FILE: Final = "node_id"
 
 _LAYOUT: Final = msgspec.json.Decoder(Layout)
 
@@ -111,6 +81,13 @@ class Folder:
 
     def data_of(self, process: str) -> Path:
         return self.path / process
+
+    def node_id_of(self, process: str) -> str | None:
+        """None where it never ran."""
+        try:
+            return (self.data_of(process) / NODE_FILE).read_text()
+        except OSError:
+            return None
 
     def log_of(self, process: str) -> Path:
         return self.path / f"{process}.log"

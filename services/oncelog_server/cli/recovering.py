@@ -59,7 +59,8 @@ def expand(paths: Sequence[Path]) -> list[Path]:
         try:
             layout = folder.layout()
             assert layout is not None, "its file is there"
-            found += [d for d in map(folder.data_of, layout.processes) if d.is_dir()]
+            data = (folder.data_of(process.name) for process in layout.known())
+            found += [path for path in data if path.is_dir()]
         finally:
             folder.close()
     return list(dict.fromkeys(path.resolve() for path in found))

@@ -1,8 +1,9 @@
 """`oncelog up`: a whole cluster on this machine, for development.
 
     etcd ─► coordinator, partition_leader, offset_manager ─► ready: every group has a leader
+            (with --nodes N, N of each: `layout`)
     one of them dies: it is started again (`supervision`)
-    Ctrl-C: the services in reverse order, then etcd
+    Ctrl-C: the services in reverse order, role by role, then etcd
 
 A real etcd and real services, each a process with its data below one folder. A second `up` over the
 folder finds the same data at the same addresses. It listens on loopback, without TLS where the
@@ -20,36 +21,37 @@ from typing import TYPE_CHECKING, Any, Final
 
 import click
 
-from oncelog_server.cli import interrupts
+from oncelog_server.cli import interrupts, readiness
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.failures import CommandFailed
-from oncelog_server.cli.folder import ONE_PROCESS, Folder, Layout, Ports
+from oncelog_server.cli.folder import Folder
+from oncelog_server.cli.layout import NODE_STEP, NODES_MAX, Layout, Process, choose
 from oncelog_server.cli.output import error_console, print_json
 from oncelog_server.cli.processes import Service
 from oncelog_server.cli.profiles import FILE_VARIABLE
 from oncelog_server.cli.running import DEFAULT_FOLDER
 from oncelog_server.cli.session import json_option, open_protocol
 from oncelog_server.cli.supervision import Child, EtcdChild, ServiceChild, Watch
-from oncelog_server.core.ids import CONTROL_PARTITIONS, partition_of_name
 from oncelog_server.core.roles import PORTS
-from oncelog_server.runtime.loopback_ports import HOST, is_free
+from oncelog_server.runtime.loopback_ports import HOST
 
 # Its help needs nothing of them.
 if TYPE_CHECKING:
     from oncelog.options import Tls
-    from oncelog.protocol import Protocol
     from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd
     from oncelog_server.runtime.node_config import NodeConfig
-    from oncelogpb.v1 import cluster_pb2 as pb
 
+# For each node: they share the machine's cores.
 READY_TIMEOUT_SECONDS: Final = 60.0
 LOOK_EVERY_SECONDS: Final = 0.2
-METADATA_TIMEOUT_MS: Final = 2_000
+# More addresses than so many are not repeated in the line that says where clients begin.
+ADDRESSES_SHOWN_MAX: Final = 3
 
 
 @click.command(
     epilog=examples(
         "oncelog up",
+        "oncelog up --nodes 3",
         "oncelog up --data /tmp/play --free-ports",
         "oncelog up --one-process --set node.disk_free_floor_bytes=0",
         "oncelog up --metrics-ports-from 9100",
@@ -64,12 +66,18 @@ METADATA_TIMEOUT_MS: Final = 2_000
     help="Folder of everything that it keeps.",
 )
 @click.option(
+    "--nodes",
+    type=click.IntRange(1, NODES_MAX),
+    help=f"Processes of each role, 1 to {NODES_MAX}. Default: as many as in the last run, else 1.",
+)
+@click.option(
     "--ports-from",
     type=click.IntRange(1, 65_533),
-    help=f"First of three ports. Default: those of the last run, else {PORTS['coordinator']}.",
+    help=f"First of three ports; those of node 2 are {NODE_STEP} higher, and so on. Default: those "
+    f"of the last run, else {PORTS['coordinator']}.",
 )
 @click.option("--free-ports", is_flag=True, help="Take free ports in a new folder, and keep them.")
-@click.option("--one-process", is_flag=True, help="All services in one process.")
+@click.option("--one-process", is_flag=True, help="All services of a node in one process.")
 @click.option(
     "--set", "pairs", metavar="SECTION.KEY=VALUE", multiple=True, help="A setting of the services."
 )
@@ -84,6 +92,7 @@ METADATA_TIMEOUT_MS: Final = 2_000
 @json_option
 def up(
     folder_path: Path,
+    nodes: int | None,
     ports_from: int | None,
     free_ports: bool,
     one_process: bool,
@@ -99,32 +108,48 @@ def up(
     Needs an etcd (3.6.9 or later) on PATH, or builds one, once. Data stays: `oncelog up` again goes
     on where it was. Other commands in the same directory find it by themselves. A process that dies
     is started again, unless it dies too often.
+
+    With --nodes 3 there are three of each service, each with its own data. Started again with
+    fewer, the data of the others stays, and their partitions are away until they run again.
     """
     if ports_from and free_ports:
         raise click.UsageError("--ports-from and --free-ports exclude each other.")
     if accept_loss and not recover:
         raise click.UsageError("--accept-loss belongs to --recover.")
-    processes = 1 if one_process else len(PORTS)
+    processes = (1 if one_process else len(PORTS)) * (nodes or 1)
     node = _require_shareable(pairs, processes)
     say = _Said(as_json)
     with ExitStack() as stack:
         stop = stack.enter_context(interrupts.stop_signals())
         folder = Folder.take(folder_path)
         stack.callback(folder.close)
-        layout = _layout(folder, ports_from, free_ports=free_ports, one_process=one_process)
+        layout = choose(
+            folder.layout(),
+            str(folder.path),
+            nodes=nodes,
+            ports_from=ports_from,
+            free=free_ports,
+            one_process=one_process,
+        )
+        if len(layout.started()) > processes:
+            # As many as in the last run.
+            _require_shareable(pairs, len(layout.started()))
+        folder.keep_layout(layout)
         etcd = _start_etcd(folder, stack, say, allow_old=allow_old_etcd)
         if recover:
             _recover(folder, layout, etcd, say, accept_loss=accept_loss)
-        metrics = metrics_ports(metrics_ports_from, layout.processes)
+        metrics = metrics_ports(metrics_ports_from, [process.name for process in layout.started()])
         services = [
-            _service(folder, layout, name, etcd, [*metrics_setting(metrics.get(name)), *pairs])
-            for name in layout.processes
+            _service(folder, process, etcd, [*metrics_setting(metrics.get(process.name)), *pairs])
+            for process in layout.started()
         ]
-        stack.callback(_stop_all, services, say)
+        stack.callback(_stop_all, services, len(layout.processes), say)
         for service in services:
             service.start()
-        if not _wait_ready(services, etcd, say, stop, tls_of(node)):
+        away = [folder.node_id_of(process.name) for process in layout.away()]
+        if not _wait_ready(services, etcd, say, stop, tls_of(node), list(filter(None, away))):
             return
+        say.away(layout)
         bootstrap = ",".join(service.address for service in services)
         folder.announce(bootstrap)
         say.ready(bootstrap, metrics, node)
@@ -161,38 +186,6 @@ def metrics_setting(port: int | None) -> list[str]:
     return [] if port is None else [f"node.metrics_listen={HOST}:{port}"]
 
 
-def _layout(
-    folder: Folder, ports_from: int | None, *, free_ports: bool, one_process: bool
-) -> Layout:
-    """What the folder says, where it is not new. Raises CommandFailed where that contradicts."""
-    processes = (ONE_PROCESS,) if one_process else tuple(PORTS)
-    kept = folder.layout()
-    if kept is not None and kept.processes != processes:
-        option = "without --one-process" if one_process else "with --one-process"
-        raise CommandFailed(
-            f"the data in {folder.path} is of {len(kept.processes)} process(es), each with its own "
-            f"journals: run it {option}, or choose another folder with --data"
-        )
-    ports = _ports(kept, ports_from, free_ports=free_ports)
-    busy = [ports.of(process) for process in processes if not is_free(ports.of(process))]
-    if busy:
-        raise CommandFailed(
-            f"port {busy[0]} is in use, perhaps by another `oncelog up`; stop that one, or choose "
-            "others with --ports-from N (in a new folder also --free-ports)"
-        )
-    layout = Layout(ports, processes)
-    folder.keep_layout(layout)
-    return layout
-
-
-def _ports(kept: Layout | None, ports_from: int | None, *, free_ports: bool) -> Ports:
-    if ports_from:
-        return Ports.consecutive(ports_from)
-    if kept is not None:
-        return kept.ports
-    return Ports.free() if free_ports else Ports(**PORTS)
-
-
 def _start_etcd(folder: Folder, stack: ExitStack, say: _Said, *, allow_old: bool) -> EmbeddedEtcd:
     with interrupts.importing():
         from oncelog_server.runtime.etcd.embedded import (
@@ -222,7 +215,7 @@ def _recover(
     from oncelog_server.runtime.etcd.client import EtcdClient
 
     recovered = recovering.run(
-        [path for process in layout.processes if (path := folder.data_of(process)).is_dir()],
+        [path for process in layout.known() if (path := folder.data_of(process.name)).is_dir()],
         lambda: EtcdClient([etcd.endpoint]),
         Replace.WHAT_IS_REFUSED,
         Loss.ACCEPTED if accept_loss else Loss.REFUSED,
@@ -230,20 +223,17 @@ def _recover(
     say.recovered(recovered.surveyed.cluster.recovery, [d.why for d in recovered.plan.doubts])
 
 
-def _service(
-    folder: Folder, layout: Layout, name: str, etcd: EmbeddedEtcd, pairs: Sequence[str]
-) -> Service:
-    address = f"{HOST}:{layout.ports.of(name)}"
-    roles = list(PORTS) if name == ONE_PROCESS else [name]
+def _service(folder: Folder, process: Process, etcd: EmbeddedEtcd, pairs: Sequence[str]) -> Service:
+    address = f"{HOST}:{process.port}"
     arguments = [
         "serve",
-        *roles,
-        f"--data={folder.data_of(name)}",
+        *process.roles,
+        f"--data={folder.data_of(process.name)}",
         f"--listen={address}",
         f"--etcd={etcd.endpoint}",
         *(f"--set={pair}" for pair in pairs),
     ]
-    return Service(name, arguments, address=address, log=folder.log_of(name))
+    return Service(process.name, arguments, address=address, log=folder.log_of(process.name))
 
 
 def _wait_ready(
@@ -252,22 +242,24 @@ def _wait_ready(
     say: _Said,
     stop: Callable[[], bool],
     tls: Tls | None,
+    away: Sequence[str],
 ) -> bool:
     """One line per service as it becomes ready. False where it was stopped meanwhile."""
-    give_up = time.monotonic() + READY_TIMEOUT_SECONDS
+    patience_seconds = READY_TIMEOUT_SECONDS * max(1, len(services) / len(PORTS))
+    give_up = time.monotonic() + patience_seconds
     waiting = list(services)
     bootstrap = ",".join(service.address for service in services)
-    with open_protocol(bootstrap, timeout_ms=METADATA_TIMEOUT_MS, tls=tls) as protocol:
+    with open_protocol(bootstrap, timeout_ms=readiness.METADATA_TIMEOUT_MS, tls=tls) as protocol:
         while not stop():
             _require_alive(services, etcd)
-            ready, missing = _ready_addresses(protocol)
-            for service in [service for service in waiting if service.address in ready]:
+            seen = readiness.look(protocol, away)
+            for service in [service for service in waiting if service.address in seen.addresses]:
                 say.started(service.name, service.address, service.log)
                 waiting.remove(service)
-            if not waiting and not missing:
+            if not waiting and not seen.missing:
                 return True
             if time.monotonic() > give_up:
-                raise CommandFailed(_not_ready(waiting or services, missing))
+                raise CommandFailed(_not_ready(waiting or services, seen.missing, patience_seconds))
             time.sleep(LOOK_EVERY_SECONDS)
     return False
 
@@ -280,42 +272,6 @@ def tls_of(node: NodeConfig) -> Tls | None:
     from oncelog.options import Tls
 
     return Tls(ca_file=node.tls_ca, certificate_file=node.tls_certificate, key_file=node.tls_key)
-
-
-def _ready_addresses(protocol: Protocol) -> tuple[set[str], str]:
-    """Addresses of the processes that etcd shows, and what has no leader yet ("": all have)."""
-    from oncelogpb.errors import OncelogError
-    from oncelogpb.v1 import cluster_pb2 as pb
-
-    groups = _group_per_partition()
-    request = pb.GetMetadataRequest(
-        journal_partitions=range(CONTROL_PARTITIONS), consumer_groups=groups
-    )
-    try:
-        metadata: pb.GetMetadataReply = protocol.call(
-            "cluster.get_metadata", request, METADATA_TIMEOUT_MS
-        )
-    except OncelogError as error:
-        return set(), str(error)
-    ready = {f"{node.endpoint.host}:{node.endpoint.port}" for node in metadata.nodes}
-    for what, routes, expected in (
-        ("__transaction_control", metadata.journal_partitions, CONTROL_PARTITIONS),
-        ("__consumer_offsets", metadata.consumer_groups, len(groups)),
-    ):
-        led = sum(route.HasField("leader") for route in routes)
-        if led < expected:
-            return ready, f"{led} of {expected} partitions of {what} have a leader"
-    return ready, ""
-
-
-def _group_per_partition() -> list[str]:
-    """Names of groups, one for each partition of `__consumer_offsets`."""
-    found: dict[int, str] = {}
-    number = 0
-    while len(found) < CONTROL_PARTITIONS:
-        found.setdefault(partition_of_name(f"up-{number}"), f"up-{number}")
-        number += 1
-    return list(found.values())
 
 
 # ----------------------------------------------------------------------------------------- watch
@@ -334,20 +290,24 @@ def _require_alive(services: list[Service], etcd: EmbeddedEtcd) -> None:
             raise CommandFailed(f"{child.name} ended by itself ({how}). {child.last_words()}")
 
 
-def _not_ready(waiting: list[Service], missing: str) -> str:
+def _not_ready(waiting: list[Service], missing: str, patience_seconds: float) -> str:
     names = ", ".join(service.name for service in waiting)
     return (
-        f"not ready within {READY_TIMEOUT_SECONDS:.0f} s ({names}): {missing or 'no sign of life'}."
+        f"not ready within {patience_seconds:.0f} s ({names}): {missing or 'no sign of life'}."
         f" The end of {waiting[0].log}:\n{waiting[0].tail()}"
     )
 
 
-def _stop_all(services: list[Service], say: _Said) -> None:
-    """Mirror of the start."""
-    for service in reversed(services):
-        clean = service.stop()
-        if service.pid is not None:
-            say.stopped(service.name, clean=clean)
+def _stop_all(services: list[Service], of_a_node: int, say: _Said) -> None:
+    """Mirror of the start: the processes of one role at once, for each takes a second."""
+    for role in reversed(range(of_a_node)):
+        together = services[role::of_a_node]
+        for service in together:
+            service.ask_to_stop()
+        for service in reversed(together):
+            clean = service.stop()
+            if service.pid is not None:
+                say.stopped(service.name, clean=clean)
 
 
 class _Said:
@@ -363,7 +323,7 @@ class _Said:
 
     def started(self, name: str, address: str, log: Path) -> None:
         self._say(
-            f"{name:<17} {address:<21} log: {log}",
+            f"{name:<19} {address:<21} log: {log}",
             {"service": name, "address": address, "log": str(log)},
         )
 
@@ -375,27 +335,42 @@ class _Said:
 
     def ready(self, bootstrap: str, metrics: Mapping[str, int], node: NodeConfig) -> None:
         """`metrics`: the port of each process that shows any."""
+        addresses = bootstrap.split(",")
+        where = bootstrap
+        if len(addresses) > ADDRESSES_SHOWN_MAX:
+            where = f"{addresses[0]}, or any address above"
         scheme = "http" if node.metrics_tls == "off" else "https"
         shown = {name: f"{scheme}://{HOST}:{port}/metrics" for name, port in metrics.items()}
         for name, address in shown.items():
-            self._say(f"{name:<17} {address}", {"service": name, "metrics": address})
+            self._say(f"{name:<19} {address}", {"service": name, "metrics": address})
         tls = "with TLS: name certificates, or a profile" if node.tls else "without TLS"
         self._say(
-            f"ready: {bootstrap} (this machine only, {tls}). Ctrl-C stops it.",
+            f"ready: {where} (this machine only, {tls}). Ctrl-C stops it.",
             {"ready": True, "bootstrap": bootstrap, "tls": node.tls},
         )
+
+    def away(self, layout: Layout) -> None:
+        """Says nothing where all run that ever did."""
+        names = [process.name for process in layout.away()]
+        if names:
+            every = layout.nodes + len({process.node for process in layout.away()})
+            self._say(
+                f"not started: {', '.join(names)}. Their data stays, and their partitions are away "
+                f"until `oncelog up --nodes {every}`",
+                {"away": names, "nodes": every},
+            )
 
     def died(self, name: str, how: str, restarts: int, pause_seconds: float) -> None:
         when = f"in {pause_seconds:.0f} s" if pause_seconds else "now"
         self._say(
-            f"{name:<17} ended by itself ({how}); it is started again {when}, for the {restarts}. "
+            f"{name:<19} ended by itself ({how}); it is started again {when}, for the {restarts}. "
             "time in a minute",
             {"died": name, "how": how, "restarts": restarts, "pause_s": pause_seconds},
         )
 
     def stopped(self, name: str, *, clean: bool) -> None:
         self._say(
-            f"{name:<17} {'stopped' if clean else 'killed: it did not end in time'}",
+            f"{name:<19} {'stopped' if clean else 'killed: it did not end in time'}",
             {"stopped": name, "clean": clean},
         )
 

@@ -1,8 +1,7 @@
-"""What `oncelog up` stands on: the folder, the ports, the child processes, the settings."""
+"""What `oncelog up` stands on: the folder, the child processes, the settings."""
 
 from __future__ import annotations
 
-import socket
 from pathlib import Path
 
 import pytest
@@ -12,15 +11,12 @@ from oncelog.options import Tls
 from oncelog_server.cli import up
 from oncelog_server.cli.app import oncelog
 from oncelog_server.cli.failures import CommandFailed
-from oncelog_server.cli.folder import ONE_PROCESS, Folder, Layout, Ports
+from oncelog_server.cli.folder import Folder
 from oncelog_server.cli.processes import Service, show_exit
 from oncelog_server.cli.running import running_bootstrap
 from oncelog_server.cli.settings import ServeSettings
 from oncelog_server.cli.shared_settings import require_shareable
-from oncelog_server.core.ids import partition_of_name
-from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.config import ConfigError
-from oncelog_server.runtime.loopback_ports import HOST, is_free
 
 
 def test_a_folder_has_one_holder(tmp_path: Path) -> None:
@@ -38,58 +34,6 @@ def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(CommandFailed, match="file"):
         Folder.take(tmp_path / "file")
-
-
-def _layout(path: Path, ports_from: int | None = None, **options: bool) -> Layout:
-    given = {"free_ports": False, "one_process": False} | options
-    folder = Folder.take(path)
-    try:
-        return up._layout(folder, ports_from, **given)
-    finally:
-        folder.close()
-
-
-def test_ports_stay_over_restarts(tmp_path: Path) -> None:
-    first = _layout(tmp_path, free_ports=True)
-    assert len({first.ports.of(role) for role in ROLES}) == 3
-    assert _layout(tmp_path) == first
-    assert _layout(tmp_path, free_ports=True) == first
-
-
-def test_ports_can_be_moved(tmp_path: Path) -> None:
-    _layout(tmp_path, free_ports=True)
-    base = Ports.free().coordinator
-    if all(is_free(base + step) for step in range(3)):
-        moved = _layout(tmp_path, base)
-        assert moved.ports == Ports(base, base + 1, base + 2)
-        assert _layout(tmp_path) == moved
-
-
-def test_a_busy_port_is_named(tmp_path: Path) -> None:
-    with socket.socket() as busy:
-        busy.bind((HOST, 0))
-        busy.listen()
-        port = busy.getsockname()[1]
-        with pytest.raises(CommandFailed, match=f"port {port} is in use"):
-            _layout(tmp_path, port)
-
-
-def test_data_of_three_processes_is_not_run_as_one(tmp_path: Path) -> None:
-    _layout(tmp_path, free_ports=True)
-    with pytest.raises(CommandFailed, match="without --one-process"):
-        _layout(tmp_path, one_process=True)
-    other = tmp_path / "one"
-    layout = _layout(other, free_ports=True, one_process=True)
-    assert layout.processes == (ONE_PROCESS,)
-    with pytest.raises(CommandFailed, match="with --one-process"):
-        _layout(other)
-
-
-def test_a_broken_layout_is_not_overwritten(tmp_path: Path) -> None:
-    (tmp_path / "cluster.json").write_text("{")
-    with pytest.raises(CommandFailed, match=r"cluster\.json"):
-        _layout(tmp_path)
-    assert (tmp_path / "cluster.json").read_text() == "{"
 
 
 def test_a_child_that_dies_is_reported_with_its_last_words(tmp_path: Path) -> None:
@@ -142,10 +86,6 @@ def test_a_child_is_asked_to_stop_once(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("code", "shown"), [(0, "exit code 0"), (-9, "SIGKILL"), (-99, "99")])
 def test_how_a_process_ended(code: int, shown: str) -> None:
     assert shown in show_exit(code)
-
-
-def test_readiness_asks_for_every_partition_of_offsets() -> None:
-    assert len(set(map(partition_of_name, up._group_per_partition()))) == 16
 
 
 def test_settings_by_weight(tmp_path: Path) -> None:

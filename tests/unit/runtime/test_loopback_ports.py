@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog_server.cli.folder import Ports
+from oncelog_server.cli.layout import Ports
 from oncelog_server.runtime import loopback_ports as ports
 from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd
 

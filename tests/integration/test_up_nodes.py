@@ -1,0 +1,131 @@
+"""`oncelog up --nodes 3`: three processes of each role on one machine. They share the work, one of
+them may die, and another number of them may be started."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oncelog
+from oncelog_server.core.roles import ROLES
+from tests.integration.cluster import until
+from tests.integration.up import Up, children_of, up_over
+
+pytestmark = pytest.mark.integration
+
+NODES = 3
+NAMES = [role if node == 1 else f"{role}-{node}" for node in (1, 2, 3) for role in ROLES]
+# Of each topic: as many as there are partition leaders, so that each holds one.
+PARTITIONS = 3
+TURNS = 30
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("nodes") / "data"
+
+
+@pytest.fixture(scope="module")
+def up(folder: Path) -> Iterator[Up]:
+    with up_over(folder, f"--nodes={NODES}") as made:
+        yield made
+
+
+def running(up: Up, folder: Path, name: str) -> list[int]:
+    """Its process ids, found by its data."""
+    return children_of(up.pid, f"--data={folder / name}\0")
+
+
+def process_of(up: Up, folder: Path, name: str) -> int:
+    (pid,) = running(up, folder, name)
+    return pid
+
+
+def test_three_of_each_are_started_and_share_the_partitions(up: Up, folder: Path) -> None:
+    services = [said["service"] for said in up.said if "address" in said]
+    assert sorted(services) == sorted(["etcd", *NAMES])
+    assert len(up.said[-1]["bootstrap"].split(",")) == len(NAMES)
+    assert all((folder / name / "node_id").exists() for name in NAMES)
+    up.ask("topic", "create", "shared", "--partitions", str(PARTITIONS))
+    (described,) = up.ask("topic", "describe", "shared")
+    leaders = {partition["leader_node"] for partition in described["partitions"]}
+    assert len(leaders) == NODES
+
+
+def test_i21_a_copy_goes_on_while_one_process_of_each_role_is_killed(up: Up, folder: Path) -> None:
+    """Payments are paid here and enriched there, each exactly once."""
+    for topic in ("payments", "enriched"):
+        up.ask("topic", "create", topic, "--partitions", str(PARTITIONS))
+    doomed = {5 * turn: f"{role}-2" for turn, role in enumerate(ROLES, start=1)}
+    with oncelog.connect(up.bootstrap) as log:
+        consumer = log.consumer(["payments"], group="enricher")
+        copying = threading.Thread(target=enrich, args=(log, consumer))
+        copying.start()
+        with log.transactional_producer("payer") as payer:
+            for turn in range(TURNS):
+                if turn in doomed:
+                    os.kill(process_of(up, folder, doomed[turn]), signal.SIGKILL)
+                with payer.transaction() as tx:
+                    for number in range(PARTITIONS):
+                        tx.send("payments", f"{turn}/{number}".encode(), partition=number)
+        until(lambda: enriched(up) == TURNS * PARTITIONS, "all is enriched")
+        consumer.close()
+        copying.join()
+    seen = sorted(row["value"] for row in up.lines("consume", "enriched"))
+    assert seen == sorted(f"{turn}/{n} EUR" for turn in range(TURNS) for n in range(PARTITIONS))
+    until(lambda: all(running(up, folder, name) for name in NAMES), "who died is started again")
+
+
+def enrich(log: oncelog.Log, consumer: Any) -> None:
+    """Until the consumer is closed."""
+
+    def step(batch: Any, tx: Any) -> None:
+        for record in batch:
+            tx.send("enriched", record.value + b" EUR")
+
+    with log.transactional_producer("enricher") as producer:
+        log.run(consumer, step, producer)
+
+
+def enriched(up: Up) -> int:
+    (topic,) = up.ask("topic", "describe", "enriched")
+    return sum(journal["committed_end"] for journal in topic["journals"])
+
+
+def test_fewer_are_started_and_the_data_of_the_others_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    with up_over(folder, f"--nodes={NODES}") as up:
+        up.ask("topic", "create", "kept", "--partitions", str(PARTITIONS))
+        for number in range(PARTITIONS):
+            up.ask("produce", "kept", "--partition", str(number), given=f"{number}\n")
+        (before,) = up.ask("topic", "describe", "kept")
+        stopped = up.interrupt()
+        assert sorted(said["stopped"] for said in stopped) == sorted(NAMES)
+        assert all(said["clean"] for said in stopped)
+        addresses = up.bootstrap
+    with up_over(folder, "--nodes=1") as up:
+        (away,) = [said for said in up.said if "away" in said]
+        assert (sorted(away["away"]), away["nodes"]) == (sorted(set(NAMES) - set(ROLES)), NODES)
+        here = (folder / "partition_leader" / "node_id").read_text()
+        (now,) = up.ask("topic", "describe", "kept")
+        for partition in now["partitions"]:
+            assert bool(partition["leader"]) == (partition["replicas"] == [here])
+    with up_over(folder, f"--nodes={NODES}") as up:
+        assert sorted(up.bootstrap.split(",")) == sorted(addresses.split(","))
+        (after,) = up.ask("topic", "describe", "kept")
+        assert [p["replicas"] for p in after["partitions"]] == [
+            p["replicas"] for p in before["partitions"]
+        ]
+        until(lambda: all_led(up, "kept"), "all partitions are led again")
+        assert sorted(row["value"] for row in up.lines("consume", "kept")) == ["0", "1", "2"]
+
+
+def all_led(up: Up, topic: str) -> bool:
+    (described,) = up.ask("topic", "describe", topic)
+    return all(partition["leader"] for partition in described["partitions"])

@@ -1,0 +1,61 @@
+"""Bugs of `oncelog up` with several nodes: what a node that is away has is neither lost nor waited
+for."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+BUGS: Final = (
+    Bug(
+        "nodes-away-are-forgotten",
+        "I5: a node that once ran keeps its name, its data and its ports",
+        (
+            Edit(
+                "oncelog_server.cli.layout:choose",
+                "known = max(nodes, 0 if kept is None else 1 + len(kept.further))",
+                "known = nodes",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_layout", "test_nodes_that_are_away_move_along_when_ports_are_moved"
+            ): "== {2}"
+        },
+    ),
+    Bug(
+        "waits-for-nodes-that-are-away",
+        "what lies on nodes that are not started is not waited for",
+        (
+            Edit(
+                "oncelog_server.cli.readiness:missing",
+                "CONTROL_PARTITIONS - only_away.get(topic, 0)",
+                "CONTROL_PARTITIONS",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_layout",
+                "test_ready_is_when_all_is_led_but_what_lies_on_nodes_that_are_away",
+            ): "10 of 16 partitions"
+        },
+    ),
+    Bug(
+        "new-node-on-the-ports-of-one-away",
+        "ports are those of one process, also while it is away",
+        (
+            Edit(
+                "oncelog_server.cli.layout:_ports",
+                "had = [] if kept is None else [kept.ports, *kept.further]",
+                "had = [] if kept is None else [kept.ports] * (1 + len(kept.further))",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_layout",
+                "test_free_ports_of_further_nodes_are_not_those_of_one_that_is_away",
+            ): "== 15"
+        },
+    ),
+)
