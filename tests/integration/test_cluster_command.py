@@ -32,7 +32,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def up(folder: Path) -> Iterator[Up]:
-    with up_over(folder) as made:
+    with up_over(folder, "--set=node.rack=north") as made:
         yield made
 
 
@@ -245,6 +245,12 @@ def test_the_cluster_shows_itself(up: Up) -> None:
     status = up.ask("cluster", "status")
     assert status["etcd"]["reachable"]
     assert len(status["nodes"]) == 3
+    assert {node["rack"] for node in status["nodes"]} == {"north"}
+    assert all(node["started"] for node in status["nodes"])
+    assert sum(node["leads"] for node in status["nodes"]) == status["partitions"]
+    (journals_of, *_) = [node for node in status["nodes"] if node["roles"] == ["coordinator"]]
+    assert (journals_of["leads"], journals_of["replicas"]) == (16, 16)
+    assert (status["offline"], status["nodes_away"]) == ([], [])
     assert status["partitions_without_leader"] == []
     settings = up.ask("cluster", "config", "--changed")
     assert sorted(settings) == sorted(up.bootstrap.split(","))

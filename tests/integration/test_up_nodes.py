@@ -116,6 +116,16 @@ def test_fewer_are_started_and_the_data_of_the_others_stays(tmp_path: Path) -> N
         (now,) = up.ask("topic", "describe", "kept")
         for partition in now["partitions"]:
             assert bool(partition["leader"]) == (partition["replicas"] == [here])
+        status = up.ask("cluster", "status")
+        missing = {node["node_id"] for node in status["nodes_away"]}
+        assert missing >= {
+            (folder / f"partition_leader-{number}" / "node_id").read_text() for number in (2, 3)
+        }
+        whys = {one["partition"]: one["why_offline"] for one in status["offline"]}
+        assert len([name for name in whys if name.startswith("kept/")]) == PARTITIONS - 1
+        assert all("start the process of node" in why for why in whys.values())
+        offline = up.ask("cluster", "partitions", "kept", "--offline")
+        assert {one["replicas"][0] for one in offline} <= missing
     with up_over(folder, f"--nodes={NODES}") as up:
         assert sorted(up.bootstrap.split(",")) == sorted(addresses.split(","))
         (after,) = up.ask("topic", "describe", "kept")

@@ -2,18 +2,30 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Final
 
 import click
 
 from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
-from oncelog_server.cli.output import print_fields, print_json, print_table
+from oncelog_server.cli.output import print_fields, print_json, print_table, show_age, show_time
+from oncelog_server.cli.partitions import (
+    Standing,
+    in_sync,
+    leaderships,
+    partitions,
+    replica_counts,
+    standings,
+)
 from oncelog_server.cli.places import PLACE, Place
 from oncelog_server.cli.recover import recover
 from oncelog_server.cli.session import Session, connected, open_protocol
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2
+
+# Of offline partitions, in `cluster status`: one node that is away may have thousands.
+OFFLINE_SHOWN_MAX: Final = 20
 
 
 @click.group()
@@ -22,23 +34,22 @@ def cluster() -> None:
 
 
 cluster.add_command(recover)
+cluster.add_command(partitions)
 
 
 @cluster.command(epilog=examples("oncelog cluster status", "oncelog cluster status --json"))
 @connected
 def status(session: Session) -> None:
-    """Show processes, etcd, and partitions without a leader."""
+    """Show nodes, etcd, and what is offline and why."""
     request = pb.GetMetadataRequest()
     metadata: pb.GetMetadataReply = session.call("cluster.get_metadata", request)
     listed: partition_leader_pb2.ListTopicsReply = session.call(
         "partition_leader.list_topics", partition_leader_pb2.ListTopicsRequest(internal=True)
     )
-    leaderless = [
-        str(Place(topic.name, partition.number))
-        for topic in listed.topics
-        for partition in topic.partitions
-        if not partition.HasField("leader")
-    ]
+    found = standings(listed.topics, metadata.nodes)
+    offline = [one for one in found if one.why_offline]
+    nodes = _nodes(metadata, found)
+    topics = sum(not topic.name.startswith("__") for topic in listed.topics)
     if session.as_json:
         print_json(
             {
@@ -47,9 +58,15 @@ def status(session: Session) -> None:
                     "reachable": metadata.etcd_reachable,
                     "revision": metadata.etcd_revision,
                 },
-                "nodes": [_node(node) for node in metadata.nodes],
-                "topics": sum(not topic.name.startswith("__") for topic in listed.topics),
-                "partitions_without_leader": leaderless,
+                "nodes": nodes,
+                "nodes_away": _away(metadata, found),
+                "topics": topics,
+                "partitions": len(found),
+                "partitions_without_leader": [str(one.place) for one in offline],
+                "partitions_lacking_replicas": [
+                    str(one.place) for one in found if one.lacks_replicas
+                ],
+                "offline": [one.as_json() for one in offline],
             }
         )
         return
@@ -58,19 +75,83 @@ def status(session: Session) -> None:
         [
             ("cluster", metadata.cluster_id.hex()),
             ("etcd", f"{etcd} (revision {metadata.etcd_revision})"),
-            ("topics", str(sum(not topic.name.startswith("__") for topic in listed.topics))),
-            ("partitions without a leader", ", ".join(leaderless) or "none"),
+            ("topics", str(topics)),
+            ("partitions", str(len(found))),
+            ("with a replica that is not in sync", str(sum(one.lacks_replicas for one in found))),
+            ("partitions without a leader", str(len(offline)) if offline else "none"),
         ]
     )
+    _print_nodes(metadata, found, nodes)
+    if offline:
+        _print_offline(offline)
+
+
+def _print_nodes(
+    metadata: pb.GetMetadataReply, found: Sequence[Standing], nodes: Sequence[dict[str, Any]]
+) -> None:
+    rows = [
+        [node["node_id"], node["address"], " ".join(node["roles"]), node["leads"],
+         node["replicas"], node["rack"] or None, _up_for(metadata, node["started_ms"]),
+         node["boot_id"][:8], node["version"]]
+        for node in nodes
+    ]  # fmt: skip
+    rows += [
+        [away["node_id"], "not running", None, 0, away["replicas"], None, None, None, None]
+        for away in _away(metadata, found)
+    ]
     print_table(
-        ["ADDRESS", "ROLES", "NODE", "BOOT", "VERSION"],
-        [
-            [node["address"], " ".join(node["roles"]), node["node_id"], node["boot_id"][:8],
-             node["version"]]
-            for node in map(_node, metadata.nodes)
-        ],
+        ["NODE", "ADDRESS", "ROLES", "LEADS", "REPLICAS", "RACK", "UP", "BOOT", "VERSION"],
+        rows,
         empty="no processes",
+    )
+
+
+def _up_for(metadata: pb.GetMetadataReply, started_ms: int) -> str | None:
+    """By the answering process's clock, which may differ from that of who started."""
+    return show_age(metadata.time_ms - started_ms) if started_ms and metadata.time_ms else None
+
+
+def _print_offline(offline: Sequence[Standing]) -> None:
+    print_table(
+        ["OFFLINE", "EPOCH", "IN SYNC", "REPLICAS", "WHY"],
+        [
+            [str(one.place), one.partition.epoch, in_sync(one.partition),
+             " ".join(one.partition.replicas), one.why_offline]
+            for one in offline[:OFFLINE_SHOWN_MAX]
+        ],
+        empty="",
     )  # fmt: skip
+    if len(offline) > OFFLINE_SHOWN_MAX:
+        click.echo(
+            f"and {len(offline) - OFFLINE_SHOWN_MAX} more: `oncelog cluster partitions --offline`"
+        )
+
+
+def _nodes(metadata: pb.GetMetadataReply, found: Sequence[Standing]) -> list[dict[str, Any]]:
+    """By role, then by address."""
+    leads, replicas = leaderships(found), replica_counts(found)
+    nodes = [
+        _node(node)
+        | {
+            "rack": node.rack,
+            "started": show_time(node.started_ms),
+            "started_ms": node.started_ms,
+            "leads": leads[node.node_id],
+            "replicas": replicas[node.node_id],
+        }
+        for node in metadata.nodes
+    ]
+    return sorted(nodes, key=lambda node: (node["roles"], node["address"]))
+
+
+def _away(metadata: pb.GetMetadataReply, found: Sequence[Standing]) -> list[dict[str, Any]]:
+    """Nodes that have replicas and do not run."""
+    living = {node.node_id for node in metadata.nodes}
+    counts = replica_counts(found)
+    return [
+        {"node_id": node_id, "replicas": counts[node_id]}
+        for node_id in sorted(counts.keys() - living)
+    ]
 
 
 @cluster.command(

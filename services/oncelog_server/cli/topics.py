@@ -10,6 +10,7 @@ import click
 from oncelog_server.cli import names as names_known
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_time
+from oncelog_server.cli.partitions import in_sync
 from oncelog_server.cli.session import Session, connected
 from oncelogpb.errors import PermissionDenied
 from oncelogpb.ids import show_id
@@ -120,7 +121,7 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
             ]
         )
         print_table(
-            ["PARTITION", "LEADER", "NODE", "EPOCH", "REPLICAS", "IN SYNC"],
+            ["PARTITION", "LEADER", "NODE", "EPOCH", "IN SYNC", "REPLICAS", "UNCLEAN"],
             [_partition_row(partition) for partition in described.partitions],
             empty="no partitions",
         )
@@ -291,6 +292,7 @@ def _json(topic: pb.TopicDescription) -> dict[str, Any]:
                 "epoch": partition.epoch,
                 "replicas": list(partition.replicas),
                 "isr": list(partition.isr),
+                "unclean_epoch": partition.unclean_epoch or None,
             }
             for partition in topic.partitions
         ],
@@ -303,8 +305,9 @@ def _partition_row(partition: pb.PartitionDescription) -> list[Any]:
         _address(partition) or "none",
         partition.leader.node_id or None,
         partition.epoch,
+        in_sync(partition),
         " ".join(partition.replicas),
-        " ".join(partition.isr),
+        partition.unclean_epoch or None,
     ]
 
 

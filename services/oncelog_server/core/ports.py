@@ -76,6 +76,8 @@ class PartitionInfo(NamedTuple):
     isr: Sequence[str]
     leader: Address | None
     epoch: int
+    # Epoch of the last unclean election; 0 for none.
+    unclean_epoch: int = 0
 
 
 class NodeInfo(NamedTuple):

@@ -144,6 +144,7 @@ class TopicAdmin:
                 description.epoch = known.epoch
                 description.replicas.extend(known.replicas)
                 description.isr.extend(known.isr)
+                description.unclean_epoch = known.unclean_epoch
             if leader is not None:
                 description.leader.CopyFrom(leader_message(leader))
             partitions.append(description)

@@ -108,6 +108,7 @@ class NodeLimits:
     snapshot_every_bytes: int
     tick_ms: int
     tail_bytes_max: int
+    rack: str = ""
 
 
 # Makes the Cluster service's handler.
@@ -193,7 +194,15 @@ class Node:
         self._membership = Membership(
             outside.etcd,
             boot_id=self.boot_id,
-            node=BootValue(self.node_id, self.host, self.port, names, VERSION),
+            node=BootValue(
+                self.node_id,
+                self.host,
+                self.port,
+                names,
+                VERSION,
+                rack=self._limits.rack,
+                started_ms=outside.clock.now().wall_ms,
+            ),
             lease_ms=lease_ms,
             reporter=outside.reporter,
             renewals=outside.renewals,

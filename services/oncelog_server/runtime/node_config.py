@@ -10,6 +10,8 @@ from oncelog_server.runtime.etcd.identity import LEASE_MS_MAX, LEASE_MS_MIN
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
 
+# Of the name of a rack.
+RACK_BYTES_MAX: Final = 255
 # Every address of a machine: to listen on, not to connect to.
 WILDCARDS: Final = ("0.0.0.0", "::", "*")
 
@@ -26,6 +28,9 @@ class NodeConfig:
     listen: str = ""
     # What others are told to connect to, host:port. Empty: what is listened on.
     advertise: str = ""
+    # Where this process stands: a rack, a room, a zone; at most 255 bytes. For placing replicas of
+    # one partition apart. Empty: it does not say.
+    rack: str = ""
     # A second port for health checks alone, host:port; port 0 takes a free one, empty: none. It
     # tells nobody anything else.
     health_listen: str = ""
@@ -108,6 +113,10 @@ class NodeConfig:
             raise ValueError("node.etcd_prefix must start and end with '/'")
         for name in ("listen", "advertise", "health_listen", "metrics_listen"):
             _require_address(name, getattr(self, name))
+        if len(self.rack.encode()) > RACK_BYTES_MAX or not self.rack.isprintable():
+            raise ValueError(
+                f"node.rack must be at most {RACK_BYTES_MAX} bytes, all of them printable"
+            )
         _require_reachable(self.listen, self.advertise)
         given = [bool(value) for value in (self.tls_ca, self.tls_certificate, self.tls_key)]
         if any(given) and not all(given):

@@ -1,5 +1,5 @@
-"""Bugs of `oncelog up` with several nodes: what a node that is away has is neither lost nor waited
-for."""
+"""Bugs of several nodes, as operators meet them: what a node that is away has is neither lost nor
+waited for, and what is offline is said."""
 
 from __future__ import annotations
 
@@ -56,6 +56,35 @@ BUGS: Final = (
                 "cli/test_layout",
                 "test_free_ports_of_further_nodes_are_not_those_of_one_that_is_away",
             ): "== 15"
+        },
+    ),
+    Bug(
+        "offline-without-a-reason",
+        "an offline partition names the node that must come back",
+        (
+            Edit(
+                "oncelog_server.cli.partitions:why_offline",
+                "if not here:",
+                "if not partition.epoch and not here:",
+            ),
+        ),
+        {unit("cli/test_cluster_status", "test_why_a_partition_is_offline"): "no living replica"},
+    ),
+    Bug(
+        "fallen-behind-is-not-shown",
+        "a partition with a replica that is not in sync is shown",
+        (
+            Edit(
+                "oncelog_server.cli.partitions:Standing.lacks_replicas",
+                "len(self.partition.isr) < len(self.partition.replicas)",
+                "not self.partition.isr",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_cluster_status",
+                "test_nodes_are_shown_with_what_they_lead_and_where_they_stand",
+            ): "['t/0']"
         },
     ),
 )

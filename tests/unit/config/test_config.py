@@ -165,3 +165,10 @@ def test_every_address_can_be_listened_on_but_not_advertised(listen: str) -> Non
         NodeConfig(listen=listen).validate()
     with pytest.raises(ValueError, match=r"node\.advertise: nobody can connect to"):
         NodeConfig(listen=listen, advertise=listen).validate()
+
+
+@pytest.mark.parametrize("rack", ["r" * 256, "ü" * 128, "two\nlines"])
+def test_a_rack_is_a_short_name_on_one_line(rack: str) -> None:
+    NodeConfig(rack="eu-central-1a").validate()
+    with pytest.raises(ValueError, match=r"node\.rack must be at most 255 bytes"):
+        NodeConfig(rack=rack).validate()

@@ -167,10 +167,16 @@ class Node(google.protobuf.message.Message):
     ENDPOINT_FIELD_NUMBER: builtins.int
     ROLES_FIELD_NUMBER: builtins.int
     VERSION_FIELD_NUMBER: builtins.int
+    RACK_FIELD_NUMBER: builtins.int
+    STARTED_MS_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     boot_id: builtins.bytes
     version: builtins.str
     """Version of the software."""
+    rack: builtins.str
+    """Where it stands (`node.rack`). Empty: it was not told."""
+    started_ms: builtins.int
+    """When this run of it began, milliseconds since 1970. 0: not known."""
     @property
     def endpoint(self) -> oncelogpb.v1.types_pb2.Endpoint: ...
     @property
@@ -185,9 +191,11 @@ class Node(google.protobuf.message.Message):
         endpoint: oncelogpb.v1.types_pb2.Endpoint | None = ...,
         roles: collections.abc.Iterable[builtins.str] | None = ...,
         version: builtins.str = ...,
+        rack: builtins.str = ...,
+        started_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["endpoint", b"endpoint"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "endpoint", b"endpoint", "node_id", b"node_id", "roles", b"roles", "version", b"version"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "endpoint", b"endpoint", "node_id", b"node_id", "rack", b"rack", "roles", b"roles", "started_ms", b"started_ms", "version", b"version"]) -> None: ...
 
 global___Node = Node
 

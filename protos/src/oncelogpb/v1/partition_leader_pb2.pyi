@@ -579,16 +579,21 @@ class PartitionDescription(google.protobuf.message.Message):
     EPOCH_FIELD_NUMBER: builtins.int
     REPLICAS_FIELD_NUMBER: builtins.int
     ISR_FIELD_NUMBER: builtins.int
+    UNCLEAN_EPOCH_FIELD_NUMBER: builtins.int
     number: builtins.int
     epoch: builtins.int
     """Leader epoch, 0 before the first election."""
+    unclean_epoch: builtins.int
+    """Epoch of the last unclean election, which may have lost records. 0: there was none."""
     @property
     def leader(self) -> oncelogpb.v1.types_pb2.Leader:
         """Absent: no leader now."""
 
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Node ids of the replicas, and the ones in sync."""
+        """Node ids of the replicas, and the incarnations, hex, of those in sync: an incarnation is one
+        replica's directory, and a new one where that was emptied or damaged.
+        """
 
     @property
     def isr(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
@@ -600,9 +605,10 @@ class PartitionDescription(google.protobuf.message.Message):
         epoch: builtins.int = ...,
         replicas: collections.abc.Iterable[builtins.str] | None = ...,
         isr: collections.abc.Iterable[builtins.str] | None = ...,
+        unclean_epoch: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["leader", b"leader"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "isr", b"isr", "leader", b"leader", "number", b"number", "replicas", b"replicas"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "isr", b"isr", "leader", b"leader", "number", b"number", "replicas", b"replicas", "unclean_epoch", b"unclean_epoch"]) -> None: ...
 
 global___PartitionDescription = PartitionDescription
 

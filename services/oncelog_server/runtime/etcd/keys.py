@@ -209,4 +209,6 @@ def address_of(state: PartitionState) -> Address | None:
 
 
 def describe(partition: PartitionId, state: PartitionState) -> PartitionInfo:
-    return PartitionInfo(partition, state.replicas, state.isr, address_of(state), state.epoch)
+    return PartitionInfo(
+        partition, state.replicas, state.isr, address_of(state), state.epoch, state.unclean_epoch
+    )

@@ -157,6 +157,7 @@ class ClusterService:
             epoch=info.epoch,
             replicas=info.replicas,
             isr=info.isr,
+            unclean_epoch=info.unclean_epoch,
         )
 
     def _route(self, partition: PartitionId, group: str = "") -> pb.Route:
@@ -222,6 +223,8 @@ def _node(node: NodeInfo) -> pb.Node:
         endpoint=types_pb.Endpoint(host=node.host, port=node.port),
         roles=node.roles,
         version=node.version,
+        rack=node.rack,
+        started_ms=node.started_ms,
     )
 
 

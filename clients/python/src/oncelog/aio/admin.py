@@ -42,6 +42,7 @@ class PartitionInfo:
     epoch: int
     # Node ids.
     replicas: tuple[str, ...]
+    # Incarnations of those in sync: of each replica's directory.
     isr: tuple[str, ...]
 
 
@@ -124,6 +125,10 @@ class NodeInfo:
     address: str
     roles: tuple[str, ...]
     version: str
+    # Where it stands (its setting `node.rack`); empty where it does not say.
+    rack: str = ""
+    # When this run of it began, milliseconds since 1970; 0 where it does not say.
+    started_ms: int = 0
 
 
 class Admin:
@@ -388,6 +393,8 @@ class Admin:
                     str(Endpoint(node.endpoint.host, node.endpoint.port)),
                     tuple(node.roles),
                     node.version,
+                    node.rack,
+                    node.started_ms,
                 )
                 for node in nodes
             ),
