@@ -162,6 +162,24 @@ def test_probes_ask_what_the_process_answers(overlay: str, name: str) -> None:
     assert pods(overlay)[name]["terminationGracePeriodSeconds"] >= 30
 
 
+def test_production_has_three_of_each_and_no_two_of_a_kind_on_one_machine() -> None:
+    """Required, not preferred: two replicas of a partition must not go down with one machine."""
+    for name, each in of_kind("production", "StatefulSet").items():
+        assert each["spec"]["replicas"] == 3, name
+        labels = each["spec"]["template"]["metadata"]["labels"]
+        apart = pods("production")[name]["affinity"]["podAntiAffinity"]
+        [term] = apart["requiredDuringSchedulingIgnoredDuringExecution"]
+        assert term["topologyKey"] == "kubernetes.io/hostname"
+        selected = term["labelSelector"]["matchLabels"]
+        assert selected.items() <= labels.items()
+        others = [
+            other["spec"]["template"]["metadata"]["labels"]
+            for other_name, other in of_kind("production", "StatefulSet").items()
+            if other_name != name
+        ]
+        assert not any(selected.items() <= other.items() for other in others), "a kind of its own"
+
+
 @pytest.mark.parametrize("overlay", OVERLAYS)
 def test_only_clients_and_processes_are_let_in(overlay: str) -> None:
     policies = of_kind(overlay, "NetworkPolicy")
