@@ -29,6 +29,7 @@ OTHER_WORDS = {
     "message_bytes_max",
     "max_batch_bytes",
     "leader_host",
+    "leader_node",
     "leader_port",
     "retry_after_ms",
 }

@@ -45,6 +45,7 @@ from oncelog_server.runtime.observe.metrics import Metrics
 from oncelog_server.runtime.pointed import pointed
 from oncelog_server.runtime.rpc.access_service import AccessService
 from oncelog_server.runtime.rpc.cluster_service import ClusterService, ElectUncleanly
+from oncelog_server.runtime.rpc.external import External
 from oncelog_server.runtime.rpc.health import Health, HealthServer
 from oncelog_server.runtime.rpc.limits import RpcLimits
 from oncelog_server.runtime.rpc.peers import GrpcPeers
@@ -78,12 +79,14 @@ class GrpcListener:
         reporter: Reporter,
         *,
         advertise: str = "",
+        external: External | None = None,
         tls: TlsSource | None = None,
         limits: RpcLimits | None = None,
         health: Health | None = None,
         guard: Guard | None = None,
     ) -> None:
         self._listen = listen
+        self._external = external
         self._advertise = advertise
         self._reporter = reporter
         self._tls = tls
@@ -101,6 +104,7 @@ class GrpcListener:
             limits=self._limits,
             health=self._health,
             guard=self._guard,
+            external=self._external,
         )
         port = await self._server.start()
         if self._advertise:
@@ -261,10 +265,12 @@ def _real_node(
     config = settings.node
     reporter = metrics.reporter("node", log)
     limits = rpc_limits_of(config, connections_max=_connections_max(config, log))
+    external = External(config.listen_external) if config.listen_external else None
     listener = GrpcListener(
         _listen_address(config, settings.roles),
         reporter,
         advertise=config.advertise,
+        external=external,
         tls=trust.certificates,
         limits=limits,
         health=health,
@@ -289,6 +295,8 @@ def _real_node(
         view: ClusterView, elect_uncleanly: ElectUncleanly, store: AccessStore
     ) -> object:
         metrics.name_topics(functools.partial(_topic_name, view))
+        if external is not None:
+            external.learn(view.nodes)
         return serve_cluster(view, elect_uncleanly, store)
 
     return Node(
@@ -311,6 +319,7 @@ def limits_of(config: NodeConfig) -> NodeLimits:
         tick_ms=config.tick_ms,
         tail_bytes_max=config.tail_bytes_max,
         rack=config.rack,
+        external=config.external,
     )
 
 

@@ -28,6 +28,8 @@ from oncelog_server.core.roles import ROLES
 @click.option("--data", metavar="DIR", help="Directory of this process alone.")
 @click.option("--listen", metavar="HOST:PORT", help="Where to listen. Default: loopback.")
 @click.option("--advertise", metavar="HOST:PORT", help="What others connect to.")
+@click.option("--listen-external", metavar="HOST:PORT", help="A second one, for outside.")
+@click.option("--advertise-external", metavar="HOST:PORT", help="What those outside connect to.")
 @click.option("--rack", help="Where it stands, for placing replicas apart. Default: not said.")
 @click.option("--health-listen", metavar="HOST:PORT", help="Health checks alone, without TLS.")
 @click.option("--etcd", metavar="HOST:PORT", multiple=True, help="An etcd endpoint. Repeatable.")
@@ -106,6 +108,8 @@ _SETTING_OF = {
     "data": "data_dir",
     "listen": "listen",
     "advertise": "advertise",
+    "listen_external": "listen_external",
+    "advertise_external": "advertise_external",
     "rack": "rack",
     "health_listen": "health_listen",
     "etcd_ca": "etcd_tls_ca",

@@ -22,7 +22,13 @@ _ITS_OWN: Final = {
     "node.etcd_endpoints": "`up` runs an etcd of its own; with another one use `oncelog serve`",
 }
 # Addresses that one process has.
-_OF_ONE: Final = ("node.advertise", "node.health_listen", "node.metrics_listen")
+_OF_ONE: Final = (
+    "node.advertise",
+    "node.listen_external",
+    "node.advertise_external",
+    "node.health_listen",
+    "node.metrics_listen",
+)
 
 
 def require_shareable(
@@ -54,7 +60,7 @@ def require_shareable(
 
 
 def _takes_any_port(value: Value) -> bool:
-    return value.name != "node.advertise" and split_address(value.value)[1] == 0
+    return not value.name.startswith("node.advertise") and split_address(value.value)[1] == 0
 
 
 def _instead(name: str) -> str:

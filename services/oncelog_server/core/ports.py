@@ -92,6 +92,9 @@ class NodeInfo(NamedTuple):
     rack: str = ""
     # When this run of it began, wall clock, milliseconds; 0: it does not say.
     started_ms: int = 0
+    # What callers from outside connect to (`node.advertise_external`); "": they cannot.
+    external_host: str = ""
+    external_port: int = 0
 
 
 class Directory(Protocol):

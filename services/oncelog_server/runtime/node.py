@@ -109,6 +109,8 @@ class NodeLimits:
     tick_ms: int
     tail_bytes_max: int
     rack: str = ""
+    # What callers from outside connect to, if they can.
+    external: tuple[str, int] | None = None
 
 
 # Makes the Cluster service's handler.
@@ -191,6 +193,7 @@ class Node:
         """Takes a lease, makes sure that the control partitions exist, stands in elections."""
         outside = self._outside
         names = tuple(role.name for role in self._roles)
+        external = self._limits.external or ("", 0)
         self._membership = Membership(
             outside.etcd,
             boot_id=self.boot_id,
@@ -202,6 +205,8 @@ class Node:
                 VERSION,
                 rack=self._limits.rack,
                 started_ms=outside.clock.now().wall_ms,
+                external_host=external[0],
+                external_port=external[1],
             ),
             lease_ms=lease_ms,
             reporter=outside.reporter,

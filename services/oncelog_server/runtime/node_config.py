@@ -28,6 +28,12 @@ class NodeConfig:
     listen: str = ""
     # What others are told to connect to, host:port. Empty: what is listened on.
     advertise: str = ""
+    # A second address to listen on, host:port, for clients that cannot connect to `advertise`: from
+    # outside of a Kubernetes cluster, say. Whoever comes in there is told the external addresses of
+    # all processes, so give each its own. Empty: none.
+    listen_external: str = ""
+    # What clients that came in there are told to connect to, host:port. Empty: listen_external.
+    advertise_external: str = ""
     # Where this process stands: a rack, a room, a zone; at most 255 bytes. For placing replicas of
     # one partition apart. Empty: it does not say.
     rack: str = ""
@@ -111,13 +117,22 @@ class NodeConfig:
             raise ValueError("node.disk_free_floor_bytes must be 0 or more")
         if not self.etcd_prefix.startswith("/") or not self.etcd_prefix.endswith("/"):
             raise ValueError("node.etcd_prefix must start and end with '/'")
-        for name in ("listen", "advertise", "health_listen", "metrics_listen"):
+        for name in (
+            "listen",
+            "advertise",
+            "listen_external",
+            "advertise_external",
+            "health_listen",
+            "metrics_listen",
+        ):
             _require_address(name, getattr(self, name))
         if len(self.rack.encode()) > RACK_BYTES_MAX or not self.rack.isprintable():
             raise ValueError(
                 f"node.rack must be at most {RACK_BYTES_MAX} bytes, all of them printable"
             )
         _require_reachable(self.listen, self.advertise)
+        _require_reachable(self.listen_external, self.advertise_external, suffix="_external")
+        self._require_external()
         given = [bool(value) for value in (self.tls_ca, self.tls_certificate, self.tls_key)]
         if any(given) and not all(given):
             raise ValueError("node.tls_ca, node.tls_certificate, node.tls_key: all three or none")
@@ -129,6 +144,22 @@ class NodeConfig:
                 )
         if bool(self.etcd_tls_certificate) != bool(self.etcd_tls_key):
             raise ValueError("node.etcd_tls_certificate and node.etcd_tls_key: both or none")
+
+    def _require_external(self) -> None:
+        if self.advertise_external and not self.listen_external:
+            raise ValueError(
+                "node.advertise_external is told to those who come in at node.listen_external: "
+                "give that, too"
+            )
+        if self.listen_external and not split_address(self.listen_external)[1]:
+            raise ValueError("node.listen_external must name a port: others are told of it")
+
+    @property
+    def external(self) -> tuple[str, int] | None:
+        """What callers from outside connect to; None where they cannot."""
+        if not self.listen_external:
+            return None
+        return split_address(self.advertise_external or self.listen_external)
 
     @property
     def tls(self) -> bool:
@@ -153,15 +184,15 @@ def _require_address(name: str, address: str) -> None:
         raise ValueError(f"node.{name}: {error}") from None
 
 
-def _require_reachable(listen: str, advertise: str) -> None:
+def _require_reachable(listen: str, advertise: str, *, suffix: str = "") -> None:
     """What others are told to connect to must be an address of one machine."""
     if advertise and split_address(advertise)[0] in WILDCARDS:
         raise ValueError(
-            f"node.advertise: nobody can connect to {advertise}; give the name or address at which "
-            "others reach this process"
+            f"node.advertise{suffix}: nobody can connect to {advertise}; give the name or address "
+            "at which others reach this process"
         )
     if listen and not advertise and split_address(listen)[0] in WILDCARDS:
         raise ValueError(
-            f"node.listen is {listen}, every address of this machine; give node.advertise, too: "
-            "the one that others connect to"
+            f"node.listen{suffix} is {listen}, every address of this machine; give "
+            f"node.advertise{suffix}, too: the one that others connect to"
         )

@@ -87,4 +87,37 @@ BUGS: Final = (
             ): "['t/0']"
         },
     ),
+    Bug(
+        "inside-addresses-told-outside",
+        "who comes in from outside is told addresses that he reaches",
+        (
+            Edit(
+                "oncelog_server.runtime.rpc.server:RpcServer._bind",
+                "self._serving(service, handler, external)",
+                "self._serving(service, handler, None)",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_external", "test_each_caller_is_told_what_he_reaches_where_he_came_in"
+            ): "n1.example.org:443"
+        },
+    ),
+    Bug(
+        "redirected-to-the-inside",
+        "NOT_LEADER is followed at the address that the client was told of that node",
+        (
+            Edit(
+                "oncelog._core.routing:Directory._named",
+                "if node.node_id and node.node_id == leader:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_routing",
+                "test_not_leader_is_followed_at_the_address_that_we_were_told_of_that_node",
+            ): "== Endpoint(host"
+        },
+    ),
 )

@@ -234,6 +234,22 @@ def test_not_leader_that_names_the_leader_is_believed() -> None:
     assert not directory.redirect(place, moved), "the same address again is no news"
 
 
+def test_not_leader_is_followed_at_the_address_that_we_were_told_of_that_node() -> None:
+    """From outside we reach nodes at other addresses than they reach each other."""
+    directory = Directory()
+    reply = metadata(1)
+    outside = types.Endpoint(host="outside", port=7)
+    reply.nodes.add(node_id="n2", endpoint=outside)
+    directory.learn(cluster_pb2.GetMetadataRequest(topics=["a"]), reply)
+    place = PartitionKey(TOPIC, 0)
+    moved = errors.NotLeader("x", leader_node="n2", leader_host="inside", leader_port=2)
+    assert directory.redirect(place, moved)
+    assert directory.leader(place) == Endpoint("outside", 7)
+    unknown = errors.NotLeader("x", leader_node="n3", leader_host="h", leader_port=3)
+    assert directory.redirect(place, unknown)
+    assert directory.leader(place) == Endpoint("h", 3)
+
+
 def test_not_leader_that_names_nobody_makes_the_client_ask() -> None:
     directory = Directory()
     directory.learn(cluster_pb2.GetMetadataRequest(topics=["a"]), metadata(1))

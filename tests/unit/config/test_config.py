@@ -167,6 +167,31 @@ def test_every_address_can_be_listened_on_but_not_advertised(listen: str) -> Non
         NodeConfig(listen=listen, advertise=listen).validate()
 
 
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"listen_external": "0.0.0.0:7500"}, r"give node\.advertise_external, too"),
+        ({"listen_external": "10.0.0.1:0"}, "must name a port"),
+        ({"advertise_external": "log.example.org:7500"}, r"node\.listen_external: give that, too"),
+        (
+            {"listen_external": "0.0.0.0:7500", "advertise_external": "0.0.0.0:7500"},
+            r"node\.advertise_external: nobody can connect to",
+        ),
+    ],
+)
+def test_an_external_address_is_one_that_can_be_told(given: dict[str, str], said: str) -> None:
+    with pytest.raises(ValueError, match=said):
+        NodeConfig(**given).validate()  # type: ignore[arg-type]
+
+
+def test_what_is_told_outside() -> None:
+    assert NodeConfig().external is None
+    assert NodeConfig(listen_external="10.0.0.1:7500").external == ("10.0.0.1", 7500)
+    both = NodeConfig(listen_external="0.0.0.0:7500", advertise_external="log.example.org:443")
+    both.validate()
+    assert both.external == ("log.example.org", 443)
+
+
 @pytest.mark.parametrize("rack", ["r" * 256, "ü" * 128, "two\nlines"])
 def test_a_rack_is_a_short_name_on_one_line(rack: str) -> None:
     NodeConfig(rack="eu-central-1a").validate()

@@ -56,9 +56,11 @@ class BootValue(msgspec.Struct, frozen=True):
     port: int
     roles: tuple[str, ...]
     version: str
-    # Both are absent in the keys of processes that did not know them.
+    # These are absent in the keys of processes that did not know them.
     rack: str = ""
     started_ms: int = 0
+    external_host: str = ""
+    external_port: int = 0
 
 
 class LeaderValue(msgspec.Struct, frozen=True):
@@ -175,6 +177,8 @@ def decode_boot(key: str, value: bytes) -> NodeInfo:
         version=boot.version,
         rack=boot.rack,
         started_ms=boot.started_ms,
+        external_host=boot.external_host,
+        external_port=boot.external_port,
     )
 
 

@@ -33,6 +33,7 @@ from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.access.quotas import Meter
 from oncelog_server.runtime.rpc import reflection
 from oncelog_server.runtime.rpc.call_stream import CallStream
+from oncelog_server.runtime.rpc.external import External
 from oncelog_server.runtime.rpc.gone import OURS, is_gone, keep_quiet
 from oncelog_server.runtime.rpc.handling import CallContext, Method, StreamEnd
 from oncelog_server.runtime.rpc.health import Health, bind
@@ -71,10 +72,13 @@ class RpcServer:
         limits: RpcLimits | None = None,
         health: Health | None = None,
         guard: Guard | None = None,
+        external: External | None = None,
     ) -> None:
         """`handlers` by service name ("Coordinator"); `listen` as host:port, port 0 for a free
         one. Without `tls` the listener is plain. Without `health` it is ready while it
-        listens; with it, its owner says when. Without a guard everybody may do everything."""
+        listens; with it, its owner says when. Without a guard everybody may do everything.
+        `external`: a second address, whose callers are told others; all limits are of both."""
+        self._external = external
         self._listen = listen
         self._tls = tls
         self._guard = guard
@@ -94,7 +98,8 @@ class RpcServer:
         self._health_is_ours = health is None
         self._health = health or Health()
         self._handlers = {rpcs.find(name): handler for name, handler in handlers.items()}
-        self._server: Any = None
+        # One for each address.
+        self._servers: list[Any] = []
         self.port = 0
 
     async def start(self) -> int:
@@ -102,26 +107,20 @@ class RpcServer:
         bulk.keep_large_blocks()
         keep_quiet()
         self._stopped = asyncio.get_running_loop().create_future()
-        server = self._server = grpc.aio.server(options=self._options())
-        names = [service.full_name for service in self._handlers]
-        for service, handler in self._handlers.items():
-            server.add_generic_rpc_handlers((self._serving(service, handler),))
-        server.add_generic_rpc_handlers((_Elsewhere([service.name for service in self._handlers]),))
-        await self._health.announce(names)
+        await self._health.announce(self._names())
         if self._health_is_ours:
             await self._health.ready()
-        self._health.serve_on(server)
-        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
-        reflection.serve_on(server, (*names, health_name))
-        credentials = None if self._tls is None else server_credentials(self._tls)
-        self.port = bind(server, self._listen, credentials)
-        await server.start()
+        self.port = self._bind(self._listen, None)
+        if self._external is not None:
+            self._bind(self._external.listen, self._external)
+        for server in self._servers:
+            await server.start()
         self._reporting = asyncio.create_task(self._report())
         return self.port
 
     async def stop(self, grace_ms: int = 1_000) -> None:
         """Refuses new calls, lets running ones end for `grace_ms`, then cancels them."""
-        if self._server is None:
+        if not self._servers:
             return
         self._stopping = True
         if self._health_is_ours:
@@ -130,7 +129,7 @@ class RpcServer:
             stream.drain()
         if not self._stopped.done():
             self._stopped.set_result(None)
-        await self._server.stop(grace_ms / 1000)
+        await asyncio.gather(*(server.stop(grace_ms / 1000) for server in self._servers))
         if self._reporting is not None:
             self._reporting.cancel()
 
@@ -152,6 +151,22 @@ class RpcServer:
 
     # --------------------------------------------------------------------------------- assembly
 
+    def _names(self) -> list[str]:
+        return [service.full_name for service in self._handlers]
+
+    def _bind(self, listen: str, external: External | None) -> int:
+        """The port. Raises OSError."""
+        server = grpc.aio.server(options=self._options())
+        self._servers.append(server)
+        for service, handler in self._handlers.items():
+            server.add_generic_rpc_handlers((self._serving(service, handler, external),))
+        server.add_generic_rpc_handlers((_Elsewhere([service.name for service in self._handlers]),))
+        self._health.serve_on(server)
+        health_name = health_pb2.DESCRIPTOR.services_by_name["Health"].full_name
+        reflection.serve_on(server, (*self._names(), health_name))
+        credentials = None if self._tls is None else server_credentials(self._tls)
+        return bind(server, listen, credentials)
+
     def _options(self) -> list[tuple[str, int]]:
         """gRPC's defaults take neither a batch of 16 MiB nor the pings by which a client notices a
         server that is gone."""
@@ -163,7 +178,10 @@ class RpcServer:
             ),
             ("grpc.max_send_message_length", limits.message_bytes_max),
             ("grpc.max_concurrent_streams", limits.connection_calls_max),
-            ("grpc.max_allowed_incoming_connections", limits.connections_max),
+            (
+                "grpc.max_allowed_incoming_connections",
+                limits.connections_max // (1 if self._external is None else 2),
+            ),
             ("grpc.keepalive_time_ms", 5_000),
             ("grpc.keepalive_timeout_ms", 5_000),
             ("grpc.http2.min_ping_interval_without_data_ms", 2_000),
@@ -173,32 +191,34 @@ class RpcServer:
             ("grpc.so_reuseport", 0),
         ]
 
-    def _serving(self, service: ServiceDescriptor, handler: object) -> Any:
+    def _serving(
+        self, service: ServiceDescriptor, handler: object, external: External | None
+    ) -> Any:
         methods = {
             name: Method(descriptor, handler, self._reporter, self._guard)
             for name, descriptor in rpcs.methods(service).items()
         }
         table: dict[str, Any] = {}
         for method in methods.values():
-            table[method.descriptor.name] = self._form_of(method)
+            table[method.descriptor.name] = self._form_of(method, external)
         if rpcs.stream_fields(service):
             table[rpcs.STREAM] = grpc.stream_stream_rpc_method_handler(
                 self._call_stream(service, methods)
             )
         return grpc.method_handlers_generic_handler(service.full_name, table)
 
-    def _form_of(self, method: Method) -> Any:
+    def _form_of(self, method: Method, external: External | None) -> Any:
         if method.descriptor.client_streaming:
             return grpc.stream_stream_rpc_method_handler(self._refused_stream(method))
         if method.descriptor.server_streaming:
             return grpc.unary_stream_rpc_method_handler(self._server_stream(method))
-        return grpc.unary_unary_rpc_method_handler(self._unary(method))
+        return grpc.unary_unary_rpc_method_handler(self._unary(method, external))
 
     # ------------------------------------------------------------------------- the forms of a call
 
-    def _unary(self, method: Method) -> Callable[..., Any]:
+    def _unary(self, method: Method, external: External | None) -> Callable[..., Any]:
         async def unary(data: bytes, context: Any) -> bytes:
-            outcome = await self._outcome(method, data, context)
+            outcome = await self._outcome(method, data, context, external)
             if isinstance(outcome, OncelogError):
                 # What ends the call remembers this frame, until the collector comes.
                 del data
@@ -207,7 +227,9 @@ class RpcServer:
 
         return unary
 
-    async def _outcome(self, method: Method, data: bytes, context: Any) -> bytes | OncelogError:
+    async def _outcome(
+        self, method: Method, data: bytes, context: Any, external: External | None
+    ) -> bytes | OncelogError:
         """The reply as bytes, or the error."""
         size = 0 if method.service in EXEMPT_FROM_INFLIGHT else len(data)
         call = self._unary_context(context)
@@ -228,6 +250,8 @@ class RpcServer:
         if isinstance(answer, OncelogError):
             return answer
         try:
+            if external is not None:
+                external.retell(answer)
             reply = method.encode(answer, self._limits)
         except OncelogError as error:
             return method.count(error)

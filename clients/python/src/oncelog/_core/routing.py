@@ -290,11 +290,10 @@ class Directory:
 
     def redirect(self, key: Key | PartitionKey, error: errors.OncelogError) -> bool:
         """Believes a NOT_LEADER that names the leader. False: it names none; ask for metadata."""
-        host, port = error.metadata.get("leader_host"), error.metadata.get("leader_port", "")
-        if not host or not port.isdigit():
+        endpoint = self._named(error)
+        if endpoint is None:
             self.forget(key)
             return False
-        endpoint = Endpoint(host, int(port))
         if isinstance(key, PartitionKey):
             changed = self._leaders.get(key) != endpoint
             self._leaders[key] = endpoint
@@ -302,6 +301,16 @@ class Directory:
             changed = self._routes.get(key) != endpoint
             self._keep_route(key, endpoint)
         return changed
+
+    def _named(self, error: errors.OncelogError) -> Endpoint | None:
+        """Where we reach whom the error names. Its address is the one that processes use among
+        themselves; outside of their network we were told others, by node (`GetMetadata`)."""
+        leader = error.metadata.get("leader_node")
+        for node in self.nodes:
+            if node.node_id and node.node_id == leader:
+                return Endpoint(node.endpoint.host, node.endpoint.port)
+        host, port = error.metadata.get("leader_host"), error.metadata.get("leader_port", "")
+        return Endpoint(host, int(port)) if host and port.isdigit() else None
 
     def forget(self, key: Key | PartitionKey) -> None:
         if isinstance(key, PartitionKey):
