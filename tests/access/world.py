@@ -23,7 +23,7 @@ import grpc.aio
 from oncelog import aio
 from oncelog.options import Tls
 from oncelog_server.cli.compose import InProcessCluster
-from oncelog_server.core.access import Effect, Kind, Pattern, Rule, Verb, pattern_of
+from oncelog_server.core.access import Effect, Pattern, ResourceKind, Rule, Verb, pattern_of
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.rpc.tls import TlsFiles
 from oncelogpb import calls, errors, rpcs
@@ -54,7 +54,7 @@ def rule_of(text: str) -> list[Rule]:
     identity, verbs, place = words
     kind, _, name = place.partition(":")
     return [
-        Rule(effect, pattern_of(identity), Verb(verb), Kind(kind), pattern_of(name))
+        Rule(effect, pattern_of(identity), Verb(verb), ResourceKind(kind), pattern_of(name))
         for verb in verbs.split(",")
     ]
 
@@ -191,7 +191,7 @@ def _rule(message: pb.AccessRule) -> Rule:
         Effect[pb.AccessEffect.Name(message.effect).removeprefix("ACCESS_EFFECT_")],
         Pattern(message.identity.text, message.identity.prefixed),
         Verb[pb.AccessVerb.Name(message.verb).removeprefix("ACCESS_VERB_")],
-        Kind[pb.AccessKind.Name(message.kind).removeprefix("ACCESS_KIND_")],
+        ResourceKind[pb.AccessKind.Name(message.kind).removeprefix("ACCESS_KIND_")],
         Pattern(message.name.text, message.name.prefixed),
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from oncelog_server.core.failpoints import TABLE, Failpoint, Kind
+from oncelog_server.core.failpoints import TABLE, Failpoint, FailpointKind
 
 
 class Fault(Enum):
@@ -43,15 +43,15 @@ def faults_at(point: Failpoint) -> Iterator[Fault]:
     """All that may happen there."""
     yield from (Fault.POWER_LOSS, Fault.KILL, Fault.PAUSE)
     before = point.name.endswith(".before")
-    if point.kind in (Kind.SERVE, Kind.CALL) and not before:
+    if point.kind in (FailpointKind.SERVE, FailpointKind.CALL) and not before:
         yield Fault.REPLY_LOST
-    if point.kind is Kind.SERVE and before:
+    if point.kind is FailpointKind.SERVE and before:
         yield from (Fault.REQUEST_TWICE, Fault.REQUEST_LATE)
-    if point.kind is Kind.ETCD:
+    if point.kind is FailpointKind.ETCD:
         yield Fault.ETCD_AWAY
         if point.name == "etcd.txn.before":
             yield from (Fault.ETCD_REPLY_LOST, Fault.ETCD_WRITE_LATE)
-    if point.kind is Kind.DISK:
+    if point.kind is FailpointKind.DISK:
         yield Fault.DISK_ERROR
 
 

@@ -31,7 +31,7 @@ from oncelog.checker import HistoryWriter
 from oncelog.checker.recorder import RecordedLog
 from oncelog_server.cli.compose import make_roles
 from oncelog_server.cli.settings import ServeSettings
-from oncelog_server.core.failpoints import TABLE, Failpoint, Kind
+from oncelog_server.core.failpoints import TABLE, Failpoint, FailpointKind
 from oncelog_server.core.roles import COORDINATOR, OFFSET_MANAGER, PARTITION_LEADER, ROLES
 from oncelog_server.runtime.failpoint_actions import VARIABLE, said
 from oncelog_server.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
@@ -104,7 +104,7 @@ SOME: Final = (
 
 def actions_at(point: Failpoint) -> Iterator[str]:
     yield from ("kill", "stop")
-    if point.kind is Kind.SERVE:
+    if point.kind is FailpointKind.SERVE:
         yield from ("repeat", "late") if point.name.endswith(".before") else ("cut", "lose")
 
 

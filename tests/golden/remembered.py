@@ -26,7 +26,7 @@ NOT_REPLICATED: Final = frozenset(
         "_questions",
         # Coordinator: what was acknowledged, what is under way, timers and sessions.
         "deliveries",
-        "heads",
+        "first_staged",
         "idle",
         "lifetime",
         "sessions",

@@ -17,7 +17,7 @@ from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.client import EtcdClient
 from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
-from oncelog_server.runtime.etcd.identity import ClusterSettings, Identity
+from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterSettings
 from oncelog_server.runtime.etcd.keys import BootValue
 from oncelog_server.runtime.etcd.port import Compare, EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
@@ -48,7 +48,7 @@ class Process:
     def __init__(self, endpoint: str, directory: Path, node_id: str, *, renew: bool = True) -> None:
         self.etcd = EtcdClient([endpoint])
         self.disk = RealDisk(directory)
-        self.identity = Identity(self.disk, self.etcd, random_bytes=os.urandom)
+        self.identity = ClusterIdentity(self.disk, self.etcd, random_bytes=os.urandom)
         self.host, self.log = Host(node_id), Log()
         self.refused: list[BaseException] = []
         self._node = BootValue(node_id, "localhost", 7401, ROLES, "0.1")

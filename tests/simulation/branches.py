@@ -34,7 +34,7 @@ WATCHED: Final = (
     "oncelog._core",
     "oncelog._fan_out",
     "oncelog._repeating",
-    "oncelog._whereabouts",
+    "oncelog._metadata",
     "oncelog.aio",
 )
 # What the marks call, in the modules' namespaces.

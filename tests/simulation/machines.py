@@ -47,7 +47,9 @@ class Machine:
     def clock(self) -> RealClock:
         """Of its next process."""
         return RealClock(
-            monotonic_ms=self._monotonic_ms, wall_ms=self._wall_ms, steady_ms=self._monotonic_ms
+            monotonic_ms=self._monotonic_ms,
+            wall_ms=self._wall_ms,
+            lease_clock_ms=self._monotonic_ms,
         )
 
     def _monotonic_ms(self) -> int:

@@ -26,8 +26,8 @@ from oncelog_server.cli.settings import ServeSettings
 from oncelog_server.core.role import at_once
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from oncelog_server.runtime.failpoint_ports import with_failpoints
 from oncelog_server.runtime.node import Node, Outside
-from oncelog_server.runtime.pointed import pointed
 from tests.simulation.callers import SimPeers, SimTransport
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.fates import Fates
@@ -140,7 +140,7 @@ class World:
         tracer = Tracer(name, self)
         node = Node(
             make_roles([role], self._settings.loaded),
-            pointed(
+            with_failpoints(
                 Outside(
                     disk=machine.disk,
                     etcd=etcd,

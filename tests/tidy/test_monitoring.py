@@ -11,7 +11,7 @@ import yaml
 
 from oncelog_server.cli.app import COMMANDS
 from oncelog_server.runtime.observe import catalogue
-from oncelog_server.runtime.observe.catalogue import Kind
+from oncelog_server.runtime.observe.catalogue import MetricKind
 
 ALERTS = Path(__file__).parents[2] / "deploy" / "monitoring" / "alerts.yaml"
 RULES = [rule for group in yaml.safe_load(ALERTS.read_text())["groups"] for rule in group["rules"]]
@@ -32,7 +32,7 @@ def test_an_alert_is_about_metrics_that_there_are(rule: Any) -> None:
     assert named
     for name in named:
         assert name in METRICS, f"{name} is not in docs/metrics.md"
-        assert ("_bucket" in rule["expr"]) <= (METRICS[name].kind is Kind.DURATION)
+        assert ("_bucket" in rule["expr"]) <= (METRICS[name].kind is MetricKind.DURATION)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule["alert"])

@@ -13,7 +13,7 @@ a failure but what the doubt tells:
         except OncelogError as error:
             if is_final(error) or time_is_over():
                 doubt.give_up(error)
-            doubt.told(error)
+            doubt.as_reported(error)
 
 Each failure passes through `told` (or `give_up`, which raises what `told` returns): the first makes
 the doubt, the last ends it. `FACTS` is the table of the exceptions: refusals that say, although an
@@ -157,7 +157,7 @@ class Doubt:
         """True from the first failure on that does not promise that nothing happened."""
         return self._lost
 
-    def told(self, error: OncelogError) -> OncelogError:
+    def as_reported(self, error: OncelogError) -> OncelogError:
         """Takes in how a sending failed; returns what its caller is told if it was the last one:
         the error itself, or UNKNOWN_OUTCOME with it as its cause."""
         if self._method in READS:
@@ -173,7 +173,7 @@ class Doubt:
 
     def give_up(self, error: OncelogError) -> NoReturn:
         """Raises what `told` returns."""
-        told = self.told(error)
+        told = self.as_reported(error)
         if told is error:
             raise error
         raise told from error

@@ -11,7 +11,7 @@ from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_age, show_time
 from oncelog_server.cli.partitions import (
-    Standing,
+    ListedPartition,
     in_sync,
     leaderships,
     partitions,
@@ -87,7 +87,7 @@ def status(session: Session) -> None:
 
 
 def _print_nodes(
-    metadata: pb.GetMetadataReply, found: Sequence[Standing], nodes: Sequence[dict[str, Any]]
+    metadata: pb.GetMetadataReply, found: Sequence[ListedPartition], nodes: Sequence[dict[str, Any]]
 ) -> None:
     rows = [
         [node["node_id"], node["address"], " ".join(node["roles"]), node["leads"],
@@ -111,7 +111,7 @@ def _up_for(metadata: pb.GetMetadataReply, started_ms: int) -> str | None:
     return show_age(metadata.time_ms - started_ms) if started_ms and metadata.time_ms else None
 
 
-def _print_offline(offline: Sequence[Standing]) -> None:
+def _print_offline(offline: Sequence[ListedPartition]) -> None:
     print_table(
         ["OFFLINE", "EPOCH", "IN SYNC", "REPLICAS", "WHY"],
         [
@@ -127,7 +127,7 @@ def _print_offline(offline: Sequence[Standing]) -> None:
         )
 
 
-def _nodes(metadata: pb.GetMetadataReply, found: Sequence[Standing]) -> list[dict[str, Any]]:
+def _nodes(metadata: pb.GetMetadataReply, found: Sequence[ListedPartition]) -> list[dict[str, Any]]:
     """By role, then by address."""
     leads, replicas = leaderships(found), replica_counts(found)
     nodes = [
@@ -144,7 +144,7 @@ def _nodes(metadata: pb.GetMetadataReply, found: Sequence[Standing]) -> list[dic
     return sorted(nodes, key=lambda node: (node["roles"], node["address"]))
 
 
-def _away(metadata: pb.GetMetadataReply, found: Sequence[Standing]) -> list[dict[str, Any]]:
+def _away(metadata: pb.GetMetadataReply, found: Sequence[ListedPartition]) -> list[dict[str, Any]]:
     """Nodes that have replicas and do not run."""
     living = {node.node_id for node in metadata.nodes}
     counts = replica_counts(found)

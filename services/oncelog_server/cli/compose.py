@@ -38,11 +38,11 @@ from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.failpoint_actions import VARIABLE, arm_from_environment
+from oncelog_server.runtime.failpoint_ports import with_failpoints
 from oncelog_server.runtime.node import ClusterHandler, Node, NodeLimits, Outside
 from oncelog_server.runtime.node_config import MIB, NodeConfig, split_address
 from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.observe.metrics import Metrics
-from oncelog_server.runtime.pointed import pointed
 from oncelog_server.runtime.rpc.access_service import AccessService
 from oncelog_server.runtime.rpc.cluster_service import ClusterService, ElectUncleanly
 from oncelog_server.runtime.rpc.external import External
@@ -300,7 +300,10 @@ def _real_node(
         return serve_cluster(view, elect_uncleanly, store)
 
     return Node(
-        make_roles(settings.roles, settings.loaded), pointed(outside), limits_of(config), with_names
+        make_roles(settings.roles, settings.loaded),
+        with_failpoints(outside),
+        limits_of(config),
+        with_names,
     )
 
 
@@ -474,7 +477,7 @@ class InProcessCluster:
         )
         node = Node(
             make_roles([role], self._settings.loaded),
-            pointed(outside),
+            with_failpoints(outside),
             limits_of(self._settings.node),
             cluster_handler(self._settings.loaded.values, outside.clock, trust.guard),
         )

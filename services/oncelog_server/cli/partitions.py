@@ -22,7 +22,7 @@ from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 
 
-class Standing(NamedTuple):
+class ListedPartition(NamedTuple):
     """One partition."""
 
     place: Place
@@ -50,11 +50,13 @@ class Standing(NamedTuple):
 
 def standings(
     topics: Iterable[leader_pb.TopicDescription], nodes: Iterable[pb.Node]
-) -> list[Standing]:
+) -> list[ListedPartition]:
     """By topic, as listed."""
     living = {node.node_id: f"{node.endpoint.host}:{node.endpoint.port}" for node in nodes}
     return [
-        Standing(Place(topic.name, partition.number), partition, why_offline(partition, living))
+        ListedPartition(
+            Place(topic.name, partition.number), partition, why_offline(partition, living)
+        )
         for topic in topics
         for partition in topic.partitions
     ]
@@ -78,12 +80,12 @@ def why_offline(partition: leader_pb.PartitionDescription, living: Mapping[str, 
     )
 
 
-def leaderships(found: Sequence[Standing]) -> Counter[str]:
+def leaderships(found: Sequence[ListedPartition]) -> Counter[str]:
     """How many partitions each node leads."""
     return Counter(one.partition.leader.node_id for one in found if not one.why_offline)
 
 
-def replica_counts(found: Sequence[Standing]) -> Counter[str]:
+def replica_counts(found: Sequence[ListedPartition]) -> Counter[str]:
     """How many replicas each node has."""
     return Counter(node for one in found for node in one.partition.replicas)
 

@@ -26,7 +26,7 @@ from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.endings import Endings
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.producers import Producer
-from oncelog_server.core.access import Kind, Need, Verb
+from oncelog_server.core.access import Need, ResourceKind, Verb
 from oncelog_server.core.ids import (
     CONTROL_PARTITIONS,
     TRANSACTION_CONTROL_ID,
@@ -101,20 +101,20 @@ class _Needs:
         known = state.producers.find(group, request.name, request.instance_id)
         owner = call.identity if known is None else known.owner
         if not request.name:
-            yield Need(Verb.WRITE, Kind.PRODUCER, "", owner)
+            yield Need(Verb.WRITE, ResourceKind.PRODUCER, "", owner)
             return
-        yield Need(Verb.WRITE, Kind.PRODUCER, request.name)
+        yield Need(Verb.WRITE, ResourceKind.PRODUCER, request.name)
         # Of one that was registered when nobody had an identity, nobody is robbed.
         is_taken_over = known is not None and known.instance_id != request.instance_id
         if is_taken_over and owner not in ("", call.identity):
-            yield Need(Verb.FENCE, Kind.PRODUCER, request.name)
+            yield Need(Verb.FENCE, ResourceKind.PRODUCER, request.name)
 
     def _as_producer(self, producer_id: int, led_by: int) -> Iterable[Need]:
         """Raises NotLeader, UnknownProducer."""
         producer = self._producer(producer_id, led_by)
         if producer is not None:
             owner = None if producer.name else producer.owner
-            yield Need(Verb.WRITE, Kind.PRODUCER, producer.name, owner)
+            yield Need(Verb.WRITE, ResourceKind.PRODUCER, producer.name, owner)
 
     def _producer(self, producer_id: int, led_by: int) -> Producer | None:
         """`led_by`: the producer id or TxId that says who leads it. None where its handler says
@@ -158,7 +158,7 @@ class _Needs:
             Verb.WRITE, (batch.partition.topic_id for batch in request.batches)
         )
         if request.HasField("offsets"):
-            yield Need(Verb.READ, Kind.GROUP, request.offsets.group)
+            yield Need(Verb.READ, ResourceKind.GROUP, request.offsets.group)
             yield from self._topics.needs(
                 Verb.READ, (offset.partition.topic_id for offset in request.offsets.offsets)
             )
@@ -230,8 +230,8 @@ class _Needs:
 def transaction_need(verb: Verb, producer: Producer | None) -> Need:
     """Of a producer that is forgotten nobody knows whose it was."""
     if producer is None:
-        return Need(verb, Kind.TRANSACTION, "", "")
-    return Need(verb, Kind.TRANSACTION, producer.name, producer.owner)
+        return Need(verb, ResourceKind.TRANSACTION, "", "")
+    return Need(verb, ResourceKind.TRANSACTION, producer.name, producer.owner)
 
 
 def without_refused(field: Any, call: Call) -> None:

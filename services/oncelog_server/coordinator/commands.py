@@ -31,7 +31,7 @@ from oncelogpb.errors import OncelogError
 # ------------------------------------------------------------------------------------- commands
 
 
-class Identity(msgspec.Struct, frozen=True, array_like=True):
+class ProducerIdentity(msgspec.Struct, frozen=True, array_like=True):
     """Who asks: a producer and the generation it holds."""
 
     producer_id: ProducerId
@@ -54,7 +54,7 @@ class InitProducer(msgspec.Struct, frozen=True):
 class BeginTransaction(msgspec.Struct, frozen=True):
     """Reply: BeginAnswer."""
 
-    producer: Identity
+    producer: ProducerIdentity
     request_id: int
     # 0: the default.
     timeout_ms: int = 0
@@ -67,7 +67,7 @@ class CommitTransaction(msgspec.Struct, frozen=True):
     """Reply: CommitAnswer | Elsewhere. `begin_next`'s producer is the one of the commit."""
 
     tx_id: TxId
-    producer: Identity
+    producer: ProducerIdentity
     manifest: Manifest
     commit_seq: CommitSeq | None = None
     begin_next: BeginTransaction | None = None
@@ -79,7 +79,7 @@ class AbortTransaction(msgspec.Struct, frozen=True):
 
     tx_id: TxId
     # None: an operator's.
-    producer: Identity | None
+    producer: ProducerIdentity | None
     parts: tuple[PartitionId, ...] = ()
     unfit: OncelogError | None = None
 
@@ -87,7 +87,7 @@ class AbortTransaction(msgspec.Struct, frozen=True):
 class Transact(msgspec.Struct, frozen=True):
     """Reply: TransactAnswer."""
 
-    producer: Identity
+    producer: ProducerIdentity
     request_number: int
     batches: tuple[OneShotBatch, ...]
     offsets: OneShotOffsets | None = None
@@ -98,7 +98,7 @@ class Transact(msgspec.Struct, frozen=True):
 class FindOneShot(msgspec.Struct, frozen=True):
     """What became of a Transact whose answer was lost. Changes nothing. Reply: FoundOneShot."""
 
-    producer: Identity
+    producer: ProducerIdentity
     request_number: int
 
 
@@ -156,7 +156,7 @@ class Exposure(NamedTuple):
     surplus_records: int = 0
 
 
-class MarkerResult(NamedTuple):
+class MarkerAnswer(NamedTuple):
     """A participant's acknowledgement of one marker."""
 
     tx_id: TxId
@@ -174,7 +174,7 @@ class MarkersAnswered(NamedTuple):
     """The answer to the group that is under way; without results after a failure."""
 
     participant: PartitionId
-    results: Sequence[MarkerResult] = ()
+    results: Sequence[MarkerAnswer] = ()
     # It answered DISK_FULL: one-shots to it are refused until it takes markers again.
     disk_full: bool = False
 
@@ -189,7 +189,7 @@ class PartitionAsked(NamedTuple):
     """A participant's question: it takes part, and so many bytes came since it last asked."""
 
     tx_id: TxId
-    producer: Identity
+    producer: ProducerIdentity
     partition: PartitionId
     bytes_received: int
 
@@ -198,7 +198,7 @@ class UnbornAsked(NamedTuple):
     """A participant's question about a TxId at or above the log end."""
 
     tx_id: TxId
-    producer: Identity
+    producer: ProducerIdentity
     partition: PartitionId
 
 
@@ -206,21 +206,21 @@ class UnbornTold(NamedTuple):
     """It was answered: NEVER."""
 
     tx_id: TxId
-    producer: Identity
+    producer: ProducerIdentity
     partition: PartitionId
 
 
 class SessionOpened(NamedTuple):
     """A producer holds its session on this stream."""
 
-    producer: Identity
+    producer: ProducerIdentity
     stream_id: int
 
 
 class SessionEnded(NamedTuple):
     """The stream of a session ended. Ignored where the producer has moved to another."""
 
-    producer: Identity
+    producer: ProducerIdentity
     stream_id: int
 
 
@@ -230,7 +230,7 @@ class SessionEnded(NamedTuple):
 class ProducerGranted(NamedTuple):
     """INIT is durable, and all that was open of older generations is decided."""
 
-    producer: Identity
+    producer: ProducerIdentity
     # 0: none.
     last_committed: TxId
     last_committed_visible: bool
@@ -310,7 +310,7 @@ class OwedMarker(NamedTuple):
     tx_id: TxId
     prepare_offset: JournalOffset
     committed: bool
-    producer: Identity
+    producer: ProducerIdentity
     # (writer, record count)
     parts: Iterable[tuple[int, int]]
     batch: OneShotBatch | None
@@ -327,7 +327,7 @@ class OweOffsets(NamedTuple):
     """Offsets of a staged one-shot, to be made pending at the offset manager."""
 
     tx_id: TxId
-    producer: Identity
+    producer: ProducerIdentity
     offsets: OneShotOffsets
     # The producer's latest transaction with offsets of this group that is decided COMMIT and not
     # known to be visible: `from` may chain on it. 0: none.

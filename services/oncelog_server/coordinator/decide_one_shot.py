@@ -20,7 +20,7 @@ from oncelog_server.coordinator.commands import (
     AnswerOffsets,
     FindOneShot,
     FoundOneShot,
-    Identity,
+    ProducerIdentity,
     Transact,
     TransactAnswer,
 )
@@ -168,7 +168,9 @@ def _prepare(transaction: Transaction) -> PreparedCommit:
     )
 
 
-def _known(state: CoordinatorState, asking: Identity, request_number: int) -> OneShotRequest | None:
+def _known(
+    state: CoordinatorState, asking: ProducerIdentity, request_number: int
+) -> OneShotRequest | None:
     """Also of an earlier generation: PRODUCER_FENCED promises that nothing happened, and to what
     was accepted before the fence that would be a lie (I4)."""
     producer = state.producers.get(asking.producer_id)

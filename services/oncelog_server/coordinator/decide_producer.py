@@ -15,7 +15,7 @@ from __future__ import annotations
 from itertools import islice, takewhile
 from typing import Final
 
-from oncelog_server.coordinator.commands import Identity, InitProducer, ProducerGranted
+from oncelog_server.coordinator.commands import InitProducer, ProducerGranted, ProducerIdentity
 from oncelog_server.coordinator.decide_end import abort_record
 from oncelog_server.coordinator.identify import concurrent
 from oncelog_server.coordinator.producers import Producer
@@ -93,7 +93,7 @@ def _take_over(
     )
     if producer.staged:
         return Decision(records, _undecided(producer))
-    identity = Identity(producer.producer_id, generation)
+    identity = ProducerIdentity(producer.producer_id, generation)
     return Decision(records, _grant(state, producer)._replace(producer=identity))
 
 

@@ -19,7 +19,7 @@ from typing import Final, NamedTuple
 
 from oncelog_server.coordinator.commands import (
     Exposure,
-    MarkerResult,
+    MarkerAnswer,
     MarkersAnswered,
     MarkerStatus,
     OwedMarker,
@@ -215,7 +215,7 @@ class Deliveries:
         if participant in self._queues:
             self._ready[participant] = None
 
-    def _acknowledge(self, participant: PartitionId, result: MarkerResult) -> None:
+    def _acknowledge(self, participant: PartitionId, result: MarkerAnswer) -> None:
         known = self._undelivered.get(result.tx_id)
         if known is None or participant not in known.waiting:
             return

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from oncelog_server.coordinator import wire
-from oncelog_server.coordinator.commands import Identity
+from oncelog_server.coordinator.commands import ProducerIdentity
 from oncelog_server.coordinator.outcomes import Outcome
 from oncelog_server.coordinator.questions import is_decided
 from oncelog_server.coordinator.records import (
@@ -86,7 +86,7 @@ def over(
     )
 
 
-def forgotten(producer: Identity) -> pb.TransactionDescription:
+def forgotten(producer: ProducerIdentity) -> pb.TransactionDescription:
     """Of a one-shot whose request number is no longer remembered: nobody knows."""
     return pb.TransactionDescription(
         state=types.TRANSACTION_STATE_EXPIRED, producer=wire.producer_message(producer)

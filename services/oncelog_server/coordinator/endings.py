@@ -8,7 +8,7 @@ from oncelog_server.coordinator.commands import (
     AbortTransaction,
     CommitAnswer,
     CommitTransaction,
-    Identity,
+    ProducerIdentity,
 )
 from oncelog_server.coordinator.decide_end import ended
 from oncelog_server.coordinator.identify import fenced
@@ -26,7 +26,7 @@ from oncelogpb.errors import (
     UnknownTransaction,
 )
 
-_NOBODY = Identity(ProducerId(0), Generation(0))
+_NOBODY = ProducerIdentity(ProducerId(0), Generation(0))
 _EXPIRED = Outcome(False, AbortCause.NONE, _NOBODY, 0, 0, 0, 0, expired=True)
 
 
@@ -101,7 +101,7 @@ class Endings:
         stored = await self._replica.read_frames(offsets)
         return [CODEC.decode(frame.frame) for frame in stored]
 
-    def _mine(self, tx_id: TxId, producer: Identity) -> Outcome:
+    def _mine(self, tx_id: TxId, producer: ProducerIdentity) -> Outcome:
         outcome = self._unexpired(tx_id)
         if outcome.producer != producer:
             raise ProducerMismatch(
@@ -117,7 +117,7 @@ class Endings:
             )
         return outcome
 
-    def _require_generation(self, identity: Identity) -> None:
+    def _require_generation(self, identity: ProducerIdentity) -> None:
         producer = state_of(self._replica).producers.get(identity.producer_id)
         if producer is not None and identity.generation < producer.generation:
             raise fenced(producer, identity)

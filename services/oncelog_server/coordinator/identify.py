@@ -6,7 +6,7 @@ the command itself checks.
 
 from __future__ import annotations
 
-from oncelog_server.coordinator.commands import Identity
+from oncelog_server.coordinator.commands import ProducerIdentity
 from oncelog_server.coordinator.producers import Producer
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import Transaction
@@ -20,7 +20,7 @@ from oncelogpb.errors import (
 from oncelogpb.ids import show_generation
 
 
-def require_producer(state: CoordinatorState, identity: Identity) -> Producer:
+def require_producer(state: CoordinatorState, identity: ProducerIdentity) -> Producer:
     """The producer, if `identity` holds its current generation."""
     producer = state.producers.get(identity.producer_id)
     if producer is None or identity.generation > producer.generation:
@@ -30,14 +30,14 @@ def require_producer(state: CoordinatorState, identity: Identity) -> Producer:
     return producer
 
 
-def unknown_producer(identity: Identity) -> UnknownProducer:
+def unknown_producer(identity: ProducerIdentity) -> UnknownProducer:
     return UnknownProducer(
         "no such producer and generation here; call InitProducer first",
         producer_id=identity.producer_id,
     )
 
 
-def fenced(producer: Producer, identity: Identity) -> ProducerFenced:
+def fenced(producer: Producer, identity: ProducerIdentity) -> ProducerFenced:
     return ProducerFenced(
         f"generation {show_generation(identity.generation)} was replaced by "
         f"{show_generation(producer.generation)}; this instance must stop",
@@ -45,7 +45,7 @@ def fenced(producer: Producer, identity: Identity) -> ProducerFenced:
     )
 
 
-def require_owner(transaction: Transaction, identity: Identity) -> None:
+def require_owner(transaction: Transaction, identity: ProducerIdentity) -> None:
     if transaction.identity != identity:
         raise ProducerMismatch(
             "the transaction belongs to another producer or generation",

@@ -264,7 +264,7 @@ class CoordinatorMachine:
         producer.asked_one_shot(_asked(record, OneShotState.STAGED, digest))
         producer.staged.append(record.tx_id)
         if len(producer.staged) == 1:
-            self.state.heads.became_head(record.tx_id, gate=at.offset)
+            self.state.first_staged.became_head(record.tx_id, gate=at.offset)
 
     def _prepare_one_shot(self, record: OneShotPrepared, at: At) -> None:
         transaction = self._one_shot(record, at)
@@ -315,7 +315,7 @@ class CoordinatorMachine:
         _next_state(known.state, record)
         transaction = self.state.transactions.remove(record.tx_id)
         self.state.deliveries.remove(transaction)
-        self.state.heads.over(transaction)
+        self.state.first_staged.over(transaction)
         if isinstance(record, Committed) and record.damaged:
             self.state.remember_damaged(record.tx_id, record.damaged)
 
@@ -349,7 +349,7 @@ class CoordinatorMachine:
                 transaction.commit_seq, transaction.generation, digest
             )
         self.state.deliveries.add(transaction)
-        self.state.heads.committed(transaction)
+        self.state.first_staged.committed(transaction)
 
     def _answer(
         self,
@@ -385,9 +385,9 @@ class CoordinatorMachine:
             return
         assert producer.staged[0] == transaction.tx_id, "one-shots are decided in request order"
         producer.staged.pop(0)
-        self.state.heads.decided(transaction.tx_id)
+        self.state.first_staged.decided(transaction.tx_id)
         if producer.staged:
-            self.state.heads.became_head(producer.staged[0], gate=at.offset)
+            self.state.first_staged.became_head(producer.staged[0], gate=at.offset)
 
     # ------------------------------------------------------------------------------------ volatile
 
@@ -402,14 +402,14 @@ class CoordinatorMachine:
             case MarkersAnswered():
                 state.deliveries.answered(signal)
             case OffsetsSent():
-                state.heads.sent(signal.tx_id)
+                state.first_staged.sent(signal.tx_id)
             case PartitionAsked():
                 state.partition_asked(signal, now.monotonic_ms)
             case UnbornAsked():
                 claim, end = Claim(*signal), self.next_offset
                 state.unborn.asked(claim, log_end=end, now_ms=now.monotonic_ms)
             case UnbornTold():
-                state.unborn.told(Claim(*signal))
+                state.unborn.claimed(Claim(*signal))
             case SessionOpened():
                 state.sessions.opened(signal)
             case SessionEnded():
@@ -422,12 +422,12 @@ class CoordinatorMachine:
     def owed(self, below: JournalOffset) -> Sequence[Owed]:
         """Not what is under way already. Costs what it gives, not what is open."""
         owed: list[Owed] = list(self.state.deliveries.due(below))
-        for tx_id in self.state.heads.due(below):
+        for tx_id in self.state.first_staged.due(below):
             head = self.state.transactions[tx_id]
             if head.offsets is None:
                 owed.append(OweDecision(tx_id))
                 continue
-            after = self.state.heads.chains_on(head)
+            after = self.state.first_staged.chains_on(head)
             owed.append(OweOffsets(tx_id, head.identity, head.offsets, after))
         finishable = self.state.deliveries.finishable(below)
         if finishable:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from oncelog_server.coordinator import wire
 from oncelog_server.coordinator.commands import (
     Exposure,
-    MarkerResult,
+    MarkerAnswer,
     MarkerStatus,
     OwedMarker,
     OweMarkers,
@@ -24,7 +24,7 @@ class GroupAnswer(NamedTuple):
     """What a participant said to one group."""
 
     # Of the markers up to the first refusal.
-    results: Sequence[MarkerResult]
+    results: Sequence[MarkerAnswer]
     # Of the next one; None: all are applied.
     refusal: OncelogError | None
 
@@ -60,9 +60,9 @@ def _answer(answer: pb.MarkerGroupResult, group: OweMarkers) -> GroupAnswer:
     return GroupAnswer(results, None)
 
 
-def _results(answer: pb.MarkerGroupResult) -> list[MarkerResult]:
+def _results(answer: pb.MarkerGroupResult) -> list[MarkerAnswer]:
     return [
-        MarkerResult(
+        MarkerAnswer(
             TxId(result.tx_id),
             MarkerStatus(result.status),
             tuple(

@@ -16,7 +16,7 @@ from oncelog_server.coordinator.transactions import Transaction
 from oncelog_server.core.ids import JournalOffset, ProducerId, TxId
 
 
-class StagedHeads:
+class FirstStaged:
     """Heads that wait to be put, and the transactions that a `from` may chain on."""
 
     def __init__(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Final
 from oncelog_server.coordinator.commands import (
     AnswerOffsets,
     FinishTransactions,
-    MarkerResult,
+    MarkerAnswer,
     MarkersAnswered,
     MarkersSent,
     MarkerStatus,
@@ -29,8 +29,8 @@ from oncelog_server.coordinator.commands import (
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_one_shot import refusal_of
 from oncelog_server.coordinator.marker_wire import GroupAnswer, answers_of, group_message
+from oncelog_server.coordinator.outbox_metrics import OutboxMetrics
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
-from oncelog_server.coordinator.tally import Tally
 from oncelog_server.coordinator.values import AbortCause, Refusal
 from oncelog_server.coordinator.waiting import Waiting
 from oncelog_server.core.ids import PartitionId, TxId
@@ -78,7 +78,7 @@ class CoordinatorOutbox:
         self._env = env
         self._waiting = waiting
         self._config = config
-        self._tally = Tally(replica, env)
+        self._tally = OutboxMetrics(replica, env)
         self._tasks: set[asyncio.Task[None]] = set()
         self._attempts: dict[PartitionId, int] = {}
         self._finishable: dict[TxId, None] = {}
@@ -141,7 +141,7 @@ class CoordinatorOutbox:
             )
             answers = answers_of(reply, groups)
         except OncelogError as error:
-            told = Doubt.inherited("participant.write_markers").told(error)
+            told = Doubt.inherited("participant.write_markers").as_reported(error)
             for group in groups:
                 self._refused(group, told)
             return
@@ -179,7 +179,7 @@ class CoordinatorOutbox:
         if not gone:
             await self._again(group.participant, disk_full=False)
             return
-        results = [MarkerResult(marker.tx_id, MarkerStatus.GONE) for marker in group.markers]
+        results = [MarkerAnswer(marker.tx_id, MarkerStatus.GONE) for marker in group.markers]
         self._attempts.pop(group.participant, None)
         self._replica.signal(MarkersAnswered(group.participant, results))
         self._tally.written(results)
@@ -264,7 +264,7 @@ class CoordinatorOutbox:
                 if now_ms - pending_since_ms >= self._config.staged_pending_ms_max:
                     return _held_by_another(error)
             except OncelogError as error:
-                told = doubt.told(error)
+                told = doubt.as_reported(error)
                 if not isinstance(told, TryAgain | InDoubt):
                     return refusal_of(told)
                 pending_since_ms = None

@@ -23,7 +23,7 @@ from __future__ import annotations
 import struct
 from typing import Final, NamedTuple
 
-from oncelog_server.coordinator.commands import Identity
+from oncelog_server.coordinator.commands import ProducerIdentity
 from oncelog_server.coordinator.records import (
     OneShotPrepared,
     PreparedAbort,
@@ -50,7 +50,7 @@ class Outcome(NamedTuple):
 
     committed: bool
     cause: AbortCause
-    producer: Identity
+    producer: ProducerIdentity
     timeout_ms: int
     begin_ms: int
     end_ms: int
@@ -93,7 +93,7 @@ class Outcomes:
         return Outcome(
             state == State.COMMITTED,
             AbortCause(cause),
-            Identity(ProducerId(producer_id), Generation(generation)),
+            ProducerIdentity(ProducerId(producer_id), Generation(generation)),
             timeout_ms,
             begin_ms,
             end_ms,

@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from oncelog_server.coordinator.commands import BeginAnswer, BeginResult, Identity
+from oncelog_server.coordinator.commands import BeginAnswer, BeginResult, ProducerIdentity
 from oncelog_server.coordinator.values import AbortCause, CommitSeq, Refusal
 from oncelog_server.core.ids import Generation, ProducerId, TxId
 
@@ -123,8 +123,8 @@ class Producer(msgspec.Struct, array_like=True):
     forgotten_number: int = 0
 
     @property
-    def identity(self) -> Identity:
-        return Identity(self.producer_id, self.generation)
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.generation)
 
     @property
     def committed_seq(self) -> CommitSeq | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-from oncelog_server.coordinator.commands import Identity
+from oncelog_server.coordinator.commands import ProducerIdentity
 from oncelog_server.coordinator.outcomes import Outcome
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED, State, Transaction
@@ -18,7 +18,7 @@ from oncelog_server.coordinator.unborn import Claim
 from oncelog_server.core.ids import JournalOffset, PartitionId, TxId, journal_offset_of
 
 
-class Verdict(IntEnum):
+class AnswerCode(IntEnum):
     """The numbers of oncelogpb.v1.Answer.Verdict."""
 
     LATER = 1
@@ -33,43 +33,43 @@ class Verdict(IntEnum):
 def verdict(
     state: CoordinatorState,
     tx_id: TxId,
-    producer: Identity,
+    producer: ProducerIdentity,
     partition: PartitionId,
     *,
     below: JournalOffset,
-) -> Verdict | None:
+) -> AnswerCode | None:
     """None: the machine does not keep it. It ended, or never was: `verdict_of` its outcome."""
     if below <= journal_offset_of(tx_id):
         claim = Claim(tx_id, producer, partition)
         unborn = is_unborn(state, tx_id) and state.unborn.is_disproved(claim, below=below)
-        return Verdict.NEVER if unborn else Verdict.LATER
+        return AnswerCode.NEVER if unborn else AnswerCode.LATER
     transaction = state.transactions.get(tx_id)
     if transaction is None:
         if partition in state.damaged.get(tx_id, ()):
-            return Verdict.COMMITTED_WITH_YOU
+            return AnswerCode.COMMITTED_WITH_YOU
         return None
     if transaction.identity != producer:
-        return Verdict.NEVER
+        return AnswerCode.NEVER
     if not is_decided(transaction, below=below):
-        return Verdict.ONGOING
+        return AnswerCode.ONGOING
     if transaction.state is State.PREPARE_ABORT:
-        return Verdict.ABORTED
+        return AnswerCode.ABORTED
     if transaction.takes_part(partition):
-        return Verdict.COMMITTED_WITH_YOU
-    return Verdict.COMMITTED_WITHOUT_YOU
+        return AnswerCode.COMMITTED_WITH_YOU
+    return AnswerCode.COMMITTED_WITHOUT_YOU
 
 
-def verdict_of(outcome: Outcome | None, producer: Identity) -> Verdict:
+def verdict_of(outcome: Outcome | None, producer: ProducerIdentity) -> AnswerCode:
     """Of a transaction that the machine does not keep and whose TxId is below the HW."""
     if outcome is None:
-        return Verdict.NEVER
+        return AnswerCode.NEVER
     if outcome.expired:
-        return Verdict.EXPIRED
+        return AnswerCode.EXPIRED
     if outcome.producer != producer:
-        return Verdict.NEVER
+        return AnswerCode.NEVER
     # Over means that every partition in the manifest has acknowledged its marker: one that still
     # holds data of it is not in the manifest.
-    return Verdict.COMMITTED_WITHOUT_YOU if outcome.committed else Verdict.ABORTED
+    return AnswerCode.COMMITTED_WITHOUT_YOU if outcome.committed else AnswerCode.ABORTED
 
 
 def is_unborn(state: CoordinatorState, tx_id: TxId) -> bool:

@@ -38,7 +38,7 @@ from oncelog_server.coordinator.endings import Endings, state_of
 from oncelog_server.coordinator.fitness import Fitness, UnheardOf
 from oncelog_server.coordinator.listing import Listing
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
-from oncelog_server.coordinator.questions import Verdict, is_unborn, verdict, verdict_of
+from oncelog_server.coordinator.questions import AnswerCode, is_unborn, verdict, verdict_of
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED
 from oncelog_server.coordinator.waiting import Waiting
@@ -333,7 +333,7 @@ class CoordinatorService:
             found = verdict_of(self._endings(replica).outcome(tx_id), producer)
         if is_unborn(state, tx_id):
             self._about_unborn(replica, UnbornAsked(tx_id, producer, partition), found)
-        elif found is Verdict.ONGOING:
+        elif found is AnswerCode.ONGOING:
             replica.signal(PartitionAsked(tx_id, producer, partition, question.bytes_received))
         self._env.reporter.count("questions_answered", verdict=found.name.lower())
         return pb.Answer(
@@ -342,8 +342,10 @@ class CoordinatorService:
             verdict=pb.Answer.Verdict.ValueType(found),
         )
 
-    def _about_unborn(self, replica: CoordinatorReplica, asked: UnbornAsked, told: Verdict) -> None:
-        if told is Verdict.NEVER:
+    def _about_unborn(
+        self, replica: CoordinatorReplica, asked: UnbornAsked, told: AnswerCode
+    ) -> None:
+        if told is AnswerCode.NEVER:
             replica.signal(UnbornTold(*asked))
             return
         replica.signal(asked)

@@ -14,7 +14,7 @@ import msgspec
 from oncelog_server.coordinator.commands import PartitionAsked
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.deliveries import Deliveries
-from oncelog_server.coordinator.one_shots import StagedHeads
+from oncelog_server.coordinator.one_shots import FirstStaged
 from oncelog_server.coordinator.producers import Producer, Producers
 from oncelog_server.coordinator.sessions import Sessions
 from oncelog_server.coordinator.transactions import DECIDED, State, Transaction, Transactions
@@ -72,7 +72,7 @@ class CoordinatorState:
         # Partitions that Begins of open transactions named, once for each transaction.
         self.named_parts = 0
         self.deliveries = Deliveries()
-        self.heads = StagedHeads()
+        self.first_staged = FirstStaged()
         # Volatile.
         self.forget_volatile()
 
@@ -180,11 +180,11 @@ class CoordinatorState:
         for transaction in self.transactions.in_prepare_order():
             self.deliveries.add(transaction)
             if transaction.is_committed:
-                self.heads.committed(transaction)
+                self.first_staged.committed(transaction)
         for producer in self.producers:
             if producer.staged:
                 # What made it the head is below the snapshot, so the HW covers it.
-                self.heads.became_head(producer.staged[0], gate=self.epoch_start)
+                self.first_staged.became_head(producer.staged[0], gate=self.epoch_start)
         self.forget_volatile()
 
     # -------------------------------------------------------------------------------------- checks
@@ -211,7 +211,7 @@ class CoordinatorState:
                 assert opened.identity == producer.identity, "older generations are decided (I16)"
             for tx_id in producer.staged:
                 assert self.transactions[tx_id].state is State.STAGED
-        assert heads == self.heads.known(), "one staged one-shot per producer may be put"
+        assert heads == self.first_staged.known(), "one staged one-shot per producer may be put"
         for transaction in self.transactions:
             self._check_transaction(transaction)
 

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import msgspec
 
-from oncelog_server.coordinator.commands import Identity
+from oncelog_server.coordinator.commands import ProducerIdentity
 from oncelog_server.coordinator.values import (
     NO_PARTS,
     AbortCause,
@@ -66,8 +66,8 @@ class Transaction(msgspec.Struct, array_like=True):
     cause: AbortCause = AbortCause.NONE
 
     @property
-    def identity(self) -> Identity:
-        return Identity(self.producer_id, self.generation)
+    def identity(self) -> ProducerIdentity:
+        return ProducerIdentity(self.producer_id, self.generation)
 
     @property
     def is_one_shot(self) -> bool:

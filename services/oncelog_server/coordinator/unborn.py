@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from typing import Final, NamedTuple
 
-from oncelog_server.coordinator.commands import Identity
+from oncelog_server.coordinator.commands import ProducerIdentity
 from oncelog_server.core.ids import JournalOffset, PartitionId, TxId
 
 # Between two proofs of one journal partition. Participants ask again after 2 s.
@@ -38,7 +38,7 @@ class Claim(NamedTuple):
     """What a participant holds something of, and for whom."""
 
     tx_id: TxId
-    producer: Identity
+    producer: ProducerIdentity
     partition: PartitionId
 
 
@@ -83,7 +83,7 @@ class Unborn:
                 self._asked[claim] = _Asked(log_end, now_ms)
         self.turn(now_ms)
 
-    def told(self, claim: Claim) -> None:
+    def claimed(self, claim: Claim) -> None:
         """It heard NEVER. Asked again, it is proved again: it may hold something newer."""
         self._asked.pop(claim, None)
 

@@ -18,9 +18,9 @@ from oncelog_server.coordinator.commands import (
     CommitTransaction,
     Exposure,
     FindOneShot,
-    Identity,
     InitProducer,
     ProducerGranted,
+    ProducerIdentity,
     Transact,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
@@ -98,7 +98,7 @@ def commit_transaction(
 
 
 def _begin_next(
-    request: pb.BeginNext, producer: Identity, config: CoordinatorConfig
+    request: pb.BeginNext, producer: ProducerIdentity, config: CoordinatorConfig
 ) -> BeginTransaction:
     """One of a wrong shape is refused beside the commit, like any that cannot begin."""
     try:
@@ -163,10 +163,10 @@ def manifest(message: types.Manifest, config: CoordinatorConfig) -> Manifest:
     return manifest
 
 
-def identity(message: types.Producer) -> Identity:
+def identity(message: types.Producer) -> ProducerIdentity:
     if not message.producer_id:
         _invalid("producer", "the producer that InitProducer granted is required")
-    return Identity(ProducerId(message.producer_id), Generation(message.generation))
+    return ProducerIdentity(ProducerId(message.producer_id), Generation(message.generation))
 
 
 def tx_id(number: int) -> TxId:
@@ -231,7 +231,7 @@ def committed(
     )
 
 
-def producer_message(producer: Identity) -> types.Producer:
+def producer_message(producer: ProducerIdentity) -> types.Producer:
     return types.Producer(producer_id=producer.producer_id, generation=producer.generation)
 
 

@@ -55,7 +55,7 @@ class Verb(StrEnum):
     OPERATE = "operate"
 
 
-class Kind(StrEnum):
+class ResourceKind(StrEnum):
     """Of what is acted upon."""
 
     TOPIC = "topic"
@@ -69,8 +69,8 @@ class Kind(StrEnum):
 
 
 # What a rule may say of each kind.
-VERBS_OF: Final[Mapping[Kind, tuple[Verb, ...]]] = {
-    Kind.TOPIC: (
+VERBS_OF: Final[Mapping[ResourceKind, tuple[Verb, ...]]] = {
+    ResourceKind.TOPIC: (
         Verb.CREATE,
         Verb.READ,
         Verb.WRITE,
@@ -78,28 +78,33 @@ VERBS_OF: Final[Mapping[Kind, tuple[Verb, ...]]] = {
         Verb.ALTER,
         Verb.DELETE,
     ),
-    Kind.GROUP: (Verb.READ, Verb.DESCRIBE, Verb.DELETE),
-    Kind.PRODUCER: (Verb.WRITE, Verb.FENCE),
-    Kind.TRANSACTION: (Verb.DESCRIBE, Verb.ABORT),
+    ResourceKind.GROUP: (Verb.READ, Verb.DESCRIBE, Verb.DELETE),
+    ResourceKind.PRODUCER: (Verb.WRITE, Verb.FENCE),
+    ResourceKind.TRANSACTION: (Verb.DESCRIBE, Verb.ABORT),
 }
 # Allowing one of these allows that, of the same name. Denying is of one verb alone.
-IMPLIED_BY: Final[Mapping[tuple[Kind, Verb], tuple[tuple[Kind, Verb], ...]]] = {
-    (Kind.TOPIC, Verb.DESCRIBE): (
-        (Kind.TOPIC, Verb.READ),
-        (Kind.TOPIC, Verb.WRITE),
-        (Kind.TOPIC, Verb.ALTER),
-        (Kind.TOPIC, Verb.DELETE),
+IMPLIED_BY: Final[Mapping[tuple[ResourceKind, Verb], tuple[tuple[ResourceKind, Verb], ...]]] = {
+    (ResourceKind.TOPIC, Verb.DESCRIBE): (
+        (ResourceKind.TOPIC, Verb.READ),
+        (ResourceKind.TOPIC, Verb.WRITE),
+        (ResourceKind.TOPIC, Verb.ALTER),
+        (ResourceKind.TOPIC, Verb.DELETE),
     ),
-    (Kind.GROUP, Verb.DESCRIBE): ((Kind.GROUP, Verb.READ), (Kind.GROUP, Verb.DELETE)),
+    (ResourceKind.GROUP, Verb.DESCRIBE): (
+        (ResourceKind.GROUP, Verb.READ),
+        (ResourceKind.GROUP, Verb.DELETE),
+    ),
     # Who may write under a name sees and ends what is written under it.
-    (Kind.TRANSACTION, Verb.DESCRIBE): (
-        (Kind.TRANSACTION, Verb.ABORT),
-        (Kind.PRODUCER, Verb.WRITE),
+    (ResourceKind.TRANSACTION, Verb.DESCRIBE): (
+        (ResourceKind.TRANSACTION, Verb.ABORT),
+        (ResourceKind.PRODUCER, Verb.WRITE),
     ),
-    (Kind.TRANSACTION, Verb.ABORT): ((Kind.PRODUCER, Verb.WRITE),),
+    (ResourceKind.TRANSACTION, Verb.ABORT): ((ResourceKind.PRODUCER, Verb.WRITE),),
 }
 # Whose own these are, may always.
-_OWNED: Final = frozenset({(Kind.TRANSACTION, Verb.DESCRIBE), (Kind.TRANSACTION, Verb.ABORT)})
+_OWNED: Final = frozenset(
+    {(ResourceKind.TRANSACTION, Verb.DESCRIBE), (ResourceKind.TRANSACTION, Verb.ABORT)}
+)
 
 
 class Effect(StrEnum):
@@ -126,7 +131,7 @@ class Rule(msgspec.Struct, frozen=True, order=True):
     effect: Effect
     identity: Pattern
     verb: Verb
-    kind: Kind
+    kind: ResourceKind
     name: Pattern
 
     def __str__(self) -> str:
@@ -137,7 +142,7 @@ class Need(NamedTuple):
     """What a call asks for."""
 
     verb: Verb
-    kind: Kind
+    kind: ResourceKind
     # "" for a producer without a name, and its transactions.
     name: str
     # Who registered the producer that this is about; "" where nobody knows any more, None where
@@ -179,13 +184,13 @@ class _Holdings:
     """All rules that are about one identity."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
-        self._allow: dict[tuple[Kind, Verb], list[Rule]] = {}
-        self._deny: dict[tuple[Kind, Verb], list[Rule]] = {}
+        self._allow: dict[tuple[ResourceKind, Verb], list[Rule]] = {}
+        self._deny: dict[tuple[ResourceKind, Verb], list[Rule]] = {}
         for rule in rules:
             lists = self._allow if rule.effect is Effect.ALLOW else self._deny
             lists.setdefault((rule.kind, rule.verb), []).append(rule)
-        self._allowing: dict[tuple[Kind, Verb], _Names] = {}
-        self._denying: dict[tuple[Kind, Verb], _Names] = {}
+        self._allowing: dict[tuple[ResourceKind, Verb], _Names] = {}
+        self._denying: dict[tuple[ResourceKind, Verb], _Names] = {}
 
     @property
     def any_allowed(self) -> Rule | None:
@@ -275,7 +280,7 @@ class Rights:
         denied = holdings.denies(need)
         if denied is not None:
             return Ruling(False, "a rule denies it", denied)
-        if need.kind is Kind.PRODUCER and not need.name:
+        if need.kind is ResourceKind.PRODUCER and not need.name:
             return _of_unnamed(identity, need, holdings)
         allowed = holdings.allows(need)
         if allowed is not None:

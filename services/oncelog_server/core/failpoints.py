@@ -3,7 +3,7 @@ twice. One table, from which the kill matrix of `tests/faults` is generated: a f
 added here is covered by that, and one that is never reached fails the run.
 
 Unset, a place costs one empty call in the driver and nothing elsewhere: the others stand in
-wrappers around the ports (`runtime/pointed`), composed only while failpoints are armed.
+wrappers around the ports (`runtime/failpoint_ports`), composed only while failpoints are armed.
 
     arm(hook)            hook(name) is called at each passing, in the very turn and thread
     disarm()
@@ -33,7 +33,7 @@ class Repeat(Enum):
 Hook = Callable[[str], Repeat | None]
 
 
-class Kind(Enum):
+class FailpointKind(Enum):
     """Where a failpoint stands, hence what may happen there."""
 
     CODE = "code"
@@ -49,11 +49,11 @@ class Failpoint(NamedTuple):
     """`roles`: whose processes pass it in a transaction or around one (start, recovery, reads)."""
 
     name: str
-    kind: Kind
+    kind: FailpointKind
     roles: tuple[str, ...]
 
 
-def _around(prefix: str, kind: Kind, steps: dict[str, tuple[str, ...]]) -> list[Failpoint]:
+def _around(prefix: str, kind: FailpointKind, steps: dict[str, tuple[str, ...]]) -> list[Failpoint]:
     return [
         Failpoint(f"{prefix}.{step}.{side}", kind, roles)
         for step, roles in steps.items()
@@ -93,11 +93,11 @@ _SERVED: Final = {
 }
 
 TABLE: Final[tuple[Failpoint, ...]] = (
-    *_around("driver", Kind.CODE, dict.fromkeys(_CODE, ROLES)),
-    *_around("disk", Kind.DISK, _DISK),
-    *_around("etcd", Kind.ETCD, dict.fromkeys(_ETCD, ROLES)),
-    *_around("call", Kind.CALL, _CALLS),
-    *_around("serve", Kind.SERVE, _SERVED),
+    *_around("driver", FailpointKind.CODE, dict.fromkeys(_CODE, ROLES)),
+    *_around("disk", FailpointKind.DISK, _DISK),
+    *_around("etcd", FailpointKind.ETCD, dict.fromkeys(_ETCD, ROLES)),
+    *_around("call", FailpointKind.CALL, _CALLS),
+    *_around("serve", FailpointKind.SERVE, _SERVED),
 )
 NAMES: Final = frozenset(point.name for point in TABLE)
 assert len(NAMES) == len(TABLE), "one place, one name"

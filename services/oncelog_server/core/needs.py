@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from oncelog_server.core.access import Kind, Need, Verb
+from oncelog_server.core.access import Need, ResourceKind, Verb
 from oncelog_server.core.ids import CONTROL_TOPIC_IDS, TopicId
 from oncelog_server.core.ports import Call, Directory
 from oncelog_server.core.wire import TOPIC_ID_BYTES
@@ -67,13 +67,13 @@ class Entry:
 
 def serving(method: str) -> Entry:
     """For services alone."""
-    need = Need(Verb.SERVE, Kind.CLUSTER, method)
+    need = Need(Verb.SERVE, ResourceKind.CLUSTER, method)
     return Entry(lambda request, call: (need,))
 
 
 def operating(method: str) -> Entry:
     """For operators alone."""
-    need = Need(Verb.OPERATE, Kind.CLUSTER, method)
+    need = Need(Verb.OPERATE, ResourceKind.CLUSTER, method)
     return Entry(lambda request, call: (need,), audited=always)
 
 
@@ -105,7 +105,7 @@ class TopicNames:
             return None
         if len(self._needs) >= TOPICS_KEPT:
             self._needs.clear()
-        need = self._needs[key] = Need(verb, Kind.TOPIC, topic.name)
+        need = self._needs[key] = Need(verb, ResourceKind.TOPIC, topic.name)
         return need
 
     def needs(self, verb: Verb, topic_ids: Iterable[bytes]) -> list[Need]:

@@ -346,7 +346,7 @@ class Call(Protocol):
         """Whether `room` would not wait."""
         ...
 
-    def spare(self) -> int:
+    def room_left(self) -> int:
         """How many bytes it may hold without being in anybody's way: for a stream of replies, which
         never waits for room, but sends less at a time."""
         ...

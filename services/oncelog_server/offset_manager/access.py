@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from oncelog_server.core.access import Kind, Need, Verb
+from oncelog_server.core.access import Need, ResourceKind, Verb
 from oncelog_server.core.needs import Entry, Sees, TopicNames, always, keep, require_few
 from oncelog_server.core.ports import Call
 from oncelog_server.offset_manager.ports import OffsetManagerEnv
@@ -65,7 +65,7 @@ class _Groups:
         _require_few(len(request.subscribed_topics) + len(request.owned))
         yield group_need(Verb.READ, request.group)
         for name in request.subscribed_topics:
-            yield Need(Verb.READ, Kind.TOPIC, name)
+            yield Need(Verb.READ, ResourceKind.TOPIC, name)
         yield from self._topics.needs(
             Verb.READ, (partition.topic_id for partition in request.owned)
         )
@@ -86,4 +86,4 @@ def _require_few(count: int) -> None:
 
 
 def group_need(verb: Verb, name: str) -> Need:
-    return Need(verb, Kind.GROUP, name)
+    return Need(verb, ResourceKind.GROUP, name)

@@ -32,7 +32,7 @@ _ISOLATIONS: Final = {
 }
 
 
-class Standing(NamedTuple):
+class GroupPosition(NamedTuple):
     """Where a group stands in one partition."""
 
     group: str
@@ -99,10 +99,10 @@ class LagWatch:
         self._env.reporter.replace("group_lag", self._whose, rows)
         self._env.reporter.gauge("group_lag_left_out", left_out, partition=self._whose)
 
-    def _chosen(self) -> tuple[list[Standing], int]:
+    def _chosen(self) -> tuple[list[GroupPosition], int]:
         """Up to `series_max`, of the groups that changed last, and how many groups are left out."""
         machine = led_machine(self._replica)
-        chosen: list[Standing] = []
+        chosen: list[GroupPosition] = []
         looked_at = 0
         for name, group in machine.recent_groups():
             room = self._series_max - len(chosen)
@@ -114,7 +114,7 @@ class LagWatch:
         return chosen, machine.groups - looked_at
 
     async def _edges(
-        self, standings: Iterable[Standing]
+        self, standings: Iterable[GroupPosition]
     ) -> Mapping[tuple[PartitionId, View], Edges]:
         """Of those that a leader answers for."""
         wanted: dict[tuple[Address, View], dict[PartitionId, None]] = {}
@@ -150,7 +150,7 @@ class LagWatch:
         ]
 
 
-def _standings(name: str, group: Group, env: OffsetManagerEnv) -> Iterator[Standing]:
+def _standings(name: str, group: Group, env: OffsetManagerEnv) -> Iterator[GroupPosition]:
     """In all partitions of the topics that a group has offsets of: what it never committed waits
     as well."""
     views = {partition.topic_id: step.step.view for partition, step in group.committed.items()}
@@ -160,7 +160,7 @@ def _standings(name: str, group: Group, env: OffsetManagerEnv) -> Iterator[Stand
             partition = PartitionId(topic_id, number)
             committed = group.committed.get(partition)
             to = None if committed is None else committed.step.to
-            yield Standing(name, partition, view, to)
+            yield GroupPosition(name, partition, view, to)
 
 
 def _lag(committed: int | None, at: Edges) -> int:

@@ -29,7 +29,7 @@ from oncelogpb.errors import (
 from oncelogpb.v1 import participant_pb2 as pb
 
 # What a role tells its operators about markers that are written, applied now or before.
-Told = Callable[[PartitionId, WriteMarkers, MarkersWritten], None]
+MarkersReport = Callable[[PartitionId, WriteMarkers, MarkersWritten], None]
 
 # How long the other groups of a request wait for what etcd says of a topic that is unknown here. A
 # group without an answer is refused, and its coordinator asks etcd itself.
@@ -60,7 +60,7 @@ class ParticipantHandler:
         env: RoleEnv[object],
         *,
         decode: Callable[[pb.MarkerGroup], WriteMarkers] = wire.write_markers,
-        told: Told = lambda partition, command, written: None,
+        told: MarkersReport = lambda partition, command, written: None,
     ) -> None:
         self._env = env
         self._decode = decode

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from oncelog_server.core.access import Kind, Need, Verb
+from oncelog_server.core.access import Need, ResourceKind, Verb
 from oncelog_server.core.ids import TopicId
 from oncelog_server.core.needs import (
     Entry,
@@ -116,8 +116,8 @@ class _Places:
 
 
 def _named(verb: Verb) -> Any:
-    return lambda request, call: (Need(verb, Kind.TOPIC, request.name),)
+    return lambda request, call: (Need(verb, ResourceKind.TOPIC, request.name),)
 
 
 def _describe(name: str) -> Need:
-    return Need(Verb.DESCRIBE, Kind.TOPIC, name)
+    return Need(Verb.DESCRIBE, ResourceKind.TOPIC, name)

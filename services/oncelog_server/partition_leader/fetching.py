@@ -127,7 +127,7 @@ class Fetching:
         try:
             stale: Sequence[Cursor] = following
             while True:
-                room = min(budget, max(call.spare(), SUBSCRIBE_BYTES_LEAST))
+                room = min(budget, max(call.room_left(), SUBSCRIBE_BYTES_LEAST))
                 call.holds(room)
                 await self._read_all(self._rotated(stale), request, room)
                 call.holds(_size(following))

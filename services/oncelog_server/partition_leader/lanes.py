@@ -11,8 +11,8 @@ from types import TracebackType
 
 
 class Lanes:
-    """One lane per stream. Use: `async with lanes.turn(stream_id) as turn: ...; await turn.come()`;
-    whoever submits after `come()`, in the same loop turn, submits in the order of arrival."""
+    """One lane per stream. Use: `async with lanes.turn(stream_id) as turn: ...; await turn.wait()`;
+    whoever submits after `wait()`, in the same loop turn, submits in the order of arrival."""
 
     def __init__(self) -> None:
         # The last of each lane, done when it has submitted.
@@ -34,7 +34,7 @@ class Turn:
         if stream_id:
             self._own = last[stream_id] = asyncio.get_running_loop().create_future()
 
-    async def come(self) -> None:
+    async def wait(self) -> None:
         """Returns when all earlier calls of the stream have submitted, or failed."""
         if self._before is not None and not self._before.done():
             # Shielded: whoever gives up waiting must not end the place of another.

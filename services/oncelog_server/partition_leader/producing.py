@@ -72,7 +72,7 @@ class Producing:
         source = Source(request.tx_id, request.producer.producer_id, request.writer)
         async with self._lanes.turn(call.stream_id) as turn:
             by_partition = await self._judge_all(request, produce, verdicts, call)
-            await turn.come()
+            await turn.wait()
             submitted = [
                 entry
                 for partition, judged in by_partition.items()

@@ -13,11 +13,11 @@ from oncelog_server.participant.handler import ParticipantHandler
 from oncelog_server.partition_leader import access
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.machine import PartitionMachine
+from oncelog_server.partition_leader.marker_metrics import tell_markers
 from oncelog_server.partition_leader.outbox import PartitionOutbox
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelog_server.partition_leader.records import PartitionCodec, Record
 from oncelog_server.partition_leader.service import PartitionLeaderService
-from oncelog_server.partition_leader.tally import tell_markers
 
 
 class PartitionLeaderRole:

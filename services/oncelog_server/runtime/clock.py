@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Final
 
 from oncelog_server.core.machine import Instant
-from oncelog_server.runtime.etcd.steady import steady_ms
+from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 
 # How quickly a jump ahead is caught up with: a clock that was five minutes slow, and was set right,
 # is followed within five minutes.
@@ -41,16 +41,16 @@ class RealClock:
         *,
         monotonic_ms: Callable[[], int] = _monotonic_ms,
         wall_ms: Callable[[], int] = _wall_ms,
-        steady_ms: Callable[[], int] = steady_ms,
+        lease_clock_ms: Callable[[], int] = lease_clock_ms,
     ) -> None:
-        """`steady_ms` counts a sleep of the machine too, which is no jump of the wall clock."""
+        """`lease_clock_ms` counts a sleep of the machine, which is no jump of the wall clock."""
         self._monotonic_ms = monotonic_ms
         self._wall_ms = wall_ms
-        self._steady_ms = steady_ms
+        self._steady_ms = lease_clock_ms
         self._looked_ms = monotonic_ms()
         # What is added to the monotonic clock to get the wall.
         self._ahead_ms = wall_ms() - self._looked_ms
-        self._slept_ms = steady_ms() - self._looked_ms
+        self._slept_ms = lease_clock_ms() - self._looked_ms
 
     def now(self) -> Instant:
         now_ms = self._monotonic_ms()

@@ -25,13 +25,13 @@ from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.etcd.access_store import EtcdAccess
 from oncelog_server.runtime.etcd.access_view import ACCESS
 from oncelog_server.runtime.etcd.directory import ClusterView
-from oncelog_server.runtime.etcd.identity import ClusterSettings, Identity
+from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterSettings
 from oncelog_server.runtime.etcd.keys import (
     TOPICS,
     BootValue,
 )
+from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable
-from oncelog_server.runtime.etcd.steady import steady_ms
 from oncelog_server.runtime.etcd.topics import EtcdTopics, create_control_partitions
 from oncelog_server.runtime.free_space import FreeSpace
 from oncelog_server.runtime.hints import Hints
@@ -39,7 +39,7 @@ from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.lease import BlockingRenewals, Membership
 from oncelog_server.runtime.participants import ParticipantSwitch
 from oncelog_server.runtime.replica.driver import Driver
-from oncelog_server.runtime.replica.surroundings import Surroundings
+from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replicas import (
     PARTITIONS_DIRECTORY,
     RoleReplicas,
@@ -137,7 +137,7 @@ class Node:
         self._tails = TailBudget(limits.tail_bytes_max)
         self._hints = Hints(outside.etcd, self._led)
         self._listening = False
-        self._identity: Identity | None = None
+        self._identity: ClusterIdentity | None = None
         self._view: ClusterView | None = None
         self._commit: GroupCommit | None = None
         self._membership: Membership | None = None
@@ -159,7 +159,7 @@ class Node:
         self._failure = asyncio.get_running_loop().create_future()
         outside.disk.lock()
         self.node_id = _load_node_id(outside.disk, outside.random_bytes)
-        identity = self._identity = Identity(
+        identity = self._identity = ClusterIdentity(
             outside.disk,
             outside.etcd,
             random_bytes=outside.random_bytes,
@@ -189,7 +189,7 @@ class Node:
             roles=",".join(role.name for role in self._roles),
         )
 
-    async def _join(self, view: ClusterView, identity: Identity, lease_ms: int) -> None:
+    async def _join(self, view: ClusterView, identity: ClusterIdentity, lease_ms: int) -> None:
         """Takes a lease, makes sure that the control partitions exist, stands in elections."""
         outside = self._outside
         names = tuple(role.name for role in self._roles)
@@ -309,7 +309,7 @@ class Node:
         places = asyncio.Semaphore(LOGS_AT_ONCE)
         for role in self._roles:
             reporter = outside.role_reporter(role.name)
-            around = Surroundings(
+            around = ReplicaEnv(
                 clock=outside.clock,
                 commit=commit,
                 reporter=reporter,
@@ -505,7 +505,7 @@ class Node:
         """What leases are measured by: a clock that counts suspension of the machine too. With an
         etcd in memory, the loop's own."""
         if self._outside.renewals is not None:
-            return steady_ms
+            return lease_clock_ms
         return lambda: self._outside.clock.now().monotonic_ms
 
     def _spawn(self, work: Coroutine[Any, Any, None]) -> None:

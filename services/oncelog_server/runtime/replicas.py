@@ -16,9 +16,9 @@ from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.ports import Directory, Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.record import ReplicaRecord, make_record
 from oncelog_server.runtime.replica.records import Records
-from oncelog_server.runtime.replica.surroundings import Surroundings
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tail import TailBudget
@@ -55,7 +55,7 @@ class RoleReplicas:
         role: Role[Any],
         disk: Disk,
         directory: Directory,
-        around: Surroundings,
+        around: ReplicaEnv,
         make_outbox: Callable[[Driver], Outbox],
         segment_bytes: int,
         random_bytes: Callable[[int], bytes],

@@ -190,7 +190,7 @@ def commit(
     try:
         _commit(protocol, request)
     except errors.UnknownOutcome as error:
-        doubt.told(error)
+        doubt.as_reported(error)
         # The decision may stand while a leader is away: ask for it alone, the same call again.
         request.wait = pb.WAIT_PREPARED
         try:

@@ -41,9 +41,8 @@ from oncelog_server.coordinator.commands import (
     FindOneShot,
     FinishTransactions,
     FoundOneShot,
-    Identity,
     InitProducer,
-    MarkerResult,
+    MarkerAnswer,
     MarkersAnswered,
     MarkersSent,
     MarkerStatus,
@@ -55,6 +54,7 @@ from oncelog_server.coordinator.commands import (
     OweOffsets,
     PartitionAsked,
     ProducerGranted,
+    ProducerIdentity,
     ProveLogEnd,
     SessionEnded,
     SessionOpened,
@@ -68,7 +68,7 @@ from oncelog_server.coordinator.decide_one_shot import refusal_of
 from oncelog_server.coordinator.endings import Endings
 from oncelog_server.coordinator.machine import CoordinatorMachine
 from oncelog_server.coordinator.outcomes import Outcomes
-from oncelog_server.coordinator.questions import Verdict, is_unborn, verdict, verdict_of
+from oncelog_server.coordinator.questions import AnswerCode, is_unborn, verdict, verdict_of
 from oncelog_server.coordinator.records import (
     CODEC,
     Aborted,
@@ -169,7 +169,7 @@ class CoordinatorDriver(HostDriver):
         self.endings = Endings(replica, outcomes)
         # What the service looks up for commands whose transaction the machine does not keep.
         self._ended: dict[str, Any] = {}
-        self.granted: dict[str, Identity] = {}
+        self.granted: dict[str, ProducerIdentity] = {}
 
     @property
     def machine(self) -> CoordinatorMachine:
@@ -221,7 +221,7 @@ class CoordinatorDriver(HostDriver):
             case "ack":
                 status = MarkerStatus[words[-1].upper()] if words[-1][0] != "T" else None
                 tx_ids = words[1:] if status is None else words[1:-1]
-                results = [MarkerResult(tx(w), status or MarkerStatus.APPLIED) for w in tx_ids]
+                results = [MarkerAnswer(tx(w), status or MarkerStatus.APPLIED) for w in tx_ids]
                 self.host.signal(MarkersAnswered(partition(words[0]), results))
             case "fail":
                 full = words[-1] == "full"
@@ -310,10 +310,10 @@ class CoordinatorDriver(HostDriver):
             seq(options.get("seq")),
         )
 
-    def _identity(self, name: str, options: dict[str, str]) -> Identity:
-        who = self.granted.get(name, Identity(ProducerId(99), Generation(1 << 32 | 1)))
+    def _identity(self, name: str, options: dict[str, str]) -> ProducerIdentity:
+        who = self.granted.get(name, ProducerIdentity(ProducerId(99), Generation(1 << 32 | 1)))
         if "gen" in options:
-            return Identity(who.producer_id, generation(options["gen"]))
+            return ProducerIdentity(who.producer_id, generation(options["gen"]))
         return who
 
     # ---------------------------------------------------------------------------------- the outbox
@@ -333,7 +333,7 @@ class CoordinatorDriver(HostDriver):
             if isinstance(owed, OweMarkers):
                 lines.append(show_owed(owed))
                 results = [
-                    MarkerResult(marker.tx_id, MarkerStatus.APPLIED) for marker in owed.markers
+                    MarkerAnswer(marker.tx_id, MarkerStatus.APPLIED) for marker in owed.markers
                 ]
                 self.host.signal(MarkersSent(owed.participant))
                 self.host.signal(MarkersAnswered(owed.participant, results))
@@ -350,8 +350,8 @@ class CoordinatorDriver(HostDriver):
             found = verdict_of(self.endings.outcome(tx_id), who)
         asked = UnbornAsked(tx_id, who, where)
         if is_unborn(self.machine.state, tx_id):
-            self.host.signal(UnbornTold(*asked) if found is Verdict.NEVER else asked)
-        elif found is Verdict.ONGOING:
+            self.host.signal(UnbornTold(*asked) if found is AnswerCode.NEVER else asked)
+        elif found is AnswerCode.ONGOING:
             size = int(options.get("bytes", "0"))
             self.host.signal(PartitionAsked(tx_id, who, where, size))
         return f"ask {words[0]} {words[2]} -> {found.name}"
@@ -520,7 +520,7 @@ def show_tx(tx_id: TxId) -> str:
     return f"T{journal_offset_of(tx_id)}" if tx_id else "none"
 
 
-def show_who(who: Identity) -> str:
+def show_who(who: ProducerIdentity) -> str:
     return f"P{journal_offset_of(who.producer_id)} {show_generation(who.generation)}"
 
 

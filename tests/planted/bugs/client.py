@@ -224,7 +224,7 @@ BUGS: Final = (
         "a topic made again is another topic",
         (
             Edit(
-                "oncelog._whereabouts:Whereabouts.learn_failure",
+                "oncelog._metadata:Metadata.learn_failure",
                 "            self.directory.forget_topic_id(key.topic_id)",
                 "            pass",
             ),

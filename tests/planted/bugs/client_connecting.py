@@ -12,7 +12,7 @@ BUGS: Final = (
         "I31: a first contact ends within three seconds, and says what is wrong",
         (
             Edit(
-                "oncelog._whereabouts:Whereabouts._why_nobody",
+                "oncelog._metadata:Metadata._why_nobody",
                 "if passes and spent_ms < self._round_ms * (CONTACT_ROUNDS - 1):",
                 "if passes:",
             ),

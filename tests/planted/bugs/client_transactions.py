@@ -30,7 +30,7 @@ BUGS: Final = (
         "I4: a refusal promises that nothing happened, of this sending only",
         (
             Edit(
-                "oncelogpb.doubt:Doubt.told",
+                "oncelogpb.doubt:Doubt.as_reported",
                 "        if not self._lost or error.reason",
                 "        self._lost = False\n        if not self._lost or error.reason",
             ),
@@ -52,8 +52,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog._fan_out:FanOut.call_partitions",
-                "doubts.setdefault(index, Doubt(method, request)).told(error)",
-                "Doubt(method, request).told(error)",
+                "doubts.setdefault(index, Doubt(method, request)).as_reported(error)",
+                "Doubt(method, request).as_reported(error)",
             ),
         ),
         {
@@ -68,7 +68,7 @@ BUGS: Final = (
         "rights are judged before a request is looked up: their refusal ends no doubt",
         (
             Edit(
-                "oncelogpb.doubt:Doubt.told",
+                "oncelogpb.doubt:Doubt.as_reported",
                 "        if not self._lost or error.reason",
                 "        if not self._lost or error.reason in RIGHTS or error.reason",
             ),

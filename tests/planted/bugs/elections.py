@@ -248,7 +248,7 @@ BUGS: Final = (
         "each replica keeps the highest revision it has seen: a failed write is tried again",
         (
             Edit(
-                "oncelog_server.runtime.etcd.identity:Identity._write",
+                "oncelog_server.runtime.etcd.identity:ClusterIdentity._write",
                 "            await self._offload(lambda: save_remembered(self._disk, remembered))\n"
                 "            self._remembered = remembered",
                 "            self._remembered = remembered\n"

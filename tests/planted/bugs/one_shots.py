@@ -56,7 +56,7 @@ BUGS: Final = (
         "#6 chains on #5's pending position and #5 aborts: input skipped",
         (
             Edit(
-                "oncelog_server.coordinator.one_shots:StagedHeads.due",
+                "oncelog_server.coordinator.one_shots:FirstStaged.due",
                 "if gate < below",
                 "",
             ),
@@ -73,7 +73,7 @@ BUGS: Final = (
                 "oncelog_server.coordinator.machine:CoordinatorMachine._stage",
                 "self.state.transactions.add(transaction)",
                 "self.state.transactions.add(transaction)\n"
-                "        self.state.heads.committed(transaction)",
+                "        self.state.first_staged.committed(transaction)",
             ),
         ),
         {
@@ -163,7 +163,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.coordinator.state:CoordinatorState.decode",
-                "self.heads.committed(transaction)",
+                "self.first_staged.committed(transaction)",
                 "pass",
             ),
         ),

@@ -75,7 +75,7 @@ BUGS: Final = (
         "a partition with a replica that is not in sync is shown",
         (
             Edit(
-                "oncelog_server.cli.partitions:Standing.lacks_replicas",
+                "oncelog_server.cli.partitions:ListedPartition.lacks_replicas",
                 "len(self.partition.isr) < len(self.partition.replicas)",
                 "not self.partition.isr",
             ),

@@ -324,7 +324,7 @@ BUGS: Final = (
         "I9: what is judged in a thread is not overtaken by the next batch of its stream",
         (
             Edit(
-                "oncelog_server.partition_leader.lanes:Turn.come",
+                "oncelog_server.partition_leader.lanes:Turn.wait",
                 "if self._before is not None and not self._before.done():",
                 "if False:",
             ),
@@ -478,7 +478,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching.subscribe",
-                "min(budget, max(call.spare(), SUBSCRIBE_BYTES_LEAST))",
+                "min(budget, max(call.room_left(), SUBSCRIBE_BYTES_LEAST))",
                 "budget",
             ),
         ),

@@ -14,8 +14,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.coordinator.questions:verdict",
-                "return Verdict.NEVER if unborn else Verdict.LATER",
-                "return Verdict.NEVER",
+                "return AnswerCode.NEVER if unborn else AnswerCode.LATER",
+                "return AnswerCode.NEVER",
             ),
         ),
         {

@@ -310,7 +310,7 @@ BUGS: Final = (
         "an etcd with a revision below the highest seen is refused",
         (
             Edit(
-                "oncelog_server.runtime.etcd.identity:Identity.observe",
+                "oncelog_server.runtime.etcd.identity:ClusterIdentity.observe",
                 "if revision < at_least:",
                 "if False:",
             ),

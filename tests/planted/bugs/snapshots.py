@@ -75,12 +75,12 @@ BUGS: Final = (
         "I35: rows of frames that were cut are of another log",
         (
             Edit(
-                "oncelog_server.runtime.storage.snapshots:Snapshots.drop_above",
+                "oncelog_server.runtime.storage.snapshots:SnapshotFiles.drop_above",
                 "self._tables = {}",
                 "pass",
             ),
             Edit(
-                "oncelog_server.runtime.storage.snapshots:Snapshots.load",
+                "oncelog_server.runtime.storage.snapshots:SnapshotFiles.load",
                 "self._tables = {}",
                 "pass",
             ),

@@ -252,7 +252,7 @@ BUGS: Final = (
         "a snapshot of what the log lost is a phantom",
         (
             Edit(
-                "oncelog_server.runtime.storage.snapshots:Snapshots.drop_above",
+                "oncelog_server.runtime.storage.snapshots:SnapshotFiles.drop_above",
                 "if offset > end:",
                 "if False:",
             ),
@@ -285,7 +285,7 @@ BUGS: Final = (
         "rows are synced before the snapshot that counts them stands",
         (
             Edit(
-                "oncelog_server.runtime.storage.snapshots:Snapshots._append_rows",
+                "oncelog_server.runtime.storage.snapshots:SnapshotFiles._append_rows",
                 "self._disk.sync(file)",
                 "pass",
             ),
@@ -529,7 +529,7 @@ BUGS: Final = (
         "I26, I35: a snapshot that stands in the place of another is noticed",
         (
             Edit(
-                "oncelog_server.runtime.storage.snapshots:Snapshots.load",
+                "oncelog_server.runtime.storage.snapshots:SnapshotFiles.load",
                 "if found is None or found.offset != offset:",
                 "if found is None:",
             ),

@@ -10,7 +10,7 @@ from typing import Any
 import grpc.aio
 import pytest
 
-from oncelog_server.core.access import Kind, Need, Pattern, Verb
+from oncelog_server.core.access import Need, Pattern, ResourceKind, Verb
 from oncelog_server.core.needs import Entry, Tables
 from oncelog_server.core.quotas import Quota
 from oncelog_server.runtime.access.config import Mode
@@ -194,7 +194,7 @@ def test_what_names_too_much_is_refused_before_it_is_judged(tmp_path: Path, name
 
 def test_rules_that_change_hold_for_the_next_call_on_a_standing_stream(tmp_path: Path) -> None:
     async def story() -> None:
-        need = Need(Verb.WRITE, Kind.PRODUCER, "p")
+        need = Need(Verb.WRITE, ResourceKind.PRODUCER, "p")
         entry = Entry(lambda request, call: (need,))
         edge = Edge(tmp_path, {"Coordinator": {"begin_transaction": entry}})
         async with edge.serving(Coordinator=Handlers(begin_transaction=begun)):

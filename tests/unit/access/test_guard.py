@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from oncelog_server.core.access import Kind, Need, Pattern, Verb
+from oncelog_server.core.access import Need, Pattern, ResourceKind, Verb
 from oncelog_server.core.needs import Entry, TopicNames, always, operating, serving
 from oncelog_server.runtime.access.audit import REFUSALS_PER_MINUTE, FileSink
 from oncelog_server.runtime.access.config import AuthorizationConfig, Mode
@@ -29,8 +29,8 @@ from tests.access.world import rule_of
 from tests.unit.access.test_quotas import ManualClock
 from tests.unit.rpc.harness import Recorder, outcome_of
 
-READ_T = Need(Verb.READ, Kind.TOPIC, "t")
-READ_U = Need(Verb.READ, Kind.TOPIC, "u")
+READ_T = Need(Verb.READ, ResourceKind.TOPIC, "t")
+READ_U = Need(Verb.READ, ResourceKind.TOPIC, "u")
 
 
 class Bench:
@@ -165,7 +165,7 @@ def test_items_are_refused_one_by_one() -> None:
 
 def test_a_list_shows_what_its_caller_may_see() -> None:
     def shown(reply: Any, sees: Any) -> None:
-        kept = [t for t in reply.topics if sees(Need(Verb.READ, Kind.TOPIC, t.name))]
+        kept = [t for t in reply.topics if sees(Need(Verb.READ, ResourceKind.TOPIC, t.name))]
         del reply.topics[:]
         reply.topics.extend(kept)
 

@@ -10,9 +10,9 @@ from oncelog_server.core.access import (
     IMPLIED_BY,
     VERBS_OF,
     Effect,
-    Kind,
     Need,
     Pattern,
+    ResourceKind,
     Rights,
     Rule,
     Verb,
@@ -32,7 +32,7 @@ def rights(*lines: str) -> Rights:
 def need(text: str, owner: str | None = None) -> Need:
     verb, place = text.split()
     kind, _, name = place.partition(":")
-    return Need(Verb(verb), Kind(kind), name, owner)
+    return Need(Verb(verb), ResourceKind(kind), name, owner)
 
 
 # Rules · who · what (and whose) · allowed.
@@ -138,7 +138,7 @@ def test_of_rules_that_decide_alike_always_the_same_one_is_named() -> None:
 
 NAMES = st.sampled_from(["", "a", "ab", "b", "abc"])
 PATTERNS = st.builds(Pattern, NAMES, st.booleans())
-KINDS = st.sampled_from([kind for kind in Kind if kind in VERBS_OF])
+KINDS = st.sampled_from([kind for kind in ResourceKind if kind in VERBS_OF])
 RULES = KINDS.flatmap(
     lambda kind: st.builds(
         Rule,
@@ -178,7 +178,7 @@ def test_the_judgement_is_what_its_definition_says(
 ) -> None:
     """Said again, without an index."""
 
-    def decides(rule: Rule, kind: Kind, verb: Verb) -> bool:
+    def decides(rule: Rule, kind: ResourceKind, verb: Verb) -> bool:
         return (
             rule.identity.matches(who)
             and (rule.kind, rule.verb) == (kind, verb)
@@ -188,11 +188,11 @@ def test_the_judgement_is_what_its_definition_says(
     key = (asked.kind, asked.verb)
     denies = [r for r in rules if r.effect is Effect.DENY]
     allows = [r for r in rules if r.effect is Effect.ALLOW]
-    if asked.kind is Kind.TRANSACTION and asked.owner == who:
+    if asked.kind is ResourceKind.TRANSACTION and asked.owner == who:
         expected = True
     elif any(decides(rule, *key) for rule in denies):
         expected = False
-    elif asked.kind is Kind.PRODUCER and not asked.name:
+    elif asked.kind is ResourceKind.PRODUCER and not asked.name:
         expected = asked.owner == who and any(r.identity.matches(who) for r in allows)
     else:
         ways = (key, *IMPLIED_BY.get(key, ()))
@@ -234,4 +234,4 @@ def test_every_kind_has_verbs_and_what_implies_another_can_be_said() -> None:
         assert verb in VERBS_OF[kind]
         for other_kind, other_verb in ways:
             assert other_verb in VERBS_OF[other_kind]
-    assert Kind.CLUSTER not in VERBS_OF, "configuration says who serves and who operates"
+    assert ResourceKind.CLUSTER not in VERBS_OF, "configuration says who serves and who operates"

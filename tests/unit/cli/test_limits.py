@@ -17,7 +17,7 @@ from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.runtime.node_config import NodeConfig
 from oncelog_server.runtime.observe import catalogue
-from oncelog_server.runtime.observe.catalogue import Kind
+from oncelog_server.runtime.observe.catalogue import MetricKind
 from oncelog_server.runtime.rpc.limits import RpcLimits
 from oncelogpb.errors import BY_REASON
 
@@ -83,7 +83,7 @@ def test_every_metric_that_the_table_names_is_a_gauge_of_the_catalogue() -> None
         metric.full_name(role)
         for role in catalogue.ROLES
         for metric in catalogue.metrics_of(role)
-        if metric.kind is Kind.GAUGE
+        if metric.kind is MetricKind.GAUGE
     }
     assert {one.metric for s in limits.SECTIONS for one in s.limits if one.metric} <= gauges
 

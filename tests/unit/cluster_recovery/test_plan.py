@@ -17,7 +17,7 @@ from oncelog_server.runtime.cluster_recovery.plan import (
     EPOCH_MAX,
     RECOVERY_EPOCHS,
     VACANT,
-    Standing,
+    InEtcd,
     make_plan,
 )
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
@@ -61,7 +61,7 @@ def may_lead(state: PartitionState, last_epoch: int) -> bool:
 @pytest.mark.parametrize(("logged", "noted"), [(5, 3), (3, 5)])
 def test_a_sound_replica_leads_far_above_all_epochs(logged: int, noted: int) -> None:
     """Also above one that it won, and died before its first frame was durable."""
-    plan = make_plan([replica(last_epoch=logged, noted_epoch=noted)], Standing())
+    plan = make_plan([replica(last_epoch=logged, noted_epoch=noted)], InEtcd())
     state = plan.partitions[CONTROL]
     assert (plan.doubts, state.epoch, state.unclean_epoch) == ([], 5 + RECOVERY_EPOCHS, 0)
     assert may_lead(state, 5)
@@ -69,7 +69,7 @@ def test_a_sound_replica_leads_far_above_all_epochs(logged: int, noted: int) -> 
 
 @pytest.mark.parametrize("noted", [BEFORE, ""], ids=["another incarnation", "never led"])
 def test_i19_a_replica_that_may_lack_records_skips_offsets_and_is_in_doubt(noted: str) -> None:
-    plan = make_plan([replica(noted=noted)], Standing())
+    plan = make_plan([replica(noted=noted)], InEtcd())
     (doubt,) = plan.doubts
     assert "may be lost" in doubt.why
     state = plan.partitions[CONTROL]
@@ -80,7 +80,7 @@ def test_i19_a_replica_that_may_lack_records_skips_offsets_and_is_in_doubt(noted
 
 @pytest.mark.parametrize("noted", [NOW, ""])
 def test_a_damaged_replica_stays_offline_under_an_epoch_that_it_did_not_reach(noted: str) -> None:
-    plan = make_plan([replica(noted=noted, damage="file 3", last_epoch=0)], Standing())
+    plan = make_plan([replica(noted=noted, damage="file 3", last_epoch=0)], InEtcd())
     (doubt,) = plan.doubts
     assert "file 3" in doubt.why
     state = plan.partitions[CONTROL]
@@ -92,7 +92,7 @@ def test_a_damaged_replica_stays_offline_under_an_epoch_that_it_did_not_reach(no
 
 def test_a_topic_comes_back_as_its_newest_memory_has_it_with_vacant_keys_for_the_rest() -> None:
     newer = msgspec.structs.replace(TOPIC, configs={}, version=2, partitions=3)
-    plan = make_plan([of_orders(0), of_orders(1, newer)], Standing())
+    plan = make_plan([of_orders(0), of_orders(1, newer)], InEtcd())
     assert plan.topics == {"orders": TopicValue(ORDERS.hex(), 3, 1, {}, 7, 2)}
     assert plan.partitions[PartitionId(ORDERS, 2)] == VACANT
     vacant = [p for p in plan.vacant if p.topic_id == ORDERS]
@@ -100,7 +100,7 @@ def test_a_topic_comes_back_as_its_newest_memory_has_it_with_vacant_keys_for_the
 
 
 def test_a_vacant_key_keeps_control_partitions_from_being_created_anew() -> None:
-    plan = make_plan([replica()], Standing())
+    plan = make_plan([replica()], InEtcd())
     control = [p for p in plan.partitions if p.topic_id == TRANSACTION_CONTROL_ID]
     assert len(control) == CONTROL_PARTITIONS
     assert len([p for p in plan.partitions if p.topic_id == CONSUMER_OFFSETS_ID]) == 16
@@ -110,7 +110,7 @@ def test_a_vacant_key_keeps_control_partitions_from_being_created_anew() -> None
 def test_of_two_topics_with_one_name_the_newer_stays() -> None:
     older = msgspec.structs.replace(TOPIC, created_ms=6)
     left = replica(PartitionId(OLD_ORDERS, 0), topic=older)
-    plan = make_plan([left, of_orders(0)], Standing())
+    plan = make_plan([left, of_orders(0)], InEtcd())
     assert plan.topics["orders"].topic_id == ORDERS.hex()
     assert plan.left_out == [left]
     assert "newer topic" in plan.doubts[0].why
@@ -121,7 +121,7 @@ def test_a_replica_of_no_known_topic_is_left_out_and_in_doubt_if_it_ever_led(
     last_epoch: int, doubts: int
 ) -> None:
     nameless = replica(PartitionId(ORDERS, 0), noted="", last_epoch=last_epoch)
-    plan = make_plan([nameless], Standing())
+    plan = make_plan([nameless], InEtcd())
     assert plan.left_out == [nameless]
     assert len(plan.doubts) == doubts
 
@@ -130,41 +130,41 @@ def test_a_replica_of_no_known_topic_is_left_out_and_in_doubt_if_it_ever_led(
 
 
 def test_later_directories_fill_vacant_keys_and_leave_the_rest() -> None:
-    first = make_plan([of_orders(0)], Standing())
-    standing = Standing(first.partitions, first.topics)
+    first = make_plan([of_orders(0)], InEtcd())
+    standing = InEtcd(first.partitions, first.topics)
     second = make_plan([of_orders(1, node_id="b", path="/b")], standing)
     assert {p: s.replicas for p, s in second.partitions.items()} == {PartitionId(ORDERS, 1): ("b",)}
     assert second.topics == {}
     # Once more, as after a crash: nothing is left to do.
-    again = Standing({**first.partitions, **second.partitions}, first.topics)
+    again = InEtcd({**first.partitions, **second.partitions}, first.topics)
     assert make_plan([of_orders(1, node_id="b", path="/b")], again).partitions == {}
 
 
 def test_the_epoch_of_a_vacant_key_is_not_used_again() -> None:
     vacant = PartitionState(replicas=(), epoch=RECOVERY_EPOCHS + 9)
-    plan = make_plan([replica(last_epoch=5)], Standing({CONTROL: vacant}, {}))
+    plan = make_plan([replica(last_epoch=5)], InEtcd({CONTROL: vacant}, {}))
     assert plan.partitions[CONTROL].epoch == RECOVERY_EPOCHS + 9
 
 
 def test_a_topic_that_was_made_meanwhile_under_the_name_keeps_it() -> None:
-    standing = Standing({}, {"orders": TopicValue("ff" * 16, 1, 1, {}, 99)})
+    standing = InEtcd({}, {"orders": TopicValue("ff" * 16, 1, 1, {}, 99)})
     plan = make_plan([of_orders(0)], standing)
     assert plan.topics == {}
     assert "newer topic in etcd" in plan.doubts[0].why
 
 
 def test_a_newer_memory_of_the_settings_wins_over_what_an_earlier_run_wrote() -> None:
-    first = make_plan([of_orders(0)], Standing())
+    first = make_plan([of_orders(0)], InEtcd())
     newer = msgspec.structs.replace(TOPIC, configs={}, version=2)
-    plan = make_plan([of_orders(1, newer)], Standing(first.partitions, first.topics))
+    plan = make_plan([of_orders(1, newer)], InEtcd(first.partitions, first.topics))
     assert plan.topics["orders"].configs == {}
 
 
 def test_contradictions_are_refused() -> None:
     with pytest.raises(RecoveryRefused, match=r"/a and in /b.*copy"):
-        make_plan([replica(), replica(path="/b", node_id="b")], Standing())
-    held = Standing({CONTROL: PartitionState(replicas=("b",), epoch=1)}, {})
+        make_plan([replica(), replica(path="/b", node_id="b")], InEtcd())
+    held = InEtcd({CONTROL: PartitionState(replicas=("b",), epoch=1)}, {})
     with pytest.raises(RecoveryRefused, match=r"at node b.*copy"):
         make_plan([replica()], held)
     with pytest.raises(RecoveryRefused, match=f"the last is {EPOCH_MAX}"):
-        make_plan([replica(last_epoch=EPOCH_MAX)], Standing())
+        make_plan([replica(last_epoch=EPOCH_MAX)], InEtcd())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from oncelog_server.coordinator import deliveries as module
 from oncelog_server.coordinator.commands import (
     Exposure,
-    MarkerResult,
+    MarkerAnswer,
     MarkersAnswered,
     MarkerStatus,
     OwedMarker,
@@ -45,8 +45,8 @@ def due(deliveries: Deliveries, below: int = 2_000_000) -> dict[PartitionId, lis
     return {owed.participant: list(owed.markers) for owed in deliveries.due(JournalOffset(below))}
 
 
-def applied(*numbers: int) -> list[MarkerResult]:
-    return [MarkerResult(TxId(number), MarkerStatus.APPLIED) for number in numbers]
+def applied(*numbers: int) -> list[MarkerAnswer]:
+    return [MarkerAnswer(TxId(number), MarkerStatus.APPLIED) for number in numbers]
 
 
 def test_i11_a_group_is_ascending_and_at_most_so_many() -> None:
@@ -124,7 +124,7 @@ def test_exposures_are_remembered_for_a_while() -> None:
     exposed = Exposure(A0, 0, 17, 1)
     deliveries.sent(A0)
     deliveries.answered(
-        MarkersAnswered(A0, [MarkerResult(TxId(1), MarkerStatus.APPLIED, (exposed,))])
+        MarkersAnswered(A0, [MarkerAnswer(TxId(1), MarkerStatus.APPLIED, (exposed,))])
     )
     assert deliveries.finishable(JournalOffset(2_000_000)) == [TxId(1)]
     deliveries.remove(transaction)
@@ -141,7 +141,7 @@ def test_no_more_exposures_are_kept_than_the_limit_says() -> None:
         transaction = committed(number, A0)
         deliveries.add(transaction)
         deliveries.sent(A0)
-        result = MarkerResult(TxId(number), MarkerStatus.APPLIED, (Exposure(A0, 0, 1, 1),))
+        result = MarkerAnswer(TxId(number), MarkerStatus.APPLIED, (Exposure(A0, 0, 1, 1),))
         deliveries.answered(MarkersAnswered(A0, [result]))
         deliveries.remove(transaction)
     assert deliveries.delivered(TxId(1)) is None
@@ -171,7 +171,7 @@ def test_what_is_remembered_of_wide_commits_is_bounded() -> None:
         deliveries.add(transaction)
         deliveries.sent(A0)
         exposed = tuple(Exposure(A0, writer, writer, 1) for writer in range(wide))
-        result = MarkerResult(TxId(number), MarkerStatus.APPLIED, exposed)
+        result = MarkerAnswer(TxId(number), MarkerStatus.APPLIED, exposed)
         deliveries.answered(MarkersAnswered(A0, [result]))
         deliveries.remove(transaction)
         deliveries.check()

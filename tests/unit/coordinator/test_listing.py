@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from oncelog_server.coordinator import listing
-from oncelog_server.core.access import Kind, Need, Verb
+from oncelog_server.core.access import Need, ResourceKind, Verb
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
 from tests.unit.coordinator.calls import INSTANCE, begin, refused, run
@@ -76,7 +76,7 @@ def test_a_page_is_filled_with_what_its_caller_sees() -> None:
     class Narrow(FakeCall):
         def sees(self, need: object) -> bool:
             assert isinstance(need, Need)
-            assert (need.verb, need.kind) == (Verb.DESCRIBE, Kind.TRANSACTION)
+            assert (need.verb, need.kind) == (Verb.DESCRIBE, ResourceKind.TRANSACTION)
             return need.name in ("p5", "p20", "p29")
 
     async def story(c: Coordinator) -> None:

@@ -13,9 +13,9 @@ from oncelog_server.coordinator.commands import (
     AnswerOffsets,
     BeginTransaction,
     CommitTransaction,
-    Identity,
     InitProducer,
     MarkersAnswered,
+    ProducerIdentity,
     Transact,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
@@ -52,14 +52,14 @@ def run(story: Callable[[Coordinator], Awaitable[None]], config: Any = None) -> 
     asyncio.run(told())
 
 
-async def producer(coordinator: Coordinator, name: str = "p") -> Identity:
+async def producer(coordinator: Coordinator, name: str = "p") -> ProducerIdentity:
     granted = await coordinator.replica.submit(InitProducer("g", name, INSTANCE))
-    who: Identity = granted.producer
+    who: ProducerIdentity = granted.producer
     return who
 
 
 async def committed(
-    coordinator: Coordinator, who: Identity, request_id: int, *numbers: int
+    coordinator: Coordinator, who: ProducerIdentity, request_id: int, *numbers: int
 ) -> TxId:
     begun = await coordinator.replica.submit(BeginTransaction(who, request_id))
     parts = TopicParts(ORDERS, numbers, (0,) * len(numbers), (1,) * len(numbers))
@@ -68,7 +68,7 @@ async def committed(
     return tx_id
 
 
-def transact(who: Identity, number: int, *, offsets: bool = False) -> Transact:
+def transact(who: ProducerIdentity, number: int, *, offsets: bool = False) -> Transact:
     batch = OneShotBatch(O0, 1, 1, checksum(b"x"), 0, b"x")
     group = offsets_pb.GroupOffsets(group="c")
     group.offsets.add(to_offset=7, from_none=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from oncelog_server.coordinator.commands import Identity
+from oncelog_server.coordinator.commands import ProducerIdentity
 from oncelog_server.coordinator.outcomes import SLOT_BYTES, Outcome, Outcomes
 from oncelog_server.coordinator.records import Begun, OneShotPrepared, PreparedAbort, PreparedCommit
 from oncelog_server.coordinator.values import NO_PARTS, AbortCause
@@ -20,7 +20,7 @@ from oncelogpb.errors import CorruptLog
 from tests.unit.coordinator.harness import MemorySlots
 
 TX = TxId(3 << 48 | 5)
-WHO = Identity(ProducerId(3 << 48 | 1), Generation(1 << 32 | 2))
+WHO = ProducerIdentity(ProducerId(3 << 48 | 1), Generation(1 << 32 | 2))
 COMMIT = PreparedCommit(TX, WHO.producer_id, WHO.generation, 100, 60_000, None, NO_PARTS)
 ABORT = PreparedAbort(TX, WHO.producer_id, WHO.generation, 100, 60_000, AbortCause.TIMEOUT, ())
 AT = At(JournalOffset(9), LeaderEpoch(1), 200)

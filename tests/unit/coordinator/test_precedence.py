@@ -15,9 +15,9 @@ from oncelog_server.coordinator.commands import (
     BeginResult,
     BeginTransaction,
     CommitTransaction,
-    Identity,
     InitProducer,
     MarkersAnswered,
+    ProducerIdentity,
     Transact,
 )
 from oncelog_server.coordinator.values import (
@@ -45,7 +45,7 @@ from tests.unit.coordinator.world import (
 SEQ, OLD_SEQ, NEXT_SEQ = CommitSeq("q", 5), CommitSeq("q", 4), CommitSeq("q", 6)
 OTHER_PARTS = Manifest((TopicParts(A0.topic_id, (0,), (0,), (2,)),))
 WITH_OFFSETS = OneShotOffsets("group", b"")
-STRANGER = Identity(ProducerId(9_999), Generation(1))
+STRANGER = ProducerIdentity(ProducerId(9_999), Generation(1))
 NO = Refusal("STALE_POSITION", "no", {})
 UNFIT = UnknownTopic("the topic is gone")
 TOO_LONG_MS = 10**9

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog_server.coordinator import unborn
-from oncelog_server.coordinator.commands import Identity
+from oncelog_server.coordinator.commands import ProducerIdentity
 from oncelog_server.coordinator.unborn import Claim, Unborn
 from oncelog_server.core.ids import (
     Generation,
@@ -73,7 +73,7 @@ def test_i31_a_txid_that_nobody_gave_out_is_unknown() -> None:
 
 def test_what_waits_for_a_proof_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(unborn, "UNBORN_KEPT", 2)
-    who = Identity(ProducerId(1), Generation(1))
+    who = ProducerIdentity(ProducerId(1), Generation(1))
     claims = [Claim(TxId(n), who, PartitionId(TopicId(b"t" * 16), 0)) for n in range(1, 5)]
     waiting = Unborn()
     for n, claim in enumerate(claims[:3]):

@@ -18,9 +18,8 @@ from oncelog_server.coordinator.commands import (
     BeginTransaction,
     CommitTransaction,
     FinishTransactions,
-    Identity,
     InitProducer,
-    MarkerResult,
+    MarkerAnswer,
     MarkersAnswered,
     MarkersSent,
     MarkerStatus,
@@ -31,6 +30,7 @@ from oncelog_server.coordinator.commands import (
     OweOffsets,
     PartitionAsked,
     ProducerGranted,
+    ProducerIdentity,
     SessionEnded,
     SessionOpened,
     Transact,
@@ -38,7 +38,7 @@ from oncelog_server.coordinator.commands import (
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.machine import CoordinatorMachine
-from oncelog_server.coordinator.questions import Verdict, verdict
+from oncelog_server.coordinator.questions import AnswerCode, verdict
 from oncelog_server.coordinator.records import (
     CODEC,
     OneShotPrepared,
@@ -79,7 +79,7 @@ class Story:
         self.random = random.Random(seed)
         config = CoordinatorConfig(transaction_timeout_ms=5_000, replaced_instances_max=3)
         self.host = MachineHost(lambda: CoordinatorMachine(PARTITION, config), CODEC)
-        self.holders: dict[str, Identity] = {}
+        self.holders: dict[str, ProducerIdentity] = {}
         self.tx_ids: list[TxId] = [TxId(1)]
         self.instances = 0
         # What somebody outside knows for sure: it must never change.
@@ -150,7 +150,7 @@ class Story:
                 status = MarkerStatus.APPLIED
                 if marker.committed and self.random.random() < 0.1:
                     status = MarkerStatus.DAMAGED
-                results.append(MarkerResult(marker.tx_id, status))
+                results.append(MarkerAnswer(marker.tx_id, status))
             if self.random.random() < 0.8:
                 self.host.signal(MarkersAnswered(owed.participant, results))
 
@@ -168,7 +168,7 @@ class Story:
         transactions = self.machine.state.transactions
         heads = [
             tx_id
-            for tx_id in sorted(self.machine.state.heads.known())
+            for tx_id in sorted(self.machine.state.first_staged.known())
             if transactions[tx_id].offsets is not None
         ]
         if heads:
@@ -190,9 +190,9 @@ class Story:
         tx_id, who = self._tx(), self._who(name)
         state, below = self.machine.state, self.host.high_watermark
         found = verdict(state, tx_id, who, A1, below=below)
-        if found is Verdict.ABORTED:
+        if found is AnswerCode.ABORTED:
             self._know(tx_id, committed=False)
-        if found is Verdict.ONGOING:
+        if found is AnswerCode.ONGOING:
             self.host.signal(PartitionAsked(tx_id, who, A1, self.random.randrange(2)))
 
     def sync(self, name: str) -> None:
@@ -297,8 +297,8 @@ class Story:
     def _owed(self, kind: type) -> list[Any]:
         return [o for o in self.machine.owed(self.host.high_watermark) if isinstance(o, kind)]
 
-    def _who(self, name: str) -> Identity:
-        return self.holders.get(name, Identity(TxId(999), 1))  # type: ignore[arg-type]
+    def _who(self, name: str) -> ProducerIdentity:
+        return self.holders.get(name, ProducerIdentity(TxId(999), 1))  # type: ignore[arg-type]
 
     def _tx(self) -> TxId:
         return self.random.choice(self.tx_ids[-4:])

@@ -10,8 +10,8 @@ from oncelog_server.coordinator.commands import (
     BeginTransaction,
     CommitAnswer,
     CommitTransaction,
-    Identity,
     InitProducer,
+    ProducerIdentity,
     TransactAnswer,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
@@ -58,9 +58,9 @@ class World:
         self.host.submit(command)
         return self.host.sync()[-1].reply
 
-    def init(self, instance_id: bytes, name: str = "p") -> Identity:
+    def init(self, instance_id: bytes, name: str = "p") -> ProducerIdentity:
         granted = self.ask(InitProducer("g", name, instance_id))
-        who: Identity = granted.producer
+        who: ProducerIdentity = granted.producer
         return who
 
     def begin(self, request_id: int = 5, **more: Any) -> TxId:

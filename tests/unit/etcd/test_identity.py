@@ -11,7 +11,12 @@ import msgspec
 import pytest
 
 from oncelog_server.core.ids import BootId
-from oncelog_server.runtime.etcd.identity import FILE, REMEMBER_EVERY_MS, ClusterSettings, Identity
+from oncelog_server.runtime.etcd.identity import (
+    FILE,
+    REMEMBER_EVERY_MS,
+    ClusterIdentity,
+    ClusterSettings,
+)
 from oncelog_server.runtime.etcd.keys import CLUSTER, ClusterValue, encode
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
 from oncelog_server.runtime.etcd.port import Compare, Delete, KeyValue, Put
@@ -36,8 +41,8 @@ async def at_once(work: Callable[[], None]) -> None:
     work()
 
 
-def identity(disk: RealDisk, etcd: MemoryEtcd, seed: bytes = b"1") -> Identity:
-    return Identity(
+def identity(disk: RealDisk, etcd: MemoryEtcd, seed: bytes = b"1") -> ClusterIdentity:
+    return ClusterIdentity(
         disk,
         etcd,
         random_bytes=lambda size: seed * size,
@@ -176,7 +181,7 @@ def test_writes_of_the_memory_never_overlap_and_lose_nothing(world: World, tmp_p
             writing -= 1
 
         for boot in (b"1", b"2"):
-            own = Identity(
+            own = ClusterIdentity(
                 disk, etcd, random_bytes=lambda size: b"r" * size, offload=slowly, now_ms=loop_ms
             )
             # A restart judges etcd, which remembers the revision in the background, and joins.
@@ -293,7 +298,7 @@ def test_what_could_not_be_written_is_written_later(world: World, tmp_path: Path
                 raise OSError(28, "no space")
             work()
 
-        own = Identity(
+        own = ClusterIdentity(
             RealDisk(tmp_path),
             etcd,
             random_bytes=lambda size: b"r" * size,

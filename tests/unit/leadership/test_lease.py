@@ -11,8 +11,8 @@ import pytest
 
 from oncelog_server.core.ids import BootId
 from oncelog_server.runtime.etcd.keys import BootValue, boot_key
+from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import Delete, EtcdUnavailable
-from oncelog_server.runtime.etcd.steady import steady_ms
 from oncelog_server.runtime.leadership.lease import Membership
 from tests.unit.etcd.world import LEASE_MS, Log, Node, World, loop_ms
 
@@ -237,7 +237,7 @@ def test_a_lease_that_the_thread_finds_ended_is_lost() -> None:
 
     async def story() -> None:
         renewals = Ended()
-        member = threaded(world, renewals, steady_ms)
+        member = threaded(world, renewals, lease_clock_ms)
         await member.start()
         first = member.lease
         # Nobody else notices: the key stands on.

@@ -15,7 +15,7 @@ import pytest
 from prometheus_client import generate_latest
 
 from oncelog_server.runtime.observe import catalogue
-from oncelog_server.runtime.observe.catalogue import Kind
+from oncelog_server.runtime.observe.catalogue import MetricKind
 from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.observe.metrics import Metrics, UndeclaredMetric
 from oncelog_server.runtime.rpc.tls import Asked, TlsFiles
@@ -24,7 +24,7 @@ from tests.unit.rpc.authority import Authority
 ROOT = Path(__file__).parents[3]
 SERVICES = ROOT / "services" / "oncelog_server"
 PARTICIPANTS = ("partition_leader", "offset_manager")
-KINDS = {"count": Kind.COUNTER, "gauge": Kind.GAUGE, "observe": Kind.DURATION}
+KINDS = {"count": MetricKind.COUNTER, "gauge": MetricKind.GAUGE, "observe": MetricKind.DURATION}
 
 
 def exposed(metrics: Metrics, name: str) -> list[str]:
@@ -51,9 +51,9 @@ def test_every_declared_metric_can_be_reported_and_is_exposed(role: Any) -> None
     for metric in catalogue.metrics_of(role):
         labels = dict.fromkeys(metric.labels, "x/0")
         {
-            Kind.COUNTER: reporter.count,
-            Kind.GAUGE: reporter.gauge,
-            Kind.DURATION: reporter.observe,
+            MetricKind.COUNTER: reporter.count,
+            MetricKind.GAUGE: reporter.gauge,
+            MetricKind.DURATION: reporter.observe,
         }[metric.kind](metric.name, 3, **labels)
     text = generate_latest(metrics.registry).decode()
     for metric in catalogue.metrics_of(role):

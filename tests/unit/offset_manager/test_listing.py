@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from oncelog_server.core.access import Kind, Need, Verb
+from oncelog_server.core.access import Need, ResourceKind, Verb
 from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, control_partition
 from oncelog_server.offset_manager import listing
 from oncelog_server.offset_manager.config import OffsetManagerConfig
@@ -71,7 +71,7 @@ def test_a_page_is_filled_with_what_its_caller_sees_and_says_nothing_of_the_rest
 ) -> None:
     class Narrow:
         def sees(self, need: Need) -> bool:
-            assert (need.verb, need.kind) == (Verb.DESCRIBE, Kind.GROUP)
+            assert (need.verb, need.kind) == (Verb.DESCRIBE, ResourceKind.GROUP)
             return need.name.endswith("7")
 
     async def tell(service: OffsetManagerService, _: Outside) -> None:

@@ -315,7 +315,7 @@ class FakeCall:
     def has_room(self, size: int) -> bool:
         return True
 
-    def spare(self) -> int:
+    def room_left(self) -> int:
         return 1 << 30
 
     def holds(self, size: int) -> None:

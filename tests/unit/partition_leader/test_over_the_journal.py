@@ -18,8 +18,8 @@ from oncelog_server.partition_leader.role import PartitionLeaderRole
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.state import Stage
-from oncelog_server.runtime.replica.surroundings import Surroundings
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Lead
@@ -42,7 +42,7 @@ class Process:
         self.disk = disk
         self.snapshot_every_bytes = snapshot_every_bytes
         role = PartitionLeaderRole(PartitionLeaderConfig())
-        around = Surroundings(
+        around = ReplicaEnv(
             clock=loop,
             commit=GroupCommit(disk),
             reporter=FakeReporter(),

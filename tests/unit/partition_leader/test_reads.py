@@ -296,7 +296,7 @@ class RoomCall(FakeCall):
     def has_room(self, size: int) -> bool:
         return size <= self.left
 
-    def spare(self) -> int:
+    def room_left(self) -> int:
         return self.left
 
     def holds(self, size: int) -> None:

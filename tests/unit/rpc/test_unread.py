@@ -97,7 +97,7 @@ def test_subscribers_that_read_nothing_leave_half_of_the_room_and_give_theirs_ba
 
         async def subscribe(request: Any, call: Any) -> Any:
             while True:
-                size = max(min(ONE, call.spare()), 1_000)
+                size = max(min(ONE, call.room_left()), 1_000)
                 call.holds(size)
                 sizes.append(size)
                 batch = pb.FetchedBatch(payload=b"x" * size)
@@ -129,15 +129,15 @@ def test_a_subscription_gets_what_nobody_else_waits_for() -> None:
     async def story() -> None:
         total = Total(100)
         one, other = Unread(40, total), Unread(200, total)
-        assert (one.spare(), other.spare()) == (20, 50)
+        assert (one.room_left(), other.room_left()) == (20, 50)
         one.change(15)
-        assert (one.spare(), other.spare()) == (5, 35)
+        assert (one.room_left(), other.room_left()) == (5, 35)
         other.change(60)
-        assert (one.spare(), other.spare()) == (0, 0)
+        assert (one.room_left(), other.room_left()) == (0, 0)
         other.change(-60)
         waiting = asyncio.create_task(one.take(30))
         await asyncio.sleep(0)
-        assert one.spare() == 0, "it would overtake"
+        assert one.room_left() == 0, "it would overtake"
         one.change(-15)
         await waiting
 

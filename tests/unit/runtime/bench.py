@@ -9,9 +9,9 @@ from typing import Any
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.role import at_once
 from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.leading import Leadership
 from oncelog_server.runtime.replica.state import Stage
-from oncelog_server.runtime.replica.surroundings import Surroundings
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Lead, StandBy
@@ -49,11 +49,11 @@ class Bench:
         self.journal = Journal.open(self.disk, "partitions/p", segment_bytes=1 << 16)
         self.driver = self._open()
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> ReplicaEnv:
         def commit_done(stats: object) -> None:
             self.commits += 1
 
-        return Surroundings(
+        return ReplicaEnv(
             clock=self.loop,
             commit=GroupCommit(self.disk, on_commit=commit_done),
             reporter=self.reporter,

@@ -19,7 +19,7 @@ class Times:
         self.clock = RealClock(
             monotonic_ms=lambda: self.monotonic_ms,
             wall_ms=lambda: self.wall_ms,
-            steady_ms=lambda: self.steady_ms,
+            lease_clock_ms=lambda: self.steady_ms,
         )
 
     def passes(self, ms: int, *, looks: int = 1) -> int:

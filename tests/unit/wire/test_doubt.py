@@ -44,7 +44,7 @@ def test_without_a_lost_answer_every_error_is_told_as_it_is() -> None:
     for method in FACTS:
         for reason, kind in errors.BY_REASON.items():
             error = kind("x")
-            assert Doubt(method).told(error) is error, (method, reason)
+            assert Doubt(method).as_reported(error) is error, (method, reason)
 
 
 @pytest.mark.parametrize("method", sorted(FACTS))
@@ -53,10 +53,10 @@ def test_i4_after_a_lost_answer_a_refusal_that_is_no_fact_is_an_unknown_outcome(
 ) -> None:
     for reason, kind in errors.BY_REASON.items():
         doubt = Doubt(method)
-        doubt.told(LOST)
+        doubt.as_reported(LOST)
         assert doubt.lost
         error = kind("no")
-        told = doubt.told(error)
+        told = doubt.as_reported(error)
         if kind.rule.may_have_applied or reason in facts_of(method).reasons:
             assert told is error, reason
             continue
@@ -68,29 +68,29 @@ def test_i4_after_a_lost_answer_a_refusal_that_is_no_fact_is_an_unknown_outcome(
 
 def test_i4_a_doubt_does_not_end_with_refusals_in_between() -> None:
     doubt = Doubt("coordinator.commit_transaction")
-    doubt.told(LOST)
-    doubt.told(errors.NotLeader("x"))
-    assert doubt.told(errors.ProducerFenced("x")).reason == "UNKNOWN_OUTCOME"
+    doubt.as_reported(LOST)
+    doubt.as_reported(errors.NotLeader("x"))
+    assert doubt.as_reported(errors.ProducerFenced("x")).reason == "UNKNOWN_OUTCOME"
 
 
 def test_what_another_may_have_sent_is_in_doubt_from_the_beginning() -> None:
     doubt = Doubt.inherited("offset_manager.commit_transaction_offsets")
-    assert doubt.told(errors.PermissionDenied("x")).reason == "UNKNOWN_OUTCOME"
-    assert doubt.told(errors.StalePosition("x")).reason == "STALE_POSITION"
+    assert doubt.as_reported(errors.PermissionDenied("x")).reason == "UNKNOWN_OUTCOME"
+    assert doubt.as_reported(errors.StalePosition("x")).reason == "STALE_POSITION"
 
 
 @pytest.mark.parametrize("method", sorted(READS))
 def test_a_question_leaves_no_doubt(method: str) -> None:
     doubt = Doubt(method)
-    assert doubt.told(LOST).reason == "UNAVAILABLE"
-    assert not doubt.told(LOST).may_have_applied
+    assert doubt.as_reported(LOST).reason == "UNAVAILABLE"
+    assert not doubt.as_reported(LOST).may_have_applied
     assert not doubt.lost
-    assert doubt.told(errors.UnknownTopic("x")).reason == "UNKNOWN_TOPIC"
+    assert doubt.as_reported(errors.UnknownTopic("x")).reason == "UNKNOWN_TOPIC"
 
 
 def test_giving_up_raises_what_is_told_with_its_cause() -> None:
     doubt = Doubt("partition_leader.create_topic")
-    doubt.told(LOST)
+    doubt.as_reported(LOST)
     cause = errors.TopicExists("x")
     with pytest.raises(errors.UnknownOutcome) as told:
         doubt.give_up(cause)
@@ -104,9 +104,11 @@ def test_an_unknown_outcome_names_what_can_be_asked_for() -> None:
     request.producer.producer_id, request.producer.generation = 0x0003000000000005, 7 << 32 | 3
     names = {"producer_id": "0003000000000005", "generation": "7.3", "request_number": "5"}
     doubt = Doubt("coordinator.transact", request)
-    assert doubt.told(errors.UnknownOutcome("lost")).metadata == names
-    assert doubt.told(errors.Unavailable("x")).metadata == names
+    assert doubt.as_reported(errors.UnknownOutcome("lost")).metadata == names
+    assert doubt.as_reported(errors.Unavailable("x")).metadata == names
 
     commit = pb.CommitTransactionRequest(tx_id=0x0001000000000002, producer=types.Producer())
-    told = Doubt("coordinator.commit_transaction", commit).told(errors.UnknownOutcome("lost"))
+    told = Doubt("coordinator.commit_transaction", commit).as_reported(
+        errors.UnknownOutcome("lost")
+    )
     assert told.metadata == {"tx_id": "0001000000000002"}

@@ -47,7 +47,7 @@ class FanOut:
                     doubt.give_up(error)
                 until = self._protocol.until(method, began_ms, deadline)
                 await self._protocol.back_off_before(until, attempt, error, doubt, method)
-                doubt.told(error)
+                doubt.as_reported(error)
                 attempt += 1
             else:
                 return _merged(method, [answered[process] for process in processes])
@@ -123,7 +123,7 @@ class FanOut:
                         failed[index] = errors.from_status(item.error)
             again = self._again(partitions, failed)
             for index, error in failed.items():
-                told = doubts.setdefault(index, Doubt(method, request)).told(error)
+                told = doubts.setdefault(index, Doubt(method, request)).as_reported(error)
                 results[index] = _refusal(method, partitions[index], told)
             if not again:
                 break

@@ -8,12 +8,12 @@ from typing import Any
 
 from oncelog._core import retries, routing
 from oncelog._core.routing import Endpoint, Key, PartitionKey
-from oncelog._whereabouts import Whereabouts
+from oncelog._metadata import Metadata
 from oncelogpb import errors
 from oncelogpb.doubt import READS, Doubt
 
 
-class Repeating(Whereabouts):
+class Repeating(Metadata):
     """See the module."""
 
     async def repeat(
@@ -53,7 +53,7 @@ class Repeating(Whereabouts):
                     if patience is not None and isinstance(error, errors.PendingTransaction):
                         until = patience
                     await self.back_off_before(until, attempt, error, doubt, method)
-                doubt.told(error)
+                doubt.as_reported(error)
                 attempt += 1
 
     async def back_off_before(

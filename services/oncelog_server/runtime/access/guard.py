@@ -20,7 +20,7 @@ from typing import Any, Final
 
 from google.protobuf import json_format
 
-from oncelog_server.core.access import Kind, Need, Pattern, Rights, Rule, Verb
+from oncelog_server.core.access import Need, Pattern, ResourceKind, Rights, Rule, Verb
 from oncelog_server.core.needs import Entry, Tables, UnheardTopics
 from oncelog_server.core.ports import Clock, Reporter
 from oncelog_server.core.quotas import Quota
@@ -211,7 +211,7 @@ class Gate:
             f"{call.identity} may not write as producer {producer}: another identity does",
             identity=call.identity,
             verb=Verb.WRITE,
-            kind=Kind.PRODUCER,
+            kind=ResourceKind.PRODUCER,
             name=producer,
         )
         self._write_down(call, error)
@@ -291,8 +291,8 @@ class Gate:
         return {"who": call.identity, "from": call.peer, "what": self._what}
 
 
-_UNLISTED: Final = Need(Verb.SERVE, Kind.CLUSTER, "an RPC that no table names")
-_SERVICE: Final = Need(Verb.SERVE, Kind.CLUSTER, "")
+_UNLISTED: Final = Need(Verb.SERVE, ResourceKind.CLUSTER, "an RPC that no table names")
+_SERVICE: Final = Need(Verb.SERVE, ResourceKind.CLUSTER, "")
 _ASKED: Final = ("verb", "kind", "name")
 
 
@@ -315,9 +315,9 @@ def _asked(need: Need) -> str:
     return f"{need.verb} {_UNNAMED.get(need.kind, need.kind)}"
 
 
-_UNNAMED: Final[Mapping[Kind, str]] = {
-    Kind.PRODUCER: "as an unnamed producer",
-    Kind.TRANSACTION: "transactions of unnamed producers of others",
+_UNNAMED: Final[Mapping[ResourceKind, str]] = {
+    ResourceKind.PRODUCER: "as an unnamed producer",
+    ResourceKind.TRANSACTION: "transactions of unnamed producers of others",
 }
 
 

@@ -28,7 +28,7 @@ import msgspec
 
 from oncelog_server.core.ids import CONTROL_PARTITIONS
 from oncelog_server.runtime.cluster_recovery.inventory import DataDirectory, RecoveryRefused
-from oncelog_server.runtime.cluster_recovery.plan import Plan, Standing, make_plan
+from oncelog_server.runtime.cluster_recovery.plan import InEtcd, Plan, make_plan
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.identity import (
     ClusterSettings,
@@ -78,7 +78,7 @@ class Survey:
     cluster: ClusterValue
     # Compared with when the cluster's record is written: of the record, 0 where there is none.
     mod_revision: int
-    standing: Standing
+    standing: InEtcd
     # Those that take part; the others need not.
     directories: Sequence[DataDirectory]
 
@@ -106,7 +106,7 @@ async def survey(directories: Sequence[DataDirectory], etcd: Etcd, replace: Repl
         raise RecoveryRefused(_what_stands(found, cluster_id))
     cluster = _cluster_of(directories, cluster_id, highest + 1)
     mod_revision = 0 if record is None else record.mod_revision
-    return Survey(Mode.FOUND, cluster, mod_revision, Standing(), directories)
+    return Survey(Mode.FOUND, cluster, mod_revision, InEtcd(), directories)
 
 
 def plan_of(surveyed: Survey, loss: Loss) -> Plan:
@@ -203,7 +203,7 @@ def _require_one_cluster(directories: Sequence[DataDirectory]) -> str:
     return next(iter(by_cluster))
 
 
-def _is_as_known(directory: DataDirectory, etcd_id: str, revision: int, standing: Standing) -> bool:
+def _is_as_known(directory: DataDirectory, etcd_id: str, revision: int, standing: InEtcd) -> bool:
     """A process would work with this etcd (see `identity`, `standing`)."""
     known = directory.remembered
     return (
@@ -230,8 +230,8 @@ def _what_stands(found: ClusterValue | None, cluster_id: str) -> str:
     )
 
 
-def _standing(listed: Sequence[KeyValue]) -> Standing:
-    return Standing(
+def _standing(listed: Sequence[KeyValue]) -> InEtcd:
+    return InEtcd(
         {
             keys.partition_of_key(kv.key): keys.decode_partition(kv.value)
             for kv in listed

@@ -52,7 +52,7 @@ class Doubt(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class InEtcd:
     """What etcd holds of this cluster already: all empty, unless other directories were recovered
     before these."""
 
@@ -71,7 +71,7 @@ class Plan:
     vacant: list[PartitionId] = field(default_factory=list)
 
 
-def make_plan(replicas: Sequence[FoundReplica], standing: Standing) -> Plan:
+def make_plan(replicas: Sequence[FoundReplica], standing: InEtcd) -> Plan:
     """Raises RecoveryRefused where the directories contradict each other, or etcd."""
     _require_single(replicas)
     plan = Plan()
@@ -128,7 +128,7 @@ def _place(plan: Plan, replica: FoundReplica, epoch_min: int) -> PartitionState:
     )
 
 
-def _leave_out(plan: Plan, replica: FoundReplica, standing: Standing) -> None:
+def _leave_out(plan: Plan, replica: FoundReplica, standing: InEtcd) -> None:
     plan.left_out.append(replica)
     topic = None if replica.record is None else replica.record.topic
     if topic is not None:
@@ -156,7 +156,7 @@ def _require_single(replicas: Sequence[FoundReplica]) -> None:
 # ------------------------------------------------------------------------------------------ topics
 
 
-def _topics(replicas: Sequence[FoundReplica], standing: Standing) -> dict[TopicId, TopicRecord]:
+def _topics(replicas: Sequence[FoundReplica], standing: InEtcd) -> dict[TopicId, TopicRecord]:
     """The newest memory of each topic; of two with one name, the newer topic. What etcd holds
     since it was rebuilt counts more than a memory."""
     newest: dict[TopicId, TopicRecord] = {}
@@ -177,7 +177,7 @@ def _topics(replicas: Sequence[FoundReplica], standing: Standing) -> dict[TopicI
     }
 
 
-def _ids(standing: Standing) -> dict[str, TopicId]:
+def _ids(standing: InEtcd) -> dict[str, TopicId]:
     return {name: TopicId(bytes.fromhex(value.topic_id)) for name, value in standing.topics.items()}
 
 
@@ -192,7 +192,7 @@ def _value(topic_id: TopicId, topic: TopicRecord) -> TopicValue:
     )
 
 
-def _keep_vacant(plan: Plan, topics: Mapping[TopicId, TopicRecord], standing: Standing) -> None:
+def _keep_vacant(plan: Plan, topics: Mapping[TopicId, TopicRecord], standing: InEtcd) -> None:
     counts = dict.fromkeys(CONTROL_IDS, CONTROL_PARTITIONS)
     counts |= {topic_id: topic.partitions for topic_id, topic in topics.items()}
     for topic_id, count in sorted(counts.items()):

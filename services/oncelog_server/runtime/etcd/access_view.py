@@ -18,7 +18,7 @@ from typing import Final
 
 import msgspec
 
-from oncelog_server.core.access import Effect, Kind, Pattern, Rule, Verb
+from oncelog_server.core.access import Effect, Pattern, ResourceKind, Rule, Verb
 from oncelog_server.core.ports import StoredQuota, StoredRule
 from oncelog_server.core.quotas import Quota
 
@@ -34,7 +34,7 @@ class RuleValue(msgspec.Struct, frozen=True):
     effect: Effect
     identity: Pattern
     verb: Verb
-    kind: Kind
+    kind: ResourceKind
     name: Pattern
     added_by: str = ""
     added_ms: int = 0

@@ -27,9 +27,9 @@ import msgspec
 
 from oncelog_server.core.ids import CONTROL_PARTITIONS, BootId
 from oncelog_server.runtime.etcd.keys import CLUSTER, ClusterValue, cluster_value, encode
+from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import Compare, Etcd, EtcdCompacted, KeyValue, Put
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
-from oncelog_server.runtime.etcd.steady import steady_ms
 from oncelog_server.runtime.storage.port import Disk
 
 FILE: Final = "etcd.json"
@@ -96,7 +96,7 @@ class Witness(msgspec.Struct, frozen=True):
 _DECODER: Final = msgspec.json.Decoder(Remembered)
 
 
-class Identity:
+class ClusterIdentity:
     """One data directory's memory of its etcd."""
 
     def __init__(
@@ -106,7 +106,7 @@ class Identity:
         *,
         random_bytes: Callable[[int], bytes],
         offload: Offload = asyncio.to_thread,
-        now_ms: Callable[[], int] = steady_ms,
+        now_ms: Callable[[], int] = lease_clock_ms,
     ) -> None:
         """Raises ValueError, naming the file, where the memory cannot be read."""
         self._disk = disk

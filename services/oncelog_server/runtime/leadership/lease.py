@@ -33,6 +33,7 @@ from oncelog_server.core.ids import BootId
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.etcd.keys import BootValue, boot_key, boot_value, encode
+from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import (
     Compare,
     Delete,
@@ -41,7 +42,6 @@ from oncelog_server.runtime.etcd.port import (
     EtcdUnavailable,
     Put,
 )
-from oncelog_server.runtime.etcd.steady import steady_ms
 from oncelog_server.runtime.vital import Fatal
 
 # Difference in speed between this machine's clock and etcd's that the deadline allows for.
@@ -93,7 +93,7 @@ class Membership:
         lease_ms: int,
         reporter: Reporter,
         renewals: Callable[[], BlockingRenewals] | None = None,
-        now_ms: Callable[[], int] = steady_ms,
+        now_ms: Callable[[], int] = lease_clock_ms,
         on_fatal: Fatal = vital.complain,
     ) -> None:
         """Without `renewals` a task on the loop renews (in-memory etcd); `now_ms` must then be

@@ -20,7 +20,7 @@ PROCESS: Final = "node"
 PARTITION: Final = "partition"
 
 
-class Kind(StrEnum):
+class MetricKind(StrEnum):
     """How a metric is read."""
 
     COUNTER = "counter"
@@ -33,7 +33,7 @@ class Metric(NamedTuple):
     """One metric of a role."""
 
     name: str
-    kind: Kind
+    kind: MetricKind
     help: str
     labels: tuple[str, ...] = ()
 
@@ -45,20 +45,24 @@ class Metric(NamedTuple):
 
     def full_name(self, role: str) -> str:
         """As Prometheus shows it."""
-        suffix = {Kind.COUNTER: "_total", Kind.GAUGE: "", Kind.DURATION: "_seconds"}[self.kind]
+        suffix = {
+            MetricKind.COUNTER: "_total",
+            MetricKind.GAUGE: "",
+            MetricKind.DURATION: "_seconds",
+        }[self.kind]
         return f"oncelog_{role}_{self.name}{suffix}"
 
 
 def _counter(name: str, text: str, *labels: str) -> Metric:
-    return Metric(name, Kind.COUNTER, text, labels)
+    return Metric(name, MetricKind.COUNTER, text, labels)
 
 
 def _gauge(name: str, text: str, *labels: str) -> Metric:
-    return Metric(name, Kind.GAUGE, text, labels)
+    return Metric(name, MetricKind.GAUGE, text, labels)
 
 
 def _duration(name: str, text: str, *labels: str) -> Metric:
-    return Metric(name, Kind.DURATION, text, labels)
+    return Metric(name, MetricKind.DURATION, text, labels)
 
 
 # Of every role.

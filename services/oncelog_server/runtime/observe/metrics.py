@@ -22,7 +22,7 @@ from prometheus_client import (
     start_http_server,
 )
 
-from oncelog_server.runtime.observe.catalogue import PARTITION, Kind, Metric, metrics_of
+from oncelog_server.runtime.observe.catalogue import PARTITION, Metric, MetricKind, metrics_of
 from oncelog_server.runtime.observe.durations import Durations
 from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.rpc.tls import Asked, TlsFiles
@@ -153,14 +153,14 @@ class PrometheusReporter:
         self._sets: dict[Key, set[Series]] = {}
 
     def count(self, name: str, value: float = 1, **labels: str) -> None:
-        self._child(Kind.COUNTER, name, labels)(value)
+        self._child(MetricKind.COUNTER, name, labels)(value)
 
     def gauge(self, name: str, value: float, **labels: str) -> None:
-        self._child(Kind.GAUGE, name, labels)(value)
+        self._child(MetricKind.GAUGE, name, labels)(value)
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
         """A duration, into a histogram."""
-        self._child(Kind.DURATION, name, labels)(value_ms / 1000)
+        self._child(MetricKind.DURATION, name, labels)(value_ms / 1000)
 
     def replace(
         self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]
@@ -169,7 +169,7 @@ class PrometheusReporter:
         maker: Key = ("set", name, whose)
         shown: set[Series] = set()
         for labels, value in rows:
-            series = self._series(self._declared(Kind.GAUGE, name, labels), labels)
+            series = self._series(self._declared(MetricKind.GAUGE, name, labels), labels)
             self._collectors[name].labels(*series[1:]).set(value)
             self._makers[series] = maker
             shown.add(series)
@@ -188,7 +188,9 @@ class PrometheusReporter:
         level = str(fields.pop("level", "info"))
         self._log.line(event, level=level, role=self._role, **fields)
 
-    def _child(self, kind: Kind, name: str, labels: dict[str, str]) -> Callable[[float], None]:
+    def _child(
+        self, kind: MetricKind, name: str, labels: dict[str, str]
+    ) -> Callable[[float], None]:
         key = (kind, name, *labels.items())
         known = self._known.get(key)
         if known is None:
@@ -196,7 +198,7 @@ class PrometheusReporter:
         return known
 
     def _find(
-        self, key: Key, kind: Kind, name: str, labels: dict[str, str]
+        self, key: Key, kind: MetricKind, name: str, labels: dict[str, str]
     ) -> Callable[[float], None]:
         metric = self._declared(kind, name, labels)
         child = self._collectors[name]
@@ -204,11 +206,15 @@ class PrometheusReporter:
             series = self._shown[key] = self._series(metric, labels)
             self._makers[series] = key
             child = child.labels(*series[1:])
-        method = {Kind.COUNTER: "inc", Kind.GAUGE: "set", Kind.DURATION: "observe"}[kind]
+        method = {
+            MetricKind.COUNTER: "inc",
+            MetricKind.GAUGE: "set",
+            MetricKind.DURATION: "observe",
+        }[kind]
         bound: Callable[[float], None] = getattr(child, method)
         return bound
 
-    def _declared(self, kind: Kind, name: str, labels: Mapping[str, str]) -> Metric:
+    def _declared(self, kind: MetricKind, name: str, labels: Mapping[str, str]) -> Metric:
         """Raises UndeclaredMetric."""
         metric = self._metrics.get(name)
         if metric is None or metric.kind is not kind or set(metric.labels) != set(labels):
@@ -247,9 +253,9 @@ class PrometheusReporter:
 def _collector(metric: Metric, role: str, registry: CollectorRegistry) -> Any:
     # prometheus_client puts `_total` behind a counter by itself.
     name = metric.full_name(role).removesuffix("_total")
-    if metric.kind is Kind.COUNTER:
+    if metric.kind is MetricKind.COUNTER:
         return Counter(name, metric.help, metric.exposed_labels, registry=registry)
-    if metric.kind is Kind.GAUGE:
+    if metric.kind is MetricKind.GAUGE:
         return Gauge(name, metric.help, metric.exposed_labels, registry=registry)
     durations = Durations(name, metric.help, metric.exposed_labels)
     registry.register(durations)

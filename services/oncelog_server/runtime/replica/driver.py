@@ -19,10 +19,10 @@ from oncelog_server.core.ids import JournalOffset, LeaderEpoch, PartitionId
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.leading import Leadership
 from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
-from oncelog_server.runtime.replica.surroundings import Surroundings
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Candidate, Lead, Target
@@ -42,7 +42,7 @@ class Driver:
         self,
         partition: PartitionId,
         role: Role[Any],
-        around: Surroundings,
+        around: ReplicaEnv,
         *,
         open_log: Callable[[], Awaitable[Journal]],
         put_aside: Callable[[], Awaitable[None]],

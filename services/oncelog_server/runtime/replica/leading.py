@@ -23,11 +23,11 @@ from oncelog_server.core.ids import Incarnation, PartitionId
 from oncelog_server.core.machine import EpochStart, Tick
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
+from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.high_watermark import HighWatermark
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.replies import Replies
 from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
-from oncelog_server.runtime.replica.surroundings import Surroundings
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal
 
@@ -51,7 +51,7 @@ class Leadership:
         partition: PartitionId,
         role: Role[Any],
         journal: Journal,
-        around: Surroundings,
+        around: ReplicaEnv,
         *,
         epoch: int,
         make_outbox: Callable[[], Outbox],

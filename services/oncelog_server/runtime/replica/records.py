@@ -11,8 +11,8 @@ from collections.abc import Callable, Iterable
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.record import ReplicaRecord, load_record, save_record
-from oncelog_server.runtime.replica.surroundings import Surroundings
 from oncelog_server.runtime.storage.port import Disk
 
 
@@ -24,7 +24,7 @@ class Records:
         self,
         disk: Disk,
         describe: Callable[[PartitionId], tuple[str, ReplicaRecord] | None],
-        around: Surroundings,
+        around: ReplicaEnv,
     ) -> None:
         self._disk = disk
         self._describe = describe

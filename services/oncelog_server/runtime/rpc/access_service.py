@@ -12,9 +12,9 @@ from typing import Final
 from oncelog_server.core.access import (
     IDENTITY_BYTES_MAX,
     Effect,
-    Kind,
     Need,
     Pattern,
+    ResourceKind,
     Rights,
     Rule,
     Verb,
@@ -32,8 +32,8 @@ from oncelogpb.v1 import cluster_pb2 as pb
 _VERBS: Final[Mapping[int, Verb]] = {
     pb.AccessVerb.Value(f"ACCESS_VERB_{verb.name}"): verb for verb in Verb
 }
-_KINDS: Final[Mapping[int, Kind]] = {
-    pb.AccessKind.Value(f"ACCESS_KIND_{kind.name}"): kind for kind in Kind
+_KINDS: Final[Mapping[int, ResourceKind]] = {
+    pb.AccessKind.Value(f"ACCESS_KIND_{kind.name}"): kind for kind in ResourceKind
 }
 _EFFECTS: Final = {
     pb.ACCESS_EFFECT_ALLOW: Effect.ALLOW,
@@ -143,7 +143,7 @@ def _verb(number: int) -> Verb:
     return verb
 
 
-def _kind(number: int) -> Kind:
+def _kind(number: int) -> ResourceKind:
     kind = _KINDS.get(number)
     if kind is None:
         raise InvalidArgument(f"kind {number} is not known here", field="kind")

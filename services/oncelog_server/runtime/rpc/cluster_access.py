@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Final
 
-from oncelog_server.core.access import Kind, Need, Verb
+from oncelog_server.core.access import Need, ResourceKind, Verb
 from oncelog_server.core.needs import (
     Entry,
     ItemNeed,
@@ -44,7 +44,7 @@ def entries(directory: Directory) -> Mapping[str, Entry]:
         """Names first, then ids; one that is unknown here is absent from the reply."""
         asked = len(request.topics) + len(request.topic_ids)
         require_few("metadata_names_max", asked, METADATA_NAMES_MAX)
-        names = [Need(Verb.DESCRIBE, Kind.TOPIC, name) for name in request.topics]
+        names = [Need(Verb.DESCRIBE, ResourceKind.TOPIC, name) for name in request.topics]
         return [*names, *(topics.need(Verb.DESCRIBE, id_) for id_ in request.topic_ids)]
 
     return {

@@ -143,8 +143,8 @@ class CallContext:
     def has_room(self, size: int) -> bool:
         return self._unread is None or self._unread.has_room(max(size - self._held, 0))
 
-    def spare(self) -> int:
-        return UNCOUNTED_BYTES if self._unread is None else self._unread.spare()
+    def room_left(self) -> int:
+        return UNCOUNTED_BYTES if self._unread is None else self._unread.room_left()
 
     def holds(self, size: int) -> None:
         if self._unread is not None and size != self._held:

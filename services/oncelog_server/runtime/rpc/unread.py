@@ -45,7 +45,7 @@ class Unread:
         """Whether `take` would not wait."""
         return not self._waiting and self._fits(size)
 
-    def spare(self) -> int:
+    def room_left(self) -> int:
         """What a stream of replies may hold: of the first half of the room."""
         if self._waiting:
             return 0

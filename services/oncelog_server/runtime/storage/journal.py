@@ -38,7 +38,7 @@ from oncelog_server.runtime.storage.recovery import Recovered, recover, save_epo
 from oncelog_server.runtime.storage.scan import Ending, Place, Scan
 from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
 from oncelog_server.runtime.storage.slots import SlotFiles
-from oncelog_server.runtime.storage.snapshots import Snapshots
+from oncelog_server.runtime.storage.snapshots import SnapshotFiles
 from oncelog_server.runtime.storage.tail import MemoryTail, TailBudget
 from oncelogpb.errors import OffsetOutOfRange
 
@@ -93,7 +93,7 @@ class Journal:
         self._failed = False
         self._closed = False
         self._slots: dict[str, SlotFiles] = {}
-        self._snapshots = Snapshots(disk, directory)
+        self._snapshots = SnapshotFiles(disk, directory)
         # A snapshot of what the log lost must not become the newest when the log has grown again.
         self._snapshots.drop_above(end.offset)
 

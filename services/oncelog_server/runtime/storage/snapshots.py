@@ -88,7 +88,7 @@ def decode_snapshot(data: bytes) -> SnapshotFile | None:
     return SnapshotFile(offset, data[at:], tables)
 
 
-class Snapshots:
+class SnapshotFiles:
     """The snapshots of one journal."""
 
     def __init__(self, disk: Disk, directory: str) -> None:

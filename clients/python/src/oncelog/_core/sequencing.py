@@ -125,7 +125,7 @@ class Lane:
         assert batch.fate is Fate.FLYING, "answered twice"
         action = self._judge(batch, error)
         self.draining = True
-        batch.doubt.told(error)
+        batch.doubt.as_reported(error)
         if action in (Action.RETRY, Action.REDIRECT):
             batch.fate = Fate.AGAIN
         else:

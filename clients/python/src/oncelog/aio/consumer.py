@@ -198,7 +198,7 @@ class Consumer:
                 await self._protocol.call("offset_manager.commit_offsets", request)
                 break
             except errors.OncelogError as error:
-                told = doubt.told(error)
+                told = doubt.as_reported(error)
                 if doubt.lost and await self._stands(progress):
                     break
                 if not error.may_have_applied or attempt + 1 == COMMIT_ATTEMPTS_MAX:

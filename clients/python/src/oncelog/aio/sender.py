@@ -110,7 +110,7 @@ class Sender:
             for batch in lane.flying:
                 _end(batch, errors.UnknownOutcome("it was closed before this was acknowledged"))
             for batch in lane.waiting:
-                _end(batch, batch.doubt.told(Closed("it was closed before this was sent")))
+                _end(batch, batch.doubt.as_reported(Closed("it was closed before this was sent")))
         self._notify()
 
     # ---------------------------------------------------------------------------------- sending
@@ -303,7 +303,7 @@ class Sender:
     def _lose(self, batches: list[Numbered], error: errors.OncelogError) -> None:
         self._on_settled(sum(batch.size for batch in batches))
         for batch in batches:
-            _end(batch, batch.doubt.told(error))
+            _end(batch, batch.doubt.as_reported(error))
 
     # --------------------------------------------------------------------------------- locating
 

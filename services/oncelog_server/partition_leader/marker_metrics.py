@@ -7,11 +7,11 @@ from __future__ import annotations
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Reporter
 from oncelog_server.participant.commands import MarkerStatus, MarkersWritten, Outcome, WriteMarkers
-from oncelog_server.participant.handler import Told
+from oncelog_server.participant.handler import MarkersReport
 
 
-def tell_markers(reporter: Reporter) -> Told:
-    def told(partition: PartitionId, command: WriteMarkers, written: MarkersWritten) -> None:
+def tell_markers(reporter: Reporter) -> MarkersReport:
+    def report(partition: PartitionId, command: WriteMarkers, written: MarkersWritten) -> None:
         for marker, result in zip(command.markers, written.results, strict=False):
             if result.repeated:
                 continue
@@ -34,4 +34,4 @@ def tell_markers(reporter: Reporter) -> Told:
                     records=surplus,
                 )
 
-    return told
+    return report

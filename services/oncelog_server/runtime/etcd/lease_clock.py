@@ -10,6 +10,6 @@ from typing import Final
 _CLOCK: Final = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 
 
-def steady_ms() -> int:
+def lease_clock_ms() -> int:
     """Milliseconds; never goes back. Safe in any thread."""
     return time.clock_gettime_ns(_CLOCK) // 1_000_000

@@ -13,7 +13,7 @@ from oncelog_server.runtime.vital import Fatal
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class ReplicaEnv:
     """Of all replicas of one role."""
 
     clock: Clock

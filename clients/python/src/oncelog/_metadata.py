@@ -55,7 +55,7 @@ def _of_grpc(endpoint: Endpoint, error: errors.OncelogError) -> Problem:
     return Problem("silent", f"{endpoint}: {error.message}", "", passes=True)
 
 
-class Whereabouts:
+class Metadata:
     """For one event loop; make it there. `transport`, `chance`, `entropy` and `wall_ns` are the
     ports to the outside: tests and the simulator give others."""
 

@@ -27,7 +27,7 @@ LATE_REQUEST_SECONDS: Final = 1.5
 Handle = Callable[[Any, Call], Awaitable[Any]]
 
 
-def pointed(outside: Outside) -> Outside:
+def with_failpoints(outside: Outside) -> Outside:
     """With failpoints where they are armed, else as it was."""
     if not failpoints.armed():
         return outside

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
-from oncelog_server.coordinator.commands import MarkerResult, MarkerStatus, OweMarkers
+from oncelog_server.coordinator.commands import MarkerAnswer, MarkerStatus, OweMarkers
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.values import AbortCause
 from oncelog_server.core.ids import TxId
@@ -16,7 +16,7 @@ from oncelogpb.errors import OncelogError
 LOOK_EVERY_MS: Final = 1_000
 
 
-class Tally:
+class OutboxMetrics:
     """Of one led partition."""
 
     def __init__(self, replica: CoordinatorReplica, env: CoordinatorEnv) -> None:
@@ -32,7 +32,7 @@ class Tally:
         for marker in group.markers:
             self._first_sent_ms.setdefault(marker.tx_id, now_ms)
 
-    def written(self, results: Sequence[MarkerResult]) -> None:
+    def written(self, results: Sequence[MarkerAnswer]) -> None:
         for status in MarkerStatus:
             count = sum(result.status is status for result in results)
             if count:
