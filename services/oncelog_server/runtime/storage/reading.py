@@ -18,11 +18,13 @@ from oncelog_server.runtime.storage.frames import (
     FrameError,
     FrameIncomplete,
     decode,
+    encode,
     encoded_bytes,
     step,
 )
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES, IndexEntry, Segment
+from oncelog_server.runtime.storage.tail import Copies
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 
 # One disk read at most, unless a single frame is larger.
@@ -82,6 +84,16 @@ async def read_segment(
             return taken
         position += at
     return taken
+
+
+async def copy_segment(
+    disk: Disk, segment: Segment, from_offset: int, max_bytes: int, *, below: int
+) -> Copies:
+    """As `read_segment`, as the bytes that stand there: each frame was verified."""
+    found = await read_segment(disk, segment, from_offset, max_bytes, below=below)
+    # Whole, intact frames: encoding them again gives what was read, byte by byte.
+    chunks = [chunk for stored in found for chunk in encode(stored.frame, stored.at)]
+    return Copies(found[-1].end if found else from_offset, b"".join(chunks))
 
 
 def step_on(block: memoryview, at: int, following: int) -> tuple[int, int, int]:
