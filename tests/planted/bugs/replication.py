@@ -290,4 +290,44 @@ BUGS: Final = (
             ): "101 == 1"
         },
     ),
+    Bug(
+        "log-given-up-under-the-old-name",
+        "I25: who gives up its log for a snapshot takes a new incarnation first",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.begin_at",
+                "if self.log_end > 0:",
+                "if self.log_end < 0:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_beginning",
+                "test_i25_who_gives_up_its_log_has_another_name_whenever_it_dies",
+            ): "incarnation"
+        },
+    ),
+    Bug(
+        "log-begins-before-its-snapshot-stands",
+        "I25: a log begins in the middle once the state of all before it is durable",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.begin_at",
+                "self._snapshots.save(offset, snapshot)",
+                "pass",
+            ),
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.begin_at",
+                "self._synced_end_file.note_and_sync(Bounds(offset, offset))",
+                "self._synced_end_file.note_and_sync(Bounds(offset, offset))\n"
+                "        self._snapshots.save(offset, snapshot)",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_beginning",
+                "test_i25_who_gives_up_its_log_has_another_name_whenever_it_dies",
+            ): "assert None == (50"
+        },
+    ),
 )

@@ -11,7 +11,7 @@ Invariants:
     are in doubt, and reading them back proves nothing;
   * a journal belongs to one event loop. `open`, `cut` and `save_snapshot` block.
 
-Left out: retention and compaction, so the log starts at 0.
+Left out: retention and compaction, so a log starts at 0, or where a snapshot began it.
 """
 
 from __future__ import annotations
@@ -455,6 +455,33 @@ class Journal:
         save_epochs(self._disk, self.directory, self._epochs)
         self.log_end, self.last_epoch = end, place.epoch
         self.synced_end = min(self.synced_end, end) if was_failed else end
+        self._failed = False
+
+    def begin_at(
+        self, offset: int, snapshot: Snapshot, epochs: Sequence[EpochEntry], *, time_ms: int
+    ) -> None:
+        """Gives up every frame and begins in the middle, with a leader's snapshot of `offset`, its
+        tables whole, and the leader's epochs below it. Blocking; durable when it returns. Slots of
+        frames below were written before. No commit may be under way. Raises OSError: then it has
+        to be opened anew, and is empty, or begins at `offset`.
+
+        Whoever had frames takes a new incarnation first: it holds less than it said.
+        """
+        assert epochs, "a journal begins with an epoch"
+        assert self.log_end <= offset, "what is here already needs no snapshot"
+        if self.log_end > 0:
+            self.incarnation = take_incarnation(self._disk, self.directory, self._random_bytes)
+        self.cut(self.log_start)
+        self._failed = True
+        self.flush_slots()
+        self._snapshots.save(offset, snapshot)
+        self._epochs.entries[:] = epochs
+        save_epochs(self._disk, self.directory, self._epochs)
+        # Up to here a crash leaves an empty journal, and recovery drops what speaks of more.
+        self._synced_end_file.note_and_sync(Bounds(offset, offset))
+        self.log_start = self.log_end = self.synced_end = offset
+        self.last_epoch, self.last_time_ms = epochs[-1].epoch, time_ms
+        self._tail.begin_at(offset)
         self._failed = False
 
     def abandon_unsynced(self) -> None:

@@ -113,6 +113,11 @@ class MemoryTail:
             freed += size + FRAME_MEMORY_BYTES
         self._let_go_of_dropped()
 
+    def begin_at(self, offset: int) -> None:
+        """Nothing is before it."""
+        self.cut(0)
+        self.start = self._synced_end = offset
+
     def clear(self) -> None:
         """Its journal is closed."""
         self.cut(0)
