@@ -295,8 +295,10 @@ CASES: Final = (
     ),
 )
 
-# Not served by any process yet; its entry stands in the table all the same.
-UNSERVED: Final = {("Replication", "follow")}
+# Not served by any process yet; their entries stand in the table all the same.
+UNSERVED: Final = {
+    ("Replication", method) for method in ("follow", "describe_replicas", "fetch_snapshot")
+}
 
 # Fields that name something, and need nothing for it: why.
 FREE: Final = {

@@ -59,7 +59,7 @@ BUGS: Final = (
         "Raft's figure 8: an inherited frame is shown, then another log wins",
         (
             Edit(
-                "oncelog_server.runtime.replica.high_watermark:HighWatermark.synced",
+                "oncelog_server.runtime.replica.high_watermark:HighWatermark._move",
                 "if covered <= self._epoch_start or covered <= self.value:",
                 "if covered <= self.value:",
             ),
@@ -92,7 +92,7 @@ BUGS: Final = (
         "only ISR members count, and the HW is their minimum",
         (
             Edit(
-                "oncelog_server.runtime.replica.high_watermark:HighWatermark.synced",
+                "oncelog_server.runtime.replica.high_watermark:HighWatermark._move",
                 "covered = min(self._synced.values())",
                 "covered = max(self._synced.values())",
             ),

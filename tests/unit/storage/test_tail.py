@@ -26,7 +26,7 @@ def test_what_is_dropped_is_let_go_soon_however_large_frames_are(payload_bytes: 
         stored = StoredFrame(
             Frame(Kind.DATA, payload, record_count=1), At(JournalOffset(offset), LeaderEpoch(1), 0)
         )
-        tail.append(stored, synced_end=offset)
+        tail.append(stored, bytes(HEADER_BYTES), synced_end=offset)
         del payload, stored
     held = sum(payload() is not None for payload in payloads)
     frame_bytes = payload_bytes + HEADER_BYTES
@@ -45,7 +45,7 @@ def frame(offset: int, payload_bytes: int = 1_000) -> StoredFrame:
 def fill(tail: MemoryTail, frames: int, *, synced: bool = True) -> None:
     start = tail.start if not tail._offsets else tail._offsets[-1] + 1
     for offset in range(start, start + frames):
-        tail.append(frame(offset), synced_end=tail._synced_end)
+        tail.append(frame(offset), bytes(HEADER_BYTES), synced_end=tail._synced_end)
         if synced:
             tail.trim(offset + 1)
 

@@ -26,7 +26,7 @@ if _version_not_supported:
 
 
 class ReplicationStub(object):
-    """One leader, its followers.
+    """One leader process, its followers.
     """
 
     def __init__(self, channel):
@@ -40,17 +40,51 @@ class ReplicationStub(object):
                 request_serializer=oncelogpb_dot_v1_dot_replication__pb2.FollowRequest.SerializeToString,
                 response_deserializer=oncelogpb_dot_v1_dot_replication__pb2.FollowReply.FromString,
                 _registered_method=True)
+        self.DescribeReplicas = channel.unary_unary(
+                '/oncelogpb.v1.Replication/DescribeReplicas',
+                request_serializer=oncelogpb_dot_v1_dot_replication__pb2.DescribeReplicasRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_replication__pb2.DescribeReplicasReply.FromString,
+                _registered_method=True)
+        self.FetchSnapshot = channel.unary_stream(
+                '/oncelogpb.v1.Replication/FetchSnapshot',
+                request_serializer=oncelogpb_dot_v1_dot_replication__pb2.FetchSnapshotRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_replication__pb2.SnapshotPart.FromString,
+                _registered_method=True)
 
 
 class ReplicationServicer(object):
-    """One leader, its followers.
+    """One leader process, its followers.
     """
 
     def Follow(self, request_iterator, context):
-        """A follower's stream to one leader process: positions and acknowledgements up, frames down.
+        """A follower process' stream to one leader process, for all partitions between the two: positions
+        and acknowledgements up, frames down. It ends when either side does; what was not acknowledged
+        is asked for again on the next one.
+
+        To: the leader of the partitions; for service identities.
+        Repeated: by what is synced.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def DescribeReplicas(self, request, context):
+        """How far replicas of a process are: before an election, so that who has the longest log stands
+        first. A hint that saves retries; nothing is decided by it.
+
+        To: any process with a replica of the partitions; for service identities.
+        Repeated: changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def FetchSnapshot(self, request, context):
+        """The newest snapshot of a partition's machine, in parts, for a replica whose log ends before the
+        leader's begins. The parts come in order; all of them, or the call fails.
 
         To: the leader of the partition; for service identities.
-        Repeated: by what is synced.
+        Repeated: changes nothing; another call may give a newer snapshot.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -64,6 +98,16 @@ def add_ReplicationServicer_to_server(servicer, server):
                     request_deserializer=oncelogpb_dot_v1_dot_replication__pb2.FollowRequest.FromString,
                     response_serializer=oncelogpb_dot_v1_dot_replication__pb2.FollowReply.SerializeToString,
             ),
+            'DescribeReplicas': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeReplicas,
+                    request_deserializer=oncelogpb_dot_v1_dot_replication__pb2.DescribeReplicasRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_replication__pb2.DescribeReplicasReply.SerializeToString,
+            ),
+            'FetchSnapshot': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchSnapshot,
+                    request_deserializer=oncelogpb_dot_v1_dot_replication__pb2.FetchSnapshotRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_replication__pb2.SnapshotPart.SerializeToString,
+            ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
             'oncelogpb.v1.Replication', rpc_method_handlers)
@@ -73,7 +117,7 @@ def add_ReplicationServicer_to_server(servicer, server):
 
  # This class is part of an EXPERIMENTAL API.
 class Replication(object):
-    """One leader, its followers.
+    """One leader process, its followers.
     """
 
     @staticmethod
@@ -93,6 +137,60 @@ class Replication(object):
             '/oncelogpb.v1.Replication/Follow',
             oncelogpb_dot_v1_dot_replication__pb2.FollowRequest.SerializeToString,
             oncelogpb_dot_v1_dot_replication__pb2.FollowReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeReplicas(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Replication/DescribeReplicas',
+            oncelogpb_dot_v1_dot_replication__pb2.DescribeReplicasRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_replication__pb2.DescribeReplicasReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchSnapshot(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/oncelogpb.v1.Replication/FetchSnapshot',
+            oncelogpb_dot_v1_dot_replication__pb2.FetchSnapshotRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_replication__pb2.SnapshotPart.FromString,
             options,
             channel_credentials,
             insecure,

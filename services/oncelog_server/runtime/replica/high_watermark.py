@@ -1,6 +1,7 @@
 """The high watermark (HW) of one leader epoch. Pure.
 
-HW = minimum of what the in-sync replicas have synced, by acknowledgements of this epoch.
+HW = minimum of what the in-sync replicas have synced, by acknowledgements of this epoch. Which
+replicas those are is decided in `in_sync`; a lone leader counts itself.
 
 Invariants:
   * it never moves back;
@@ -11,7 +12,7 @@ Invariants:
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from oncelog_server.core.ids import Incarnation
 
@@ -44,6 +45,15 @@ class HighWatermark:
         if incarnation not in self._counted or end <= self._synced[incarnation]:
             return False
         self._synced[incarnation] = end
+        return self._move()
+
+    def recount(self, synced: Mapping[Incarnation, int]) -> bool:
+        """From now on these count, with what each of them has synced. True where the HW moved."""
+        self._counted = frozenset(synced)
+        self._synced = dict(synced)
+        return self._move()
+
+    def _move(self) -> bool:
         covered = min(self._synced.values())
         if covered <= self._epoch_start or covered <= self.value:
             return False

@@ -33,7 +33,9 @@ OPERATED: Final = (
     "remove_quotas",
 )
 # Followers are processes of ours.
-REPLICATION: Final[Mapping[str, Entry]] = {"follow": serving("follow")}
+REPLICATION: Final[Mapping[str, Entry]] = {
+    method: serving(method) for method in ("follow", "describe_replicas", "fetch_snapshot")
+}
 
 
 def entries(directory: Directory) -> Mapping[str, Entry]:

@@ -11,7 +11,7 @@ Invariants:
     are in doubt, and reading them back proves nothing;
   * a journal belongs to one event loop. `open`, `cut` and `save_snapshot` block.
 
-Left out: retention and compaction, so the log starts at 0.
+Left out: retention and compaction, so a log starts at 0, or where a snapshot began it.
 """
 
 from __future__ import annotations
@@ -27,19 +27,30 @@ from typing import Final, Self
 from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, Kind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Snapshot
+from oncelog_server.runtime.storage.copying import copied_frames
 from oncelog_server.runtime.storage.cutting import cut_segments, place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.epochs import EPOCH_ENTRY_BYTES, EPOCHS_FILE, EpochEntry
-from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX, encode, encoded_bytes
+from oncelog_server.runtime.storage.frames import (
+    FRAME_PAYLOAD_BYTES_MAX,
+    HEADER_BYTES,
+    encode,
+    encoded_bytes,
+)
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
 from oncelog_server.runtime.storage.port import Disk, File, Write
-from oncelog_server.runtime.storage.reading import extents, read_extent, read_segment
+from oncelog_server.runtime.storage.reading import (
+    copy_segment,
+    extents,
+    read_extent,
+    read_segment,
+)
 from oncelog_server.runtime.storage.recovery import Recovered, recover, save_epochs
 from oncelog_server.runtime.storage.scan import Ending, Place, Scan
 from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
 from oncelog_server.runtime.storage.slots import SlotFiles
 from oncelog_server.runtime.storage.snapshots import SnapshotFiles
-from oncelog_server.runtime.storage.tail import MemoryTail, TailBudget
+from oncelog_server.runtime.storage.tail import Copies, MemoryTail, TailBudget
 from oncelogpb.errors import OffsetOutOfRange
 
 __all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "UnknownFrame"]
@@ -132,17 +143,50 @@ class Journal:
         size = encoded_bytes(frame)
         segment = self._segment_for(size)
         if frame.kind is Kind.EPOCH_START:
-            entry = EpochEntry(epoch, offset, self.log_end)
-            self._epochs.add(entry)
-            self._pending_epochs.append(entry)
+            self._begin_epoch(EpochEntry(epoch, offset, self.log_end))
         else:
             segment.index.saw(offset, segment.size)
         self._push(segment, chunks)
         segment.size += size
-        stored = StoredFrame(frame, at)
-        self.log_end, self.last_epoch, self.last_time_ms = stored.end, epoch, at.time_ms
-        self._tail.append(stored, synced_end=self.synced_end)
+        self._appended(StoredFrame(frame, at), chunks[0])
         return at
+
+    def append_copied(self, frames: bytes, *, epoch: int) -> int:
+        """Frames as the leader of `epoch` sent them, with its offsets, epochs and times; they go to
+        the disk as they are. All are appended, in memory, or none. Returns their bytes, for
+        GroupCommit.wrote.
+
+        Raises CopyRefused where they are not what comes next here, or not what was sent,
+        UnknownFrame, and OSError when an earlier write failed.
+        """
+        if self._failed or self._closed:
+            raise OSError(EIO, "the journal takes no frames: a write failed, or it is closed")
+        place = Place(0, self.log_end, self.last_epoch, self.last_time_ms)
+        copied = list(copied_frames(frames, place, epoch=epoch))
+        view = memoryview(frames)
+        for stored, begin, end in copied:
+            self._append_copy(stored, view[begin : begin + HEADER_BYTES], end - begin)
+        return len(frames)
+
+    def _append_copy(self, stored: StoredFrame, header: memoryview, size: int) -> None:
+        segment = self._segment_for(size)
+        if stored.frame.kind is Kind.EPOCH_START:
+            self._begin_epoch(EpochEntry(stored.at.epoch, stored.at.offset, self.log_end))
+        else:
+            segment.index.saw(stored.at.offset, segment.size)
+        payload = stored.frame.payload
+        self._push(segment, (header, payload) if payload else (header,))
+        segment.size += size
+        self._appended(stored, bytes(header))
+
+    def _begin_epoch(self, entry: EpochEntry) -> None:
+        self._epochs.add(entry)
+        self._pending_epochs.append(entry)
+
+    def _appended(self, stored: StoredFrame, header: bytes | memoryview) -> None:
+        self.log_end = stored.end
+        self.last_epoch, self.last_time_ms = stored.at.epoch, stored.at.time_ms
+        self._tail.append(stored, header, synced_end=self.synced_end)
 
     def _require_order(self, frame: Frame, epoch: int, offset: int) -> None:
         if frame.kind is Kind.EPOCH_START:
@@ -252,11 +296,7 @@ class Journal:
 
         Raises OffsetOutOfRange before the log start, CorruptLog, OSError.
         """
-        if from_offset < self.log_start:
-            raise OffsetOutOfRange(
-                f"the log begins at {self.log_start}, not at {from_offset}",
-                start=self.log_start,
-            )
+        self._require_not_before_start(from_offset)
         if from_offset >= self._tail.start:
             return self._tail.read(from_offset, max_bytes, below=below)
         for segment in self._segments_from(from_offset):
@@ -268,6 +308,35 @@ class Journal:
             if found:
                 return found
         return []
+
+    @property
+    def tail_start(self) -> int:
+        """From here on, memory has everything."""
+        return self._tail.start
+
+    async def copies(self, from_offset: int, max_bytes: int) -> Copies:
+        """Frames for a follower, from the one that begins at `from_offset` up to the log end,
+        whether they are synced here or not: whole, as they stand on the disk or will, up to
+        `max_bytes`, and at least one if there is one.
+
+        Raises OffsetOutOfRange before the log start, CorruptLog, OSError.
+        """
+        self._require_not_before_start(from_offset)
+        if from_offset >= self._tail.start:
+            return self._tail.copies(from_offset, max_bytes)
+        for segment in self._segments_from(from_offset):
+            found = await copy_segment(
+                self._disk, self._use(segment), from_offset, max_bytes, below=self._tail.start
+            )
+            if found.frames:
+                return found
+        return Copies(from_offset, b"")
+
+    def _require_not_before_start(self, offset: int) -> None:
+        if offset < self.log_start:
+            raise OffsetOutOfRange(
+                f"the log begins at {self.log_start}, not at {offset}", start=self.log_start
+            )
 
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
         """The frames that begin at these offsets, in this order. Neighbours share a disk read.
@@ -387,6 +456,33 @@ class Journal:
         save_epochs(self._disk, self.directory, self._epochs)
         self.log_end, self.last_epoch = end, place.epoch
         self.synced_end = min(self.synced_end, end) if was_failed else end
+        self._failed = False
+
+    def begin_at(
+        self, offset: int, snapshot: Snapshot, epochs: Sequence[EpochEntry], *, time_ms: int
+    ) -> None:
+        """Gives up every frame and begins in the middle, with a leader's snapshot of `offset`, its
+        tables whole, and the leader's epochs below it. Blocking; durable when it returns. Slots of
+        frames below were written before. No commit may be under way. Raises OSError: then it has
+        to be opened anew, and is empty, or begins at `offset`.
+
+        Whoever had frames takes a new incarnation first: it holds less than it said.
+        """
+        assert epochs, "a journal begins with an epoch"
+        assert self.log_end <= offset, "what is here already needs no snapshot"
+        if self.log_end > 0:
+            self.incarnation = take_incarnation(self._disk, self.directory, self._random_bytes)
+        self.cut(self.log_start)
+        self._failed = True
+        self.flush_slots()
+        self._snapshots.save(offset, snapshot)
+        self._epochs.entries[:] = epochs
+        save_epochs(self._disk, self.directory, self._epochs)
+        # Up to here a crash leaves an empty journal, and recovery drops what speaks of more.
+        self._synced_end_file.note_and_sync(Bounds(offset, offset))
+        self.log_start = self.log_end = self.synced_end = offset
+        self.last_epoch, self.last_time_ms = epochs[-1].epoch, time_ms
+        self._tail.begin_at(offset)
         self._failed = False
 
     def abandon_unsynced(self) -> None:

@@ -23,6 +23,7 @@ from oncelog_server.runtime.storage.frames import (
 )
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES, IndexEntry, Segment
+from oncelog_server.runtime.storage.tail import Copies
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 
 # One disk read at most, unless a single frame is larger.
@@ -45,10 +46,17 @@ class Extent(NamedTuple):
 
 
 async def read_segment(
-    disk: Disk, segment: Segment, from_offset: int, max_bytes: int, *, below: int
+    disk: Disk,
+    segment: Segment,
+    from_offset: int,
+    max_bytes: int,
+    *,
+    below: int,
+    copies: list[memoryview] | None = None,
 ) -> list[StoredFrame]:
     """Frames from the first that ends above `from_offset`, as far as they end at or before `below`
-    and stand in this segment. At least one, if there is one. Raises CorruptLog, OSError."""
+    and stand in this segment. At least one, if there is one. `copies` gets the bytes of each as
+    they stand there. Raises CorruptLog, OSError."""
     start = _start(segment, from_offset)
     position, following = start.position, start.offset
     wanted = min(max_bytes, READ_BYTES_MAX) + INDEX_INTERVAL_BYTES + HEADER_BYTES
@@ -66,6 +74,8 @@ async def read_segment(
                     if stored.end > below or (taken and max_bytes < 0):
                         return taken
                     taken.append(stored)
+                    if copies is not None:
+                        copies.append(block[at : at + size])
                 at += size
                 following = end
             if position + at > segment.synced:
@@ -82,6 +92,15 @@ async def read_segment(
             return taken
         position += at
     return taken
+
+
+async def copy_segment(
+    disk: Disk, segment: Segment, from_offset: int, max_bytes: int, *, below: int
+) -> Copies:
+    """As `read_segment`, as the bytes that stand there: each frame was verified."""
+    copies: list[memoryview] = []
+    found = await read_segment(disk, segment, from_offset, max_bytes, below=below, copies=copies)
+    return Copies(found[-1].end if found else from_offset, b"".join(copies))
 
 
 def step_on(block: memoryview, at: int, following: int) -> tuple[int, int, int]:

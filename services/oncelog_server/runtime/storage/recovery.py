@@ -83,6 +83,10 @@ def recover(
         noted = Bounds(bases[0] if bases else 0, 0)
     table = _load_epochs(disk, directory)
     epochs = EpochTable() if table is None else table
+    if noted.log_start > 0 and not epochs.epoch_at(noted.log_start - 1):
+        take_incarnation(disk, directory, random_bytes)
+        why = f"it does not say in which epoch the log begins, at {noted.log_start}"
+        raise JournalDamaged(f"{directory}/{EPOCHS_FILE}", 0, why)
     segments = [Segment(disk, directory, base, grows_to=segment_bytes) for base in bases]
     walk = _walk(segments, noted.log_start, epochs, whole=table is None)
     _require_no_rest(walk, noted.synced_end)
@@ -111,7 +115,8 @@ def _load_epochs(disk: Disk, directory: str) -> EpochTable | None:
 
 def _walk(segments: list[Segment], log_start: int, epochs: EpochTable, *, whole: bool) -> _Walk:
     """Follows the chain. `whole`: through every frame, as nothing else tells where epochs begin."""
-    walk = _Walk(Place(0, log_start))
+    # A log that begins in the middle of an epoch knows it by its table alone.
+    walk = _Walk(Place(0, log_start, epochs.epoch_at(log_start - 1)))
     for number, segment in enumerate(segments):
         if segment.base != walk.end.offset:
             why = f"it begins at {segment.base}, and journal offset {walk.end.offset} is next"

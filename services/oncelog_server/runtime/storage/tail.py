@@ -14,18 +14,26 @@ from bisect import bisect_left, bisect_right
 from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
-from typing import Final
+from typing import Final, NamedTuple
 
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.runtime.storage.frames import encoded_bytes
 
 TAIL_BYTES_MAX: Final = 4 << 20
 # What a frame takes in memory beside its bytes.
-FRAME_MEMORY_BYTES: Final = 512
+FRAME_MEMORY_BYTES: Final = 640
 # Dropped frames leave the lists in slices: deleting from the front of a list costs its length.
 _SLICE: Final = 1024
 # Tails that are asked to give way at one append: one with nothing but unsynced frames cannot.
 _ASKED_MAX: Final = 8
+
+
+class Copies(NamedTuple):
+    """Whole frames, as they stand on the disk."""
+
+    # The journal offset behind the last one.
+    end: int
+    frames: bytes
 
 
 class TailBudget:
@@ -72,13 +80,17 @@ class MemoryTail:
         self._synced_end = start
         self._frames: list[StoredFrame] = []
         self._offsets: list[int] = []
+        # Of each frame, the bytes before its payload as they go to the disk, CRC and all: a copy
+        # for a follower is these and the payload, never made anew.
+        self._headers: list[bytes | memoryview] = []
         # Frames before this number are dropped; so many bytes of them are still held.
         self._first = 0
         self._dropped_bytes = 0
         self._bytes = 0
 
-    def append(self, stored: StoredFrame, *, synced_end: int) -> None:
+    def append(self, stored: StoredFrame, header: bytes | memoryview, *, synced_end: int) -> None:
         self._frames.append(stored)
+        self._headers.append(header)
         self._offsets.append(stored.at.offset)
         size = encoded_bytes(stored.frame)
         self._bytes += size
@@ -100,6 +112,11 @@ class MemoryTail:
         while freed < wanted_bytes and (size := self._drop_oldest()):
             freed += size + FRAME_MEMORY_BYTES
         self._let_go_of_dropped()
+
+    def begin_at(self, offset: int) -> None:
+        """Nothing is before it."""
+        self.cut(0)
+        self.start = self._synced_end = offset
 
     def clear(self) -> None:
         """Its journal is closed."""
@@ -124,7 +141,7 @@ class MemoryTail:
         if not first:
             return
         freed = self._dropped_bytes + first * FRAME_MEMORY_BYTES
-        del self._frames[:first], self._offsets[:first]
+        del self._frames[:first], self._offsets[:first], self._headers[:first]
         self._first = self._dropped_bytes = 0
         self._budget.let_go(self, freed, is_empty=not self._frames)
 
@@ -135,7 +152,7 @@ class MemoryTail:
         cut_bytes = sum(encoded_bytes(stored.frame) for stored in self._frames[keep:])
         self._bytes -= cut_bytes
         freed = cut_bytes + (len(self._frames) - keep) * FRAME_MEMORY_BYTES
-        del self._frames[keep:], self._offsets[keep:]
+        del self._frames[keep:], self._offsets[keep:], self._headers[keep:]
         self.start = min(self.start, end)
         self._synced_end = min(self._synced_end, end)
         self._budget.let_go(self, freed, is_empty=not self._frames)
@@ -158,7 +175,26 @@ class MemoryTail:
 
     def frames_from(self, offset: int) -> Iterator[StoredFrame]:
         """Frames that end above `offset`, as far as they were appended when this was called."""
+        return iter(self._frames[self._number_of(offset) :])
+
+    def copies(self, from_offset: int, max_bytes: int) -> Copies:
+        """As `read`, up to the last frame, as the bytes that stand on the disk or will."""
+        chunks: list[bytes | memoryview] = []
+        end, size = from_offset, 0
+        number = self._number_of(from_offset)
+        for stored, header in zip(self._frames[number:], self._headers[number:], strict=True):
+            length = encoded_bytes(stored.frame)
+            if chunks and size + length > max_bytes:
+                break
+            chunks.append(header)
+            if stored.frame.payload:
+                chunks.append(stored.frame.payload)
+            end, size = stored.end, size + length
+        return Copies(end, b"".join(chunks))
+
+    def _number_of(self, offset: int) -> int:
+        """Of the first frame that ends above `offset`."""
         number = max(bisect_right(self._offsets, offset, self._first) - 1, self._first)
         if number < len(self._frames) and self._frames[number].end <= offset:
             number += 1
-        return iter(self._frames[number:])
+        return number

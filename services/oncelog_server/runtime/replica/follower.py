@@ -1,0 +1,142 @@
+"""PURE. The leader's side of one follower's dialog, over one partition: where the logs part, what
+to send next, and how much may be on its way.
+
+    asked ─► Answer          acknowledged ─► frames may be sent from the follower's log end on
+    next_step ─► Read(from, max bytes) ─► sent(...)     frames that fit the window
+              └► SendSnapshot                           its log ends before the leader's begins
+              └► None                                   it has everything, or enough is on its way
+
+Invariants:
+  * nothing is sent before the follower has said, in this epoch, that the logs agree;
+  * at most `window_bytes` are sent and not acknowledged, and one frame more;
+  * all followers that read what is no longer in memory share one `CatchUp`: who is far behind waits
+    for room there, and those who keep up do not.
+
+Left out: what the acknowledgements count for (`in_sync`), reading the journal, the stream.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from typing import Final, NamedTuple
+
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
+from oncelog_server.runtime.replica.following import Acknowledge, Answer, Ask, LogEnds
+
+# Sent to one replica, and not acknowledged by it.
+REPLICA_WINDOW_BYTES: Final = 8 << 20
+# One message's worth of frames, unless a single frame is larger.
+REPLICA_READ_BYTES_MAX: Final = 1 << 20
+# Of all replicas of a process that are behind what memory holds.
+CATCH_UP_BYTES_MAX: Final = 16 << 20
+
+
+class Read(NamedTuple):
+    """Frames to be read and sent, at least one. Then `Follower.sent`."""
+
+    from_offset: JournalOffset
+    max_bytes: int
+
+
+class SendSnapshot(NamedTuple):
+    """The follower ends where this log has begun already: it needs the state instead."""
+
+    follower_end: JournalOffset
+
+
+class CatchUp:
+    """What all followers of a process that read from files have on their way together."""
+
+    def __init__(self, max_bytes: int = CATCH_UP_BYTES_MAX) -> None:
+        self._max_bytes = max_bytes
+        self.used_bytes = 0
+
+    @property
+    def room_bytes(self) -> int:
+        return self._max_bytes - self.used_bytes
+
+
+class _Sent(NamedTuple):
+    end: int
+    size: int
+    # Of it, what counts against CatchUp.
+    catch_up: int
+
+
+class Follower:
+    """See the module. One per stream and partition."""
+
+    def __init__(
+        self,
+        epoch: LeaderEpoch,
+        log: LogEnds,
+        catch_up: CatchUp,
+        *,
+        window_bytes: int = REPLICA_WINDOW_BYTES,
+    ) -> None:
+        self.epoch = epoch
+        self._log = log
+        self._catch_up = catch_up
+        self._window_bytes = window_bytes
+        # Where the next frame begins; None until the logs agree.
+        self._next: int | None = None
+        self._on_the_way: deque[_Sent] = deque()
+        self._unacknowledged_bytes = 0
+        # What it was told of the HW.
+        self._told_high_watermark = -1
+
+    def asked(self, ask: Ask) -> Answer | None:
+        """None: it means another epoch. From here on nothing is sent until it acknowledges."""
+        if ask.epoch != self.epoch:
+            return None
+        self.close()
+        epoch, end = self._log.end_of_epoch(ask.last_epoch)
+        return Answer(self.epoch, LeaderEpoch(epoch), JournalOffset(end))
+
+    def acknowledged(self, ack: Acknowledge) -> bool:
+        """False where it counts for nothing: another epoch is meant, or more than there is."""
+        if ack.epoch != self.epoch or ack.synced_end > self._log.log_end:
+            return False
+        if self._next is None:
+            self._next = ack.log_end
+        while self._on_the_way and self._on_the_way[0].end <= ack.synced_end:
+            self._arrived(self._on_the_way.popleft())
+        return True
+
+    def next_step(self, *, tail_start: int) -> Read | SendSnapshot | None:
+        """What to send now. `tail_start`: from this journal offset on, memory has everything."""
+        position = self._next
+        if position is None:
+            return None
+        if position < self._log.log_start:
+            return SendSnapshot(JournalOffset(position))
+        room = self._window_bytes - self._unacknowledged_bytes
+        if position < tail_start and self._catch_up.used_bytes:
+            room = min(room, self._catch_up.room_bytes)
+        if position >= self._log.log_end or room <= 0:
+            return None
+        return Read(JournalOffset(position), min(room, REPLICA_READ_BYTES_MAX))
+
+    def sent(self, end: int, size: int, *, tail_start: int) -> None:
+        """Frames from where the last ones ended up to `end` have left, so many bytes."""
+        assert self._next is not None, "nothing is sent before the logs agree"
+        sent = _Sent(end, size, size if self._next < tail_start else 0)
+        self._on_the_way.append(sent)
+        self._unacknowledged_bytes += size
+        self._catch_up.used_bytes += sent.catch_up
+        self._next = end
+
+    def untold(self, high_watermark: int) -> bool:
+        """Whether it has still to be told of this HW; then it counts as told."""
+        told, self._told_high_watermark = self._told_high_watermark, high_watermark
+        return told != high_watermark
+
+    def close(self) -> None:
+        """Its stream ended, or it begins anew: nothing is on its way any more."""
+        self._next = None
+        while self._on_the_way:
+            self._arrived(self._on_the_way.popleft())
+
+    def _arrived(self, sent: _Sent) -> None:
+        self._unacknowledged_bytes -= sent.size
+        self._catch_up.used_bytes -= sent.catch_up

@@ -1,0 +1,173 @@
+"""PURE. A follower's dialog with the leader of one epoch, over one partition.
+
+    Ask(last epoch, log end) ──► Answer(largest epoch at or below it there, its end)
+        the answer ends within this log:   Cut ─► synced ─► Ask again, or
+        the answered epoch is this log's last one, or this log is empty:   Acknowledge
+    frames ──► appended ──► synced ──► Acknowledge(synced end)
+
+Two logs share what the same leader wrote, so they agree up to the smaller end of the largest epoch
+that both have (KIP-101). Where the answered epoch is not this log's last one after the cut, the
+question is asked again: [1 2 4] against [1 3 5] have epoch 1 in common, not 2 or 3 (KIP-279).
+
+Invariants (docs/leadership.md, "Leader and follower"):
+  * who has a frame of a later epoch does not follow an earlier one;
+  * nothing is acknowledged, and no frame taken, before the logs agree in this epoch. What is
+    acknowledged is synced, and said in this epoch;
+  * a cut is synced before anything else happens;
+  * nothing is ever cut because of the HW: a follower may know a lower one than was shown already;
+  * the HW that a follower knows never covers what the leader of that HW has not given it.
+
+Left out: streams and their ends (one `Following` each), the journal (`storage`), applying.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+from typing import NamedTuple, Protocol
+
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
+
+
+class LogEnds(Protocol):
+    """What a dialog asks of this replica's log; a `storage.Journal` is one."""
+
+    @property
+    def log_start(self) -> int: ...
+
+    @property
+    def log_end(self) -> int:
+        """Exclusive."""
+        ...
+
+    @property
+    def synced_end(self) -> int: ...
+
+    @property
+    def last_epoch(self) -> int:
+        """Of the last frame, 0 if there is none."""
+        ...
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        """The largest epoch at or below `epoch`, and the offset after its last frame; (0, 0) if
+        there is none."""
+        ...
+
+
+class Ask(NamedTuple):
+    """To the leader: where do our logs part?"""
+
+    epoch: LeaderEpoch
+    last_epoch: LeaderEpoch
+    log_end: JournalOffset
+
+
+class Answer(NamedTuple):
+    """The leader's: the largest epoch that it has at or below the asked one, and that one's end."""
+
+    epoch: LeaderEpoch
+    answered_epoch: LeaderEpoch
+    answered_end: JournalOffset
+
+
+class Cut(NamedTuple):
+    """To the journal: drop everything from here on, durably. Then `Following.was_cut`."""
+
+    end: JournalOffset
+
+
+class Acknowledge(NamedTuple):
+    """To the leader: everything below is synced here. The first one of a dialog opens the flow of
+    frames, which begin at `log_end`."""
+
+    epoch: LeaderEpoch
+    synced_end: JournalOffset
+    log_end: JournalOffset
+
+
+class Phase(Enum):
+    """Where a dialog stands."""
+
+    ASKING = "asking"
+    CUTTING = "cutting"
+    # The logs agree up to this one's end.
+    COPYING = "copying"
+
+
+class WentBack(Exception):
+    """This log has a frame of a later epoch than the one that it shall follow: what etcd showed is
+    old, or was restored."""
+
+
+class Following:
+    """See the module."""
+
+    def __init__(self, epoch: LeaderEpoch, log: LogEnds, *, high_watermark: int = 0) -> None:
+        """`high_watermark`: what this replica knows of it already. Raises WentBack."""
+        if log.last_epoch > epoch:
+            raise WentBack(f"the log ends in epoch {log.last_epoch}, and follows no epoch {epoch}")
+        self.epoch = epoch
+        self.phase = Phase.ASKING
+        # Exclusive; known to be durable, and in this log.
+        self.high_watermark = high_watermark
+        self._log = log
+        self._answered_epoch = 0
+        # The highest that the leader said, perhaps of frames that are not here yet.
+        self._heard = 0
+
+    def ask(self) -> Ask:
+        """Where this log ends now. Said first, and again after a cut."""
+        log = self._log
+        return Ask(self.epoch, LeaderEpoch(log.last_epoch), JournalOffset(log.log_end))
+
+    def answered(self, answer: Answer) -> Cut | Ask | Acknowledge | None:
+        """What to do next; None for an answer that was not asked for."""
+        if self.phase is not Phase.ASKING or answer.epoch != self.epoch:
+            return None
+        _, own_end = self._log.end_of_epoch(answer.answered_epoch)
+        # Below its log start nobody can cut: then all goes, and the leader sends a snapshot.
+        end = max(min(answer.answered_end, own_end), self._log.log_start)
+        self._answered_epoch = answer.answered_epoch
+        if end < self._log.log_end:
+            self.phase = Phase.CUTTING
+            return Cut(JournalOffset(end))
+        return self._go_on()
+
+    def was_cut(self) -> Ask | Acknowledge:
+        """The cut is durable."""
+        assert self.phase is Phase.CUTTING, "nothing was to be cut"
+        return self._go_on()
+
+    def _go_on(self) -> Ask | Acknowledge:
+        log = self._log
+        if log.log_end > log.log_start and self._answered_epoch != log.last_epoch:
+            self.phase = Phase.ASKING
+            return self.ask()
+        self.phase = Phase.COPYING
+        return self.acknowledge()
+
+    def acknowledge(self) -> Acknowledge:
+        """What is synced now. Repeated as a sign of life while nothing is written."""
+        assert self.phase is Phase.COPYING, "the logs may differ"
+        log = self._log
+        return Acknowledge(self.epoch, JournalOffset(log.synced_end), JournalOffset(log.log_end))
+
+    def takes(self, epoch: LeaderEpoch) -> bool:
+        """Whether frames that were sent in `epoch` are to be appended."""
+        return self.phase is Phase.COPYING and epoch == self.epoch
+
+    def heard(self, high_watermark: int) -> bool:
+        """The leader's HW. True where the one that this replica knows moved."""
+        self._heard = max(self._heard, high_watermark)
+        return self._advance()
+
+    def synced(self) -> Acknowledge | None:
+        """A commit ended. None while there is nobody to be told."""
+        self._advance()
+        return self.acknowledge() if self.phase is Phase.COPYING else None
+
+    def _advance(self) -> bool:
+        known = min(self._heard, self._log.log_end)
+        if self.phase is not Phase.COPYING or known <= self.high_watermark:
+            return False
+        self.high_watermark = known
+        return True

@@ -1,0 +1,271 @@
+"""PURE. The in-sync replicas (ISR) of one leader epoch: what each replica has synced, the high
+watermark (HW) that follows from it, and the changes of the ISR that the leader asks etcd for.
+
+    ISR in etcd (a, b), revision 7
+       next_change ─► join c: (a, b, c) ─► change_sent(change, 7) ─► compare-and-set on its way
+                                              c counts from here on
+       state_seen(8, (a, b, c)) or state_seen(9, ...): nothing that compared 7 can happen any more
+
+What is counted: the ISR that etcd showed last, united with what every change in flight would make
+of it. So a joiner counts from the moment its compare-and-set is sent, and who leaves counts until
+that is confirmed.
+
+Invariants (each with what breaks without it: docs/leadership.md, "Replicas in sync"):
+  * acknowledgements of another epoch count for nothing;
+  * a change is in flight until a revision above the one that it compared was seen: a timeout, an
+    error, or the same revision read again ends nothing. Revisions are compared, never values;
+  * who joins has synced EPOCH_START and all below the leader's HW, by acknowledgements of this
+    epoch. It need not wait until the HW covers EPOCH_START: a member that is dead would hold up
+    those who could replace it;
+  * the ISR never shrinks below `min_insync_replicas`, and the HW does not move while it has fewer.
+    Nodes are counted, not incarnations; one that has not said in this epoch which node it is on is
+    counted for none.
+
+Left out: who sends the compare-and-set, and when it gives up waiting (the owner); whether this
+process still leads (`leadership`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import Enum
+from typing import NamedTuple
+
+from oncelog_server.core.ids import Incarnation
+from oncelog_server.runtime.replica.high_watermark import HighWatermark
+
+
+class Why(Enum):
+    """What a change of the ISR is for."""
+
+    JOIN = "join"
+    # Its node has come back under another incarnation, which is in the ISR.
+    REPLACED = "replaced"
+    # It did not catch up for `replica_lag_ms`.
+    LAGS = "lags"
+    # The same ISR once more. It moves the key's revision, so that what became of a change whose
+    # answer was lost is known: it happened, or it never can.
+    SETTLE = "settle"
+
+
+class IsrChange(NamedTuple):
+    """What a compare-and-set shall make of the ISR."""
+
+    # Sorted.
+    isr: tuple[Incarnation, ...]
+    why: Why
+    who: Incarnation
+
+
+class InFlight(NamedTuple):
+    """A compare-and-set that may have happened, or may happen yet."""
+
+    isr: frozenset[Incarnation]
+    compared_revision: int
+
+
+class Progress(NamedTuple):
+    """What a replica has acknowledged in this epoch."""
+
+    node: str
+    # Exclusive.
+    synced_end: int
+    # When it last had everything that the leader had synced at its acknowledgement before.
+    caught_up_ms: int
+    # Of its last acknowledgement; and what the leader had synced then.
+    heard_ms: int
+    leader_end: int
+
+
+class InSync:
+    """See the module. Times are of the leader's monotonic clock, milliseconds."""
+
+    def __init__(
+        self,
+        *,
+        own: Incarnation,
+        node: str,
+        epoch: int,
+        epoch_start: int,
+        isr: Iterable[Incarnation],
+        revision: int,
+        min_insync_replicas: int,
+        replica_lag_ms: int,
+        now_ms: int,
+        inherited: int = 0,
+    ) -> None:
+        """`isr` as granted with `epoch`, at that `revision` of the partition's key; `epoch_start`
+        is the journal offset of EPOCH_START, `inherited` a lower bound of the HW."""
+        assert min_insync_replicas > 0, "a record is on one node at least"
+        self.epoch = epoch
+        self.isr = frozenset(isr)
+        self.revision = revision
+        assert own in self.isr, "only members of the ISR are elected"
+        self._own = own
+        self._own_node = node
+        self._own_end = 0
+        self._epoch_start = epoch_start
+        self._min_insync_replicas = min_insync_replicas
+        self._replica_lag_ms = replica_lag_ms
+        # A member that has said nothing yet has this long to do so.
+        self._began_ms = now_ms
+        self._progress: dict[Incarnation, Progress] = {}
+        # The incarnation under which each node opened its latest dialog.
+        self._newest: dict[str, Incarnation] = {}
+        self._in_flight: tuple[InFlight, ...] = ()
+        self._hw = HighWatermark(
+            own=own, counted=self.isr, epoch_start=epoch_start, inherited=inherited
+        )
+        # Too few nodes are in the ISR, as far as is known: the HW stands.
+        self._is_held = True
+        self._count_anew()
+
+    # ------------------------------------------------------------------------------ what it shows
+
+    @property
+    def high_watermark(self) -> int:
+        """Exclusive: everything below is durable and may be seen."""
+        return self._hw.value
+
+    @property
+    def passed_epoch_start(self) -> bool:
+        """True once the leader may answer, owe and serve."""
+        return self._hw.passed_epoch_start
+
+    @property
+    def in_flight(self) -> tuple[InFlight, ...]:
+        return self._in_flight
+
+    @property
+    def counted(self) -> frozenset[Incarnation]:
+        """Those whose acknowledgements the HW waits for."""
+        return self.isr.union({self._own}, *(change.isr for change in self._in_flight))
+
+    def progress(self, incarnation: Incarnation) -> Progress | None:
+        """None: it has acknowledged nothing in this epoch."""
+        return self._progress.get(incarnation)
+
+    def has_enough(self, now_ms: int) -> bool:
+        """Whether `min_insync_replicas` nodes of the ISR keep up. Where they do not, writes are
+        refused before anything is appended (NOT_ENOUGH_REPLICAS)."""
+        keeping_up = [member for member in self.isr if not self._lags(member, now_ms)]
+        return self._nodes(keeping_up) >= self._min_insync_replicas
+
+    # ---------------------------------------------------------------------------- what it is told
+
+    def synced(self, end: int) -> bool:
+        """The leader has synced everything below `end` itself. True where the HW moved."""
+        self._own_end = max(self._own_end, end)
+        return not self._is_held and self._hw.synced(self._own, end)
+
+    def opened(self, incarnation: Incarnation, *, node: str) -> None:
+        """A follower began its dialog: what that node was before, it is no more."""
+        self._newest[node] = incarnation
+
+    def acknowledged(
+        self, incarnation: Incarnation, *, node: str, epoch: int, synced_end: int, now_ms: int
+    ) -> bool:
+        """A follower has synced everything below `synced_end`, as it said in `epoch`. True where
+        the HW moved."""
+        if epoch != self.epoch or node == self._own_node:
+            return False
+        before = self._progress.get(incarnation)
+        if before is None:
+            self._newest.setdefault(node, incarnation)
+            before = Progress(node, 0, self._began_ms, self._began_ms, self._own_end)
+        end = max(before.synced_end, synced_end)
+        caught_up_ms = before.caught_up_ms
+        if end >= self._own_end:
+            caught_up_ms = now_ms
+        elif end >= before.leader_end:
+            # It has what there was when it spoke last: under steady load nobody ever has more.
+            caught_up_ms = before.heard_ms
+        self._progress[incarnation] = Progress(node, end, caught_up_ms, now_ms, self._own_end)
+        if self._is_held:
+            return self._count_anew()
+        return self._hw.synced(incarnation, end)
+
+    def change_sent(self, change: IsrChange, *, compared_revision: int) -> None:
+        """A compare-and-set leaves for etcd in this very turn."""
+        assert compared_revision == self.revision, "a change is made of what was seen last"
+        self._in_flight += (InFlight(frozenset(change.isr), compared_revision),)
+        self._count_anew()
+
+    def state_seen(self, revision: int, isr: Iterable[Incarnation]) -> bool:
+        """What etcd showed of the partition, in this epoch: a view, a read, or the answer to a
+        compare-and-set. True where the HW moved."""
+        if revision <= self.revision:
+            return False
+        self.revision = revision
+        self.isr = frozenset(isr)
+        self._in_flight = tuple(
+            change for change in self._in_flight if change.compared_revision >= revision
+        )
+        return self._count_anew()
+
+    # -------------------------------------------------------------------------- what it asks for
+
+    def next_change(self, now_ms: int) -> IsrChange | None:
+        """The change of the ISR to ask etcd for, comparing `revision`; None: nothing is to be done.
+        To be asked again whenever no compare-and-set waits for its answer."""
+        for incarnation in sorted(self._progress.keys() - self.isr):
+            if self._may_join(incarnation, now_ms):
+                return self._change(self.isr | {incarnation}, Why.JOIN, incarnation)
+        for incarnation in sorted(self.isr - {self._own}):
+            why = self._why_leave(incarnation, now_ms)
+            rest = self.isr - {incarnation}
+            if why is not None and self._nodes(rest) >= self._min_insync_replicas:
+                return self._change(rest, why, incarnation)
+        if self._in_flight:
+            return self._change(self.isr, Why.SETTLE, self._own)
+        return None
+
+    def _may_join(self, incarnation: Incarnation, now_ms: int) -> bool:
+        progress = self._progress[incarnation]
+        return (
+            self._newest[progress.node] == incarnation
+            and progress.synced_end > self._epoch_start
+            and progress.synced_end >= self._hw.value
+            and not self._lags(incarnation, now_ms)
+        )
+
+    def _why_leave(self, incarnation: Incarnation, now_ms: int) -> Why | None:
+        progress = self._progress.get(incarnation)
+        if progress is not None:
+            newest = self._newest[progress.node]
+            if newest != incarnation and newest in self.isr:
+                return Why.REPLACED
+        return Why.LAGS if self._lags(incarnation, now_ms) else None
+
+    def _lags(self, incarnation: Incarnation, now_ms: int) -> bool:
+        if incarnation == self._own:
+            return False
+        progress = self._progress.get(incarnation)
+        caught_up_ms = self._began_ms if progress is None else progress.caught_up_ms
+        return now_ms - caught_up_ms > self._replica_lag_ms
+
+    def _change(self, isr: Iterable[Incarnation], why: Why, who: Incarnation) -> IsrChange:
+        return IsrChange(tuple(sorted(isr)), why, who)
+
+    # ----------------------------------------------------------------------------- what is counted
+
+    def _count_anew(self) -> bool:
+        self._is_held = self._nodes(self.isr) < self._min_insync_replicas
+        if self._is_held:
+            return False
+        return self._hw.recount({member: self._end_of(member) for member in self.counted})
+
+    def _end_of(self, incarnation: Incarnation) -> int:
+        if incarnation == self._own:
+            return self._own_end
+        progress = self._progress.get(incarnation)
+        return 0 if progress is None else progress.synced_end
+
+    def _nodes(self, incarnations: Iterable[Incarnation]) -> int:
+        """On how many nodes they are known to be."""
+        nodes = {
+            self._own_node if member == self._own else self._progress[member].node
+            for member in incarnations
+            if member == self._own or member in self._progress
+        }
+        return len(nodes)

@@ -1,0 +1,333 @@
+"""Bugs of replication: who is in sync, what is acknowledged, where two logs part. Most of them lose
+an acknowledged record in one order of events among thousands; the explorer finds that order."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+_IN_SYNC: Final = "oncelog_server.runtime.replica.in_sync:InSync"
+_FOLLOWING: Final = "oncelog_server.runtime.replica.following:Following"
+_COUNTED: Final = "self.isr.union({self._own}, *(change.isr for change in self._in_flight))"
+
+
+def _explored(scenario: str) -> str:
+    return unit("replica/test_explorer", f"test_i5_no_acknowledged_record_is_lost[{scenario}]")
+
+
+BUGS: Final = (
+    Bug(
+        "acknowledged-before-it-is-synced",
+        "I25: followers acknowledge what they have synced",
+        (
+            Edit(
+                f"{_FOLLOWING}.acknowledge",
+                "JournalOffset(log.synced_end)",
+                "JournalOffset(log.log_end)",
+            ),
+        ),
+        {_explored("failover"): "have synced"},
+    ),
+    Bug(
+        "acknowledgements-of-another-epoch-count",
+        "I5: acknowledgements of another epoch count for nothing",
+        (
+            Edit(
+                f"{_IN_SYNC}.acknowledged",
+                "if epoch != self.epoch or node",
+                "if node",
+            ),
+        ),
+        {_explored("returns"): "is elected with"},
+    ),
+    Bug(
+        "logs-are-compared-once",
+        "I7: two logs agree where the answered epoch is the follower's last one (KIP-279)",
+        (
+            Edit(
+                f"{_FOLLOWING}._go_on",
+                "log.log_end > log.log_start and self._answered_epoch != log.last_epoch",
+                "self._answered_epoch > log.last_epoch > self._answered_epoch",
+            ),
+        ),
+        {_explored("parted logs"): "was shown"},
+    ),
+    Bug(
+        "cut-to-the-leaders-end-of-an-epoch-alone",
+        "I7: a log is cut to the smaller one of two ends of an epoch (KIP-101)",
+        (
+            Edit(
+                f"{_FOLLOWING}.answered",
+                "min(answer.answered_end, own_end)",
+                "answer.answered_end",
+            ),
+        ),
+        {_explored("parted logs"): "never agree where"},
+    ),
+    Bug(
+        "joiner-without-epoch-start",
+        "I5: who joins has synced EPOCH_START: a new leader may know no high watermark",
+        (
+            Edit(
+                f"{_IN_SYNC}._may_join",
+                "progress.synced_end > self._epoch_start",
+                "progress.synced_end >= 0",
+            ),
+        ),
+        {_explored("empty joiner"): "is elected with"},
+    ),
+    Bug(
+        "joiner-below-the-high-watermark",
+        "I5: who joins has synced all below the leader's high watermark",
+        (
+            Edit(
+                f"{_IN_SYNC}._may_join",
+                "progress.synced_end >= self._hw.value",
+                "progress.synced_end >= 0",
+            ),
+        ),
+        {_explored("joins"): "is elected with"},
+    ),
+    Bug(
+        "change-over-once-the-same-revision-is-read",
+        "I5: a change of the ISR is in flight until a revision above the compared one is seen",
+        (
+            Edit(
+                f"{_IN_SYNC}.state_seen",
+                "if revision <= self.revision",
+                "if revision < self.revision",
+            ),
+            Edit(
+                f"{_IN_SYNC}.state_seen",
+                "change.compared_revision >= revision",
+                "change.compared_revision > revision",
+            ),
+        ),
+        {_explored("joins"): "is elected with"},
+    ),
+    Bug(
+        "only-the-latest-change-counts",
+        "I5: several changes of the ISR may be in flight, and all count",
+        (
+            Edit(
+                f"{_IN_SYNC}.change_sent",
+                "self._in_flight += (",
+                "self._in_flight = (",
+            ),
+        ),
+        {_explored("joins"): "is elected with"},
+    ),
+    Bug(
+        "joiner-counts-once-confirmed",
+        "I5: a joiner counts from the moment its compare-and-set is sent",
+        (Edit(f"{_IN_SYNC}.counted", _COUNTED, "self.isr"),),
+        {_explored("joins"): "is elected with"},
+    ),
+    Bug(
+        "leaver-counts-until-asked",
+        "I5: who leaves the ISR counts until that is confirmed",
+        (
+            Edit(
+                f"{_IN_SYNC}.counted",
+                _COUNTED,
+                "self.isr.intersection(*(change.isr for change in self._in_flight)).union("
+                "*(change.isr - self.isr for change in self._in_flight))",
+            ),
+        ),
+        {_explored("ISR changes"): "have synced"},
+    ),
+    Bug(
+        "isr-of-one",
+        "I25: the ISR never shrinks below min_insync_replicas, and nothing is shown below it",
+        (
+            Edit(
+                f"{_IN_SYNC}.next_change",
+                "why is not None and self._nodes(rest) >= self._min_insync_replicas",
+                "why is not None",
+            ),
+            Edit(
+                f"{_IN_SYNC}._count_anew",
+                "self._nodes(self.isr) < self._min_insync_replicas",
+                "self._nodes(self.isr) < 1",
+            ),
+        ),
+        {_explored("ISR changes"): "have synced"},
+    ),
+    Bug(
+        "shown-by-a-lone-first-leader",
+        "I25: the high watermark does not move while the ISR has too few nodes",
+        (
+            Edit(
+                f"{_IN_SYNC}._count_anew",
+                "self._nodes(self.isr) < self._min_insync_replicas",
+                "self._nodes(self.isr) < 1",
+            ),
+        ),
+        {_explored("first"): "have synced"},
+    ),
+    Bug(
+        "inherited-frames-shown-before-epoch-start",
+        "I5: the high watermark does not move in an epoch before it can pass EPOCH_START",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.high_watermark:HighWatermark._move",
+                "covered <= self._epoch_start or covered <= self.value",
+                "covered <= self.value",
+            ),
+        ),
+        {_explored("recovery"): "is elected with"},
+    ),
+    Bug(
+        "an-unfit-replica-wins",
+        "I5: only members of the ISR win, by incarnation",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.rules:fitness",
+                "return Fitness.FIT if candidate.incarnation.hex() in state.isr else Fitness.UNFIT",
+                "return Fitness.FIT",
+            ),
+        ),
+        {_explored("rot"): "is elected with"},
+    ),
+    Bug(
+        "an-earlier-epoch-is-followed",
+        "I18: who has a frame of a later epoch does not follow an earlier one",
+        (Edit(f"{_FOLLOWING}.__init__", "log.last_epoch > epoch", "log.last_epoch < 0"),),
+        {
+            unit(
+                "replica/test_following",
+                "test_i18_who_has_a_later_epoch_does_not_follow_an_earlier_one",
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
+        "high-watermark-beyond-the-own-log",
+        "I27: a follower knows of the high watermark what it has",
+        (Edit(f"{_FOLLOWING}._advance", "min(self._heard, self._log.log_end)", "self._heard"),),
+        {
+            unit(
+                "replica/test_following",
+                "test_i27_a_follower_knows_of_the_high_watermark_what_it_has",
+            ): "assert 9 == 2"
+        },
+    ),
+    Bug(
+        "lost-change-never-settled",
+        "I29: a change of the ISR whose answer was lost does not hold up the partition",
+        (
+            Edit(
+                f"{_IN_SYNC}.next_change",
+                "if self._in_flight:",
+                "if False and self._in_flight:",
+            ),
+        ),
+        {
+            unit(
+                "replica/test_in_sync", "test_a_change_whose_answer_was_lost_is_settled"
+            ): "assert None == IsrChange"
+        },
+    ),
+    Bug(
+        "written-where-nobody-keeps-up",
+        "I25: with too few replicas that keep up, writes are refused before any append",
+        (
+            Edit(
+                f"{_IN_SYNC}.has_enough",
+                "if not self._lags(member, now_ms)",
+                "if member in self.isr",
+            ),
+        ),
+        {
+            unit(
+                "replica/test_in_sync",
+                "test_the_isr_never_shrinks_below_the_least_and_writes_are_refused_there",
+            ): "refused before any append"
+        },
+    ),
+    Bug(
+        "all-catch-up-at-once",
+        "I29: replicas that are far behind share what they have on their way",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower:Follower.next_step",
+                "room = min(room, self._catch_up.room_bytes)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "replica/test_following", "test_who_is_far_behind_waits_and_who_keeps_up_does_not"
+            ): "is None"
+        },
+    ),
+    Bug(
+        "copied-wherever-it-belongs",
+        "I7: a follower appends what comes next, and nothing else",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.copying:copied_frames",
+                "why = misplaced(stored, place)",
+                "why = None",
+            ),
+        ),
+        {unit("storage/test_copying", "test_i7_only_what_comes_next_is_taken"): "DID NOT RAISE"},
+    ),
+    Bug(
+        "copied-in-part",
+        "I26: of frames that were damaged on the way nothing is appended",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.append_copied",
+                "copied = list(copied_frames(frames, place, epoch=epoch))",
+                "copied = copied_frames(frames, place, epoch=epoch)",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_copying",
+                "test_i26_a_bit_that_flipped_on_the_way_is_seen_and_nothing_is_appended",
+            ): "101 == 1"
+        },
+    ),
+    Bug(
+        "log-given-up-under-the-old-name",
+        "I25: who gives up its log for a snapshot takes a new incarnation first",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.begin_at",
+                "if self.log_end > 0:",
+                "if self.log_end < 0:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_beginning",
+                "test_i25_who_gives_up_its_log_has_another_name_whenever_it_dies",
+            ): "incarnation"
+        },
+    ),
+    Bug(
+        "log-begins-before-its-snapshot-stands",
+        "I25: a log begins in the middle once the state of all before it is durable",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.begin_at",
+                "self._snapshots.save(offset, snapshot)",
+                "pass",
+            ),
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.begin_at",
+                "self._synced_end_file.note_and_sync(Bounds(offset, offset))",
+                "self._synced_end_file.note_and_sync(Bounds(offset, offset))\n"
+                "        self._snapshots.save(offset, snapshot)",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_beginning",
+                "test_i25_who_gives_up_its_log_has_another_name_whenever_it_dies",
+            ): "assert None == (50"
+        },
+    ),
+)

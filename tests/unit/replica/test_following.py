@@ -1,0 +1,184 @@
+"""The two sides of a dialog, by hand: where logs part, and what flows once they agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+import pytest
+
+from oncelog_server.core.ids import JournalOffset, LeaderEpoch
+from oncelog_server.runtime.replica.follower import CatchUp, Follower, Read, SendSnapshot
+from oncelog_server.runtime.replica.following import (
+    Acknowledge,
+    Answer,
+    Ask,
+    Cut,
+    Following,
+    WentBack,
+)
+
+SEVEN: Final = LeaderEpoch(7)
+
+
+@dataclass
+class Epochs:
+    """A log by the epochs of its frames, one journal offset each."""
+
+    frames: list[int]
+    log_start: int = 0
+    unsynced: int = 0
+
+    @property
+    def log_end(self) -> int:
+        return self.log_start + len(self.frames)
+
+    @property
+    def synced_end(self) -> int:
+        return self.log_end - self.unsynced
+
+    @property
+    def last_epoch(self) -> int:
+        return self.frames[-1] if self.frames else 0
+
+    def end_of_epoch(self, epoch: int) -> tuple[int, int]:
+        below = [frame for frame in self.frames if frame <= epoch]
+        return (below[-1], self.log_start + len(below)) if below else (0, 0)
+
+
+def acknowledge(synced_end: int, log_end: int, epoch: int = 7) -> Acknowledge:
+    return Acknowledge(LeaderEpoch(epoch), JournalOffset(synced_end), JournalOffset(log_end))
+
+
+def agree(own: Epochs, leaders: Epochs) -> list[int]:
+    """Where the follower cut, until it could go on."""
+    following, follower = Following(SEVEN, own), Follower(SEVEN, leaders, CatchUp())
+    cuts: list[int] = []
+    said: Ask | Acknowledge | Cut | None = following.ask()
+    while isinstance(said, Ask):
+        answer = follower.asked(said)
+        assert answer is not None
+        said = following.answered(answer)
+        if isinstance(said, Cut):
+            assert not following.takes(SEVEN), "a cut is durable before anything else"
+            cuts.append(said.end)
+            del own.frames[said.end - own.log_start :]
+            said = following.was_cut()
+    assert said == acknowledge(own.synced_end, own.log_end)
+    assert following.takes(SEVEN)
+    return cuts
+
+
+@pytest.mark.parametrize(
+    ("own", "leaders", "left", "cuts"),
+    [
+        ([], [1, 7], [], []),
+        ([1, 1], [1, 1, 7], [1, 1], []),
+        ([1, 1, 1], [1, 1, 7], [1, 1], [2]),
+        ([1, 3], [1, 2, 2, 7], [1], [1]),
+        ([1, 3, 5], [1, 2, 4, 7], [1], [2, 1]),
+        ([1, 1, 4, 6, 6], [1, 2, 5, 7], [1], [3, 2, 1]),
+        ([3, 3], [1, 2, 7], [], [0]),
+        ([1, 7, 7], [1, 7, 7, 7], [1, 7, 7], []),
+    ],
+)
+def test_i7_a_follower_keeps_what_both_logs_have_and_nothing_else(
+    own: list[int], leaders: list[int], left: list[int], cuts: list[int]
+) -> None:
+    log = Epochs(own)
+    assert (agree(log, Epochs(leaders)), log.frames) == (cuts, left)
+
+
+def test_i18_who_has_a_later_epoch_does_not_follow_an_earlier_one() -> None:
+    with pytest.raises(WentBack, match="ends in epoch 8"):
+        Following(SEVEN, Epochs([1, 8]))
+
+
+def test_what_is_acknowledged_is_synced_and_frames_begin_behind_what_is_here() -> None:
+    own, leaders = Epochs([1, 1, 1], unsynced=2), Epochs([1, 1, 1, 7])
+    assert agree(own, leaders) == []
+    following, follower = Following(SEVEN, own), Follower(SEVEN, leaders, CatchUp())
+    following.answered(Answer(SEVEN, LeaderEpoch(1), JournalOffset(3)))
+    assert follower.acknowledged(following.acknowledge())
+    assert following.acknowledge().synced_end == 1
+    step = follower.next_step(tail_start=0)
+    assert isinstance(step, Read)
+    assert step.from_offset == 3
+
+
+def test_frames_of_another_epoch_are_not_taken() -> None:
+    following = Following(SEVEN, Epochs([]))
+    assert not following.takes(SEVEN), "the logs may differ"
+    assert following.synced() is None
+    following.answered(Answer(SEVEN, LeaderEpoch(0), JournalOffset(0)))
+    assert following.takes(SEVEN)
+    assert not following.takes(LeaderEpoch(6))
+    assert following.answered(Answer(SEVEN, LeaderEpoch(0), JournalOffset(0))) is None
+
+
+def test_i27_a_follower_knows_of_the_high_watermark_what_it_has() -> None:
+    own = Epochs([1, 1])
+    following = Following(SEVEN, own, high_watermark=1)
+    assert not following.heard(9), "the logs may differ"
+    following.answered(Answer(SEVEN, LeaderEpoch(1), JournalOffset(2)))
+    assert following.heard(9)
+    assert following.high_watermark == 2
+    own.frames.append(7)
+    following.synced()
+    assert following.high_watermark == 3
+    assert not following.heard(1), "it never moves back"
+
+
+def test_a_log_that_cannot_be_cut_further_is_given_up_for_a_snapshot() -> None:
+    own, leaders = Epochs([2, 2], log_start=10), Epochs([5, 7], log_start=50)
+    assert agree(own, leaders) == [10]
+    follower = Follower(SEVEN, leaders, CatchUp())
+    follower.acknowledged(acknowledge(10, 10))
+    assert follower.next_step(tail_start=50) == SendSnapshot(JournalOffset(10))
+
+
+# ------------------------------------------------------------------------- what may be on its way
+
+
+def test_nothing_is_sent_before_the_logs_agree() -> None:
+    follower = Follower(SEVEN, Epochs([1, 7]), CatchUp())
+    assert follower.asked(Ask(LeaderEpoch(6), LeaderEpoch(1), JournalOffset(1))) is None
+    assert follower.asked(Ask(SEVEN, LeaderEpoch(1), JournalOffset(1))) is not None
+    assert follower.next_step(tail_start=0) is None
+    assert not follower.acknowledged(acknowledge(1, 1, epoch=6))
+    assert not follower.acknowledged(acknowledge(3, 3)), "more than there is"
+    assert follower.next_step(tail_start=0) is None
+    assert follower.acknowledged(acknowledge(1, 1))
+    assert follower.next_step(tail_start=0) is not None
+
+
+def test_what_is_sent_and_not_acknowledged_is_bounded() -> None:
+    log = Epochs([1] * 100)
+    follower = Follower(LeaderEpoch(1), log, CatchUp(), window_bytes=1000)
+    follower.acknowledged(acknowledge(0, 0, epoch=1))
+    for end in (1, 2, 3):
+        read = follower.next_step(tail_start=0)
+        assert read == Read(JournalOffset(end - 1), 1000 - 400 * (end - 1))
+        follower.sent(end, 400, tail_start=0)
+    assert follower.next_step(tail_start=0) is None
+    follower.acknowledged(acknowledge(1, 3, epoch=1))
+    assert follower.next_step(tail_start=0) == Read(JournalOffset(3), 200)
+
+
+def test_who_is_far_behind_waits_and_who_keeps_up_does_not() -> None:
+    log, catch_up = Epochs([1] * 100), CatchUp(max_bytes=500)
+    behind, also_behind, near = (Follower(LeaderEpoch(1), log, catch_up) for _ in range(3))
+    for follower, at in ((behind, 0), (also_behind, 0), (near, 90)):
+        follower.acknowledged(acknowledge(at, at, epoch=1))
+    behind.sent(10, 500, tail_start=80)
+    assert behind.next_step(tail_start=80) is None
+    assert also_behind.next_step(tail_start=80) is None
+    assert near.next_step(tail_start=80) is not None
+    behind.close()
+    assert catch_up.used_bytes == 0
+    assert also_behind.next_step(tail_start=80) is not None
+
+
+def test_a_high_watermark_is_told_once() -> None:
+    follower = Follower(SEVEN, Epochs([7]), CatchUp())
+    assert [follower.untold(value) for value in (0, 0, 1, 1)] == [True, False, True, False]

@@ -1,0 +1,183 @@
+"""The book of one leader epoch: what is asked of etcd, when, and what goes on without it. What is
+lost where a rule is broken is shown by the explorer."""
+
+from __future__ import annotations
+
+import pytest
+
+from oncelog_server.core.ids import Incarnation
+from oncelog_server.runtime.replica.in_sync import InSync, IsrChange, Why
+
+A, B, C = (Incarnation(name * 16) for name in (b"a", b"b", b"c"))
+A_OLD, B_NEW = Incarnation(b"0" * 16), Incarnation(b"n" * 16)
+LAG_MS = 10_000
+
+
+def book(*isr: Incarnation, min_insync_replicas: int = 2, epoch_start: int = 5) -> InSync:
+    """Of `a`, in epoch 3; the key is at revision 7."""
+    return InSync(
+        own=A,
+        node="a",
+        epoch=3,
+        epoch_start=epoch_start,
+        isr=isr,
+        revision=7,
+        min_insync_replicas=min_insync_replicas,
+        replica_lag_ms=LAG_MS,
+        now_ms=0,
+    )
+
+
+def ack(book: InSync, who: Incarnation, end: int, now_ms: int = 0, *, node: str = "") -> bool:
+    return book.acknowledged(
+        who, node=node or who[:1].decode(), epoch=3, synced_end=end, now_ms=now_ms
+    )
+
+
+def test_i25_the_high_watermark_is_the_minimum_over_those_that_count() -> None:
+    of_a = book(A, B, C)
+    assert not of_a.synced(9)
+    assert not ack(of_a, B, 8)
+    assert ack(of_a, C, 7)
+    assert (of_a.high_watermark, of_a.passed_epoch_start) == (7, True)
+    assert ack(of_a, C, 9)
+    assert of_a.high_watermark == 8
+
+
+def test_a_lone_leader_counts_itself() -> None:
+    of_a = book(A, min_insync_replicas=1)
+    assert of_a.synced(6)
+    assert (of_a.high_watermark, of_a.has_enough(LAG_MS * 9)) == (6, True)
+
+
+def test_i25_a_replica_that_joins_moves_the_high_watermark_once_it_is_a_member() -> None:
+    of_a = book(A)
+    of_a.synced(6)
+    assert not of_a.has_enough(0), "one node is too few"
+    assert not ack(of_a, B, 6)
+    change = of_a.next_change(0)
+    assert change == IsrChange((A, B), Why.JOIN, B)
+    of_a.change_sent(change, compared_revision=7)
+    assert of_a.high_watermark == 0
+    assert of_a.state_seen(8, (A, B))
+    assert (of_a.high_watermark, of_a.has_enough(0), of_a.next_change(0)) == (6, True, None)
+
+
+def test_a_dead_member_does_not_keep_another_one_from_joining() -> None:
+    """EPOCH_START is not covered, and never will be while the dead one counts."""
+    of_a = book(A, B)
+    of_a.synced(6)
+    ack(of_a, C, 6)
+    join = of_a.next_change(0)
+    assert join == IsrChange((A, B, C), Why.JOIN, C)
+    of_a.change_sent(join, compared_revision=7)
+    of_a.state_seen(8, join.isr)
+    late = LAG_MS + 1
+    ack(of_a, C, 6, late)
+    leave = of_a.next_change(late)
+    assert leave == IsrChange((A, C), Why.LAGS, B)
+    of_a.change_sent(leave, compared_revision=8)
+    assert not of_a.passed_epoch_start, "until it is confirmed, the dead one counts"
+    assert of_a.state_seen(9, leave.isr)
+    assert of_a.passed_epoch_start
+
+
+def test_the_isr_never_shrinks_below_the_least_and_writes_are_refused_there() -> None:
+    of_a = book(A, B, C)
+    for who in (B, C):
+        ack(of_a, who, 6)
+    late = LAG_MS + 1
+    ack(of_a, B, 6, late)
+    assert of_a.next_change(late) == IsrChange((A, B), Why.LAGS, C)
+    assert of_a.has_enough(late)
+    of_a.state_seen(8, (A, B))
+    later = late + LAG_MS + 1
+    assert of_a.next_change(later) is None, "b is the last one beside the leader"
+    assert not of_a.has_enough(later), "nobody would acknowledge it: refused before any append"
+    ack(of_a, B, 6, later)
+    assert of_a.has_enough(later)
+
+
+def test_two_incarnations_are_one_node() -> None:
+    of_a = book(A, B)
+    of_a.synced(6)
+    ack(of_a, B, 6)
+    of_a.opened(B_NEW, node="b")
+    ack(of_a, B_NEW, 6, node="b")
+    join = of_a.next_change(0)
+    assert join == IsrChange((A, B, B_NEW), Why.JOIN, B_NEW)
+    of_a.state_seen(8, join.isr)
+    assert of_a.next_change(0) == IsrChange((A, B_NEW), Why.REPLACED, B)
+    # Without b's new incarnation there would be one node, however many incarnations.
+    late = LAG_MS + 1
+    ack(of_a, B, 6, late)
+    change = of_a.next_change(late)
+    assert change is not None
+    assert change.who == B
+
+
+def test_what_a_node_was_before_does_not_join_again() -> None:
+    of_a = book(A)
+    of_a.synced(6)
+    of_a.opened(B_NEW, node="b")
+    ack(of_a, B, 6)
+    assert of_a.next_change(0) is None
+    ack(of_a, B_NEW, 6, node="b")
+    assert of_a.next_change(0) == IsrChange((A, B_NEW), Why.JOIN, B_NEW)
+
+
+def test_a_leader_drops_its_own_older_incarnation() -> None:
+    of_a = book(A, A_OLD, B)
+    of_a.synced(6)
+    late = LAG_MS + 1
+    assert of_a.next_change(late) is None, "nobody knows yet which node is left"
+    ack(of_a, B, 6, late)
+    assert of_a.next_change(late) == IsrChange((A, B), Why.LAGS, A_OLD)
+    assert of_a.state_seen(8, (A, B))
+    assert of_a.high_watermark == 6
+
+
+def test_a_change_whose_answer_was_lost_is_settled() -> None:
+    of_a = book(A, B)
+    of_a.synced(6)
+    ack(of_a, B, 6)
+    ack(of_a, C, 6)
+    join = of_a.next_change(0)
+    assert join is not None
+    of_a.change_sent(join, compared_revision=7)
+    late = LAG_MS + 1
+    ack(of_a, B, 9, late)
+    of_a.synced(9)
+    assert of_a.high_watermark == 6, "c may be a member by now, and is gone"
+    assert not of_a.state_seen(7, (A, B)), "the same revision proves nothing"
+    settle = of_a.next_change(late)
+    assert settle == IsrChange((A, B), Why.SETTLE, A)
+    of_a.change_sent(settle, compared_revision=7)
+    assert [change.compared_revision for change in of_a.in_flight] == [7, 7]
+    assert of_a.state_seen(8, (A, B))
+    assert not of_a.in_flight
+    assert (of_a.high_watermark, of_a.next_change(late)) == (9, None)
+
+
+def test_under_steady_load_who_has_what_there_was_a_while_ago_keeps_up() -> None:
+    of_a = book(A, B)
+    end = 6
+    for now_ms in range(0, LAG_MS * 4, LAG_MS // 2):
+        ack(of_a, B, end, now_ms)
+        end += 10
+        of_a.synced(end)
+    assert of_a.has_enough(now_ms)
+    # It still acknowledges, and comes no nearer.
+    for later in range(now_ms, now_ms + LAG_MS * 2, LAG_MS // 2):
+        ack(of_a, B, end - 50, later)
+    assert not of_a.has_enough(later)
+
+
+@pytest.mark.parametrize(("epoch", "node"), [(2, "b"), (4, "b"), (3, "a")])
+def test_i5_what_another_epoch_or_the_own_node_acknowledges_counts_for_nothing(
+    epoch: int, node: str
+) -> None:
+    of_a = book(A, B)
+    of_a.synced(6)
+    assert not of_a.acknowledged(B, node=node, epoch=epoch, synced_end=9, now_ms=0)
+    assert of_a.progress(B) is None
