@@ -139,6 +139,7 @@ class Node:
         self._listening = False
         self._identity: ClusterIdentity | None = None
         self._view: ClusterView | None = None
+        self._topics: EtcdTopics | None = None
         self._commit: GroupCommit | None = None
         self._membership: Membership | None = None
         self._elections: Elections | None = None
@@ -181,6 +182,7 @@ class Node:
         self._spawn(self._tick())
         self._spawn(self._housekeep())
         self._spawn(self._hint())
+        self._spawn(self._free_names())
         outside.reporter.event(
             "node started",
             node_id=self.node_id,
@@ -299,7 +301,7 @@ class Node:
 
     def _assemble(self, view: ClusterView, commit: GroupCommit) -> None:
         outside = self._outside
-        topics = EtcdTopics(
+        topics = self._topics = EtcdTopics(
             outside.etcd,
             view,
             lease=self._lease,
@@ -468,6 +470,13 @@ class Node:
             for replicas in self._replicas.values():
                 replicas.note_synced_ends()
                 await replicas.remember()
+
+    async def _free_names(self) -> None:
+        """Beside the housekeeping: it waits for etcd."""
+        assert self._topics is not None
+        while True:
+            await asyncio.sleep(HOUSEKEEPING_MS / 1000)
+            await self._topics.free_names()
 
     async def _hint(self) -> None:
         while True:

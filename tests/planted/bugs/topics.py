@@ -9,6 +9,39 @@ from tests.planted.planting import Bug, Edit, unit
 
 BUGS: Final = (
     Bug(
+        "abandoned-name-kept",
+        "I29: who gives a creation up frees its name, for nobody else may",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.topics:EtcdTopics.free_names",
+                "if marker is not None and await self._remove_abandoned(marker):",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_topics",
+                "test_i29_a_creator_that_gave_up_and_lives_frees_the_name_for_others",
+            ): "is being created by another call"
+        },
+    ),
+    Bug(
+        "late-creation-never-looked-for",
+        "I29: what was sent and not answered may arrive after nobody waits for it",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.topics:EtcdTopics.free_names",
+                "abandoned.looks_left -= 1",
+                "abandoned.looks_left = 0",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_topics", "test_a_creation_that_arrives_late_is_found_too"
+            ): "is being created by another call"
+        },
+    ),
+    Bug(
         "creation-lies-about-anothers-topic",
         "I29: what is said of a creation is what stands",
         (

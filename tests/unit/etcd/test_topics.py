@@ -222,6 +222,51 @@ def test_i29_a_creator_that_died_does_not_keep_the_name(world: World) -> None:
     world.run(story)
 
 
+def test_i29_a_creator_that_gave_up_and_lives_frees_the_name_for_others(world: World) -> None:
+    """Nobody else may: the name was taken for as long as its process lived."""
+
+    async def story() -> None:
+        living, other = world.node("n1"), world.node("n2")
+        await living.start(elections=False)
+        await other.start(elections=False)
+        for give_up in (asyncio.Task.cancel, lambda creating: living.etcd.release_held_replies()):
+            living.etcd.hold_next_txn_reply()
+            creating = asyncio.create_task(living.topics.create("orders", 2, 1, {}))
+            await asyncio.sleep(0.1)
+            living.etcd.unavailable = True
+            give_up(creating)
+            await asyncio.gather(creating, return_exceptions=True)
+            await living.topics.free_names()
+            with pytest.raises(Unavailable, match="being created"):
+                await other.topics.create("orders", 1, 1, {})
+            living.etcd.unavailable = False
+            await living.topics.free_names()
+            await other.topics.create("orders", 1, 1, {})
+            await other.topics.delete("orders")
+
+    world.run(story)
+
+
+def test_a_creation_that_arrives_late_is_found_too(world: World) -> None:
+    async def story() -> None:
+        living, other = world.node("n1"), world.node("n2")
+        await living.start(elections=False)
+        await other.start(elections=False)
+        living.etcd.hold_next_txn()
+        creating = asyncio.create_task(living.topics.create("orders", 2, 1, {}))
+        await asyncio.sleep(0.1)
+        creating.cancel()
+        await living.topics.free_names()
+        living.etcd.release_held_txns()
+        await asyncio.sleep(0.1)
+        with pytest.raises(Unavailable, match="being created"):
+            await other.topics.create("orders", 1, 1, {})
+        await living.topics.free_names()
+        await other.topics.create("orders", 1, 1, {})
+
+    world.run(story)
+
+
 def test_a_creation_under_way_is_not_swept_and_keeps_its_name(world: World) -> None:
     async def story() -> None:
         slow, other = world.node("n1"), world.node("n2")

@@ -24,6 +24,7 @@ import asyncio
 import contextlib
 import re
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, TypeVar
 
 import msgspec
@@ -78,10 +79,21 @@ CONTROL_REPLICATION_FACTOR: Final = 1
 # A metadata change that etcd has not answered by then ends as UNKNOWN_OUTCOME.
 CHANGE_TIMEOUT_MS: Final = 15_000
 RETRY_MS: Final = 200
+# How often a name is looked at, once a second, whose creation failed here: what was sent to etcd
+# and not answered does not arrive later.
+LOOKS_FOR_ABANDONED: Final = 60
 # Two processes that change one topic at once; more often than this is a bug.
 CONFLICTS_MAX: Final = 20
 
 A = TypeVar("A")
+
+
+@dataclass(slots=True)
+class _Abandoned:
+    """A creation that failed."""
+
+    name: str
+    looks_left: int = LOOKS_FOR_ABANDONED
 
 
 class EtcdTopics:
@@ -103,8 +115,8 @@ class EtcdTopics:
         self._random_bytes = random_bytes
         # Partitions of the creations under way here, by topic id.
         self._under_way: dict[TopicId, int] = {}
-        # Topic ids of creations that failed here and whose `creating/` key may still stand.
-        self._abandoned: set[str] = set()
+        # By topic id, creations that failed here and whose `creating/` key may stand, or come.
+        self._abandoned: dict[str, _Abandoned] = {}
 
     # ---------------------------------------------------------------------------------- the port
 
@@ -131,15 +143,19 @@ class EtcdTopics:
 
     async def _create(self, name: str, value: TopicValue) -> TopicInfo:
         states = self._place(value.partitions, value.replication_factor)
+        # Until it is published. Whatever ends it before, also a caller who gives up, and an etcd
+        # that does not answer: the name must be free for others.
+        self._abandoned[value.topic_id] = _Abandoned(name)
         try:
             await self.sweep()
             marker = await self._take_name(name, value)
             await self._write_partitions(marker, value, states)
         except EtcdUnavailable as error:
             # Without step 3 nothing exists.
-            self._abandoned.add(value.topic_id)
             raise Unavailable(f"topic {name!r} was not created: {error}") from error
-        await self._shown_at(await self._publish(name, marker, value))
+        revision = await self._publish(name, marker, value)
+        self._abandoned.pop(value.topic_id, None)
+        await self._shown_at(revision)
         return keys.decode_topic(name, encode(value))
 
     async def alter(
@@ -199,6 +215,22 @@ class EtcdTopics:
 
     # -------------------------------------------------------------------------- beside the port
 
+    async def free_names(self) -> None:
+        """Removes the `creating/` keys of creations that failed here: they stand as long as this
+        process lives, and nobody else may remove them. Called about every second; what etcd does
+        not answer now is tried again."""
+        for topic_id, abandoned in list(self._abandoned.items()):
+            if TopicId(bytes.fromhex(topic_id)) in self._under_way:
+                continue
+            with contextlib.suppress(EtcdUnavailable):
+                marker, _ = await self._etcd.get(keys.creating_key(abandoned.name))
+                if marker is not None and await self._remove_abandoned(marker):
+                    continue
+                # What was sent and not answered may arrive still.
+                abandoned.looks_left -= 1
+                if not abandoned.looks_left:
+                    self._abandoned.pop(topic_id, None)
+
     async def sweep(self) -> int:
         """Removes orphaned partition keys; how many. Raises EtcdUnavailable."""
         orphans = [
@@ -234,11 +266,11 @@ class EtcdTopics:
 
     async def _remove_abandoned(self, marker: KeyValue) -> bool:
         """Frees a name whose creation failed here. False: it is somebody else's."""
-        topic_id = keys.decode_creating(marker.value).hex()
-        if topic_id not in self._abandoned:
+        topic_id = keys.decode_creating(marker.value)
+        if topic_id.hex() not in self._abandoned or topic_id in self._under_way:
             return False
         await self._etcd.txn([Compare(marker.key, marker.mod_revision)], [Delete(marker.key)])
-        self._abandoned.discard(topic_id)
+        self._abandoned.pop(topic_id.hex(), None)
         return True
 
     async def _write_partitions(
