@@ -38,6 +38,8 @@ SLOW_SECONDS: Final = 1.6
 # Where the story changes hands, in inputs done.
 TAKE_OVER_AT: Final = 8
 BACK_OFF_SECONDS: Final = 0.1
+# How an attempt of the enricher goes, of numbers from 0 to 1.
+BEGUN_AND_ABORTED: Final = 0.3
 
 
 class Chance(Protocol):
@@ -83,6 +85,8 @@ class Story:
         self.names = names
         self._told = told
         self._done = 0
+        # Attempts of the enricher.
+        self._enriched = 0
         self._taken_over = False
 
     async def prepare(self, client: RecordedLog) -> None:
@@ -171,7 +175,9 @@ class Story:
         batch = await consumer.poll(0.5)
         rows = [] if batch is None else list(batch.records())
         attempt = self._attempt("enricher", tuple(int(row.value or b"") for row in rows))
-        how = self._told.chance.random()
+        # The first one is aborted after it was begun, so that each story has that, too.
+        how = self._told.chance.random() if self._enriched else BEGUN_AND_ABORTED
+        self._enriched += 1
         try:
             async with producer.transaction(consumer) as tx:
                 for row in rows:
@@ -189,7 +195,7 @@ class Story:
                     await tx.flush()
                 if how < 0.15:
                     await asyncio.sleep(SLOW_SECONDS)
-                if 0.3 < how < 0.6:
+                if 0.3 <= how < 0.6:
                     raise _ChangedMind
         except _ChangedMind:
             attempt.outcome = Outcome.ABORTED
