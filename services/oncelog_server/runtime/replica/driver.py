@@ -237,6 +237,9 @@ class Driver:
         self._state.happened(Event.OPENED)
 
     async def _abandon(self) -> None:
+        # Of a decision that failed, not a write, what was appended before is on its way still: what
+        # the disk answers must not be taken for the log as it is cut.
+        await self._around.commit.leave(self.journal)
         await self._around.offload(self.journal.abandon_unsynced)
         self._state.abandoned()
 
