@@ -311,6 +311,26 @@ def test_a_write_that_fails_while_the_process_stops_does_not_open_the_log_again(
     story(tell)
 
 
+def test_nothing_is_noted_beside_the_thread_that_closes_the_log() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        journal = shelf.replica.journal
+
+        def note() -> None:
+            raise AssertionError("two threads write its files")
+
+        async def beside(work: Callable[[], None]) -> None:
+            shelf.replicas.note_synced_ends()
+            work()
+
+        shelf.offload = beside
+        journal.note_synced_end = note  # type: ignore[method-assign]
+        await shelf.aimed(Leave())
+        assert not shelf.fatal
+
+    story(tell)
+
+
 def test_i18_a_grant_that_is_heard_after_the_deletion_is_not_led() -> None:
     """An adoption asks etcd while the view shows that the topic is gone."""
 

@@ -383,7 +383,8 @@ class Driver:
 
     def report(self) -> None:
         """About every second: what others may count on (docs/leadership.md, "Disks"), gauges."""
-        if self._journal is not None:
+        # Who leaves notes it when its log is closed, in a thread.
+        if self._journal is not None and not self._state.is_leaving:
             self._journal.note_synced_end()
         if self.is_ready and self._leadership is not None:
             self._leadership.report()
