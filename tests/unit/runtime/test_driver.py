@@ -11,6 +11,7 @@ from oncelog_server.runtime.replica.driver import UNCLEAN_SKIP
 from oncelog_server.runtime.replica.leading import TURNS_TO_ANSWER
 from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS
 from oncelog_server.runtime.replica.state import Stage
+from oncelog_server.runtime.target import Close
 from oncelogpb.errors import DiskFull, InvalidArgument, Loading, NotLeader, UnknownOutcome
 from tests.simulation.disk import Tear
 from tests.unit.runtime.bench import Bench, story
@@ -309,6 +310,31 @@ def test_i35_an_apply_that_fails_ends_the_process_and_leaves_nothing_of_itself()
         after = bench.lose_power()
         await after.lead(2)
         assert after.driver.machine.total == 1, "what could not be applied is not in the log"
+
+    story(tell)
+
+
+def test_i26_what_is_on_its_way_when_a_record_fails_is_waited_for_before_the_log_is_cut() -> None:
+    """The disk's answer came after the cut, so the promise ended behind the log: the next process
+    found less than it had promised, and its partition stayed offline."""
+
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        bench.disk._delay_ms = (1_000, 1_000)
+        bench.driver.submit(Add(1))
+        await asyncio.sleep(0.1)
+        bench.driver.machine.apply = None
+        with pytest.raises(TypeError):
+            bench.driver.submit(Add(10))
+        await asyncio.sleep(10)
+        await bench.driver.settled()
+        assert bench.journal.synced_end <= bench.journal.log_end, "it promises what it cut"
+        bench.driver.aim(Close())
+        await bench.driver.settled()
+        after = bench.lose_power()
+        assert after.journal.incarnation == bench.journal.incarnation, "it lost what it promised"
+        await after.lead(2)
+        assert after.driver.machine.total == 1
 
     story(tell)
 

@@ -32,13 +32,13 @@ class Replica:
 
     def steps(self) -> Iterator[Callable[[Replica], None]]:
         """What may happen next."""
-        leaving = isinstance(self.state.target, Leave | Close)
-        if not leaving:
+        if self.state.stage is not Stage.GONE:
             yield lambda of: of.told(StandBy())
             yield lambda of: of.told(Close())
             yield lambda of: of.told(Leave())
-        if self.granted < max(EPOCHS) and self.state.may_stand and not leaving:
-            yield lambda of: of.told(Lead(of.granted + 1))
+            # An election that was under way when it was told to leave is heard, too.
+            if self.granted < max(EPOCHS) and (self.state.may_stand or self.state.is_leaving):
+                yield lambda of: of.told(Lead(of.granted + 1))
         if self.under_way is None and self.state.work() is not None:
             yield Replica.begin
         if self.under_way is not None:
@@ -51,8 +51,11 @@ class Replica:
     def told(self, target: Target) -> None:
         if isinstance(target, Lead):
             self.granted = target.epoch
+        last_word = self.state.target if self.state.is_leaving else None
         if self.state.aim(target):
             self.state.happened(Event.ENDED)
+        if last_word is not None:
+            assert self.state.target in (last_word, Close()), "it leaves, whatever is heard then"
 
     def begin(self) -> None:
         self.under_way = self.state.work()
@@ -86,6 +89,7 @@ class Replica:
         state = self.state
         assert self.led == sorted(set(self.led)), "an epoch is led once at most"
         assert not (state.may_stand and state.in_doubt), "what its log holds is not known"
+        assert not (state.may_stand and state.is_leaving), "nobody would lead what it wins"
         if state.stage is Stage.READY:
             assert state.target == Lead(state.epoch), "it answers for what etcd granted last"
             assert not state.in_doubt, "bytes in doubt end the epoch"
@@ -103,7 +107,8 @@ class Replica:
             case Leave():
                 assert self.state.stage is Stage.GONE
             case Close():
-                assert self.state.stage is Stage.CLOSED
+                # Or the process stopped while it was put aside.
+                assert self.state.stage in (Stage.CLOSED, Stage.GONE)
             case StandBy():
                 assert self.state.stage is Stage.STANDBY
                 assert self.state.may_stand, "what was in doubt is abandoned"

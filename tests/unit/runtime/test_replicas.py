@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterator, Sequence
+from errno import EIO
 from typing import Any, cast
 
 import pytest
@@ -19,8 +20,8 @@ from oncelog_server.runtime.replicas import RoleReplicas, directory_of, put_asid
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.port import Write
 from oncelog_server.runtime.storage.tail import TailBudget
-from oncelog_server.runtime.target import Lead, Leave, StandBy, Target
-from oncelogpb.errors import Loading, NotLeader, UnknownOutcome
+from oncelog_server.runtime.target import Close, Lead, Leave, StandBy, Target
+from oncelogpb.errors import Loading, NotLeader, Unavailable, UnknownOutcome, UnknownPartition
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench
 from tests.unit.runtime.counter import Add, Quiet
@@ -283,5 +284,91 @@ def test_i25_a_deleted_partition_is_put_aside_when_the_disk_is_done_with_it() ->
         assert not shelf.disk.exists(directory_of(PARTITION))
         with pytest.raises(UnknownOutcome):
             await lost
+
+    story(tell)
+
+
+def test_a_write_that_fails_while_the_process_stops_does_not_open_the_log_again() -> None:
+    """The resignation said "stand by" after the stop had said "close": where the disk went on
+    failing, the stop waited for ever."""
+
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        shelf.disk._delay_ms = (1_000, 1_000)
+        lost = shelf.replicas.lead(PARTITION).submit(Add(1))
+        await asyncio.sleep(0.1)
+        shelf.disk.fail_next()
+        stopping = asyncio.create_task(shelf.replicas.close())
+        await asyncio.sleep(0.1)
+        assert not stopping.done(), "the write is on its way"
+        shelf.replicas.aim(PARTITION, StandBy())
+        await stopping
+        assert shelf.replica.stage is Stage.CLOSED
+        assert not shelf.replicas.is_open(PARTITION)
+        with pytest.raises(UnknownOutcome):
+            await lost
+
+    story(tell)
+
+
+def test_nothing_is_noted_beside_the_thread_that_closes_the_log() -> None:
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        journal = shelf.replica.journal
+
+        def note() -> None:
+            raise AssertionError("two threads write its files")
+
+        async def beside(work: Callable[[], None]) -> None:
+            shelf.replicas.note_synced_ends()
+            work()
+
+        shelf.offload = beside
+        journal.note_synced_end = note  # type: ignore[method-assign]
+        await shelf.aimed(Leave())
+        assert not shelf.fatal
+
+    story(tell)
+
+
+def test_i18_a_grant_that_is_heard_after_the_deletion_is_not_led() -> None:
+    """An adoption asks etcd while the view shows that the topic is gone."""
+
+    async def tell(shelf: Shelf) -> None:
+        await shelf.granted(1)
+        shelf.replicas.aim(PARTITION, Leave())
+        assert shelf.replicas.candidate(PARTITION) is None, "it stands in no election"
+        shelf.replicas.aim(PARTITION, Lead(2))
+        await asyncio.sleep(1)
+        assert not shelf.disk.exists(directory_of(PARTITION))
+
+    story(tell)
+
+
+@pytest.mark.parametrize(
+    ("target", "error"), [(Leave(), UnknownPartition), (Close(), Unavailable)], ids=str
+)
+def test_i31_who_waits_for_a_log_that_is_never_opened_is_told(
+    target: Target, error: type[Exception]
+) -> None:
+    """It waited for ever: an unclean election of a damaged replica whose topic is deleted."""
+
+    async def tell(shelf: Shelf) -> None:
+        async def fail(work: Callable[[], None]) -> None:
+            raise OSError(EIO, "the disk is broken")
+
+        shelf.offload = fail
+        shelf.replicas.aim(PARTITION, StandBy())
+        await asyncio.sleep(0.1)
+        driver = shelf.replica
+        waiting = asyncio.create_task(shelf.replicas.opened(PARTITION))
+        await asyncio.sleep(0.1)
+        driver.aim(target)
+        with pytest.raises(error):
+            async with asyncio.timeout(10):
+                await waiting
+        with pytest.raises(error):
+            async with asyncio.timeout(10):
+                await driver.opened()
 
     story(tell)

@@ -129,6 +129,29 @@ def test_i25_what_a_failed_sync_left_in_the_page_cache_is_written_again(seed: in
     assert replayed(open_journal(disk.reopen())) == found
 
 
+@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("lost", ["incarnation", "synced_end"])
+def test_i25_who_lost_its_identity_promises_nothing_that_is_not_synced_yet(
+    lost: str, seed: int
+) -> None:
+    """The first attempt noted the log end, then failed to sync it; the second believed the note."""
+    disk = FakeDisk(seed=seed)
+    journal = start(disk, "a")
+    append(journal, record("b"))
+    fail_a_sync(journal, disk)
+    disk.kill()
+    disk = disk.reopen()
+    disk.damage(f"{DIRECTORY}/{lost}", cut_to(0))
+    # The incarnation and the note are durable, the log is not.
+    disk.fail_next(after=2)
+    with pytest.raises(OSError, match="told to fail"):
+        open_journal(disk)
+    found = replayed(open_journal(disk))
+    assert found == ["a", "b"]
+    disk.crash()
+    assert replayed(open_journal(disk.reopen())) == found
+
+
 @pytest.mark.parametrize("seed", range(8))
 def test_i25_an_epoch_of_a_failed_sync_is_in_the_epoch_table_after_the_next_start(
     seed: int,

@@ -25,8 +25,15 @@ from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
-from oncelog_server.runtime.target import Candidate, Lead, Target
-from oncelogpb.errors import DiskFull, Loading, NotLeader
+from oncelog_server.runtime.target import Candidate, Close, Lead, Leave, StandBy, Target
+from oncelogpb.errors import (
+    DiskFull,
+    Loading,
+    NotLeader,
+    OncelogError,
+    Unavailable,
+    UnknownPartition,
+)
 
 # A control journal skips so many offsets after an unclean election, so that no TxId repeats.
 UNCLEAN_SKIP: Final = 1 << 32
@@ -148,17 +155,31 @@ class Driver:
             self._aimed.set()
         if self._state.aim(target):
             self._end(why)
+        if (over := self._over()) is not None:
+            self._tell_opening(over)
         self._go_on()
 
     async def opened(self) -> Candidate:
         """Waits for the next attempt to open the log, where none has succeeded. Raises what that
-        met: JournalDamaged, OSError."""
+        met: JournalDamaged, OSError; UnknownPartition, Unavailable where there is none."""
         if self.candidate is not None:
             return self.candidate
+        if (over := self._over()) is not None:
+            raise over
         if self._opening is None:
             self._opening = asyncio.get_running_loop().create_future()
         self._go_on()
         return await asyncio.shield(self._opening)
+
+    def _over(self) -> OncelogError | None:
+        """Why its log is not opened any more."""
+        match self._state.target:
+            case Leave():
+                return UnknownPartition(f"partition {self.partition} was deleted")
+            case Close():
+                return Unavailable("this process is stopping; ask another one")
+            case StandBy() | Lead():
+                return None
 
     async def settled(self) -> None:
         """Returns when it is where it should be, or waits for the disk only."""
@@ -216,6 +237,9 @@ class Driver:
         self._state.happened(Event.OPENED)
 
     async def _abandon(self) -> None:
+        # Of a decision that failed, not a write, what was appended before is on its way still: what
+        # the disk answers must not be taken for the log as it is cut.
+        await self._around.commit.leave(self.journal)
         await self._around.offload(self.journal.abandon_unsynced)
         self._state.abandoned()
 
@@ -359,7 +383,8 @@ class Driver:
 
     def report(self) -> None:
         """About every second: what others may count on (docs/leadership.md, "Disks"), gauges."""
-        if self._journal is not None:
+        # Who leaves notes it when its log is closed, in a thread.
+        if self._journal is not None and not self._state.is_leaving:
             self._journal.note_synced_end()
         if self.is_ready and self._leadership is not None:
             self._leadership.report()

@@ -20,6 +20,8 @@ of it (`runtime/target`). When does a partition answer? In the stage READY.
     any other                              none: it is where it should be, or waits for the disk
 
 A target is heard at once: one that does not name the epoch that is led ends it in the same turn.
+"Close" and "leave" are last words: what is heard behind them, of an election that was under way, or
+of a write that failed meanwhile, opens no log again, and leads nothing.
 The work is done by one task, a piece at a time, which asks for the next when one is done. So
 nothing that elections say can overtake anything else that they say.
 
@@ -98,16 +100,23 @@ class ReplicaState:
         return self.stage in LED
 
     @property
+    def is_leaving(self) -> bool:
+        """Its last word was said."""
+        return isinstance(self.target, Close | Leave)
+
+    @property
     def may_stand(self) -> bool:
         """In an election: what its log holds is known."""
-        return not self.in_doubt and self.stage in (Stage.STANDBY, Stage.CLOSING, *LED)
+        stands = self.stage in (Stage.STANDBY, Stage.CLOSING, *LED)
+        return stands and not self.in_doubt and not self.is_leaving
 
     # ------------------------------------------------------------------------------ what happened
 
     def aim(self, target: Target) -> bool:
         """True where the epoch that is led must end in this very turn."""
         assert self.stage is not Stage.GONE or isinstance(target, Leave), "it is gone"
-        self.target = target
+        if self._may_still_want(target):
+            self.target = target
         return self.leads and not self._wants(self.epoch)
 
     def happened(self, event: Event) -> None:
@@ -148,12 +157,16 @@ class ReplicaState:
         return None if isinstance(self.target, Close) else Work.OPEN
 
     def _work_on_standby(self) -> Work | None:
-        if isinstance(self.target, Close | Leave):
+        if self.is_leaving:
             return Work.CLOSE_LOG
         if self.in_doubt:
             return Work.ABANDON
         wants_more = isinstance(self.target, Lead) and self.target.epoch > self.epoch
         return Work.LOAD if wants_more else None
+
+    def _may_still_want(self, target: Target) -> bool:
+        """A process that stops closes what it was putting aside, too: the next start goes on."""
+        return not self.is_leaving or isinstance(target, Close)
 
     def _wants(self, epoch: int) -> bool:
         return isinstance(self.target, Lead) and self.target.epoch == epoch

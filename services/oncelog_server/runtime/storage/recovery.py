@@ -95,7 +95,9 @@ def recover(
         raise JournalDamaged(walk.broken_path, walk.broken_position, walk.why)
     if incarnation is None or not fit or walk.end.offset < noted.synced_end:
         incarnation = take_incarnation(disk, directory, random_bytes)
-        synced_end.note_and_sync(Bounds(noted.log_start, walk.end.offset))
+        # Lowered before the cut; never raised before what is kept is synced.
+        promise = max(min(walk.end.offset, noted.synced_end), noted.log_start)
+        synced_end.note_and_sync(Bounds(noted.log_start, promise))
     elif walk.end.offset > noted.synced_end:
         synced_end.write_again()
     _keep(disk, directory, walk, epochs, noted.synced_end)
