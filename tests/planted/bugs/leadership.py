@@ -164,6 +164,39 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "last-word-overridden",
+        "I18: who leaves leads nothing, whatever is heard of it afterwards",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.state:ReplicaState._may_still_want",
+                "return not self.is_leaving or isinstance(target, Close)",
+                "return True",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replica_state", "test_i18_what_can_happen_to_a_replica"
+            ): "it leaves, whatever is heard then"
+        },
+    ),
+    Bug(
+        "cut-beside-a-commit",
+        "I26: a log is cut when the disk is done with it",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver._abandon",
+                "await self._around.commit.leave(self.journal)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver",
+                "test_i26_what_is_on_its_way_when_a_record_fails_is_waited_for_before_the_log_is_cut",
+            ): "it promises what it cut"
+        },
+    ),
+    Bug(
         "epoch-left-and-led-again",
         "I18: who left an epoch never leads it again",
         (

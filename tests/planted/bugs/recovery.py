@@ -25,6 +25,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "promised-before-it-is-synced",
+        "I25: recovery promises nothing that it has not synced yet",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.recovery:recover",
+                "promise = max(min(walk.end.offset, noted.synced_end), noted.log_start)",
+                "promise = walk.end.offset",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_recovery",
+                "test_i25_who_lost_its_identity_promises_nothing_that_is_not_synced_yet",
+            ): "assert "
+        },
+    ),
+    Bug(
         "page-cache-believed",
         "I25: what a failed sync left in the page cache is on no disk until it is written again",
         (
