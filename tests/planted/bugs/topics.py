@@ -14,8 +14,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.etcd.topics:EtcdTopics.free_names",
-                "if marker is not None and await self._remove_abandoned(marker):",
-                "if False:",
+                "if marker is None or not await self._remove_abandoned(marker):",
+                "if True:",
             ),
         ),
         {
@@ -30,7 +30,7 @@ BUGS: Final = (
         "I29: what was sent and not answered may arrive after nobody waits for it",
         (
             Edit(
-                "oncelog_server.runtime.etcd.topics:EtcdTopics.free_names",
+                "oncelog_server.runtime.etcd.topics:EtcdTopics._found_nothing",
                 "abandoned.looks_left -= 1",
                 "abandoned.looks_left = 0",
             ),

@@ -247,6 +247,20 @@ def test_i29_a_creator_that_gave_up_and_lives_frees_the_name_for_others(world: W
     world.run(story)
 
 
+def test_a_creation_that_is_refused_is_not_looked_for(world: World) -> None:
+    """Whoever asks for a topic that is there, again and again, costs etcd nothing afterwards."""
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        await node.topics.create("orders", 1, 1, {})
+        for _ in range(10):
+            with pytest.raises(TopicExists):
+                await node.topics.create("orders", 1, 1, {})
+        assert not node.topics._abandoned
+
+    world.run(story)
+
+
 def test_a_creation_that_arrives_late_is_found_too(world: World) -> None:
     async def story() -> None:
         living, other = world.node("n1"), world.node("n2")

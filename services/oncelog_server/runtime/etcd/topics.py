@@ -153,6 +153,10 @@ class EtcdTopics:
         except EtcdUnavailable as error:
             # Without step 3 nothing exists.
             raise Unavailable(f"topic {name!r} was not created: {error}") from error
+        except (TopicExists, Unavailable):
+            # So etcd answered: it has nothing of this creation.
+            self._abandoned.pop(value.topic_id, None)
+            raise
         revision = await self._publish(name, marker, value)
         self._abandoned.pop(value.topic_id, None)
         await self._shown_at(revision)
@@ -219,17 +223,21 @@ class EtcdTopics:
         """Removes the `creating/` keys of creations that failed here: they stand as long as this
         process lives, and nobody else may remove them. Called about every second; what etcd does
         not answer now is tried again."""
-        for topic_id, abandoned in list(self._abandoned.items()):
-            if TopicId(bytes.fromhex(topic_id)) in self._under_way:
-                continue
+        for name in sorted({abandoned.name for abandoned in self._abandoned.values()}):
             with contextlib.suppress(EtcdUnavailable):
-                marker, _ = await self._etcd.get(keys.creating_key(abandoned.name))
-                if marker is not None and await self._remove_abandoned(marker):
-                    continue
-                # What was sent and not answered may arrive still.
-                abandoned.looks_left -= 1
-                if not abandoned.looks_left:
-                    self._abandoned.pop(topic_id, None)
+                marker, _ = await self._etcd.get(keys.creating_key(name))
+                if marker is None or not await self._remove_abandoned(marker):
+                    self._found_nothing(name)
+
+    def _found_nothing(self, name: str) -> None:
+        """Nothing of a failed creation stands there now. What was sent and not answered may arrive
+        still, for a while."""
+        for topic_id, abandoned in list(self._abandoned.items()):
+            if abandoned.name != name or TopicId(bytes.fromhex(topic_id)) in self._under_way:
+                continue
+            abandoned.looks_left -= 1
+            if not abandoned.looks_left:
+                del self._abandoned[topic_id]
 
     async def sweep(self) -> int:
         """Removes orphaned partition keys; how many. Raises EtcdUnavailable."""
