@@ -7,6 +7,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from oncelog_server.core.ports import Address
+
 
 @dataclass(frozen=True, slots=True)
 class StandBy:
@@ -23,6 +25,18 @@ class Lead:
 
 
 @dataclass(frozen=True, slots=True)
+class Follow:
+    """Another process leads, and lives: this log becomes what that one's is."""
+
+    # With the epoch that it leads.
+    leader: Address
+
+    @property
+    def epoch(self) -> int:
+        return self.leader.epoch
+
+
+@dataclass(frozen=True, slots=True)
 class Close:
     """The process stops: its log is closed."""
 
@@ -32,7 +46,7 @@ class Leave:
     """Its topic was deleted: its directory is put aside."""
 
 
-Target: TypeAlias = StandBy | Lead | Close | Leave
+Target: TypeAlias = StandBy | Lead | Follow | Close | Leave
 
 
 class Candidate(NamedTuple):

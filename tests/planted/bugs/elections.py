@@ -278,4 +278,38 @@ BUGS: Final = (
             ): "assert not True",
         },
     ),
+    Bug(
+        "followed-as-the-view-names-it",
+        "I5: nobody is followed before his key was read, linearizably",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.election:Elections._round",
+                "if history.was_read:",
+                "if not history.led_epoch:",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_whom_to_follow",
+                "test_i5_nobody_is_followed_before_his_key_was_read",
+            ): "only the view names it"
+        },
+    ),
+    Bug(
+        "a-new-lease-follows-on",
+        "I5: after a new lease the key is read before anybody is followed",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.election:Elections.recheck",
+                "history.was_read = False",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_whom_to_follow",
+                "test_i5_after_a_new_lease_the_key_is_read_again",
+            ): "nobody has read it"
+        },
+    ),
 )

@@ -14,7 +14,7 @@ from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.lease import Membership
-from oncelog_server.runtime.target import Candidate, Lead, Leave, StandBy, Target
+from oncelog_server.runtime.target import Candidate, Follow, Lead, Leave, StandBy, Target
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 LEASE_MS = 5_000
@@ -71,6 +71,8 @@ class Host:
         match target:
             case Lead(epoch):
                 self.told.append(("elected", partition, epoch))
+            case Follow():
+                self.told.append(("follows", partition, target.epoch))
             case Leave():
                 self.told.append(("deleted", partition, 0))
             case _ if before != target:

@@ -5,12 +5,19 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator
 
+from oncelog_server.core.ids import BootId
+from oncelog_server.core.ports import Address
 from oncelog_server.runtime.replica.state import TRANSITIONS, Event, ReplicaState, Stage, Work
-from oncelog_server.runtime.target import Close, Lead, Leave, StandBy, Target
+from oncelog_server.runtime.target import Close, Follow, Lead, Leave, StandBy, Target
 
 # What elections say, one after the other, and what else happens in between.
 DEPTH = 12
 EPOCHS = (1, 2)
+# One process leads twice, and another between.
+LEADERS = tuple(
+    Follow(Address(node, BootId(node.encode() * 16), "h", 1, epoch))
+    for node, epoch in (("a", 1), ("b", 2))
+)
 
 
 class Replica:
@@ -26,7 +33,7 @@ class Replica:
     def key(self) -> tuple[object, ...]:
         state = self.state
         return (
-            (state.stage, state.target, state.epoch, state.in_doubt),
+            (state.stage, state.target, state.epoch, state.followed, state.in_doubt),
             (self.granted, tuple(self.led), self.under_way),
         )
 
@@ -34,6 +41,8 @@ class Replica:
         """What may happen next."""
         if self.state.stage is not Stage.GONE:
             yield lambda of: of.told(StandBy())
+            yield lambda of: of.told(LEADERS[0])
+            yield lambda of: of.told(LEADERS[1])
             yield lambda of: of.told(Close())
             yield lambda of: of.told(Leave())
             # An election that was under way when it was told to leave is heard, too.
@@ -51,9 +60,12 @@ class Replica:
     def told(self, target: Target) -> None:
         if isinstance(target, Lead):
             self.granted = target.epoch
+        followed = self.state.target if self.state.follows else None
         last_word = self.state.target if self.state.is_leaving else None
         if self.state.aim(target):
             self.state.happened(Event.ENDED)
+        elif followed is not None:
+            assert self.state.target == followed, "it hears whom it should follow no more"
         if last_word is not None:
             assert self.state.target in (last_word, Close()), "it leaves, whatever is heard then"
 
@@ -63,6 +75,9 @@ class Replica:
             assert isinstance(self.state.target, Lead)
             self.state.loading(self.state.target.epoch)
             self.led.append(self.state.epoch)
+        if self.under_way is Work.FOLLOW:
+            assert isinstance(self.state.target, Follow)
+            self.state.following(self.state.target)
 
     def end(self) -> None:
         work, self.under_way = self.under_way, None
@@ -71,18 +86,18 @@ class Replica:
                 self.state.happened(Event.OPENED)
             case Work.ABANDON:
                 self.state.abandoned()
-            case Work.CLOSE_LEADERSHIP:
-                self.state.happened(Event.CLOSED_LEADERSHIP)
+            case Work.CLOSE_EPOCH:
+                self.state.happened(Event.CLOSED_EPOCH)
             case Work.CLOSE_LOG:
                 self.state.happened(Event.CLOSED_LOG)
             case Work.PUT_ASIDE:
                 self.state.happened(Event.PUT_ASIDE)
-            case Work.LOAD | None:
+            case Work.LOAD | Work.FOLLOW | None:
                 pass
 
     def fail(self) -> None:
         """A write, of whichever epoch."""
-        if self.state.write_failed() and self.state.leads:
+        if self.state.write_failed() and (self.state.leads or self.state.follows):
             self.state.happened(Event.ENDED)
 
     def check(self) -> None:
@@ -93,6 +108,9 @@ class Replica:
         if state.stage is Stage.READY:
             assert state.target == Lead(state.epoch), "it answers for what etcd granted last"
             assert not state.in_doubt, "bytes in doubt end the epoch"
+        if state.follows:
+            assert state.target == state.followed, "it copies the log of whom etcd named last"
+            assert not state.in_doubt, "nothing is written behind bytes in doubt"
 
     def settle(self) -> None:
         """Nobody says anything any more: it ends up where it should be."""
@@ -112,6 +130,8 @@ class Replica:
             case StandBy():
                 assert self.state.stage is Stage.STANDBY
                 assert self.state.may_stand, "what was in doubt is abandoned"
+            case Follow():
+                assert self.state.stage is Stage.FOLLOWING
             case Lead():
                 # READY, or it left that epoch and waits for another.
                 assert self.state.stage in (Stage.READY, Stage.STANDBY)

@@ -5,16 +5,18 @@ The rules are in `rules`; this file carries them out. What comes of it for a rep
 (`runtime/target`), said in the very turn in which etcd's word is heard:
 
     view changes ──► what we lead is judged at once ──► aim(stand by), aim(leave)
-                 └─► the round (a task): vote, adopt, resign ──► aim(lead)
+                 └─► the round (a task): vote, adopt, resign ──► aim(lead), aim(follow)
     lease regained ─► `recheck`: what we lead is read from etcd before the lease counts as valid
 
 Invariants:
   * An epoch begins with a successful compare-and-set, or with a linearizable read that names this
     boot; both are void if a lease was lost between asking and hearing the answer.
   * Who left an epoch never leads it again, even while etcd names it: it resigns until etcd shows
-    somebody else, or nobody.
+    somebody else, or nobody;
+  * nobody is followed before the partition's key was read, linearizably, under the lease that this
+    process has: its own log is no witness, an EPOCH_START that it followed may be lost.
 
-Left out: hints about the longest log, and the ISR's changes: both come with followers.
+Left out: hints about the longest log, and the ISR's changes.
 """
 
 from __future__ import annotations
@@ -35,6 +37,7 @@ from oncelog_server.runtime.etcd.keys import (
     TOPICS,
     LeaderValue,
     PartitionState,
+    address_of,
     decode_partition,
     encode,
     partition_key,
@@ -55,7 +58,7 @@ from oncelog_server.runtime.leadership.rules import (
     make_bid,
 )
 from oncelog_server.runtime.leadership.unclean import unclean_bid
-from oncelog_server.runtime.target import Candidate, Lead, Leave, StandBy, Target
+from oncelog_server.runtime.target import Candidate, Follow, Lead, Leave, StandBy, Target
 from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome
 
@@ -193,6 +196,8 @@ class Elections:
                 self._vanish(partition, history, entry)
             elif history.led_epoch and self._judge(history, entry) is Ruling.STEP_DOWN:
                 self._step_down(partition, history)
+            elif history.follows is not None and history.follows != self._leader(history, entry):
+                self._stop_following(partition, history)
         self._wake.set()
 
     def _vanish(self, partition: PartitionId, history: History, entry: Entry | None) -> None:
@@ -200,15 +205,57 @@ class Elections:
             # Assigned to others; what we saw of it stays true.
             if history.led_epoch:
                 self._step_down(partition, history)
+            elif history.follows is not None:
+                self._stop_following(partition, history)
             return
         history.leave()
         del self._histories[partition]
         self._reporter.event("topic deleted", partition=str(partition))
         self._host.aim(partition, Leave())
 
+    # ------------------------------------------------------------------------------ whom we follow
+
+    def _leader(self, history: History, entry: Entry) -> Follow | None:
+        """Whom the replica here should follow, as the view tells."""
+        address = address_of(entry.state)
+        if address is None or self._judge(history, entry) is not Ruling.FOLLOW:
+            return None
+        return Follow(address)
+
+    def _follow(self, partition: PartitionId, history: History, entry: Entry) -> None:
+        leader = self._leader(history, entry)
+        if leader is not None and leader != history.follows:
+            history.follows = leader
+            self._host.aim(partition, leader)
+
+    def _stop_following(self, partition: PartitionId, history: History) -> None:
+        history.follows = None
+        self._host.aim(partition, StandBy())
+
+    async def _read_keys(self) -> None:
+        """Of all partitions with a replica here: what the view shows may be older than what a log
+        here has seen, and lost. Who leads now is judged by the next round."""
+        lost = self._membership.lost
+        try:
+            listed, _ = await self._etcd.range(PARTITIONS)
+        except EtcdUnavailable:
+            return
+        if lost == self._membership.lost:
+            for kv in listed:
+                history = self._histories.get(partition_of_key(kv.key))
+                if history is not None and not history.led_epoch:
+                    history.see(decode_partition(kv.value), kv.mod_revision)
+                    history.was_read = True
+
     async def recheck(self) -> None:
         """After a new lease: what we lead is read from etcd; where it does not name this boot in
-        our epoch, we step down. Raises EtcdUnavailable."""
+        our epoch, we step down. Nobody is followed before his key is read again. Raises
+        EtcdUnavailable."""
+        for partition, history in sorted(self._histories.items()):
+            history.was_read = False
+            if history.follows is not None:
+                self._stop_following(partition, history)
+        self._wake.set()
         if not self.led():
             return
         listed, _ = await self._etcd.range(PARTITIONS)
@@ -248,7 +295,7 @@ class Elections:
     async def _round(self) -> bool:
         """Looks at every partition that this process may lead. True: look again soon."""
         standing: list[tuple[PartitionId, Entry]] = []
-        unfinished = False
+        unfinished, is_unread = False, False
         for partition in self._view.replicas_on(self._node_id):
             entry = self._view.entry(partition)
             if entry is None or role_of(partition.topic_id) not in self._roles:
@@ -256,8 +303,13 @@ class Elections:
             history = self._history(partition)
             ruling = self._judge(history, entry)
             match ruling:
-                case Ruling.LEAD | Ruling.FOLLOW:
+                case Ruling.LEAD:
                     history.see(entry.state, entry.mod_revision)
+                case Ruling.FOLLOW:
+                    history.see(entry.state, entry.mod_revision)
+                    if history.was_read:
+                        self._follow(partition, history, entry)
+                    is_unread |= not history.was_read
                 case Ruling.STAND:
                     history.see(entry.state, entry.mod_revision)
                     standing.append((partition, entry))
@@ -276,8 +328,10 @@ class Elections:
                     await self._settle(partition, history, ruling)
                 case _:
                     assert_never(ruling)
+        if is_unread:
+            await self._read_keys()
         await self._stand(standing)
-        return unfinished
+        return unfinished or is_unread
 
     async def _settle(self, partition: PartitionId, history: History, ruling: Ruling) -> None:
         try:

@@ -36,7 +36,7 @@ from oncelog_server.runtime.etcd.keys import (
     partition_key,
 )
 from oncelog_server.runtime.etcd.port import Compare, Exists, Put
-from oncelog_server.runtime.target import Candidate
+from oncelog_server.runtime.target import Candidate, Follow
 
 
 class Ruling(Enum):
@@ -80,6 +80,10 @@ class History:
     stand_after_s: float = 0.0
     # The revision for which "offline" was reported.
     reported_revision: int = 0
+    # Its key was read, linearizably, since this process took its lease.
+    was_read: bool = False
+    # Whom its replica was told to follow.
+    follows: Follow | None = None
 
     def see(self, state: PartitionState, mod_revision: int) -> None:
         self.seen_epoch = max(self.seen_epoch, state.epoch)
@@ -90,6 +94,7 @@ class History:
         assert state.epoch > self.left_epoch, "who left an epoch never leads it again"
         self.see(state, mod_revision)
         self.led_epoch = state.epoch
+        self.follows = None
 
     def leave(self) -> int:
         """The epoch that it led, 0 for none."""

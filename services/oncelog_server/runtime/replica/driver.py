@@ -25,7 +25,7 @@ from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
-from oncelog_server.runtime.target import Candidate, Close, Lead, Leave, StandBy, Target
+from oncelog_server.runtime.target import Candidate, Close, Follow, Lead, Leave, StandBy, Target
 from oncelogpb.errors import (
     DiskFull,
     Loading,
@@ -178,7 +178,7 @@ class Driver:
                 return UnknownPartition(f"partition {self.partition} was deleted")
             case Close():
                 return Unavailable("this process is stopping; ask another one")
-            case StandBy() | Lead():
+            case StandBy() | Lead() | Follow():
                 return None
 
     async def settled(self) -> None:
@@ -206,10 +206,13 @@ class Driver:
                 await self._attempt(self._abandon)
             case Work.LOAD:
                 await self._load()
-            case Work.CLOSE_LEADERSHIP:
-                assert self._leadership is not None
-                await self._leadership.closed()
-                self._state.happened(Event.CLOSED_LEADERSHIP)
+            case Work.FOLLOW:
+                assert isinstance(self._state.target, Follow)
+                self._state.following(self._state.target)
+            case Work.CLOSE_EPOCH:
+                if self._leadership is not None:
+                    await self._leadership.closed()
+                self._state.happened(Event.CLOSED_EPOCH)
             case Work.CLOSE_LOG:
                 await self._close_log()
             case Work.PUT_ASIDE:
@@ -304,10 +307,12 @@ class Driver:
         self._state.happened(Event.CLOSED_LOG)
 
     def _end(self, why: str) -> None:
-        """The epoch that it leads, from this very turn."""
-        assert self._leadership is not None
+        """The epoch that it leads or follows, from this very turn."""
+        leads = self._state.leads
         self._state.happened(Event.ENDED)
-        self._leadership.end(why)
+        if leads:
+            assert self._leadership is not None
+            self._leadership.end(why)
         self._go_on()
 
     # ----------------------------------------------------------------------------------- failures
@@ -324,7 +329,7 @@ class Driver:
             epoch=self._state.epoch,
             error=str(error),
         )
-        if self._state.leads:
+        if self._state.leads or self._state.follows:
             self._end("a write failed")
         self._around.failed(self.partition, error)
         self._go_on()

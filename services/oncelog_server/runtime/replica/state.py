@@ -6,27 +6,31 @@ of it (`runtime/target`). When does a partition answer? In the stage READY.
     STANDBY   LOADING                LOADING      its epoch has begun
     LOADING   PASSED_EPOCH_START     READY        it answers
     LOADING   ENDED, READY ENDED     CLOSING      in this very turn nothing is answered any more
-    CLOSING   CLOSED_LEADERSHIP      STANDBY      nothing of that leadership runs any more
+    STANDBY   FOLLOWING              FOLLOWING    it copies a leader's log, and answers nothing
+    FOLLOWING ENDED                  CLOSING      in this very turn nothing is heard any more
+    CLOSING   CLOSED_EPOCH           STANDBY      nothing that it began in that epoch runs any more
     STANDBY   CLOSED_LOG             CLOSED
     CLOSED    PUT_ASIDE              GONE
 
     stage     target                       work
-    CLOSED    stand by, lead               OPEN
+    CLOSED    stand by, lead, follow       OPEN
     CLOSED    leave                        PUT_ASIDE
-    STANDBY   stand by, lead, in doubt     ABANDON      what is not synced, of which a write failed
+    STANDBY   these, and bytes in doubt    ABANDON      what is not synced, of which a write failed
     STANDBY   lead an epoch not left yet   LOAD
+    STANDBY   follow                       FOLLOW
     STANDBY   close, leave                 CLOSE_LOG
-    CLOSING   any                          CLOSE_LEADERSHIP
+    CLOSING   any                          CLOSE_EPOCH
     any other                              none: it is where it should be, or waits for the disk
 
-A target is heard at once: one that does not name the epoch that is led ends it in the same turn.
+A target is heard at once: one that does not name the epoch that is led, or the leader that is
+followed, ends that in the same turn.
 "Close" and "leave" are last words: what is heard behind them, of an election that was under way, or
 of a write that failed meanwhile, opens no log again, and leads nothing.
 The work is done by one task, a piece at a time, which asks for the next when one is done. So
 nothing that elections say can overtake anything else that they say.
 
 Invariants (I18): an epoch is loaded once at most; nothing is loaded over bytes in doubt, or while
-something of an earlier leadership still runs.
+something of an earlier epoch still runs; nobody leads and follows at once.
 """
 
 from __future__ import annotations
@@ -34,7 +38,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
-from oncelog_server.runtime.target import Close, Lead, Leave, StandBy, Target
+from oncelog_server.runtime.target import Close, Follow, Lead, Leave, StandBy, Target
 
 
 class Stage(Enum):
@@ -44,6 +48,7 @@ class Stage(Enum):
     STANDBY = "standby"
     LOADING = "loading"
     READY = "ready"
+    FOLLOWING = "following"
     CLOSING = "closing"
     GONE = "gone"
 
@@ -54,8 +59,9 @@ class Event(Enum):
     OPENED = "opened"
     LOADING = "loading"
     PASSED_EPOCH_START = "passed EPOCH_START"
+    FOLLOWING = "following"
     ENDED = "ended"
-    CLOSED_LEADERSHIP = "closed leadership"
+    CLOSED_EPOCH = "closed epoch"
     CLOSED_LOG = "closed log"
     PUT_ASIDE = "put aside"
 
@@ -66,7 +72,8 @@ class Work(Enum):
     OPEN = "open"
     ABANDON = "abandon"
     LOAD = "load"
-    CLOSE_LEADERSHIP = "close leadership"
+    FOLLOW = "follow"
+    CLOSE_EPOCH = "close epoch"
     CLOSE_LOG = "close log"
     PUT_ASIDE = "put aside"
 
@@ -77,7 +84,9 @@ TRANSITIONS: Final = {
     (Stage.LOADING, Event.PASSED_EPOCH_START): Stage.READY,
     (Stage.LOADING, Event.ENDED): Stage.CLOSING,
     (Stage.READY, Event.ENDED): Stage.CLOSING,
-    (Stage.CLOSING, Event.CLOSED_LEADERSHIP): Stage.STANDBY,
+    (Stage.STANDBY, Event.FOLLOWING): Stage.FOLLOWING,
+    (Stage.FOLLOWING, Event.ENDED): Stage.CLOSING,
+    (Stage.CLOSING, Event.CLOSED_EPOCH): Stage.STANDBY,
     (Stage.STANDBY, Event.CLOSED_LOG): Stage.CLOSED,
     (Stage.CLOSED, Event.PUT_ASIDE): Stage.GONE,
 }
@@ -92,12 +101,18 @@ class ReplicaState:
         self.target: Target = StandBy()
         # The epoch that is led, or was led last; 0 for none.
         self.epoch = 0
+        # Whom it follows, or followed last.
+        self.followed: Follow | None = None
         # A write failed: what is not synced may or may not be on the disk.
         self.in_doubt = False
 
     @property
     def leads(self) -> bool:
         return self.stage in LED
+
+    @property
+    def follows(self) -> bool:
+        return self.stage is Stage.FOLLOWING
 
     @property
     def is_leaving(self) -> bool:
@@ -107,16 +122,18 @@ class ReplicaState:
     @property
     def may_stand(self) -> bool:
         """In an election: what its log holds is known."""
-        stands = self.stage in (Stage.STANDBY, Stage.CLOSING, *LED)
+        stands = self.stage in (Stage.STANDBY, Stage.CLOSING, Stage.FOLLOWING, *LED)
         return stands and not self.in_doubt and not self.is_leaving
 
     # ------------------------------------------------------------------------------ what happened
 
     def aim(self, target: Target) -> bool:
-        """True where the epoch that is led must end in this very turn."""
+        """True where the epoch that is led or followed must end in this very turn."""
         assert self.stage is not Stage.GONE or isinstance(target, Leave), "it is gone"
         if self._may_still_want(target):
             self.target = target
+        if self.follows:
+            return self.target != self.followed
         return self.leads and not self._wants(self.epoch)
 
     def happened(self, event: Event) -> None:
@@ -127,6 +144,11 @@ class ReplicaState:
         assert not self.in_doubt, "nothing is read over bytes in doubt"
         self.epoch = epoch
         self.happened(Event.LOADING)
+
+    def following(self, followed: Follow) -> None:
+        assert not self.in_doubt, "nothing is written behind bytes in doubt"
+        self.followed = followed
+        self.happened(Event.FOLLOWING)
 
     def write_failed(self) -> bool:
         """False where that is known."""
@@ -147,8 +169,8 @@ class ReplicaState:
             case Stage.STANDBY:
                 return self._work_on_standby()
             case Stage.CLOSING:
-                return Work.CLOSE_LEADERSHIP
-            case Stage.LOADING | Stage.READY | Stage.GONE:
+                return Work.CLOSE_EPOCH
+            case Stage.LOADING | Stage.READY | Stage.FOLLOWING | Stage.GONE:
                 return None
 
     def _work_on_closed_log(self) -> Work | None:
@@ -161,6 +183,8 @@ class ReplicaState:
             return Work.CLOSE_LOG
         if self.in_doubt:
             return Work.ABANDON
+        if isinstance(self.target, Follow):
+            return Work.FOLLOW
         wants_more = isinstance(self.target, Lead) and self.target.epoch > self.epoch
         return Work.LOAD if wants_more else None
 
