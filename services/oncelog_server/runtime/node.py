@@ -36,10 +36,12 @@ from oncelog_server.runtime.etcd.topics import EtcdTopics, create_control_partit
 from oncelog_server.runtime.free_space import FreeSpace
 from oncelog_server.runtime.hints import Hints
 from oncelog_server.runtime.leadership.election import Elections
+from oncelog_server.runtime.leadership.isr import change_isr
 from oncelog_server.runtime.leadership.lease import BlockingRenewals, Membership
 from oncelog_server.runtime.participants import ParticipantSwitch
 from oncelog_server.runtime.replica.driver import Driver
-from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
+from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.replicas import (
     PARTITIONS_DIRECTORY,
     RoleReplicas,
@@ -51,7 +53,7 @@ from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanEl
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tail import TailBudget
-from oncelog_server.runtime.target import Candidate, Target
+from oncelog_server.runtime.target import Candidate, Isr, Target
 from oncelogpb.errors import InvalidArgument, Unavailable
 
 VERSION: Final = __version__
@@ -63,6 +65,7 @@ HINT_MS: Final = 10_000
 # How long this process's own key may take to show in its view of etcd.
 JOIN_TIMEOUT_MS: Final = 10_000
 NODE_ID_BYTES: Final = 4
+REPLICA_LAG_MS: Final = 10_000
 # Logs that are opened, or closed, at once.
 LOGS_AT_ONCE: Final = 8
 
@@ -108,6 +111,8 @@ class NodeLimits:
     snapshot_every_bytes: int
     tick_ms: int
     tail_bytes_max: int
+    # A replica that did not catch up for so long is not in sync.
+    replica_lag_ms: int = REPLICA_LAG_MS
     rack: str = ""
     # What callers from outside connect to, if they can.
     external: tuple[str, int] | None = None
@@ -174,7 +179,7 @@ class Node:
         await self._view.start()
         self._commit = GroupCommit(outside.disk, on_commit=self._committed, on_fatal=self._fail)
         self._free_space.watch(self._commit)
-        self._assemble(self._view, self._commit)
+        self._assemble(self._view, self._commit, record.min_insync_replicas)
         self._instruct_guard(self._view)
         self.host, self.port = await outside.listener.start(self._handlers(self._view))
         self._listening = True
@@ -299,7 +304,7 @@ class Node:
 
     # ----------------------------------------------------------------------------------- assembly
 
-    def _assemble(self, view: ClusterView, commit: GroupCommit) -> None:
+    def _assemble(self, view: ClusterView, commit: GroupCommit, min_insync_replicas: int) -> None:
         outside = self._outside
         topics = self._topics = EtcdTopics(
             outside.etcd,
@@ -309,6 +314,12 @@ class Node:
             random_bytes=outside.random_bytes,
         )
         places = asyncio.Semaphore(LOGS_AT_ONCE)
+        replication = Replication(
+            node_id=self.node_id,
+            min_insync_replicas=min_insync_replicas,
+            replica_lag_ms=self._limits.replica_lag_ms,
+            change_isr=self._change_isr,
+        )
         for role in self._roles:
             reporter = outside.role_reporter(role.name)
             around = ReplicaEnv(
@@ -320,6 +331,7 @@ class Node:
                 offload=outside.offload,
                 places=places,
                 snapshot_every_bytes=self._limits.snapshot_every_bytes,
+                replication=replication,
                 opened=self._replica_opened,
                 failed=self._replica_failed,
                 fatal=self._fail,
@@ -411,6 +423,22 @@ class Node:
     def aim(self, partition: PartitionId, target: Target) -> None:
         """See ReplicaHost."""
         self._of(partition).aim(partition, target)
+
+    def isr_seen(self, partition: PartitionId, epoch: int, isr: Isr) -> None:
+        """See ReplicaHost."""
+        self._of(partition).isr_seen(partition, epoch, isr)
+
+    async def _change_isr(
+        self, partition: PartitionId, epoch: int, change: IsrChange, compared_revision: int
+    ) -> Isr | None:
+        return await change_isr(
+            self._outside.etcd,
+            partition,
+            own_boot=self.boot_id.hex(),
+            epoch=epoch,
+            members=change.isr,
+            compared_revision=compared_revision,
+        )
 
     def candidate(self, partition: PartitionId) -> Candidate | None:
         """See ReplicaHost."""

@@ -22,7 +22,7 @@ from oncelog_server.runtime.replica.records import Records
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tail import TailBudget
-from oncelog_server.runtime.target import Candidate, Close, StandBy, Target
+from oncelog_server.runtime.target import Candidate, Close, Isr, StandBy, Target
 from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
 
 # A replica at rest is ticked once in so many ticks: for what expires in minutes or days.
@@ -125,6 +125,11 @@ class RoleReplicas:
         if driver is None:
             driver = self._drivers[partition] = self._make(partition)
         driver.aim(target)
+
+    def isr_seen(self, partition: PartitionId, epoch: int, isr: Isr) -> None:
+        """What etcd shows of an epoch that this process leads."""
+        if (driver := self._drivers.get(partition)) is not None:
+            driver.isr_seen(epoch, isr)
 
     def candidate(self, partition: PartitionId) -> Candidate | None:
         """What an election asks of it; None while it may not stand in one."""

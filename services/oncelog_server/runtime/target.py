@@ -7,7 +7,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
+from oncelog_server.core.ids import Incarnation
 from oncelog_server.core.ports import Address
+
+
+class Isr(NamedTuple):
+    """Who is in sync, as etcd shows it."""
+
+    # Of the partition's key.
+    revision: int
+    members: tuple[Incarnation, ...]
+
+
+# Nobody but the replica itself, of which etcd knows nothing yet.
+ALONE = Isr(0, ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +35,10 @@ class Lead:
     epoch: int
     # Epoch of the partition's last unclean election; 0 for none.
     unclean_epoch: int = 0
+    # As it was granted.
+    isr: Isr = ALONE
+    # Replicas that the partition should have.
+    replication_factor: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -47,7 +47,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.leading:Leadership.__init__",
-                "Projecting(projection, journal.synced_end)",
+                "Projecting(projection, inherited)",
                 "Projecting(projection, journal.log_end)",
             ),
         ),
@@ -97,8 +97,8 @@ BUGS: Final = (
         "a leader inherits what is durable: the HW never goes back",
         (
             Edit(
-                "oncelog_server.runtime.replica.leading:Leadership._high_watermark",
-                "inherited=self._journal.synced_end",
+                "oncelog_server.runtime.replica.leading:Leadership._count_from",
+                "inherited=self._hw",
                 "inherited=0",
             ),
         ),

@@ -9,6 +9,7 @@ from tests.planted.planting import Bug, Edit, unit
 
 _IN_SYNC: Final = "oncelog_server.runtime.replica.in_sync:InSync"
 _FOLLOWING: Final = "oncelog_server.runtime.replica.following:Following"
+_LEADERSHIP: Final = "oncelog_server.runtime.replica.leading:Leadership"
 _COUNTED: Final = "self.isr.union({self._own}, *(change.isr for change in self._in_flight))"
 
 
@@ -328,6 +329,74 @@ BUGS: Final = (
                 "storage/test_beginning",
                 "test_i25_who_gives_up_its_log_has_another_name_whenever_it_dies",
             ): "assert None == (50"
+        },
+    ),
+    Bug(
+        "written-with-too-few-in-sync",
+        "I5: with fewer than min_insync_replicas in sync nothing is appended",
+        (
+            Edit(
+                f"{_LEADERSHIP}.submit",
+                "self._require_enough_replicas()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas_in_sync",
+                "test_i5_with_too_few_in_sync_nothing_is_appended",
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
+        "own-synced-end-is-shown",
+        "I4: a leader that needs others inherits the HW, not what it has synced itself",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver._inherited",
+                "if not needs_others and set(target.isr.members) <= {self.journal.incarnation}:",
+                "if target is not None:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas_in_sync",
+                "test_i4_what_only_this_replica_has_synced_is_not_shown_by_its_next_epoch",
+            ): "another log may win"
+        },
+    ),
+    Bug(
+        "dead-members-hold-the-epoch-up",
+        "the ISR is looked at while the epoch loads, too",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver.tick",
+                "self._leadership.review()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replicas_in_sync",
+                "test_i5_a_change_whose_answer_was_lost_counts_until_a_later_revision_is_seen",
+            ): "it asks again"
+        },
+    ),
+    Bug(
+        "isr-changed-whoever-changed-it-meanwhile",
+        "I5: revisions are compared",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.isr:change_isr",
+                "if found.mod_revision != compared_revision:",
+                "compared_revision = found.mod_revision\n        if not members:",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_isr",
+                "test_i5_revisions_are_compared_and_what_was_changed_meanwhile_is_told",
+            ): "there and back"
         },
     ),
 )

@@ -14,7 +14,7 @@ from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.lease import Membership
-from oncelog_server.runtime.target import Candidate, Follow, Lead, Leave, StandBy, Target
+from oncelog_server.runtime.target import Candidate, Follow, Isr, Lead, Leave, StandBy, Target
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 LEASE_MS = 5_000
@@ -64,12 +64,14 @@ class Host:
         self.default = Candidate(node_id.encode().ljust(16, b"."), 0)
         self.candidates: dict[PartitionId, Candidate | None] = {}
         self.targets: dict[PartitionId, Target] = {}
+        # By partition and epoch, what was said of who is in sync.
+        self.isrs: dict[tuple[PartitionId, int], list[Isr]] = {}
 
     def aim(self, partition: PartitionId, target: Target) -> None:
         before = self.targets.get(partition, StandBy())
         self.targets[partition] = target
         match target:
-            case Lead(epoch):
+            case Lead(epoch=epoch):
                 self.told.append(("elected", partition, epoch))
             case Follow():
                 self.told.append(("follows", partition, target.epoch))
@@ -77,6 +79,9 @@ class Host:
                 self.told.append(("deleted", partition, 0))
             case _ if before != target:
                 self.told.append(("deposed", partition, 0))
+
+    def isr_seen(self, partition: PartitionId, epoch: int, isr: Isr) -> None:
+        self.isrs.setdefault((partition, epoch), []).append(isr)
 
     def candidate(self, partition: PartitionId) -> Candidate | None:
         return self.candidates.get(partition, self.default)

@@ -18,7 +18,7 @@ from oncelog_server.partition_leader.role import PartitionLeaderRole
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.driver import Driver
-from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
@@ -31,6 +31,10 @@ from tests.unit.partition_leader.messages import batch, commit, fetch, plain, se
 from tests.unit.partition_leader.test_reads import decoded
 
 CALL = FakeCall()
+
+
+async def unchanged(*asked: object) -> None:
+    """It is the only replica."""
 
 
 class Process:
@@ -52,6 +56,7 @@ class Process:
             places=asyncio.Semaphore(8),
             opened=lambda partition: None,
             snapshot_every_bytes=snapshot_every_bytes,
+            replication=Replication("n1", 1, 1_000, unchanged),
             fatal=vital.complain,
             failed=lambda partition, error: None,
         )

@@ -9,17 +9,23 @@ from typing import Any
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.role import at_once
 from oncelog_server.runtime.replica.driver import Driver
-from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
+from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.replica.leading import Leadership
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
-from oncelog_server.runtime.target import Lead, StandBy
+from oncelog_server.runtime.target import ALONE, Isr, Lead, StandBy
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.counter import CounterRole, Quiet, Silent
 
 PARTITION = PartitionId(TopicId(b"c" * 16), 0)
+
+
+async def done_at_once(change: IsrChange, compared_revision: int) -> Isr | None:
+    """etcd does it."""
+    return Isr(compared_revision + 1, change.isr)
 
 
 class Bench:
@@ -31,6 +37,7 @@ class Bench:
         disk: FakeDisk | None = None,
         *,
         snapshot_every_bytes: int = 1 << 30,
+        min_insync_replicas: int = 1,
     ) -> None:
         self.loop = loop
         self.disk = disk or FakeDisk(seed=1)
@@ -43,6 +50,11 @@ class Bench:
         self.lease_valid = True
         self.has_room = True
         self.snapshot_every_bytes = snapshot_every_bytes
+        self.min_insync_replicas = min_insync_replicas
+        # What the leader asked etcd to make of the ISR, with the revision that it compared; and
+        # what etcd shows then.
+        self.changes: list[tuple[IsrChange, int]] = []
+        self.etcd_says: Callable[[IsrChange, int], Awaitable[Isr | None]] = done_at_once
         self.commits = 0
         self.offload: Callable[[Callable[[], None]], Awaitable[None]] = at_once
         self.around = self._surroundings()
@@ -62,6 +74,12 @@ class Bench:
             offload=lambda work: self.offload(work),
             places=asyncio.Semaphore(8),
             snapshot_every_bytes=self.snapshot_every_bytes,
+            replication=Replication(
+                node_id="n1",
+                min_insync_replicas=self.min_insync_replicas,
+                replica_lag_ms=1_000,
+                change_isr=self._change_isr,
+            ),
             opened=lambda partition: None,
             failed=lambda partition, error: self.failures.append(error),
             fatal=self.fatal.append,
@@ -83,6 +101,12 @@ class Bench:
             make_outbox=self._make_outbox,
         )
 
+    async def _change_isr(
+        self, partition: PartitionId, epoch: int, change: IsrChange, compared_revision: int
+    ) -> Isr | None:
+        self.changes.append((change, compared_revision))
+        return await self.etcd_says(change, compared_revision)
+
     def _make_outbox(self, driver: Driver) -> Quiet:
         self.outboxes.append(Quiet())
         return self.outboxes[-1]
@@ -92,9 +116,11 @@ class Bench:
         assert self.driver._leadership is not None
         return self.driver._leadership
 
-    def grant(self, epoch: int, *, unclean_epoch: int = 0) -> None:
+    def grant(
+        self, epoch: int, *, unclean_epoch: int = 0, isr: Isr = ALONE, replication_factor: int = 1
+    ) -> None:
         """As elections say it; nothing of it has happened yet."""
-        self.driver.aim(Lead(epoch, unclean_epoch))
+        self.driver.aim(Lead(epoch, unclean_epoch, isr, replication_factor))
 
     def depose(self) -> None:
         self.driver.aim(StandBy())

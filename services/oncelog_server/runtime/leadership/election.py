@@ -16,7 +16,7 @@ Invariants:
   * nobody is followed before the partition's key was read, linearizably, under the lease that this
     process has: its own log is no witness, an EPOCH_START that it followed may be lost.
 
-Left out: hints about the longest log, and the ISR's changes.
+Left out: hints about the longest log; changes of the ISR are asked for by its leader (`isr`).
 """
 
 from __future__ import annotations
@@ -45,6 +45,7 @@ from oncelog_server.runtime.etcd.keys import (
 )
 from oncelog_server.runtime.etcd.port import Compare, Etcd, EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import epoch_went_back
+from oncelog_server.runtime.leadership.isr import isr_of
 from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.leadership.rules import (
     Bid,
@@ -58,7 +59,7 @@ from oncelog_server.runtime.leadership.rules import (
     make_bid,
 )
 from oncelog_server.runtime.leadership.unclean import unclean_bid
-from oncelog_server.runtime.target import Candidate, Follow, Lead, Leave, StandBy, Target
+from oncelog_server.runtime.target import Candidate, Follow, Isr, Lead, Leave, StandBy, Target
 from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome
 
@@ -74,6 +75,11 @@ class ReplicaHost(Protocol):
     def aim(self, partition: PartitionId, target: Target) -> None:
         """Where the replica should be from this turn on. On the loop; must not block; an exception
         out of it ends the process."""
+        ...
+
+    def isr_seen(self, partition: PartitionId, epoch: int, isr: Isr) -> None:
+        """Who is in sync, in an epoch that this process leads. The same may be said twice, and what
+        is older after what is newer: revisions tell."""
         ...
 
     def candidate(self, partition: PartitionId) -> Candidate | None:
@@ -194,11 +200,19 @@ class Elections:
             entry = self._view.entry(partition)
             if entry is None or self._node_id not in entry.state.replicas:
                 self._vanish(partition, history, entry)
-            elif history.led_epoch and self._judge(history, entry) is Ruling.STEP_DOWN:
-                self._step_down(partition, history)
+            elif history.led_epoch:
+                self._look_at_led(partition, history, entry)
             elif history.follows is not None and history.follows != self._leader(history, entry):
                 self._stop_following(partition, history)
         self._wake.set()
+
+    def _look_at_led(self, partition: PartitionId, history: History, entry: Entry) -> None:
+        match self._judge(history, entry):
+            case Ruling.STEP_DOWN:
+                self._step_down(partition, history)
+            case Ruling.LEAD:
+                isr = isr_of(entry.state, entry.mod_revision)
+                self._host.isr_seen(partition, history.led_epoch, isr)
 
     def _vanish(self, partition: PartitionId, history: History, entry: Entry | None) -> None:
         if entry is not None:
@@ -430,7 +444,10 @@ class Elections:
     ) -> None:
         history.win(state, revision)
         self._reporter.event("elected", partition=str(partition), epoch=state.epoch)
-        self._host.aim(partition, Lead(state.epoch, state.unclean_epoch))
+        granted = Lead(
+            state.epoch, state.unclean_epoch, isr_of(state, revision), len(state.replicas)
+        )
+        self._host.aim(partition, granted)
         # The view may have gone past this state already.
         self._wake.set()
 

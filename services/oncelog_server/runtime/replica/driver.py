@@ -5,7 +5,7 @@ leads. What it does when is in `state`; what one epoch is, in `leading`.
                                                                      ▲                 │
                       the disk, the end of an epoch, ... ── events ──┘   one task ◄────┘
 
-Left out: followers. Their acknowledgements will feed the HW of `leading`.
+Left out: how what is copied travels (`replication`).
 """
 
 from __future__ import annotations
@@ -25,7 +25,16 @@ from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
-from oncelog_server.runtime.target import Candidate, Close, Follow, Lead, Leave, StandBy, Target
+from oncelog_server.runtime.target import (
+    Candidate,
+    Close,
+    Follow,
+    Isr,
+    Lead,
+    Leave,
+    StandBy,
+    Target,
+)
 from oncelogpb.errors import (
     DiskFull,
     Loading,
@@ -69,6 +78,8 @@ class Driver:
         self._journal: Journal | None = None
         # The epoch that it leads, or led last.
         self._leadership: Leadership | None = None
+        # Of the epochs that ended: everything below is durable, and here.
+        self._known_high_watermark = 0
         self._readers = Readers(partition)
         # The one that goes where the target is; None: it is there.
         self._working: asyncio.Task[None] | None = None
@@ -158,6 +169,11 @@ class Driver:
         if (over := self._over()) is not None:
             self._tell_opening(over)
         self._go_on()
+
+    def isr_seen(self, epoch: int, isr: Isr) -> None:
+        """What etcd shows of the epoch that this process leads."""
+        if self._state.leads and self._leadership is not None and epoch == self._state.epoch:
+            self._leadership.isr_seen(isr)
 
     async def opened(self) -> Candidate:
         """Waits for the next attempt to open the log, where none has succeeded. Raises what that
@@ -276,7 +292,8 @@ class Driver:
             self._role,
             self.journal,
             self._around,
-            epoch=target.epoch,
+            granted=target,
+            inherited=self._inherited(target),
             make_outbox=lambda: self._make_outbox(self),
             passed_epoch_start=lambda: self._state.happened(Event.PASSED_EPOCH_START),
             write_failed=self._write_failed,
@@ -296,6 +313,15 @@ class Driver:
         else:
             self._led()
 
+    def _inherited(self, target: Lead) -> int:
+        """A lower bound of the high watermark. Who needs nobody else, and is alone in sync, shows
+        all that it has synced: no other log can win."""
+        wanted = self._around.replication.min_insync_replicas
+        needs_others = min(wanted, target.replication_factor) > 1
+        if not needs_others and set(target.isr.members) <= {self.journal.incarnation}:
+            return self.journal.synced_end
+        return min(self._known_high_watermark, self.journal.synced_end)
+
     async def _close_log(self) -> None:
         """Nobody is answered any more: when all who use its files are done, they are closed."""
         await self._around.commit.leave(self.journal)
@@ -312,6 +338,7 @@ class Driver:
         self._state.happened(Event.ENDED)
         if leads:
             assert self._leadership is not None
+            self._known_high_watermark = self._leadership.high_watermark
             self._leadership.end(why)
         self._go_on()
 
@@ -378,7 +405,11 @@ class Driver:
 
     def tick(self) -> None:
         """Called every `tick_ms`, at rest seldom."""
-        if self.is_ready and self._leadership is not None and self._around.lease_valid():
+        if self._leadership is None or not self._state.leads:
+            return
+        # Also while it loads: a member that is dead would hold it up for ever.
+        self._leadership.review()
+        if self.is_ready and self._around.lease_valid():
             self._leadership.tick()
 
     def wake(self) -> None:

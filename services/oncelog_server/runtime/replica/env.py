@@ -8,8 +8,27 @@ from dataclasses import dataclass
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Clock, Reporter
+from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.storage.commit import GroupCommit
+from oncelog_server.runtime.target import Isr
 from oncelog_server.runtime.vital import Fatal
+
+# Asks etcd for a change of the ISR of a partition that is led in an epoch, comparing a revision.
+# What etcd shows after it; None where nobody knows.
+ChangeIsr = Callable[[PartitionId, int, IsrChange, int], Awaitable[Isr | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Replication:
+    """What concerns the other replicas of a partition."""
+
+    # This one.
+    node_id: str
+    # Of the cluster; a partition with fewer replicas needs all of its own.
+    min_insync_replicas: int
+    # Who did not catch up for so long is not in sync.
+    replica_lag_ms: int
+    change_isr: ChangeIsr
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +48,7 @@ class ReplicaEnv:
     places: asyncio.Semaphore
     # Journaled payload bytes between two snapshots.
     snapshot_every_bytes: int
+    replication: Replication
     # It may stand in elections now.
     opened: Callable[[PartitionId], None]
     # It could not write, or is damaged: resign it.

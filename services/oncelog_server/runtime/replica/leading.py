@@ -8,6 +8,7 @@ Invariants:
   * a reply, also a refusal, is released only when the HW covers the log end that it was decided on,
     and only within this node's own lease deadline (docs/leadership.md, "Leases lie");
   * projections and snapshots see only what is below the HW;
+  * nothing is appended while fewer than `min_insync_replicas` keep up, but EPOCH_START;
   * when it ends, everything parked fails with UNKNOWN_OUTCOME or NOT_LEADER.
 """
 
@@ -23,14 +24,19 @@ from oncelog_server.core.ids import Incarnation, PartitionId
 from oncelog_server.core.machine import EpochStart, Tick
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
+from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.env import ReplicaEnv
-from oncelog_server.runtime.replica.high_watermark import HighWatermark
+from oncelog_server.runtime.replica.in_sync import InSync, IsrChange
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.replies import Replies
 from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.target import Isr, Lead
+from oncelogpb.errors import NotEnoughReplicas
 
+# A change of the ISR whose answer was lost is looked at again after so long.
+ISR_RETRY_MS: Final = 200
 # Frames that are replayed before the loop gets a turn.
 REPLAY_SLICE: Final = 2_000
 # A clock that is so much behind what a journal has seen is told to operators.
@@ -53,15 +59,18 @@ class Leadership:
         journal: Journal,
         around: ReplicaEnv,
         *,
-        epoch: int,
+        granted: Lead,
+        inherited: int,
         make_outbox: Callable[[], Outbox],
         passed_epoch_start: Callable[[], None],
         write_failed: Callable[[OSError], None],
         broken: Callable[[Exception], None],
     ) -> None:
-        """`passed_epoch_start` is called once, before the first answer. `write_failed`: bytes are
-        in doubt. `broken`: a decision was carried out in part."""
-        self.epoch = epoch
+        """`inherited`: a lower bound of the high watermark. `passed_epoch_start` is called once,
+        before the first answer. `write_failed`: bytes are in doubt. `broken`: a decision was
+        carried out in part."""
+        self.epoch = granted.epoch
+        self._granted = granted
         self.machine: Any = None
         self._partition = partition
         self._role = role
@@ -75,11 +84,16 @@ class Leadership:
         self._is_ready = False
         self._outbox: Outbox | None = None
         self._wake_is_due = False
-        # Until EPOCH_START is appended: what is durable of the log as it is found.
-        self._hw = self._high_watermark(epoch_start=journal.log_end)
+        self._hw = inherited
+        wanted = around.replication.min_insync_replicas
+        self._min_insync_replicas = min(wanted, granted.replication_factor)
+        # Who is in sync, from EPOCH_START on.
+        self._in_sync: InSync | None = None
+        # A compare-and-set of the ISR that waits for its answer.
+        self._changing: asyncio.Task[None] | None = None
         self._replies = Replies(partition, around.lease_valid)
         projection = role.projection(partition, journal.slots)
-        self._projecting = Projecting(projection, journal.synced_end)
+        self._projecting = Projecting(projection, inherited)
         self._advanced: asyncio.Future[None] | None = None
         self._snapshots = Snapshots(
             partition,
@@ -96,7 +110,8 @@ class Leadership:
 
     @property
     def high_watermark(self) -> int:
-        return self._hw.value
+        """Exclusive: everything below is durable and may be seen."""
+        return self._hw
 
     # ------------------------------------------------------------------------------- its beginning
 
@@ -136,7 +151,7 @@ class Leadership:
     def begin(self, *, skip: int) -> None:
         """Appends EPOCH_START. `skip` leaves a hole of so many journal offsets before it."""
         start = self._journal.log_end
-        self._hw = self._high_watermark(epoch_start=start + skip)
+        self._in_sync = self._count_from(start + skip)
         self._look_at_the_clock()
         failpoints.reach("driver.epoch_start.before")
         at = self._journal.append(
@@ -149,13 +164,24 @@ class Leadership:
         self._hand_to_disk(0)
         failpoints.reach("driver.epoch_start.after")
 
-    def _high_watermark(self, *, epoch_start: int) -> HighWatermark:
-        return HighWatermark(
-            own=Incarnation(self._journal.incarnation),
-            counted=(),
+    def _count_from(self, epoch_start: int) -> InSync:
+        own = Incarnation(self._journal.incarnation)
+        replication = self._around.replication
+        return InSync(
+            own=own,
+            node=replication.node_id,
+            epoch=self.epoch,
             epoch_start=epoch_start,
-            inherited=self._journal.synced_end,
+            isr=self._granted.isr.members or (own,),
+            revision=self._granted.isr.revision,
+            min_insync_replicas=self._min_insync_replicas,
+            replica_lag_ms=replication.replica_lag_ms,
+            now_ms=self._now_ms(),
+            inherited=self._hw,
         )
+
+    def _now_ms(self) -> int:
+        return self._around.clock.now().monotonic_ms
 
     def _look_at_the_clock(self) -> None:
         """Frame times never go back: a clock that was wrong once stops them until it is later."""
@@ -182,6 +208,9 @@ class Leadership:
 
     async def closed(self) -> None:
         """After `end`: returns when nothing of it runs any more."""
+        if self._changing is not None:
+            self._changing.cancel()
+            await asyncio.gather(self._changing, return_exceptions=True)
         outbox, self._outbox = self._outbox, None
         if outbox is not None:
             await outbox.stop()
@@ -201,9 +230,10 @@ class Leadership:
         """See the Replica port."""
         decision = self.machine.decide(command, self._around.clock.now())
         if decision.records:
+            self._require_enough_replicas()
             self._append_all(decision.records)
         end = self._journal.log_end
-        return self._replies.park(decision, end=end, high_watermark=self._hw.value)
+        return self._replies.park(decision, end=end, high_watermark=self._hw)
 
     def signal(self, signal: object) -> None:
         if self.machine is None:
@@ -216,6 +246,9 @@ class Leadership:
         """Turns the timers, then decides what is due."""
         now = self._around.clock.now()
         self.machine.seen(Tick(), now)
+        if not self._has_enough_replicas():
+            # What is due is decided when it could be appended.
+            return
         decision = self.machine.decide(Tick(), now)
         if decision.records:
             self._append_all(decision.records)
@@ -230,7 +263,7 @@ class Leadership:
     def _is_quiet(self) -> bool:
         return bool(
             self.machine.is_at_rest
-            and self._hw.value == self._journal.log_end
+            and self._hw == self._journal.log_end
             and self._journal.is_noted
             and not self._snapshots.are_waiting
         )
@@ -246,6 +279,17 @@ class Leadership:
             return
         self._wake_is_due = False
         self.wake()
+
+    def _has_enough_replicas(self) -> bool:
+        assert self._in_sync is not None, "it has begun"
+        return self._min_insync_replicas == 1 or self._in_sync.has_enough(self._now_ms())
+
+    def _require_enough_replicas(self) -> None:
+        if not self._has_enough_replicas():
+            raise NotEnoughReplicas(
+                f"partition {self._partition} has fewer than {self._min_insync_replicas} replicas "
+                "in sync (min_insync_replicas); nothing was written, try again"
+            )
 
     def _append_all(self, records: Sequence[Any]) -> None:
         failpoints.reach("driver.append.before")
@@ -286,30 +330,90 @@ class Leadership:
     # ---------------------------------------------------------------------------- what is durable
 
     def _synced(self, end: int) -> None:
-        if self._is_over or not self._hw.synced(Incarnation(self._journal.incarnation), end):
-            return
+        assert self._in_sync is not None, "it has begun"
+        if not self._is_over and self._in_sync.synced(end):
+            self._advance()
+
+    def _advance(self) -> None:
+        """The high watermark moved."""
+        assert self._in_sync is not None, "it has begun"
+        self._hw = self._in_sync.high_watermark
         failpoints.reach("driver.release.before")
         self._measure_append()
-        self._projecting.advance(self._hw.value)
+        self._projecting.advance(self._hw)
         if not self._is_ready:
             self._become_ready()
-        self._replies.release(self._hw.value)
+        self._replies.release(self._hw)
         failpoints.reach("driver.release.after")
         self._notify_advanced()
         if not self._wake_is_due:
             self._wake_is_due = True
             self._wake_after(TURNS_TO_ANSWER)
-        self._snapshots.save(self._hw.value)
+        self._snapshots.save(self._hw)
         if self._snapshots.holds_too_much:
             self._journal.mark_failed()
             self._write_failed(too_many_slots())
+
+    # ------------------------------------------------------------------------------ who is in sync
+
+    def isr_seen(self, isr: Isr) -> None:
+        """What etcd shows, in this epoch."""
+        if self._in_sync is None or self._is_over:
+            return
+        if self._in_sync.state_seen(isr.revision, isr.members):
+            self._advance()
+        self.review()
+
+    def acknowledged(
+        self, incarnation: Incarnation, *, node: str, epoch: int, synced_end: int
+    ) -> None:
+        """A follower has synced everything below `synced_end`."""
+        if self._in_sync is None or self._is_over:
+            return
+        now_ms = self._now_ms()
+        if self._in_sync.acknowledged(
+            incarnation, node=node, epoch=epoch, synced_end=synced_end, now_ms=now_ms
+        ):
+            self._advance()
+        self.review()
+
+    def review(self) -> None:
+        """Asks etcd for the change of the ISR that is due, where there is one. Called at every
+        tick, and when a follower or etcd said something."""
+        book = self._in_sync
+        if book is None or self._is_over or self._changing is not None:
+            return
+        if self._granted.replication_factor == 1 or not self._around.lease_valid():
+            return
+        change = book.next_change(self._now_ms())
+        if change is not None:
+            compared = book.revision
+            book.change_sent(change, compared_revision=compared)
+            self._changing = vital.spawn(self._ask_etcd(change, compared), self._around.fatal)
+
+    async def _ask_etcd(self, change: IsrChange, compared_revision: int) -> None:
+        replication, name = self._around.replication, str(self._partition)
+        seen = await replication.change_isr(self._partition, self.epoch, change, compared_revision)
+        if seen is None:
+            await asyncio.sleep(ISR_RETRY_MS / 1000)
+        self._changing = None
+        if seen is not None:
+            self._around.reporter.event(
+                "replicas in sync",
+                partition=name,
+                epoch=self.epoch,
+                why=change.why.value,
+                who=change.who.hex(),
+                members=len(seen.members),
+            )
+            self.isr_seen(seen)
 
     def _become_ready(self) -> None:
         self._is_ready = True
         self._passed_epoch_start()
         self._outbox = self._make_outbox()
         reporter, name = self._around.reporter, str(self._partition)
-        reporter.event("leading", partition=name, epoch=self.epoch, high_watermark=self._hw.value)
+        reporter.event("leading", partition=name, epoch=self.epoch, high_watermark=self._hw)
         reporter.count("elections_won")
         reporter.gauge("leading", 1, partition=name)
         reporter.gauge("epoch", self.epoch, partition=name)
@@ -317,11 +421,11 @@ class Leadership:
     def _measure_append(self) -> None:
         now_ms = self._around.clock.now().monotonic_ms
         self._around.reporter.observe("append", now_ms - self._oldest_append_ms)
-        self._oldest_append_ms = now_ms if self._hw.value < self._journal.log_end else 0
+        self._oldest_append_ms = now_ms if self._hw < self._journal.log_end else 0
 
     def report(self) -> None:
         """Gauges, about once a second."""
-        name, hw = str(self._partition), self._hw.value
+        name, hw = str(self._partition), self._hw
         self._around.reporter.gauge("high_watermark", hw, partition=name)
         lag = self._journal.log_end - hw
         self._around.reporter.gauge("high_watermark_lag", lag, partition=name)
@@ -349,4 +453,4 @@ class Leadership:
     async def checkpoint(self, *, worth_bytes: int) -> None:
         """At a clean stop: a snapshot of all that is durable, so that the next start replays
         little. None where that is less than `worth_bytes`."""
-        await self._snapshots.checkpoint(self.machine, self._hw.value, worth_bytes=worth_bytes)
+        await self._snapshots.checkpoint(self.machine, self._hw, worth_bytes=worth_bytes)

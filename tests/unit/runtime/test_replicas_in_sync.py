@@ -1,0 +1,216 @@
+"""A leader with followers: what waits for them, what is refused without them, and what it asks etcd
+to make of the replicas in sync (ISR)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from oncelog_server.core.ids import Incarnation
+from oncelog_server.runtime.replica.in_sync import IsrChange, Why
+from oncelog_server.runtime.replica.leading import ISR_RETRY_MS
+from oncelog_server.runtime.replica.state import Stage
+from oncelog_server.runtime.target import Isr
+from oncelogpb.errors import NotEnoughReplicas, UnknownOutcome
+from tests.simulation.virtual_time import VirtualTimeLoop, run
+from tests.unit.runtime.bench import Bench
+from tests.unit.runtime.counter import Add
+
+B, C = Incarnation(b"b" * 16), Incarnation(b"c" * 16)
+REVISION = 7
+
+
+def story(tell: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:
+    loop = VirtualTimeLoop()
+
+    async def main() -> None:
+        await tell(Bench(loop, min_insync_replicas=2))
+
+    run(main(), loop)
+
+
+def own(bench: Bench) -> Incarnation:
+    return Incarnation(bench.journal.incarnation)
+
+
+async def lead(
+    bench: Bench, *others: Incarnation, epoch: int = 1, revision: int = REVISION
+) -> None:
+    """With these in the ISR beside itself; returns with EPOCH_START synced here."""
+    isr = Isr(revision, (own(bench), *others))
+    bench.grant(epoch, isr=isr, replication_factor=3)
+    await bench.driver.settled()
+    await bench.around.commit.flush()
+
+
+def acknowledge(bench: Bench, who: Incarnation, end: int | None = None) -> None:
+    """It has synced everything, or what is below `end`, in the epoch that is led."""
+    bench.leadership.acknowledged(
+        who,
+        node=who.hex()[:2],
+        epoch=bench.driver.epoch,
+        synced_end=bench.journal.log_end if end is None else end,
+    )
+
+
+def test_i5_an_answer_waits_for_all_who_are_in_sync() -> None:
+    async def tell(bench: Bench) -> None:
+        await lead(bench, B, C)
+        acknowledge(bench, B)
+        answered_before = bench.driver.is_ready
+        acknowledge(bench, C)
+        assert (answered_before, bench.driver.is_ready) == (False, True)
+        answer = bench.driver.submit(Add(5))
+        await bench.around.commit.flush()
+        acknowledge(bench, C)
+        assert not answer.done()
+        acknowledge(bench, B)
+        assert await answer == 5
+
+    story(tell)
+
+
+def test_i5_an_acknowledgement_after_the_lease_answers_nobody() -> None:
+    async def tell(bench: Bench) -> None:
+        await lead(bench, B)
+        acknowledge(bench, B)
+        answer = bench.driver.submit(Add(5))
+        await bench.around.commit.flush()
+        bench.lease_valid = False
+        acknowledge(bench, B)
+        with pytest.raises(UnknownOutcome):
+            await answer
+
+    story(tell)
+
+
+def test_i5_with_too_few_in_sync_nothing_is_appended() -> None:
+    async def tell(bench: Bench) -> None:
+        await lead(bench, B)
+        acknowledge(bench, B)
+        await asyncio.sleep(2)
+        end = bench.journal.log_end
+        with pytest.raises(NotEnoughReplicas):
+            bench.driver.submit(Add(5))
+        assert bench.journal.log_end == end
+        assert await bench.driver.submit(Add(0)) == 0, "what writes nothing is answered"
+        bench.driver.tick()
+        assert bench.changes == [], "the ISR never has fewer than min_insync_replicas"
+        acknowledge(bench, B)
+        answer = bench.driver.submit(Add(5))
+        await bench.around.commit.flush()
+        acknowledge(bench, B)
+        assert await answer == 5
+
+    story(tell)
+
+
+def test_who_has_caught_up_joins_and_counts_from_the_question_on() -> None:
+    async def tell(bench: Bench) -> None:
+        asked = bench.loop.create_future()
+
+        async def later(change: IsrChange, compared_revision: int) -> Isr:
+            await asked
+            return Isr(compared_revision + 1, change.isr)
+
+        bench.etcd_says = later
+        await lead(bench, B)
+        acknowledge(bench, B)
+        acknowledge(bench, C)
+        await asyncio.sleep(0)
+        [(change, compared)] = bench.changes
+        assert (change.why, change.who, compared) == (Why.JOIN, C, REVISION)
+        answer = bench.driver.submit(Add(5))
+        await bench.around.commit.flush()
+        acknowledge(bench, B)
+        assert not answer.done(), "who joins counts already"
+        acknowledge(bench, C)
+        assert await answer == 5
+        asked.set_result(None)
+        await asyncio.sleep(1)
+        assert len(bench.changes) == 1
+
+    story(tell)
+
+
+def test_who_is_dead_when_the_epoch_begins_does_not_hold_it_up_for_ever() -> None:
+    async def tell(bench: Bench) -> None:
+        await lead(bench, B, C)
+        for _ in range(20):
+            acknowledge(bench, B)
+            await asyncio.sleep(0.1)
+            bench.driver.tick()
+        assert [(change.why, change.who) for change, _ in bench.changes] == [(Why.LAGS, C)]
+        assert bench.driver.stage is Stage.READY
+
+    story(tell)
+
+
+def test_i5_a_change_whose_answer_was_lost_counts_until_a_later_revision_is_seen() -> None:
+    async def tell(bench: Bench) -> None:
+        async def lost(change: IsrChange, compared_revision: int) -> None:
+            return None
+
+        bench.etcd_says = lost
+        await lead(bench, B)
+        acknowledge(bench, B)
+        acknowledge(bench, C)
+        await asyncio.sleep(2 * ISR_RETRY_MS / 1000)
+        bench.driver.tick()
+        await asyncio.sleep(0)
+        assert len(bench.changes) == 2, "it asks again"
+        answer = bench.driver.submit(Add(5))
+        await bench.around.commit.flush()
+        acknowledge(bench, B)
+        bench.driver.isr_seen(1, Isr(REVISION, (own(bench), B)))
+        assert not answer.done(), "it may have joined, or join yet"
+        bench.driver.isr_seen(1, Isr(REVISION + 1, (own(bench), B)))
+        assert await answer == 5
+
+    story(tell)
+
+
+def test_i4_what_only_this_replica_has_synced_is_not_shown_by_its_next_epoch() -> None:
+    async def tell(bench: Bench) -> None:
+        await lead(bench, B)
+        acknowledge(bench, B)
+        answer = bench.driver.submit(Add(1))
+        await bench.around.commit.flush()
+        acknowledge(bench, B)
+        assert await answer == 1
+        lost = bench.driver.submit(Add(10))
+        await bench.around.commit.flush()
+        bench.depose()
+        with pytest.raises(UnknownOutcome):
+            await lost
+        await lead(bench, B, epoch=2, revision=REVISION + 1)
+        assert (2, 10) not in bench.role.projected, "another log may win, and lacks the second one"
+        assert bench.driver.high_watermark == 2
+        acknowledge(bench, B)
+        assert bench.role.projected[-1] == (2, 10)
+
+    story(tell)
+
+
+def test_a_change_ends_with_its_epoch() -> None:
+    async def tell(bench: Bench) -> None:
+        never = bench.loop.create_future()
+
+        async def hang(change: IsrChange, compared_revision: int) -> Isr:
+            await never
+            raise AssertionError("nobody waits for it")
+
+        bench.etcd_says = hang
+        await lead(bench, B)
+        acknowledge(bench, B)
+        acknowledge(bench, C)
+        await asyncio.sleep(0)
+        assert len(bench.changes) == 1
+        bench.depose()
+        await bench.driver.settled()
+        assert bench.driver.stage is Stage.STANDBY
+
+    story(tell)
