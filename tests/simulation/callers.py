@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Collection
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Collection
 from contextlib import aclosing
 from typing import Any
 
@@ -22,7 +22,7 @@ class _Connections:
     """Of one caller."""
 
     def __init__(self, network: Network, caller: str, fates: Fates | None) -> None:
-        self._network = network
+        self.network = network
         self._caller = caller
         self._fates = fates
         self._open: dict[tuple[int, str], Connection] = {}
@@ -40,7 +40,7 @@ class _Connections:
         async def go(message: Any) -> Any:
             connection = self.to(port, method, on_end)
             try:
-                return await self._network.call(connection, method, message, timeout_ms)
+                return await self.network.call(connection, method, message, timeout_ms)
             finally:
                 if self._over:
                     # A request that came late opened it again.
@@ -55,14 +55,14 @@ class _Connections:
         service = method.partition(".")[0]
         connection = self._open.get((port, service))
         if connection is None or not connection.alive:
-            connection = self._network.connect(self._caller, port, on_end)
+            connection = self.network.connect(self._caller, port, on_end)
             self._open[port, service] = connection
         return connection
 
     def end(self) -> None:
         self._over = True
         for connection in self._open.values():
-            self._network.end(connection)
+            self.network.end(connection)
         self._open.clear()
 
 
@@ -74,6 +74,17 @@ class SimPeers:
 
     async def call(self, to: Address, method: str, request: Any, *, timeout_ms: int) -> Any:
         return await self._connections.call(to.port, method, request, timeout_ms, _nobody)
+
+    async def exchange(
+        self, to: Address, method: str, requests: AsyncIterator[Any]
+    ) -> AsyncGenerator[Any, None]:
+        """The Streams port."""
+        connection = self._connections.to(to.port, method, _nobody)
+        async with aclosing(
+            self._connections.network.exchange(connection, method, requests)
+        ) as replies:
+            async for reply in replies:
+                yield reply
 
     async def close(self) -> None:
         self._connections.end()

@@ -19,7 +19,7 @@ import asyncio
 import contextvars
 import random
 from collections import Counter
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from functools import cache
@@ -307,6 +307,43 @@ class Network:
         await self._travel_to(connection, method)
         process = connection.process
         replies = process.handler(rpc)(rpc.request.FromString(sent), SimCall(0, connection))
+        async for reply in self._replies(connection, method, replies):
+            yield reply
+
+    async def exchange(
+        self, connection: Connection, method: str, requests: AsyncIterator[Any]
+    ) -> AsyncGenerator[Any, None]:
+        """The replies of a call that streams both ways. Closing it ends the handler."""
+        rpc, process = _rpc(method), connection.process
+        await self._travel_to(connection, method)
+        arrived: asyncio.Queue[Any] = asyncio.Queue()
+
+        async def send() -> None:
+            try:
+                async for request in requests:
+                    sent = bytes_of(request)
+                    await self._travel_to(connection, method)
+                    arrived.put_nowait(rpc.request.FromString(sent))
+            except OncelogError:
+                # What is lost on its way takes the stream with it.
+                self.end(connection)
+
+        async def heard() -> AsyncGenerator[Any, None]:
+            while True:
+                yield await arrived.get()
+
+        sending = asyncio.get_running_loop().create_task(send())
+        try:
+            replies = process.handler(rpc)(heard(), SimCall(0, connection))
+            async for reply in self._replies(connection, method, replies):
+                yield reply
+        finally:
+            sending.cancel()
+
+    async def _replies(
+        self, connection: Connection, method: str, replies: AsyncGenerator[Any, None]
+    ) -> AsyncGenerator[Any, None]:
+        rpc, process = _rpc(method), connection.process
         # The sender waits while the reader is so many replies behind: flow control.
         queue: asyncio.Queue[Any] = asyncio.Queue(STREAM_REPLIES_MAX)
         pump = asyncio.get_running_loop().create_task(

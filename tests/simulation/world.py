@@ -138,6 +138,7 @@ class World:
         self.loop.set_pace(owner, machine.pace)
         role, clock = role_of_name(name), machine.clock()
         tracer = Tracer(name, self)
+        peers = SimPeers(self.network, name, self._fates())
         node = Node(
             make_roles([role], self._settings.loaded),
             with_failpoints(
@@ -145,7 +146,8 @@ class World:
                     disk=machine.disk,
                     etcd=etcd,
                     clock=clock,
-                    peers=SimPeers(self.network, name, self._fates()),
+                    peers=peers,
+                    streams=peers,
                     listener=_SimListener(self.network, owner),
                     reporter=tracer,
                     role_reporter=lambda _: tracer,

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -323,6 +323,29 @@ async def server_stream(
         request_serializer=None,
         response_deserializer=rpcs.message_class(rpc.output_type).FromString,
     )(data)
+    try:
+        while (reply := await call.read()) is not _EOF:
+            yield reply
+    except grpc.aio.AioRpcError as failure:
+        raise from_rpc_error(failure) from None
+    except grpc.aio.UsageError as failure:
+        raise Unavailable(f"the channel to {descriptor.name} is closed: {failure}") from None
+    finally:
+        call.cancel()
+
+
+async def exchange(
+    channel: grpc.aio.Channel, service: str, method: str, requests: AsyncIterator[Message]
+) -> AsyncGenerator[Any, None]:
+    """The replies of a call that streams both ways, until either side ends it. Raises
+    OncelogError."""
+    descriptor = rpcs.find(service)
+    rpc = _rpc(service, method)
+    call = channel.stream_stream(
+        f"/{descriptor.full_name}/{rpc.name}",
+        request_serializer=_serialize,
+        response_deserializer=rpcs.message_class(rpc.output_type).FromString,
+    )(requests)
     try:
         while (reply := await call.read()) is not _EOF:
             yield reply

@@ -41,6 +41,7 @@ from oncelog_server.runtime.leadership.lease import BlockingRenewals, Membership
 from oncelog_server.runtime.participants import ParticipantSwitch
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
+from oncelog_server.runtime.replica.follower import CatchUp
 from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.replicas import (
     PARTITIONS_DIRECTORY,
@@ -48,6 +49,8 @@ from oncelog_server.runtime.replicas import (
     partition_of,
     put_aside,
 )
+from oncelog_server.runtime.replication.links import Links, Streams
+from oncelog_server.runtime.replication.serving import ReplicationService
 from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanElection
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
@@ -88,6 +91,8 @@ class Outside:
     etcd: Etcd
     clock: Clock
     peers: Peers
+    # Streams to leaders.
+    streams: Streams
     listener: Listener
     # Of the process, and of each of its roles.
     reporter: Reporter
@@ -146,6 +151,7 @@ class Node:
         self._view: ClusterView | None = None
         self._topics: EtcdTopics | None = None
         self._commit: GroupCommit | None = None
+        self._links: Links | None = None
         self._membership: Membership | None = None
         self._elections: Elections | None = None
         self._replicas: dict[str, RoleReplicas] = {}
@@ -256,6 +262,8 @@ class Node:
         for replicas in self._replicas.values():
             await replicas.checkpoint()
             await replicas.close()
+        if self._links is not None:
+            await self._links.stop()
         if self._commit is not None:
             await self._commit.stop()
         if self._membership is not None:
@@ -314,11 +322,20 @@ class Node:
             random_bytes=outside.random_bytes,
         )
         places = asyncio.Semaphore(LOGS_AT_ONCE)
+        self._links = Links(
+            outside.streams,
+            cluster_id=view.cluster_id,
+            node_id=self.node_id,
+            reporter=outside.reporter,
+            fatal=self._fail,
+        )
         replication = Replication(
             node_id=self.node_id,
             min_insync_replicas=min_insync_replicas,
             replica_lag_ms=self._limits.replica_lag_ms,
             change_isr=self._change_isr,
+            follow=self._links.follow,
+            catch_up=CatchUp(),
         )
         for role in self._roles:
             reporter = outside.role_reporter(role.name)
@@ -364,7 +381,10 @@ class Node:
     def _handlers(self, view: ClusterView) -> dict[str, object]:
         access = EtcdAccess(self._outside.etcd, view, self._outside.clock)
         handlers: dict[str, object] = {
-            "Cluster": self._cluster_handler(view, self.unclean_elect, access)
+            "Cluster": self._cluster_handler(view, self.unclean_elect, access),
+            "Replication": ReplicationService(
+                self._find, cluster_id=view.cluster_id, boot_id=self.boot_id
+            ),
         }
         participants: list[tuple[Role[Any], Any]] = []
         for role in self._roles:
@@ -464,6 +484,10 @@ class Node:
             raise InvalidArgument("this process does not run the role that leads this topic")
         epoch = await self._elections.unclean_elect(asked.partition, asked.node_id)
         return epoch, self._of(asked.partition).synced_end(asked.partition)
+
+    def _find(self, partition: PartitionId) -> Driver | None:
+        replicas = self._replicas.get(role_of(partition.topic_id))
+        return None if replicas is None else replicas.find(partition)
 
     def _of(self, partition: PartitionId) -> RoleReplicas:
         return self._replicas[role_of(partition.topic_id)]

@@ -126,6 +126,10 @@ class RoleReplicas:
             driver = self._drivers[partition] = self._make(partition)
         driver.aim(target)
 
+    def find(self, partition: PartitionId) -> Driver | None:
+        """The replica, whatever its stage; None where there is none."""
+        return self._drivers.get(partition)
+
     def isr_seen(self, partition: PartitionId, epoch: int, isr: Isr) -> None:
         """What etcd shows of an epoch that this process leads."""
         if (driver := self._drivers.get(partition)) is not None:

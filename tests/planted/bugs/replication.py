@@ -399,4 +399,38 @@ BUGS: Final = (
             ): "there and back"
         },
     ),
+    Bug(
+        "a-cut-is-not-told-to-the-leader",
+        "I7: after a cut the follower goes on in its dialog",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.followership:Followership._cut",
+                "self._say(said)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_followers",
+                "test_i7_what_was_never_acknowledged_is_cut",
+            ): "assert"
+        },
+    ),
+    Bug(
+        "followers-listen-on",
+        "I18: who is told otherwise hears its leader no more",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver._end",
+                "self._followership.end()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_followers",
+                "test_i18_who_is_told_otherwise_hears_its_leader_no_more",
+            ): "assert"
+        },
+    ),
 )

@@ -19,6 +19,7 @@ from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
+from oncelog_server.runtime.replica.follower import CatchUp
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
@@ -29,6 +30,7 @@ from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.partition_leader.fakes import FIRST, FakeCall, FakeReporter, World
 from tests.unit.partition_leader.messages import batch, commit, fetch, plain, send, values_of
 from tests.unit.partition_leader.test_reads import decoded
+from tests.unit.runtime.bench import nobody
 
 CALL = FakeCall()
 
@@ -56,7 +58,7 @@ class Process:
             places=asyncio.Semaphore(8),
             opened=lambda partition: None,
             snapshot_every_bytes=snapshot_every_bytes,
-            replication=Replication("n1", 1, 1_000, unchanged),
+            replication=Replication("n1", 1, 1_000, unchanged, nobody, CatchUp()),
             fatal=vital.complain,
             failed=lambda partition, error: None,
         )

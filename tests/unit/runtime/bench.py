@@ -8,8 +8,10 @@ from typing import Any
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.role import at_once
+from oncelog_server.runtime.replica.dialog import Dialog, OpenDialog, Said
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
+from oncelog_server.runtime.replica.follower import CatchUp
 from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.replica.leading import Leadership
 from oncelog_server.runtime.replica.state import Stage
@@ -21,6 +23,18 @@ from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.counter import CounterRole, Quiet, Silent
 
 PARTITION = PartitionId(TopicId(b"c" * 16), 0)
+
+
+class Nobody:
+    """A leader that is never reached."""
+
+    def say(self, said: Said) -> None: ...
+
+    def close(self) -> None: ...
+
+
+def nobody(*asked: object) -> Dialog:
+    return Nobody()
 
 
 async def done_at_once(change: IsrChange, compared_revision: int) -> Isr | None:
@@ -38,6 +52,7 @@ class Bench:
         *,
         snapshot_every_bytes: int = 1 << 30,
         min_insync_replicas: int = 1,
+        node_id: str = "n1",
     ) -> None:
         self.loop = loop
         self.disk = disk or FakeDisk(seed=1)
@@ -51,6 +66,9 @@ class Bench:
         self.has_room = True
         self.snapshot_every_bytes = snapshot_every_bytes
         self.min_insync_replicas = min_insync_replicas
+        self.node_id = node_id
+        # How its leader is reached.
+        self.follow: OpenDialog = nobody
         # What the leader asked etcd to make of the ISR, with the revision that it compared; and
         # what etcd shows then.
         self.changes: list[tuple[IsrChange, int]] = []
@@ -75,10 +93,12 @@ class Bench:
             places=asyncio.Semaphore(8),
             snapshot_every_bytes=self.snapshot_every_bytes,
             replication=Replication(
-                node_id="n1",
+                node_id=self.node_id,
                 min_insync_replicas=self.min_insync_replicas,
                 replica_lag_ms=1_000,
                 change_isr=self._change_isr,
+                follow=lambda *asked: self.follow(*asked),
+                catch_up=CatchUp(),
             ),
             opened=lambda partition: None,
             failed=lambda partition, error: self.failures.append(error),

@@ -15,14 +15,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Final
 
 from oncelog_server.core.frame import StoredFrame
-from oncelog_server.core.ids import JournalOffset, LeaderEpoch, PartitionId
+from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, PartitionId
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.followership import Followership
+from oncelog_server.runtime.replica.following import WentBack
 from oncelog_server.runtime.replica.leading import Leadership
 from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
+from oncelog_server.runtime.replica.supply import Supply, Tell
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import (
@@ -78,6 +81,8 @@ class Driver:
         self._journal: Journal | None = None
         # The epoch that it leads, or led last.
         self._leadership: Leadership | None = None
+        # The epoch that it follows, or followed last.
+        self._followership: Followership | None = None
         # Of the epochs that ended: everything below is durable, and here.
         self._known_high_watermark = 0
         self._readers = Readers(partition)
@@ -223,11 +228,13 @@ class Driver:
             case Work.LOAD:
                 await self._load()
             case Work.FOLLOW:
-                assert isinstance(self._state.target, Follow)
-                self._state.following(self._state.target)
+                await self._follow()
             case Work.CLOSE_EPOCH:
                 if self._leadership is not None:
                     await self._leadership.closed()
+                if self._followership is not None:
+                    await self._followership.closed()
+                    self._followership = None
                 self._state.happened(Event.CLOSED_EPOCH)
             case Work.CLOSE_LOG:
                 await self._close_log()
@@ -294,6 +301,7 @@ class Driver:
             self._around,
             granted=target,
             inherited=self._inherited(target),
+            readers=self._readers,
             make_outbox=lambda: self._make_outbox(self),
             passed_epoch_start=lambda: self._state.happened(Event.PASSED_EPOCH_START),
             write_failed=self._write_failed,
@@ -312,6 +320,33 @@ class Driver:
             self._around.failed(self.partition, error)
         else:
             self._led()
+
+    async def _follow(self) -> None:
+        target = self._state.target
+        assert isinstance(target, Follow)
+        try:
+            followership = Followership(
+                self.partition,
+                self.journal,
+                self._around,
+                target=target,
+                high_watermark=min(self._known_high_watermark, self.journal.log_end),
+                write_failed=self._write_failed,
+            )
+        except WentBack as error:
+            # etcd will show the epoch that this log knows of, or elections refuse that etcd.
+            self._report_unusable(error)
+            await self._pause()
+            return
+        self._followership = followership
+        self._state.following(target)
+        followership.begin()
+
+    def supply(self, incarnation: Incarnation, *, node: str, epoch: int, tell: Tell) -> Supply:
+        """The leader's side of a follower's dialog. Raises NotLeader, Loading."""
+        if not self._state.leads or self._leadership is None or self._state.epoch != epoch:
+            raise NotLeader(f"this process does not lead partition {self.partition} in {epoch=}")
+        return self._leadership.supply(incarnation, node=node, tell=tell)
 
     def _inherited(self, target: Lead) -> int:
         """A lower bound of the high watermark. Who needs nobody else, and is alone in sync, shows
@@ -340,6 +375,9 @@ class Driver:
             assert self._leadership is not None
             self._known_high_watermark = self._leadership.high_watermark
             self._leadership.end(why)
+        elif self._followership is not None:
+            self._known_high_watermark = self._followership.high_watermark
+            self._followership.end()
         self._go_on()
 
     # ----------------------------------------------------------------------------------- failures

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Clock, Reporter
+from oncelog_server.runtime.replica.dialog import OpenDialog
+from oncelog_server.runtime.replica.follower import CatchUp
 from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.target import Isr
@@ -29,6 +31,10 @@ class Replication:
     # Who did not catch up for so long is not in sync.
     replica_lag_ms: int
     change_isr: ChangeIsr
+    # Opens a dialog with the process that leads.
+    follow: OpenDialog
+    # What all followers of this process that read from files share.
+    catch_up: CatchUp
 
 
 @dataclass(frozen=True, slots=True)

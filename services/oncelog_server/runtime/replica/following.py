@@ -129,6 +129,8 @@ class Following:
         self._answered_epoch = answer.answered_epoch
         if end < self._log.log_end:
             self.phase = Phase.CUTTING
+            # Only after an unclean election: what was known to be durable is given up.
+            self.high_watermark = min(self.high_watermark, end)
             return Cut(JournalOffset(end))
         return self._go_on()
 

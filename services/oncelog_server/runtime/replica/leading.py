@@ -28,12 +28,14 @@ from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.in_sync import InSync, IsrChange
 from oncelog_server.runtime.replica.projecting import Projecting
+from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.replies import Replies
 from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
+from oncelog_server.runtime.replica.supply import Supply, Tell
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Isr, Lead
-from oncelogpb.errors import NotEnoughReplicas
+from oncelogpb.errors import Loading, NotEnoughReplicas, NotLeader
 
 # A change of the ISR whose answer was lost is looked at again after so long.
 ISR_RETRY_MS: Final = 200
@@ -61,6 +63,7 @@ class Leadership:
         *,
         granted: Lead,
         inherited: int,
+        readers: Readers,
         make_outbox: Callable[[], Outbox],
         passed_epoch_start: Callable[[], None],
         write_failed: Callable[[OSError], None],
@@ -71,6 +74,9 @@ class Leadership:
         carried out in part."""
         self.epoch = granted.epoch
         self._granted = granted
+        self._readers = readers
+        # Of the followers that have a dialog with this leader.
+        self._supplies: dict[Supply, None] = {}
         self.machine: Any = None
         self._partition = partition
         self._role = role
@@ -203,6 +209,8 @@ class Leadership:
         self._around.reporter.count("step_downs", reason=why)
         self._around.reporter.gauge("leading", 0, partition=str(self._partition))
         self._replies.lose(why)
+        for supply in tuple(self._supplies):
+            supply.end(NotLeader(f"partition {self._partition}: {why}; ask for the new leader"))
         self._snapshots.drop()
         self._notify_advanced()
 
@@ -321,6 +329,7 @@ class Leadership:
         return appended_bytes
 
     def _hand_to_disk(self, appended_bytes: int) -> None:
+        self._wake_supplies()
         if not self._oldest_append_ms:
             self._oldest_append_ms = self._around.clock.now().monotonic_ms
         self._around.commit.wrote(
@@ -338,6 +347,7 @@ class Leadership:
         """The high watermark moved."""
         assert self._in_sync is not None, "it has begun"
         self._hw = self._in_sync.high_watermark
+        self._wake_supplies()
         failpoints.reach("driver.release.before")
         self._measure_append()
         self._projecting.advance(self._hw)
@@ -363,6 +373,38 @@ class Leadership:
         if self._in_sync.state_seen(isr.revision, isr.members):
             self._advance()
         self.review()
+
+    def supply(self, incarnation: Incarnation, *, node: str, tell: Tell) -> Supply:
+        """The leader's side of a follower's dialog. Raises Loading."""
+        if self._in_sync is None or self._is_over:
+            raise Loading(f"partition {self._partition} is loading its journal; try again")
+        supply = Supply(
+            self._partition,
+            self,
+            self._journal,
+            self._readers,
+            self._around.replication.catch_up,
+            epoch=self.epoch,
+            incarnation=incarnation,
+            node=node,
+            tell=tell,
+            fatal=self._around.fatal,
+        )
+        self._supplies[supply] = None
+        return supply
+
+    def forget(self, supply: Supply) -> None:
+        """It has ended."""
+        self._supplies.pop(supply, None)
+
+    def _wake_supplies(self) -> None:
+        for supply in self._supplies:
+            supply.wake()
+
+    def opened(self, incarnation: Incarnation, *, node: str) -> None:
+        """A follower began its dialog."""
+        if self._in_sync is not None:
+            self._in_sync.opened(incarnation, node=node)
 
     def acknowledged(
         self, incarnation: Incarnation, *, node: str, epoch: int, synced_end: int

@@ -4,8 +4,8 @@ and service, opened at the first call and closed when idle."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator
+from contextlib import aclosing, contextmanager
 from typing import Any, Final
 
 import grpc.aio
@@ -69,6 +69,19 @@ class GrpcPeers:
             if name in rpcs.stream_fields(rpcs.find(service)):
                 return await peer.stream(service).call(name, request, timeout_ms)
             return await calls.unary(peer.channel, service, name, request, timeout_ms)
+
+    async def exchange(
+        self, to: Address, method: str, requests: AsyncIterator[Any]
+    ) -> AsyncGenerator[Any, None]:
+        """A stream both ways. Raises OncelogError."""
+        service, _, name = method.partition(".")
+        if self._closed:
+            raise Unavailable("this process is stopping")
+        with self._in_use((to.host, to.port)) as peer:
+            replies = calls.exchange(peer.channel, service, name, requests)
+            async with aclosing(replies):
+                async for reply in replies:
+                    yield reply
 
     def renew(self) -> None:
         """Calls from now on go over new connections, which show what the source of certificates

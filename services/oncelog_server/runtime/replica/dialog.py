@@ -1,0 +1,53 @@
+"""What a follower and its leader say to each other about one partition, and who brings it there.
+
+    the follower ── Ask, Acknowledge ──► the leader ── Told: an Answer, frames, the HW ──►
+
+Left out: the wire, and how streams begin and end (`runtime/replication`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, Protocol, TypeAlias
+
+from oncelog_server.core.ids import Incarnation, LeaderEpoch, PartitionId
+from oncelog_server.runtime.replica.follower import SendSnapshot
+from oncelog_server.runtime.replica.following import Acknowledge, Answer, Ask
+from oncelog_server.runtime.target import Follow
+from oncelogpb.errors import OncelogError
+
+Said: TypeAlias = Ask | Acknowledge
+
+
+class Told(NamedTuple):
+    """By the leader of an epoch."""
+
+    epoch: LeaderEpoch
+    # The leader's; exclusive.
+    high_watermark: int
+    # Frames as bytes; None: only the high watermark is told. An error ends the dialog.
+    what: Answer | bytes | SendSnapshot | OncelogError | None = None
+
+
+class Dialog(Protocol):
+    """A follower's, with the process that it follows."""
+
+    def say(self, said: Said) -> None:
+        """Lost where no stream stands: the next one begins with `begun`."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class Hears(Protocol):
+    """A follower."""
+
+    def begun(self) -> None:
+        """A stream stands: nothing of an earlier one is heard any more."""
+        ...
+
+    def told(self, told: Told) -> None: ...
+
+
+# Opens one; `begun` is called in a later turn.
+OpenDialog = Callable[[PartitionId, Follow, Incarnation, Hears], Dialog]

@@ -1,0 +1,208 @@
+"""One epoch that another process leads, as this one follows it: made when elections say whom to
+follow, dropped when they say otherwise. It carries the dialog of `following` to the journal.
+
+    a stream begins ─► Ask ─► Answer ─► cut, durably ─► Ask again ─► ... ─► Acknowledge
+    frames ─► appended ─► the group commit ─► Acknowledge; and again every third of `replica_lag_ms`
+
+Invariants (docs/leadership.md, "Leader and follower"):
+  * while a cut is under way nothing is said, and nothing that is heard is taken;
+  * after `end` nothing is heard, and what is synced then is acknowledged to nobody.
+
+Left out: snapshots. Who ends before the leader's log begins waits, and says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final
+
+from oncelog_server.core.ids import Incarnation, LeaderEpoch, PartitionId
+from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica.dialog import Dialog, Said, Told
+from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.follower import SendSnapshot
+from oncelog_server.runtime.replica.following import Answer, Cut, Following, Phase
+from oncelog_server.runtime.storage.copying import CopyRefused
+from oncelog_server.runtime.storage.damage import JournalDamaged
+from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.target import Follow
+from oncelogpb.errors import CorruptLog, OncelogError
+
+# A dialog that ended is begun anew after so long.
+BEGIN_AGAIN_MS: Final = 500
+# Acknowledgements in the time in which a replica that says nothing falls out of sync.
+SIGNS_OF_LIFE: Final = 3
+
+
+class Followership:
+    """Of one replica. Whoever made it calls `begin`, and at last `end` and `closed`."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        journal: Journal,
+        around: ReplicaEnv,
+        *,
+        target: Follow,
+        high_watermark: int,
+        write_failed: Callable[[OSError], None],
+    ) -> None:
+        """`high_watermark`: what this replica knows of it. Raises WentBack."""
+        self._partition = partition
+        self._journal = journal
+        self._around = around
+        self._target = target
+        self._write_failed = write_failed
+        self._following = self._anew(high_watermark)
+        self._dialog: Dialog | None = None
+        self._is_over = False
+        self._cutting: asyncio.Task[None] | None = None
+        # A stream began while the log was cut.
+        self._begins_after_cut = False
+        self._sign_of_life: asyncio.TimerHandle | None = None
+        self._beginning: asyncio.TimerHandle | None = None
+
+    @property
+    def high_watermark(self) -> int:
+        return self._following.high_watermark
+
+    def _anew(self, high_watermark: int) -> Following:
+        epoch = LeaderEpoch(self._target.epoch)
+        return Following(epoch, self._journal, high_watermark=high_watermark)
+
+    # ------------------------------------------------------------------------- beginning and end
+
+    def begin(self) -> None:
+        self._dialog = self._around.replication.follow(
+            self._partition, self._target, Incarnation(self._journal.incarnation), self
+        )
+        self._give_sign_of_life()
+
+    def end(self) -> None:
+        """In one turn: nothing is heard or said any more."""
+        self._is_over = True
+        for timer in (self._sign_of_life, self._beginning):
+            if timer is not None:
+                timer.cancel()
+        if self._dialog is not None:
+            self._dialog.close()
+
+    async def closed(self) -> None:
+        """After `end`: returns when it touches the log no more."""
+        while self._cutting is not None:
+            await asyncio.wait([self._cutting])
+
+    # ------------------------------------------------------------------------------- what is heard
+
+    def begun(self) -> None:
+        """See Hears."""
+        if self._is_over:
+            return
+        if self._cutting is not None:
+            self._begins_after_cut = True
+            return
+        self._following = self._anew(self._following.high_watermark)
+        self._say(self._following.ask())
+
+    def told(self, told: Told) -> None:
+        """See Hears."""
+        if self._is_over or told.epoch != self._target.epoch:
+            return
+        match told.what:
+            case Answer() as answer:
+                self._go_on(self._following.answered(answer))
+            case bytes() as frames:
+                if self._following.takes(told.epoch):
+                    self._append(frames)
+            case SendSnapshot():
+                self._begin_again("it ends before the leader's log begins")
+            case OncelogError() as error:
+                self._begin_again(str(error))
+            case None:
+                pass
+        self._following.heard(told.high_watermark)
+
+    def _go_on(self, step: Cut | Said | None) -> None:
+        if isinstance(step, Cut):
+            self._cutting = vital.spawn(self._cut(step.end), self._around.fatal)
+        elif step is not None:
+            self._say(step)
+
+    def _say(self, said: Said) -> None:
+        assert self._dialog is not None, "it has begun"
+        self._dialog.say(said)
+
+    # ------------------------------------------------------------------------- what becomes of it
+
+    async def _cut(self, end: int) -> None:
+        journal = self._journal
+        self._around.reporter.event(
+            "log cut",
+            partition=str(self._partition),
+            epoch=self._target.epoch,
+            log_end=journal.log_end,
+            cut_to=end,
+        )
+        try:
+            await self._around.commit.leave(journal)
+            await self._around.offload(lambda: journal.cut(end))
+        except OSError as error:
+            self._cutting = None
+            self._write_failed(error)
+            return
+        except CorruptLog as error:
+            self._cutting = None
+            self._begin_again(str(error))
+            return
+        self._cutting = None
+        if self._is_over:
+            return
+        said = self._following.was_cut()
+        if self._begins_after_cut:
+            self._begins_after_cut = False
+            self.begun()
+        else:
+            self._say(said)
+
+    def _append(self, frames: bytes) -> None:
+        try:
+            size = self._journal.append_copied(frames, epoch=self._target.epoch)
+        except (CopyRefused, JournalDamaged) as error:
+            self._begin_again(str(error))
+        except OSError as error:
+            self._write_failed(error)
+        else:
+            self._around.commit.wrote(
+                self._journal, self._synced, self._write_failed, appended_bytes=size
+            )
+
+    def _synced(self, end: int) -> None:
+        if not self._is_over and (said := self._following.synced()) is not None:
+            self._say(said)
+
+    def _give_sign_of_life(self) -> None:
+        if self._following.phase is Phase.COPYING:
+            self._say(self._following.acknowledge())
+        pause_s = self._around.replication.replica_lag_ms / SIGNS_OF_LIFE / 1000
+        loop = asyncio.get_running_loop()
+        self._sign_of_life = loop.call_later(pause_s, self._give_sign_of_life)
+
+    def _begin_again(self, why: str) -> None:
+        """The dialog is over; what is here is kept, and another one begins after a pause."""
+        if self._is_over or (self._beginning is not None and not self._beginning.cancelled()):
+            return
+        self._around.reporter.event(
+            "not followed, trying again",
+            partition=str(self._partition),
+            epoch=self._target.epoch,
+            leader=self._target.leader.node_id,
+            why=why,
+        )
+        self._following = self._anew(self._following.high_watermark)
+        loop = asyncio.get_running_loop()
+        self._beginning = loop.call_later(BEGIN_AGAIN_MS / 1000, self._begin_now)
+
+    def _begin_now(self) -> None:
+        self._beginning = None
+        self.begun()

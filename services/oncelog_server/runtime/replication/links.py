@@ -1,0 +1,201 @@
+"""The follower's side of the streams: one to each process that leads something that this one
+follows, for as long as it follows anything there.
+
+    follow ─► a dialog ─► begun, at every new stream ─► say / told ─► close
+    a stream that ends is made again after RECONNECT_MS, then twice as long, up to RECONNECT_MS_MAX
+
+Invariant: what was said on one stream is never sent on the next one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from typing import Any, Final, Protocol
+
+from oncelog_server.core.ids import BootId, Incarnation, PartitionId
+from oncelog_server.core.ports import Address, Reporter
+from oncelog_server.core.wire import partition_id
+from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica.dialog import Hears, Said
+from oncelog_server.runtime.replication import wire
+from oncelog_server.runtime.target import Follow
+from oncelog_server.runtime.vital import Fatal
+from oncelogpb.errors import OncelogError, Unavailable
+from oncelogpb.v1 import replication_pb2 as pb
+
+RECONNECT_MS: Final = 100
+RECONNECT_MS_MAX: Final = 2_000
+FOLLOW: Final = "replication.follow"
+
+
+class Streams(Protocol):
+    """Streams to other processes."""
+
+    def exchange(
+        self, to: Address, method: str, requests: AsyncIterator[Any]
+    ) -> AsyncGenerator[Any, None]:
+        """The replies, as they come; closing it ends the stream. Raises OncelogError."""
+        ...
+
+
+class Links:
+    """Of one process."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        *,
+        cluster_id: bytes,
+        node_id: str,
+        reporter: Reporter,
+        fatal: Fatal,
+    ) -> None:
+        self.streams = streams
+        self.cluster_id = cluster_id
+        self.node_id = node_id
+        self.reporter = reporter
+        self.fatal = fatal
+        self._links: dict[BootId, _Link] = {}
+        self._ending: set[asyncio.Task[None]] = set()
+
+    def follow(
+        self, partition: PartitionId, target: Follow, incarnation: Incarnation, hears: Hears
+    ) -> _Dialog:
+        """See OpenDialog."""
+        link = self._links.get(target.leader.boot_id)
+        if link is None:
+            link = self._links[target.leader.boot_id] = _Link(self, target.leader)
+        dialog = _Dialog(link, partition, target.epoch, incarnation, hears)
+        link.add(dialog)
+        return dialog
+
+    def forget(self, link: _Link) -> None:
+        """Nobody follows anything there."""
+        if self._links.get(link.leader.boot_id) is link:
+            del self._links[link.leader.boot_id]
+        link.task.cancel()
+        self._ending.add(link.task)
+        link.task.add_done_callback(self._ending.discard)
+
+    async def stop(self) -> None:
+        for link in tuple(self._links.values()):
+            self.forget(link)
+        await asyncio.gather(*self._ending, return_exceptions=True)
+
+
+class _Dialog:
+    """Of one partition."""
+
+    def __init__(
+        self,
+        link: _Link,
+        partition: PartitionId,
+        epoch: int,
+        incarnation: Incarnation,
+        hears: Hears,
+    ) -> None:
+        self._link = link
+        self.partition = partition
+        self.incarnation = incarnation
+        self.epoch = epoch
+        self.hears = hears
+
+    def say(self, said: Said) -> None:
+        """See Dialog."""
+        self._link.say(self.message(said))
+
+    def message(self, said: Said | None) -> pb.FollowerMessage:
+        return wire.follower_message(self.partition, self.incarnation, self.epoch, said)
+
+    def close(self) -> None:
+        self._link.remove(self)
+
+
+class _Link:
+    """To one process that leads."""
+
+    def __init__(self, links: Links, leader: Address) -> None:
+        self.leader = leader
+        self._links = links
+        self._dialogs: dict[PartitionId, _Dialog] = {}
+        self._outgoing: list[pb.FollowerMessage] = []
+        self._woken = asyncio.Event()
+        self._is_up = False
+        # On the stream that stands, or stood last.
+        self._has_heard = False
+        self.task = vital.spawn(self._run(), links.fatal)
+
+    def add(self, dialog: _Dialog) -> None:
+        self._dialogs[dialog.partition] = dialog
+        if self._is_up:
+            asyncio.get_running_loop().call_soon(self._begin, dialog)
+
+    def remove(self, dialog: _Dialog) -> None:
+        if self._dialogs.get(dialog.partition) is dialog:
+            del self._dialogs[dialog.partition]
+            self.say(dialog.message(None))
+        if not self._dialogs:
+            self._links.forget(self)
+
+    def say(self, message: pb.FollowerMessage) -> None:
+        if self._is_up:
+            self._outgoing.append(message)
+            self._woken.set()
+
+    def _begin(self, dialog: _Dialog) -> None:
+        if self._is_up and self._dialogs.get(dialog.partition) is dialog:
+            dialog.hears.begun()
+
+    async def _run(self) -> None:
+        pause_ms = RECONNECT_MS
+        while True:
+            self._has_heard = False
+            try:
+                await self._stream()
+                raise Unavailable("the stream ended")
+            except OncelogError as error:
+                self._links.reporter.event(
+                    "stream to leader ended", node=self.leader.node_id, error=str(error)
+                )
+            finally:
+                self._is_up = False
+                self._outgoing.clear()
+            pause_ms = RECONNECT_MS if self._has_heard else min(2 * pause_ms, RECONNECT_MS_MAX)
+            await asyncio.sleep(pause_ms / 1000)
+
+    async def _stream(self) -> None:
+        """Raises OncelogError."""
+        requests = self._requests()
+        replies = self._links.streams.exchange(self.leader, FOLLOW, requests)
+        async with aclosing(replies):
+            self._is_up = True
+            for dialog in tuple(self._dialogs.values()):
+                self._begin(dialog)
+            async for reply in replies:
+                self._has_heard = True
+                self._hear(reply)
+
+    async def _requests(self) -> AsyncGenerator[pb.FollowRequest, None]:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            messages, self._outgoing = self._outgoing, []
+            if messages:
+                yield pb.FollowRequest(
+                    cluster_id=self._links.cluster_id,
+                    node_id=self._links.node_id,
+                    leader_boot_id=self.leader.boot_id,
+                    messages=messages,
+                )
+
+    def _hear(self, reply: pb.FollowReply) -> None:
+        if reply.cluster_id != self._links.cluster_id:
+            raise Unavailable("another cluster answers at the leader's address")
+        if reply.leader_boot_id != self.leader.boot_id:
+            raise Unavailable("another process answers at the leader's address")
+        for message in reply.messages:
+            dialog = self._dialogs.get(partition_id(message.partition))
+            if dialog is not None and message.incarnation == dialog.incarnation:
+                dialog.hears.told(wire.told(message))

@@ -1,0 +1,142 @@
+"""The leader's side of the streams: the Replication service.
+
+    requests ─► by partition: a Supply of its leadership ─► said
+    told ─► queued ─► replies of at most REPLY_BYTES_MAX and one message more
+
+What is queued is bounded by what a leadership sends without an acknowledgement.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Final
+
+from oncelog_server.core.ids import BootId, Incarnation, PartitionId
+from oncelog_server.core.ports import Call
+from oncelog_server.runtime.replica.dialog import Told
+from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.supply import Supply
+from oncelog_server.runtime.replication import wire
+from oncelogpb.errors import InvalidArgument, OncelogError, UnknownPartition
+from oncelogpb.v1 import replication_pb2 as pb
+
+REPLY_BYTES_MAX: Final = 2 << 20
+
+# The replica of a partition here; None where there is none.
+Find = Callable[[PartitionId], Driver | None]
+
+
+class ReplicationService:
+    """The Replication handler."""
+
+    def __init__(self, find: Find, *, cluster_id: bytes, boot_id: BootId) -> None:
+        self.find = find
+        self.cluster_id = cluster_id
+        self.boot_id = boot_id
+
+    async def follow(
+        self, requests: AsyncIterator[pb.FollowRequest], call: Call
+    ) -> AsyncGenerator[pb.FollowReply, None]:
+        """Raises InvalidArgument where another cluster or process is meant."""
+        stream = _Stream(self)
+        reading = asyncio.ensure_future(stream.read(requests))
+        try:
+            while (reply := await stream.next_reply()) is not None:
+                yield reply
+            # Why it read no more.
+            await reading
+        finally:
+            stream.close()
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+
+
+class _Stream:
+    """Of one follower process."""
+
+    def __init__(self, service: ReplicationService) -> None:
+        self._service = service
+        self._supplies: dict[PartitionId, Supply] = {}
+        self._outgoing: deque[pb.LeaderMessage] = deque()
+        self._woken = asyncio.Event()
+        self._is_over = False
+
+    async def read(self, requests: AsyncIterator[pb.FollowRequest]) -> None:
+        try:
+            async for request in requests:
+                self._require_meant(request)
+                for message in request.messages:
+                    self._hear(request.node_id, wire.heard(message))
+        finally:
+            self._is_over = True
+            self._woken.set()
+
+    def _require_meant(self, request: pb.FollowRequest) -> None:
+        if request.cluster_id != self._service.cluster_id:
+            raise InvalidArgument("another cluster is meant", field="cluster_id")
+        if request.leader_boot_id != self._service.boot_id:
+            raise InvalidArgument("another process is meant", field="leader_boot_id")
+
+    def _hear(self, node: str, heard: wire.Heard) -> None:
+        supply = self._supplies.get(heard.partition)
+        if heard.said is None:
+            if supply is not None:
+                self._supplies.pop(heard.partition).end()
+            return
+        if supply is None or supply.is_over:
+            opened = self._open(node, heard)
+            if opened is None:
+                return
+            supply = self._supplies[heard.partition] = opened
+        supply.said(heard.said)
+
+    def _open(self, node: str, heard: wire.Heard) -> Supply | None:
+        """None: it was told why not."""
+        partition, incarnation = heard.partition, heard.incarnation
+        driver = self._service.find(partition)
+        try:
+            if driver is None:
+                raise UnknownPartition(f"no replica of partition {partition} is here")
+            log = driver
+
+            def tell(told: Told) -> None:
+                self._tell(partition, incarnation, told, log_start=log.log_start)
+
+            return driver.supply(incarnation, node=node, epoch=heard.epoch, tell=tell)
+        except OncelogError as error:
+            assert heard.said is not None, "it is told what it asked"
+            self._tell(partition, incarnation, Told(heard.said.epoch, 0, error), log_start=0)
+            return None
+
+    def _tell(
+        self, partition: PartitionId, incarnation: Incarnation, told: Told, *, log_start: int
+    ) -> None:
+        if self._is_over:
+            return
+        message = wire.leader_message(partition, incarnation, told, log_start=log_start)
+        self._outgoing.append(message)
+        self._woken.set()
+
+    async def next_reply(self) -> pb.FollowReply | None:
+        """None: the follower says nothing more."""
+        while not self._outgoing:
+            if self._is_over:
+                return None
+            await self._woken.wait()
+            self._woken.clear()
+        reply = pb.FollowReply(
+            cluster_id=self._service.cluster_id, leader_boot_id=self._service.boot_id
+        )
+        size = 0
+        while self._outgoing and size < REPLY_BYTES_MAX:
+            message = self._outgoing.popleft()
+            size += len(message.frames)
+            reply.messages.append(message)
+        return reply
+
+    def close(self) -> None:
+        self._is_over = True
+        for supply in self._supplies.values():
+            supply.end()

@@ -1,0 +1,105 @@
+"""Dialogs of replicas (`replica/dialog`) as protobuf, and back. PURE."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, PartitionId
+from oncelog_server.core.wire import partition_id, partition_message
+from oncelog_server.runtime.replica.dialog import Said, Told
+from oncelog_server.runtime.replica.follower import SendSnapshot
+from oncelog_server.runtime.replica.following import Acknowledge, Answer, Ask
+from oncelogpb.errors import InvalidArgument, from_status, to_status
+from oncelogpb.v1 import replication_pb2 as pb
+
+
+class Heard(NamedTuple):
+    """A message of a follower. `said` is None: it follows no more."""
+
+    partition: PartitionId
+    incarnation: Incarnation
+    epoch: int
+    said: Said | None
+
+
+def follower_message(
+    partition: PartitionId, incarnation: Incarnation, epoch: int, said: Said | None
+) -> pb.FollowerMessage:
+    message = pb.FollowerMessage(
+        partition=partition_message(partition), incarnation=incarnation, epoch=epoch
+    )
+    match said:
+        case Ask():
+            message.log_end.last_epoch = said.last_epoch
+            message.log_end.log_end = said.log_end
+            message.log_end.SetInParent()
+        case Acknowledge():
+            message.acknowledgement.synced_end = said.synced_end
+            message.acknowledgement.log_end = said.log_end
+            message.acknowledgement.SetInParent()
+        case None:
+            message.stop.SetInParent()
+    return message
+
+
+def heard(message: pb.FollowerMessage) -> Heard:
+    """Raises InvalidArgument."""
+    epoch = LeaderEpoch(message.epoch)
+    said: Said | None
+    match message.WhichOneof("said"):
+        case "log_end":
+            asked = message.log_end
+            said = Ask(epoch, LeaderEpoch(asked.last_epoch), JournalOffset(asked.log_end))
+        case "acknowledgement":
+            ack = message.acknowledgement
+            said = Acknowledge(epoch, JournalOffset(ack.synced_end), JournalOffset(ack.log_end))
+        case "stop":
+            said = None
+        case _:
+            raise InvalidArgument("a follower says nothing that this version understands")
+    incarnation = Incarnation(message.incarnation)
+    return Heard(partition_id(message.partition), incarnation, epoch, said)
+
+
+def leader_message(
+    partition: PartitionId, incarnation: Incarnation, told: Told, *, log_start: int
+) -> pb.LeaderMessage:
+    message = pb.LeaderMessage(
+        partition=partition_message(partition),
+        incarnation=incarnation,
+        epoch=told.epoch,
+        high_watermark=told.high_watermark,
+    )
+    match told.what:
+        case Answer() as answer:
+            message.epoch_end.epoch = answer.answered_epoch
+            message.epoch_end.end = answer.answered_end
+            message.epoch_end.SetInParent()
+        case bytes() as frames:
+            message.frames = frames
+        case SendSnapshot():
+            message.snapshot.log_start = log_start
+            message.snapshot.SetInParent()
+        case None:
+            pass
+        case error:
+            message.error.CopyFrom(to_status(error))
+    return message
+
+
+def told(message: pb.LeaderMessage) -> Told:
+    epoch, high_watermark = LeaderEpoch(message.epoch), message.high_watermark
+    match message.WhichOneof("said"):
+        case "epoch_end":
+            end = message.epoch_end
+            answer = Answer(epoch, LeaderEpoch(end.epoch), JournalOffset(end.end))
+            return Told(epoch, high_watermark, answer)
+        case "frames":
+            return Told(epoch, high_watermark, message.frames)
+        case "snapshot":
+            # Where this log ends the follower knows itself.
+            return Told(epoch, high_watermark, SendSnapshot(JournalOffset(0)))
+        case "error":
+            return Told(epoch, high_watermark, from_status(message.error))
+        case _:
+            return Told(epoch, high_watermark)

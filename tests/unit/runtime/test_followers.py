@@ -1,0 +1,223 @@
+"""A leader and followers, each over a disk of its own: what is copied, cut and acknowledged."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from oncelog_server.core.ids import BootId, Incarnation, PartitionId
+from oncelog_server.core.ports import Address
+from oncelog_server.runtime.replica.dialog import Hears, Said, Told
+from oncelog_server.runtime.replica.state import Stage
+from oncelog_server.runtime.replica.supply import Supply
+from oncelog_server.runtime.target import Follow, Isr
+from oncelogpb.errors import NotLeader, OncelogError, UnknownOutcome
+from tests.simulation.virtual_time import VirtualTimeLoop, run
+from tests.unit.runtime.bench import Bench
+from tests.unit.runtime.counter import Add
+
+
+class Wire:
+    """A follower's dialog with the leader's driver; what is said arrives a turn later."""
+
+    def __init__(self, leader: Bench, follower: Bench, epoch: int, hears: Hears) -> None:
+        self.leader, self.follower, self.epoch, self.hears = leader, follower, epoch, hears
+        self.is_cut = False
+        self.supply: Supply | None = None
+        self._soon(hears.begun)
+
+    def _soon(self, what: Callable[..., None], *arguments: object) -> None:
+        self.leader.loop.call_soon(lambda: None if self.is_cut else what(*arguments))
+
+    def say(self, said: Said) -> None:
+        self._soon(self._arrives, said)
+
+    def _arrives(self, said: Said) -> None:
+        if self.supply is None or self.supply.is_over:
+            try:
+                self.supply = self.leader.driver.supply(
+                    Incarnation(self.follower.journal.incarnation),
+                    node=self.follower.node_id,
+                    epoch=self.epoch,
+                    tell=lambda told: self._soon(self.hears.told, told),
+                )
+            except OncelogError as error:
+                self._soon(self.hears.told, Told(said.epoch, 0, error))
+                return
+        self.supply.said(said)
+
+    def close(self) -> None:
+        self.is_cut = True
+        if self.supply is not None:
+            self.supply.end()
+
+
+class Trio:
+    """n1, n2 and n3, and the wires between them."""
+
+    def __init__(self, loop: VirtualTimeLoop) -> None:
+        self.benches = [
+            Bench(loop, min_insync_replicas=2, node_id=f"n{number}") for number in (1, 2, 3)
+        ]
+        self.wires: list[Wire] = []
+        self.revision = 1
+        for bench in self.benches:
+            bench.follow = functools.partial(self._wire, bench)
+
+    def _wire(
+        self,
+        follower: Bench,
+        partition: PartitionId,
+        target: Follow,
+        incarnation: Incarnation,
+        hears: Hears,
+    ) -> Wire:
+        leader = next(b for b in self.benches if b.node_id == target.leader.node_id)
+        self.wires.append(Wire(leader, follower, target.epoch, hears))
+        return self.wires[-1]
+
+    async def elect(self, leader: Bench, epoch: int, *isr: Bench, followers: int = 2) -> None:
+        """The others follow it; returns when it answers, or a while has passed."""
+        self.revision += 10
+        members = tuple(Incarnation(bench.journal.incarnation) for bench in (leader, *isr))
+        leader.grant(epoch, isr=Isr(self.revision, members), replication_factor=3)
+        address = Address(leader.node_id, BootId(b"l" * 16), "h", 1, epoch)
+        others = [bench for bench in self.benches if bench is not leader]
+        for bench in others[:followers]:
+            bench.driver.aim(Follow(address))
+        await asyncio.sleep(1)
+
+    def frames(self, bench: Bench) -> list[object]:
+        return list(bench.journal.replay(0))
+
+
+def story(tell: Callable[[Trio], Coroutine[Any, Any, None]]) -> None:
+    loop = VirtualTimeLoop()
+
+    async def main() -> None:
+        await tell(Trio(loop))
+
+    run(main(), loop)
+
+
+def test_i5_what_is_answered_is_synced_by_all_in_sync() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+        await trio.elect(one, 1)
+        assert one.driver.is_ready, "the two others have joined"
+        for number in range(1, 50):
+            await one.driver.submit(Add(number))
+            for bench in (two, three):
+                assert bench.journal.synced_end >= one.driver.high_watermark
+        await asyncio.sleep(1)
+        assert trio.frames(two) == trio.frames(three) == trio.frames(one)
+        assert not two.driver.is_ready
+        with pytest.raises(NotLeader):
+            two.driver.submit(Add(1))
+
+    story(tell)
+
+
+def test_i5_what_was_answered_is_there_after_a_failover() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+        await trio.elect(one, 1)
+        assert await one.driver.submit(Add(5)) == 5
+        one.depose()
+        await trio.elect(two, 2, one, three)
+        assert two.driver.is_ready
+        assert await two.driver.submit(Add(1)) == 6
+        await asyncio.sleep(1)
+        assert trio.frames(one) == trio.frames(two) == trio.frames(three)
+
+    story(tell)
+
+
+def test_i7_what_was_never_acknowledged_is_cut() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+        await trio.elect(one, 1)
+        for wire in trio.wires:
+            wire.is_cut = True
+        lost = one.driver.submit(Add(10))
+        await asyncio.sleep(0.1)
+        one.depose()
+        with pytest.raises(UnknownOutcome):
+            await lost
+        assert one.journal.log_end > two.journal.log_end
+        await trio.elect(two, 2, one, three)
+        assert await two.driver.submit(Add(1)) == 1
+        await asyncio.sleep(1)
+        assert trio.frames(one) == trio.frames(two)
+        assert "log cut" in one.reporter.events
+
+    story(tell)
+
+
+def test_i5_a_follower_that_is_gone_leaves_the_isr_and_comes_back() -> None:
+    async def tell(trio: Trio) -> None:
+        one, _, three = trio.benches
+        await trio.elect(one, 1)
+        gone = next(wire for wire in trio.wires if wire.follower is three)
+        gone.is_cut = True
+        answer = one.driver.submit(Add(5))
+        for _ in range(30):
+            await asyncio.sleep(0.1)
+            one.driver.tick()
+        assert await answer == 5
+        assert three.journal.log_end < one.journal.log_end
+        gone.is_cut = False
+        gone.hears.begun()
+        await asyncio.sleep(1)
+        assert trio.frames(three) == trio.frames(one)
+        assert one.changes[-1][0].who == three.journal.incarnation
+
+    story(tell)
+
+
+def test_i18_who_is_told_otherwise_hears_its_leader_no_more() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 1)
+        end = two.journal.log_end
+        two.depose()
+        one.driver.submit(Add(1))
+        await asyncio.sleep(1)
+        assert two.journal.log_end == end
+        assert two.driver.stage is Stage.STANDBY
+
+    story(tell)
+
+
+def test_i29_a_follower_whose_disk_failed_abandons_it_and_follows_again() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 1)
+        two.disk.fail_next()
+        answer = one.driver.submit(Add(3))
+        await asyncio.sleep(2)
+        assert await answer == 3
+        assert len(two.failures) == 1
+        assert trio.frames(two) == trio.frames(one)
+
+    story(tell)
+
+
+def test_catching_up_takes_many_reads() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+        await trio.elect(one, 1, followers=1)
+        for number in range(1, 3_000):
+            one.driver.submit(Add(number))
+        await asyncio.sleep(1)
+        assert three.journal.log_end == 0
+        three.driver.aim(two.driver._state.target)
+        await asyncio.sleep(5)
+        assert trio.frames(three) == trio.frames(one)
+        assert three.journal.incarnation.hex() in {m.hex() for c, _ in one.changes for m in c.isr}
+
+    story(tell)
