@@ -18,13 +18,13 @@ from oncelogpb.errors import (
     TooLarge,
     TopicExists,
     UnknownTopic,
-    Unsupported,
 )
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-REPLICATION_FACTOR_MAX: Final = 1
+# Where a creation names none.
+REPLICATION_FACTOR: Final = 1
 
 
 class TopicAdmin:
@@ -37,7 +37,7 @@ class TopicAdmin:
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicReply:
         """Returns when this process knows the topic; its partitions may have no leader yet."""
         partitions = request.partitions or self._config.topic_partitions
-        factor = request.replication_factor or REPLICATION_FACTOR_MAX
+        factor = request.replication_factor or REPLICATION_FACTOR
         self._require_creatable(request.name, partitions, factor, request.configs)
         configs = {name: value for name, value in request.configs.items() if value}
         if request.validate_only:
@@ -108,8 +108,6 @@ class TopicAdmin:
                 field="name",
             )
         self._require_few_partitions(partitions)
-        if factor > REPLICATION_FACTOR_MAX:
-            raise Unsupported(f"replication factor {factor} comes in a later version; use 1")
         require_configs(configs)
         if self._env.directory.topic(name) is not None:
             raise TopicExists(f"topic {name!r} exists")

@@ -19,7 +19,6 @@ from oncelogpb.errors import (
     Unavailable,
     UnknownOutcome,
     UnknownTopic,
-    Unsupported,
 )
 from tests.unit.etcd.world import LEASE_MS, Node, World
 
@@ -40,7 +39,7 @@ def partition_keys(world: World) -> list[str]:
         ("t", 0, 9, {}, InvalidArgument, "at least one partition"),
         ("t", 10_001, 9, {}, LimitExceeded, "partitions_per_topic_max"),
         ("t", 1, 0, {}, InvalidArgument, "replication factor"),
-        ("t", 1, 2, {"a": "x" * 9_999}, Unsupported, "later version"),
+        ("t", 1, 2, {"a": "x" * 9_999}, LimitExceeded, "config_bytes_max"),
         ("t", 1, 1, {str(n): "" for n in range(101)}, LimitExceeded, "configs_max"),
         ("t", 1, 1, {"a": "x" * 5_000}, LimitExceeded, "config_bytes_max"),
     ],

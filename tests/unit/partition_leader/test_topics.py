@@ -60,7 +60,6 @@ REFUSED = [
     ({"name": "a" * 250}, errors.InvalidArgument),
     ({"name": ".."}, errors.InvalidArgument),
     ({"partitions": 10_001}, errors.TooLarge),
-    ({"replication_factor": 3}, errors.Unsupported),
     ({"configs": {"materialization": "copy"}}, errors.Unsupported),
     ({"configs": {"materialization": "paste"}}, errors.InvalidArgument),
     ({"configs": {"max.batch.bytes": "12"}}, errors.InvalidArgument),

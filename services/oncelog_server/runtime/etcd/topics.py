@@ -63,7 +63,6 @@ from oncelogpb.errors import (
     Unavailable,
     UnknownOutcome,
     UnknownTopic,
-    Unsupported,
 )
 
 TOPIC_NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
@@ -513,7 +512,7 @@ def _placed(
 def require_topic(
     name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
 ) -> None:
-    """Raises InvalidArgument, LimitExceeded, Unsupported: what is wrong, in this order."""
+    """Raises InvalidArgument, LimitExceeded: what is wrong, in this order."""
     if not TOPIC_NAME.fullmatch(name) or name in (".", ".."):
         raise InvalidArgument(
             f"{name!r} is not a topic name: 1 to 249 of A-Z a-z 0-9 . _ -, and not . or .."
@@ -525,10 +524,6 @@ def require_topic(
     _require_partitions_per_topic(partitions)
     if replication_factor < 1:
         raise InvalidArgument(f"the replication factor is at least 1, not {replication_factor}")
-    if replication_factor > 1:
-        raise Unsupported(
-            f"replication factor {replication_factor} comes in a later version; use 1"
-        )
     _require_configs(configs)
 
 
