@@ -142,7 +142,7 @@ def pending(world: World) -> list[str]:
     """What is not finished, in words."""
     found: list[str] = []
     for name, process in world.processes.items():
-        if not process.node.leads_all():
+        if not process.node.is_settled():
             found.append(f"{name} does not lead all that is its own")
         for driver in process.node.led_replicas():
             machine = driver.machine

@@ -109,7 +109,7 @@ class Target:
 
     def all_lead(self) -> bool:
         """Nobody lost a leadership over it."""
-        return self.cluster.leads_all()
+        return self.cluster.is_settled()
 
 
 @asynccontextmanager

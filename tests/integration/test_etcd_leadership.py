@@ -15,13 +15,14 @@ from oncelog_server.core.ids import BootId, PartitionId
 from oncelog_server.runtime.clock import RealClock
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.client import EtcdClient
+from oncelog_server.runtime.etcd.control_partitions import create_control_partitions
 from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
 from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterSettings
 from oncelog_server.runtime.etcd.keys import BootValue
 from oncelog_server.runtime.etcd.port import Compare, EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
-from oncelog_server.runtime.etcd.topics import EtcdTopics, create_control_partitions
+from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.storage.disk import RealDisk

@@ -27,7 +27,8 @@ from oncelog_server.core.role import at_once
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.failpoint_ports import with_failpoints
-from oncelog_server.runtime.node import Node, Outside
+from oncelog_server.runtime.node import Node
+from oncelog_server.runtime.outside import Outside
 from tests.simulation.callers import SimPeers, SimTransport
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.fates import Fates
@@ -192,7 +193,7 @@ class World:
                 await asyncio.sleep(0.01)
 
     def _all_lead(self) -> bool:
-        return all(process.node.leads_all() for process in self.processes.values())
+        return all(process.node.is_settled() for process in self.processes.values())
 
     async def lose_power(self, name: str, tear: Tear) -> None:
         """From one moment to the next, nothing of this process runs any more."""

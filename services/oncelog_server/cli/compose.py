@@ -39,10 +39,11 @@ from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.failpoint_actions import VARIABLE, arm_from_environment
 from oncelog_server.runtime.failpoint_ports import with_failpoints
-from oncelog_server.runtime.node import ClusterHandler, Node, NodeLimits, Outside
+from oncelog_server.runtime.node import ClusterHandler, Node
 from oncelog_server.runtime.node_config import MIB, NodeConfig, split_address
 from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.observe.metrics import Metrics
+from oncelog_server.runtime.outside import NodeLimits, Outside
 from oncelog_server.runtime.rpc.access_service import AccessService
 from oncelog_server.runtime.rpc.cluster_service import ClusterService, ElectUncleanly
 from oncelog_server.runtime.rpc.external import External
@@ -317,6 +318,9 @@ def limits_of(config: NodeConfig) -> NodeLimits:
     """What the node needs of its configuration."""
     return NodeLimits(
         lease_ms=config.lease_ms,
+        min_insync_replicas=config.min_insync_replicas,
+        control_replication_factor=config.control_replication_factor,
+        replica_lag_ms=config.replica_lag_ms,
         disk_free_floor_bytes=config.disk_free_floor_bytes,
         segment_bytes=config.segment_bytes,
         snapshot_every_bytes=config.snapshot_every_bytes,
@@ -430,9 +434,9 @@ class InProcessCluster:
         await self._start(role)
         await self._ready()
 
-    def leads_all(self) -> bool:
+    def is_settled(self) -> bool:
         """Every partition has a leader that answers."""
-        return all(node.leads_all() for node in self._nodes.values())
+        return all(node.is_settled() for node in self._nodes.values())
 
     def held(self, role: str) -> dict[str, int]:
         """What the process of a role holds for its callers now, by the names of its metrics."""
@@ -500,5 +504,5 @@ class InProcessCluster:
     async def _ready(self) -> None:
         """Every control partition has a leader that answers."""
         async with asyncio.timeout(READY_TIMEOUT_SECONDS):
-            while not self.leads_all():  # noqa: ASYNC110
+            while not self.is_settled():  # noqa: ASYNC110
                 await asyncio.sleep(READY_POLL_SECONDS)

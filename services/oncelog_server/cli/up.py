@@ -47,6 +47,9 @@ LOOK_EVERY_SECONDS: Final = 0.2
 # More addresses than so many are not repeated in the line that says where clients begin.
 ADDRESSES_SHOWN_MAX: Final = 3
 
+# Of each control partition, where so many nodes are started.
+CONTROL_REPLICAS: Final = 3
+
 
 @click.command(
     epilog=examples(
@@ -140,7 +143,12 @@ def up(
             _recover(folder, layout, etcd, say, accept_loss=accept_loss)
         metrics = metrics_ports(metrics_ports_from, [process.name for process in layout.started()])
         services = [
-            _service(folder, process, etcd, [*metrics_setting(metrics.get(process.name)), *pairs])
+            _service(
+                folder,
+                process,
+                etcd,
+                [*copies_setting(layout), *metrics_setting(metrics.get(process.name)), *pairs],
+            )
             for process in layout.started()
         ]
         stack.callback(_stop_all, services, len(layout.processes), say)
@@ -184,6 +192,13 @@ def metrics_ports(first: int | None, processes: Sequence[str]) -> dict[str, int]
 
 def metrics_setting(port: int | None) -> list[str]:
     return [] if port is None else [f"node.metrics_listen={HOST}:{port}"]
+
+
+def copies_setting(layout: Layout) -> list[str]:
+    """What a new cluster begins with: with three nodes, no loss of one of them loses anything."""
+    if layout.nodes < CONTROL_REPLICAS:
+        return []
+    return [f"node.control_replication_factor={CONTROL_REPLICAS}"]
 
 
 def _start_etcd(folder: Folder, stack: ExitStack, say: _Said, *, allow_old: bool) -> EmbeddedEtcd:

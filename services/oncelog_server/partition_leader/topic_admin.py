@@ -9,6 +9,7 @@ from typing import Final
 
 from oncelog_server.core.ids import CONTROL_TOPIC_IDS, PartitionId, TopicId
 from oncelog_server.core.ports import Address, Call, TopicInfo
+from oncelog_server.core.roles import PARTITION_LEADER
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.ports import PartitionEnv
@@ -23,8 +24,8 @@ from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
 _NAME: Final = re.compile(r"[A-Za-z0-9._-]{1,249}")
-# Where a creation names none.
-REPLICATION_FACTOR: Final = 1
+# Where a creation names none, and so many partition leaders live; one where fewer do.
+REPLICATION_FACTOR: Final = 3
 
 
 class TopicAdmin:
@@ -37,7 +38,7 @@ class TopicAdmin:
     async def create_topic(self, request: pb.CreateTopicRequest, call: Call) -> pb.CreateTopicReply:
         """Returns when this process knows the topic; its partitions may have no leader yet."""
         partitions = request.partitions or self._config.topic_partitions
-        factor = request.replication_factor or REPLICATION_FACTOR
+        factor = request.replication_factor or self._default_factor()
         self._require_creatable(request.name, partitions, factor, request.configs)
         configs = {name: value for name, value in request.configs.items() if value}
         if request.validate_only:
@@ -95,6 +96,11 @@ class TopicAdmin:
         topic_id = await self._env.topics.delete(request.name, only)
         self._env.reporter.event("topic deleted", topic=request.name, topic_id=topic_id.hex())
         return pb.DeleteTopicReply(topic_id=topic_id)
+
+    def _default_factor(self) -> int:
+        nodes = self._env.directory.nodes()
+        alive = {node.node_id for node in nodes if PARTITION_LEADER in node.roles}
+        return REPLICATION_FACTOR if len(alive) >= REPLICATION_FACTOR else 1
 
     # ------------------------------------------------------------------------------------- checks
 

@@ -17,7 +17,7 @@ from typing import Any, Final
 from oncelog_server.core import failpoints
 from oncelog_server.core.failpoints import NAMES, Repeat
 from oncelog_server.core.ports import Address, Call, Peers
-from oncelog_server.runtime.node import Listener, Outside
+from oncelog_server.runtime.outside import Listener, Outside
 from oncelogpb import rpcs
 from oncelogpb.errors import OncelogError
 

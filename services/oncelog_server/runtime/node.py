@@ -10,34 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, Final
 
 from oncelog_server import __version__
 from oncelog_server.core.ids import BootId, PartitionId
 from oncelog_server.core.needs import Entry
-from oncelog_server.core.ports import AccessStore, Clock, Outbox, Peers, Reporter
+from oncelog_server.core.ports import AccessStore, Outbox
 from oncelog_server.core.role import Role, RoleEnv
 from oncelog_server.core.roles import role_of
 from oncelog_server.runtime import vital
-from oncelog_server.runtime.access.guard import Guard
+from oncelog_server.runtime.access.instructing import instruct
 from oncelog_server.runtime.etcd.access_store import EtcdAccess
-from oncelog_server.runtime.etcd.access_view import ACCESS
+from oncelog_server.runtime.etcd.control_partitions import ControlPartitions
 from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterSettings
-from oncelog_server.runtime.etcd.keys import (
-    TOPICS,
-    BootValue,
-)
+from oncelog_server.runtime.etcd.keys import TOPICS, BootValue
 from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
-from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable
-from oncelog_server.runtime.etcd.topics import EtcdTopics, create_control_partitions
+from oncelog_server.runtime.etcd.port import EtcdUnavailable
+from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.free_space import FreeSpace
 from oncelog_server.runtime.hints import Hints
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.isr import change_isr
-from oncelog_server.runtime.leadership.lease import BlockingRenewals, Membership
+from oncelog_server.runtime.leadership.lease import Membership
+from oncelog_server.runtime.outside import NodeLimits, Outside
 from oncelog_server.runtime.participants import ParticipantSwitch
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
@@ -49,7 +46,7 @@ from oncelog_server.runtime.replicas import (
     partition_of,
     put_aside,
 )
-from oncelog_server.runtime.replication.links import Links, Streams
+from oncelog_server.runtime.replication.links import Links
 from oncelog_server.runtime.replication.serving import ReplicationService
 from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanElection
@@ -68,59 +65,8 @@ HINT_MS: Final = 10_000
 # How long this process's own key may take to show in its view of etcd.
 JOIN_TIMEOUT_MS: Final = 10_000
 NODE_ID_BYTES: Final = 4
-REPLICA_LAG_MS: Final = 10_000
 # Logs that are opened, or closed, at once.
 LOGS_AT_ONCE: Final = 8
-
-
-class Listener(Protocol):
-    """Where the node's handlers are served."""
-
-    async def start(self, handlers: Mapping[str, object]) -> tuple[str, int]:
-        """The host and port to advertise."""
-        ...
-
-    async def stop(self) -> None: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Outside:
-    """What a node is given of the world."""
-
-    disk: Disk
-    etcd: Etcd
-    clock: Clock
-    peers: Peers
-    # Streams to leaders.
-    streams: Streams
-    listener: Listener
-    # Of the process, and of each of its roles.
-    reporter: Reporter
-    role_reporter: Callable[[str], Reporter]
-    random_bytes: Callable[[int], bytes]
-    # Runs a blocking function off the loop (in the simulator: at once).
-    offload: Callable[[Callable[[], None]], Awaitable[None]]
-    # None: the lease is renewed by a task (in-memory etcd).
-    renewals: Callable[[], BlockingRenewals] | None = None
-    # Whom the listener asks who may make which call; fed from here. None: nobody is asked.
-    guard: Guard | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class NodeLimits:
-    """What the node needs of its configuration."""
-
-    lease_ms: int
-    disk_free_floor_bytes: int
-    segment_bytes: int
-    snapshot_every_bytes: int
-    tick_ms: int
-    tail_bytes_max: int
-    # A replica that did not catch up for so long is not in sync.
-    replica_lag_ms: int = REPLICA_LAG_MS
-    rack: str = ""
-    # What callers from outside connect to, if they can.
-    external: tuple[str, int] | None = None
 
 
 # Makes the Cluster service's handler.
@@ -150,6 +96,7 @@ class Node:
         self._identity: ClusterIdentity | None = None
         self._view: ClusterView | None = None
         self._topics: EtcdTopics | None = None
+        self._control: ControlPartitions | None = None
         self._commit: GroupCommit | None = None
         self._links: Links | None = None
         self._membership: Membership | None = None
@@ -178,7 +125,12 @@ class Node:
             offload=outside.offload,
             now_ms=self._steady_ms(),
         )
-        record = await identity.join(ClusterSettings(lease_ms=self._limits.lease_ms))
+        record = await identity.join(
+            ClusterSettings(
+                min_insync_replicas=self._limits.min_insync_replicas,
+                lease_ms=self._limits.lease_ms,
+            )
+        )
         self._view = ClusterView(
             outside.etcd, cluster_id=record.cluster_id, guard=identity, on_fatal=self._fail
         )
@@ -233,8 +185,15 @@ class Node:
             lambda view: any(node.boot_id == self.boot_id for node in view.nodes()),
             timeout_ms=JOIN_TIMEOUT_MS,
         )
-        for name in names:
-            await create_control_partitions(outside.etcd, view, name)
+        self._control = ControlPartitions(
+            outside.etcd,
+            view,
+            names,
+            replication_factor=self._limits.control_replication_factor,
+            reporter=outside.reporter,
+        )
+        if not await self._control.create():
+            self._spawn(self._control.create_when_others_live())
         self._put_orphans_aside(view)
         self._elections = Elections(
             outside.etcd,
@@ -279,11 +238,12 @@ class Node:
         assert self._failure is not None, "started"
         await asyncio.shield(self._failure)
 
-    def leads_all(self) -> bool:
-        """Every partition that has a replica here is led by this process and answers."""
+    def is_settled(self) -> bool:
+        """The control partitions stand, and every replica here leads and answers, or follows."""
         assert self._view is not None, "started"
-        return all(
-            self._of(partition).is_ready(partition)
+        assert self._control is not None, "joined"
+        return self._control.stand and all(
+            self._of(partition).is_settled(partition)
             for partition in self._view.replicas_on(self.node_id)
         )
 
@@ -408,7 +368,6 @@ class Node:
         return handlers
 
     def _instruct_guard(self, view: ClusterView) -> None:
-        """Before anybody can call: what each RPC needs, and the rules as etcd has them now."""
         if self._outside.guard is None:
             return
         tables: dict[str, Mapping[str, Entry]] = {
@@ -417,26 +376,7 @@ class Node:
         }
         for role in self._roles:
             tables.update(role.access(self._envs[role.name]))
-        guard = self._outside.guard
-        guard.serve(tables)
-        self._learn_access(view, guard)
-
-        def changed(changed: frozenset[str]) -> None:
-            if any(key.startswith(ACCESS) for key in changed):
-                self._learn_access(view, guard)
-
-        view.on_change(changed)
-
-    def _learn_access(self, view: ClusterView, guard: Guard) -> None:
-        access = view.access
-        guard.learn(
-            (stored.rule for stored in access.rules.values()),
-            (stored.quota for stored in access.quotas.values()),
-        )
-        for key, error in access.unreadable.items():
-            self._outside.reporter.event(
-                "access rule not understood", level="error", key=key, error=error
-            )
+        instruct(self._outside.guard, tables, view, self._outside.reporter)
 
     # ------------------------------------------------------------------------- what elections ask
 

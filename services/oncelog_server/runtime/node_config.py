@@ -61,6 +61,18 @@ class NodeConfig:
     # How long etcd holds this process's leadership without a sign of life, milliseconds. Danger:
     # short, and a pause costs leadership; long, and a dead leader's partitions wait that long.
     lease_ms: int = 5_000
+    # Nodes on which a record is synced before it is acknowledged; a partition with fewer replicas
+    # needs all of its own. Of the cluster: the first process that ever starts decides. Danger: with
+    # 1, an acknowledged record may be on one disk alone.
+    min_insync_replicas: int = 2
+    # Replicas of each control partition, created by the first processes of their role, which wait
+    # for one another until so many live. Danger: with 1, the loss of one disk loses transactions,
+    # or offsets of groups.
+    control_replication_factor: int = 1
+    # A replica that was not level with its leader for so long, milliseconds, is not in sync any
+    # more. Danger: long, and writes wait that long for a dead one; short, and one that is slow for
+    # a moment is dropped.
+    replica_lag_ms: int = 10_000
     # Below so much free space data is refused (DISK_FULL), bytes; reads, markers and leadership
     # stay. Danger: with 0 nothing is left for control records.
     disk_free_floor_bytes: int = 256 * MIB
@@ -97,6 +109,9 @@ class NodeConfig:
         """Raises ValueError naming the field."""
         for name in (
             "lease_ms",
+            "min_insync_replicas",
+            "control_replication_factor",
+            "replica_lag_ms",
             "segment_bytes",
             "snapshot_every_bytes",
             "tick_ms",

@@ -91,6 +91,11 @@ class RoleReplicas:
         driver = self._drivers.get(partition)
         return driver is not None and driver.is_ready
 
+    def is_settled(self, partition: PartitionId) -> bool:
+        """It answers, or follows who does."""
+        driver = self._drivers.get(partition)
+        return driver is not None and (driver.is_ready or driver.follows)
+
     def is_open(self, partition: PartitionId) -> bool:
         """Its journal was found sound, or recovered."""
         driver = self._drivers.get(partition)

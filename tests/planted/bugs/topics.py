@@ -205,7 +205,7 @@ BUGS: Final = (
         "control partitions are spread over the living nodes of their role",
         (
             Edit(
-                "oncelog_server.runtime.etcd.topics:_holders",
+                "oncelog_server.runtime.etcd.placed:holders",
                 "for node in view.nodes() if role in node.roles]",
                 "for node in view.nodes() if role in node.roles][:1]",
             ),
@@ -222,7 +222,7 @@ BUGS: Final = (
         "I25: what was ever led stays on the node that has its records",
         (
             Edit(
-                "oncelog_server.runtime.etcd.topics:_spread_again",
+                "oncelog_server.runtime.etcd.control_partitions:_spread_again",
                 "if entry.state.epoch == 0}",
                 "if entry.state.epoch >= 0}",
             ),
@@ -240,7 +240,7 @@ BUGS: Final = (
         "I25: spreading control partitions again and electing a leader exclude each other",
         (
             Edit(
-                "oncelog_server.runtime.etcd.topics:_spread_again",
+                "oncelog_server.runtime.etcd.control_partitions:_spread_again",
                 "[Compare(put.key, entry.mod_revision)]",
                 "[]",
             ),

@@ -9,8 +9,12 @@ import pytest
 
 from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId
 from oncelog_server.runtime.etcd import keys, topics
+from oncelog_server.runtime.etcd.control_partitions import (
+    ControlPartitions,
+    create_control_partitions,
+)
 from oncelog_server.runtime.etcd.port import Put
-from oncelog_server.runtime.etcd.topics import CHANGE_TIMEOUT_MS, create_control_partitions
+from oncelog_server.runtime.etcd.topics import CHANGE_TIMEOUT_MS
 from oncelogpb.errors import (
     InvalidArgument,
     LimitExceeded,
@@ -20,7 +24,7 @@ from oncelogpb.errors import (
     UnknownOutcome,
     UnknownTopic,
 )
-from tests.unit.etcd.world import LEASE_MS, Node, World
+from tests.unit.etcd.world import LEASE_MS, Log, Node, World
 
 
 def partition_keys(world: World) -> list[str]:
@@ -97,8 +101,12 @@ def test_control_partitions_are_spread_over_the_nodes_that_run_their_role(world:
         await world.node("n9", "offset_manager").start(elections=False)
         view = nodes[0].view
         await view.wait_for(lambda view: len(view.nodes()) == 4, timeout_ms=1_000)
-        assert await create_control_partitions(nodes[0].etcd, view, "coordinator")
-        assert not await create_control_partitions(nodes[1].etcd, nodes[1].view, "coordinator")
+        assert await create_control_partitions(
+            nodes[0].etcd, view, "coordinator", replication_factor=1
+        )
+        assert not await create_control_partitions(
+            nodes[1].etcd, nodes[1].view, "coordinator", replication_factor=1
+        )
         await view.wait_for(lambda view: bool(view.replica_counts()), timeout_ms=1_000)
         assert view.replica_counts() == {"n0": 6, "n1": 5, "n2": 5}
         # Who comes once they are led gets none of them, and waits for nobody.
@@ -106,8 +114,35 @@ def test_control_partitions_are_spread_over_the_nodes_that_run_their_role(world:
             await node.elections.start()
         await World.until(lambda: len(nodes[0].elections.led()) == 6)
         late = await world.node("n3", "coordinator").start(elections=False)
-        assert not await create_control_partitions(late.etcd, late.view, "coordinator")
+        assert not await create_control_partitions(
+            late.etcd, late.view, "coordinator", replication_factor=1
+        )
         assert late.view.replicas_on("n3") == []
+
+    world.run(story)
+
+
+def test_i25_control_partitions_with_three_replicas_wait_for_three_processes(
+    world: World,
+) -> None:
+    async def story() -> None:
+        first = await world.node("n1", "coordinator").start(elections=False)
+        control = ControlPartitions(
+            first.etcd, first.view, ["coordinator"], replication_factor=3, reporter=Log()
+        )
+        assert not await control.create()
+        waiting = asyncio.ensure_future(control.create_when_others_live())
+        await world.node("n2", "coordinator").start(elections=False)
+        # One that runs another role counts for nothing.
+        await world.node("n3", "offset_manager").start(elections=False)
+        await asyncio.sleep(3)
+        assert not waiting.done()
+        await world.node("n4", "coordinator").start(elections=False)
+        await waiting
+        assert control.stand
+        entry = first.view.entry(PartitionId(TRANSACTION_CONTROL_ID, 7))
+        assert entry is not None
+        assert sorted(entry.state.replicas) == ["n1", "n2", "n4"]
 
     world.run(story)
 
@@ -119,14 +154,18 @@ def test_i25_processes_that_start_at_the_same_time_share_the_control_partitions_
 
     async def story() -> None:
         first = await world.node("n1", "coordinator").start(elections=False)
-        assert await create_control_partitions(first.etcd, first.view, "coordinator")
+        assert await create_control_partitions(
+            first.etcd, first.view, "coordinator", replication_factor=1
+        )
         won = PartitionId(TRANSACTION_CONTROL_ID, 2)
         found, _ = await first.etcd.get(keys.partition_key(won))
         assert found is not None
         led = msgspec.structs.replace(keys.decode_partition(found.value), epoch=1, isr=("aa",))
         await first.etcd.txn([], [Put(found.key, keys.encode(led))])
         second = await world.node("n2", "coordinator").start(elections=False)
-        assert await create_control_partitions(second.etcd, second.view, "coordinator")
+        assert await create_control_partitions(
+            second.etcd, second.view, "coordinator", replication_factor=1
+        )
         await first.view.wait_for(lambda view: len(view.replicas_on("n2")) >= 7, timeout_ms=1_000)
         assert len(first.view.replicas_on("n1")) + len(first.view.replicas_on("n2")) == 16
         assert won in first.view.replicas_on("n1"), "what was ever led stays where its journal is"
@@ -137,7 +176,9 @@ def test_i25_processes_that_start_at_the_same_time_share_the_control_partitions_
         for kv in world.server.range(keys.PARTITIONS):
             state = msgspec.structs.replace(keys.decode_partition(kv.value), epoch=1, isr=("aa",))
             await first.etcd.txn([], [Put(kv.key, keys.encode(state))])
-        assert not await create_control_partitions(third.etcd, third.view, "coordinator")
+        assert not await create_control_partitions(
+            third.etcd, third.view, "coordinator", replication_factor=1
+        )
         await first.view.wait_for(lambda view: len(view.nodes()) == 3, timeout_ms=1_000)
         assert first.view.replicas_on("n3") == []
 

@@ -9,9 +9,9 @@ import pytest
 
 from oncelog_server.core.ids import CONTROL_PARTITIONS, TRANSACTION_CONTROL_ID, PartitionId, TopicId
 from oncelog_server.runtime.etcd import keys
+from oncelog_server.runtime.etcd.control_partitions import create_control_partitions
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
 from oncelog_server.runtime.etcd.port import Put
-from oncelog_server.runtime.etcd.topics import create_control_partitions
 from oncelog_server.runtime.leadership.election import STAND_PAUSE_MS
 from oncelog_server.runtime.target import Candidate, Lead
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome, UnknownPartition
@@ -320,8 +320,12 @@ def test_a_process_stands_only_for_the_roles_that_it_runs(world: World) -> None:
     async def story() -> None:
         leader_only = await world.node("n1", "partition_leader").start()
         both = await world.node("n2", "partition_leader", "coordinator").start()
-        assert await create_control_partitions(both.etcd, both.view, "coordinator")
-        assert not await create_control_partitions(both.etcd, both.view, "coordinator"), "once"
+        assert await create_control_partitions(
+            both.etcd, both.view, "coordinator", replication_factor=1
+        )
+        assert not await create_control_partitions(
+            both.etcd, both.view, "coordinator", replication_factor=1
+        ), "once"
         await World.until(lambda: len(both.elections.led()) == CONTROL_PARTITIONS)
         assert {p.topic_id for p in both.elections.led()} == {TRANSACTION_CONTROL_ID}
         assert leader_only.elections.led() == []

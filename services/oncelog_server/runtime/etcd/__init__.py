@@ -7,7 +7,7 @@ view = ClusterView(etcd, cluster_id=record.cluster_id, guard=identity, ...)
 membership = Membership(etcd, ...)          await membership.start(previous_boot_id=...)
                                             await identity.remember_boot(boot_id)
                                             await view.wait_for(<own boot is in view.nodes()>)
-                                            await create_control_partitions(etcd, view, role)
+                                            await create_control_partitions(etcd, view, role, ...)
 topics = EtcdTopics(etcd, view, ...)
 elections = Elections(etcd, view, ...)      await elections.start()
 

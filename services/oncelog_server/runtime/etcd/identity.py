@@ -38,6 +38,7 @@ REMEMBER_EVERY_MS: Final = 1_000
 FILE_BYTES_MAX: Final = 64 << 10
 
 DEFAULT_LEASE_MS: Final = 5_000
+DEFAULT_MIN_INSYNC_REPLICAS: Final = 2
 LEASE_MS_MIN: Final = 1_000
 LEASE_MS_MAX: Final = 60_000
 
@@ -47,7 +48,8 @@ Offload = Callable[[Callable[[], None]], Awaitable[None]]
 class ClusterSettings(msgspec.Struct, frozen=True):
     """What the first process proposes; later processes get what stands."""
 
-    min_insync_replicas: int = 1
+    # Of nodes; a partition with fewer replicas needs all of its own.
+    min_insync_replicas: int = DEFAULT_MIN_INSYNC_REPLICAS
     # Below 2 s etcd holds the key for 2 s; this process stops answering earlier all the same.
     lease_ms: int = DEFAULT_LEASE_MS
 

@@ -14,8 +14,6 @@ whoever adds some later may write over what was left (ADR 32).
 
 A deletion removes topics/<name> first, then the partition keys. `sweep` removes partition keys that
 a process left behind which died in between: no topic has their id, and no creation under way.
-
-Also here: the control partitions, created by the first process of their role.
 """
 
 from __future__ import annotations
@@ -29,15 +27,11 @@ from typing import Final, TypeVar
 
 import msgspec
 
-from oncelog_server.core.ids import (
-    CONTROL_PARTITIONS,
-    PartitionId,
-    TopicId,
-)
+from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.ports import Clock, TopicInfo
-from oncelog_server.core.roles import CONTROL_TOPIC_OF_ROLE, PARTITION_LEADER
+from oncelog_server.core.roles import PARTITION_LEADER
 from oncelog_server.runtime.etcd import keys
-from oncelog_server.runtime.etcd.directory import ClusterView, Entry
+from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.keys import (
     TXN_KEYS_MAX,
     CreatingValue,
@@ -46,7 +40,8 @@ from oncelog_server.runtime.etcd.keys import (
     encode,
     topic_value,
 )
-from oncelog_server.runtime.etcd.placement import Holder, TooFewNodes, spread
+from oncelog_server.runtime.etcd.placed import placed
+from oncelog_server.runtime.etcd.placement import TooFewNodes
 from oncelog_server.runtime.etcd.port import (
     Compare,
     Delete,
@@ -73,8 +68,6 @@ TOPICS_MAX: Final = 10_000
 PARTITIONS_MAX: Final = 100_000
 CONFIGS_MAX: Final = 100
 CONFIG_BYTES_MAX: Final = 4 << 10
-# Copies of each control partition: one, until a follower can take over.
-CONTROL_REPLICATION_FACTOR: Final = 1
 # A metadata change that etcd has not answered by then ends as UNKNOWN_OUTCOME.
 CHANGE_TIMEOUT_MS: Final = 15_000
 RETRY_MS: Final = 200
@@ -372,7 +365,7 @@ class EtcdTopics:
     def _place(self, partitions: int, replication_factor: int) -> list[PartitionState]:
         """Over the living nodes that lead topics. Raises Unavailable: too few are alive."""
         try:
-            return _placed(self._view, PARTITION_LEADER, partitions, replication_factor)
+            return placed(self._view, PARTITION_LEADER, partitions, replication_factor)
         except TooFewNodes as error:
             raise Unavailable(
                 f"{error}: start more partition leader processes and try again"
@@ -438,75 +431,6 @@ class EtcdTopics:
             await self._view.wait_for(predicate, timeout_ms=CHANGE_TIMEOUT_MS)
         except TimeoutError as error:
             raise UnknownOutcome("done in etcd, but this process does not see it yet") from error
-
-
-async def create_control_partitions(etcd: Etcd, view: ClusterView, role: str) -> bool:
-    """The control partitions of `role`, where nobody has created them yet: over the nodes that run
-    the role now. Nobody waits for others: who comes first creates them for whoever is there. Who
-    comes at the same time, and got none, spreads those again that nobody ever led. True where this
-    call wrote some. Raises EtcdUnavailable. A role without a control topic has nothing to create.
-    """
-    topic_id = CONTROL_TOPIC_OF_ROLE.get(role)
-    if topic_id is None:
-        return False
-    partitions = [PartitionId(topic_id, number) for number in range(CONTROL_PARTITIONS)]
-    if not _standing(view, partitions):
-        # The caller's own key stands, and the view shows it: one node is alive at least.
-        states = _placed(view, role, CONTROL_PARTITIONS, CONTROL_REPLICATION_FACTOR)
-        puts = _puts(partitions, states)
-        result = await etcd.txn([Compare(put.key, 0) for put in puts], puts)
-        if result.succeeded:
-            return True
-        # Somebody was quicker; where the view does not show what he made, that stays as it is.
-        with contextlib.suppress(TimeoutError):
-            await view.wait_for(
-                lambda view: view.revision >= result.revision, timeout_ms=CHANGE_TIMEOUT_MS
-            )
-    return await _spread_again(etcd, view, role, _standing(view, partitions))
-
-
-def _standing(view: ClusterView, partitions: Sequence[PartitionId]) -> dict[PartitionId, Entry]:
-    """Those that the view shows."""
-    known = ((partition, view.entry(partition)) for partition in partitions)
-    return {partition: entry for partition, entry in known if entry is not None}
-
-
-async def _spread_again(
-    etcd: Etcd, view: ClusterView, role: str, standing: Mapping[PartitionId, Entry]
-) -> bool:
-    """Control partitions that were never led, over the living nodes, where one of these holds none
-    of them all. Nothing was ever acknowledged in epoch 0, so no record stays behind; an election
-    compares the key's revision as we do, so one of the two fails."""
-    holding = {node_id for entry in standing.values() for node_id in entry.state.replicas}
-    unled = {p: entry for p, entry in standing.items() if entry.state.epoch == 0}
-    if not unled or holding.issuperset(holder.node_id for holder in _holders(view, role)):
-        return False
-    states = _placed(view, role, len(unled), CONTROL_REPLICATION_FACTOR)
-    wrote = False
-    for put, entry in zip(_puts(list(unled), states), unled.values(), strict=True):
-        # One by one: some may be won in this moment.
-        wrote |= (await etcd.txn([Compare(put.key, entry.mod_revision)], [put])).succeeded
-    return wrote
-
-
-def _puts(partitions: Sequence[PartitionId], states: Sequence[PartitionState]) -> list[Put]:
-    return [
-        Put(keys.partition_key(partition), encode(state))
-        for partition, state in zip(partitions, states, strict=True)
-    ]
-
-
-def _holders(view: ClusterView, role: str) -> list[Holder]:
-    """The living nodes that run it."""
-    return [Holder(node.node_id, node.rack) for node in view.nodes() if role in node.roles]
-
-
-def _placed(
-    view: ClusterView, role: str, partitions: int, replication_factor: int
-) -> list[PartitionState]:
-    """New partitions over the living nodes of their role. Raises TooFewNodes."""
-    placed = spread(partitions, replication_factor, _holders(view, role), view.replica_counts())
-    return [PartitionState(replicas=replicas) for replicas in placed]
 
 
 def require_topic(

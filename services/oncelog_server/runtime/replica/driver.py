@@ -140,6 +140,10 @@ class Driver:
         return self._state.leads
 
     @property
+    def follows(self) -> bool:
+        return self._state.follows
+
+    @property
     def candidate(self) -> Candidate | None:
         """What an election asks of it; None while it may not stand in one."""
         if self._journal is None or not self._state.may_stand:

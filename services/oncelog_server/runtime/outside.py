@@ -1,0 +1,66 @@
+"""What a process is given: the world outside (`Outside`), and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+from oncelog_server.core.ports import Clock, Peers, Reporter
+from oncelog_server.runtime.access.guard import Guard
+from oncelog_server.runtime.etcd.port import Etcd
+from oncelog_server.runtime.leadership.lease import BlockingRenewals
+from oncelog_server.runtime.replication.links import Streams
+from oncelog_server.runtime.storage.port import Disk
+
+
+class Listener(Protocol):
+    """Where the node's handlers are served."""
+
+    async def start(self, handlers: Mapping[str, object]) -> tuple[str, int]:
+        """The host and port to advertise."""
+        ...
+
+    async def stop(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Outside:
+    """What a node is given of the world."""
+
+    disk: Disk
+    etcd: Etcd
+    clock: Clock
+    peers: Peers
+    # Streams to leaders.
+    streams: Streams
+    listener: Listener
+    # Of the process, and of each of its roles.
+    reporter: Reporter
+    role_reporter: Callable[[str], Reporter]
+    random_bytes: Callable[[int], bytes]
+    # Runs a blocking function off the loop (in the simulator: at once).
+    offload: Callable[[Callable[[], None]], Awaitable[None]]
+    # None: the lease is renewed by a task (in-memory etcd).
+    renewals: Callable[[], BlockingRenewals] | None = None
+    # Whom the listener asks who may make which call; fed from here. None: nobody is asked.
+    guard: Guard | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """What the node needs of its configuration."""
+
+    lease_ms: int
+    min_insync_replicas: int
+    control_replication_factor: int
+    # A replica that did not catch up for so long is not in sync.
+    replica_lag_ms: int
+    disk_free_floor_bytes: int
+    segment_bytes: int
+    snapshot_every_bytes: int
+    tick_ms: int
+    tail_bytes_max: int
+    rack: str = ""
+    # What callers from outside connect to, if they can.
+    external: tuple[str, int] | None = None
