@@ -433,4 +433,49 @@ BUGS: Final = (
             ): "assert"
         },
     ),
+    Bug(
+        "silent-members-hold-up-writes",
+        "I25: who has no dialog with the leader is given up soon",
+        (Edit(f"{_IN_SYNC}._lags", "if incarnation not in self._speaking:", "if False:"),),
+        {
+            unit(
+                "replica/test_in_sync",
+                "test_who_has_no_dialog_is_given_up_sooner_than_who_lags",
+            ): "assert None == IsrChange"
+        },
+    ),
+    Bug(
+        "silent-streams-stand",
+        "I25: a stream on which nothing comes is over",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.serving:_spoken",
+                "asyncio.timeout(STREAM_SILENT_MS / 1000)",
+                "asyncio.timeout(60)",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_silent_streams",
+                "test_a_follower_that_says_nothing_is_dropped_by_its_leader",
+            ): "assert"
+        },
+    ),
+    Bug(
+        "followers-without-signs-of-life",
+        "I25: a follower with nothing to say is not taken for dead",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.links:_Link._requests",
+                "asyncio.timeout(SIGN_OF_LIFE_MS / 1000)",
+                "asyncio.timeout(60)",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_silent_streams",
+                "test_a_follower_with_nothing_to_say_gives_signs_of_life",
+            ): "assert"
+        },
+    ),
 )

@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from oncelog_server.core.ids import Incarnation
-from oncelog_server.runtime.replica.in_sync import InSync, IsrChange, Why
+from oncelog_server.runtime.replica.in_sync import REPLICA_SILENT_MS, InSync, IsrChange, Why
 
 A, B, C = (Incarnation(name * 16) for name in (b"a", b"b", b"c"))
 A_OLD, B_NEW = Incarnation(b"0" * 16), Incarnation(b"n" * 16)
@@ -80,6 +80,25 @@ def test_a_dead_member_does_not_keep_another_one_from_joining() -> None:
     assert not of_a.passed_epoch_start, "until it is confirmed, the dead one counts"
     assert of_a.state_seen(9, leave.isr)
     assert of_a.passed_epoch_start
+
+
+def test_who_has_no_dialog_is_given_up_sooner_than_who_lags() -> None:
+    """After an election the dead leader is a member of the ISR still, and holds up every write."""
+    of_a = book(A, B, C)
+    of_a.synced(6)
+    of_a.opened(C, node="c")
+    ack(of_a, C, 6)
+    assert of_a.next_change(REPLICA_SILENT_MS) is None
+    assert of_a.next_change(REPLICA_SILENT_MS + 1) == IsrChange((A, C), Why.LAGS, B)
+    of_a.opened(B, node="b")
+    assert of_a.next_change(REPLICA_SILENT_MS + 1) is None, "it may yet have everything"
+    ack(of_a, B, 6)
+    of_a.closed(C, now_ms=LAG_MS // 2)
+    silent = LAG_MS // 2 + REPLICA_SILENT_MS
+    assert of_a.next_change(silent) is None
+    assert of_a.next_change(silent + 1) == IsrChange((A, B), Why.LAGS, C)
+    of_a.opened(C, node="c")
+    assert of_a.next_change(silent + 1) is None
 
 
 def test_the_isr_never_shrinks_below_the_least_and_writes_are_refused_there() -> None:

@@ -17,6 +17,8 @@ Invariants (each with what breaks without it: docs/leadership.md, "Replicas in s
   * who joins has synced EPOCH_START and all below the leader's HW, by acknowledgements of this
     epoch. It need not wait until the HW covers EPOCH_START: a member that is dead would hold up
     those who could replace it;
+  * who has no dialog with this leader is given up after REPLICA_SILENT_MS, for he will acknowledge
+    nothing; who has one and lags, after `replica_lag_ms`;
   * the ISR never shrinks below `min_insync_replicas`, and the HW does not move while it has fewer.
     Nodes are counted, not incarnations; one that has not said in this epoch which node it is on is
     counted for none.
@@ -29,10 +31,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oncelog_server.core.ids import Incarnation
 from oncelog_server.runtime.replica.high_watermark import HighWatermark
+
+# A member whose stream ended, or that never opened one in this epoch, has so long to do so: a dead
+# one holds up every write until it is dropped.
+REPLICA_SILENT_MS: Final = 2_000
 
 
 class Why(Enum):
@@ -41,7 +47,7 @@ class Why(Enum):
     JOIN = "join"
     # Its node has come back under another incarnation, which is in the ISR.
     REPLACED = "replaced"
-    # It did not catch up for `replica_lag_ms`.
+    # It did not catch up for `replica_lag_ms`, or is silent.
     LAGS = "lags"
     # The same ISR once more. It moves the key's revision, so that what became of a change whose
     # answer was lost is known: it happened, or it never can.
@@ -112,6 +118,10 @@ class InSync:
         self._progress: dict[Incarnation, Progress] = {}
         # The incarnation under which each node opened its latest dialog.
         self._newest: dict[str, Incarnation] = {}
+        # Since when those have no dialog that had one; of the rest, since the epoch began.
+        self._silent_since_ms: dict[Incarnation, int] = {}
+        # Those that have a dialog.
+        self._speaking: set[Incarnation] = set()
         self._in_flight: tuple[InFlight, ...] = ()
         self._hw = HighWatermark(
             own=own, counted=self.isr, epoch_start=epoch_start, inherited=inherited
@@ -161,6 +171,12 @@ class InSync:
     def opened(self, incarnation: Incarnation, *, node: str) -> None:
         """A follower began its dialog: what that node was before, it is no more."""
         self._newest[node] = incarnation
+        self._speaking.add(incarnation)
+
+    def closed(self, incarnation: Incarnation, *, now_ms: int) -> None:
+        """Its dialog is over, and it has no other one."""
+        self._speaking.discard(incarnation)
+        self._silent_since_ms[incarnation] = now_ms
 
     def acknowledged(
         self, incarnation: Incarnation, *, node: str, epoch: int, synced_end: int, now_ms: int
@@ -172,6 +188,7 @@ class InSync:
         before = self._progress.get(incarnation)
         if before is None:
             self._newest.setdefault(node, incarnation)
+            self._speaking.add(incarnation)
             before = Progress(node, 0, self._began_ms, self._began_ms, self._own_end)
         end = max(before.synced_end, synced_end)
         caught_up_ms = before.caught_up_ms
@@ -240,6 +257,10 @@ class InSync:
     def _lags(self, incarnation: Incarnation, now_ms: int) -> bool:
         if incarnation == self._own:
             return False
+        if incarnation not in self._speaking:
+            since_ms = self._silent_since_ms.get(incarnation, self._began_ms)
+            if now_ms - since_ms > min(REPLICA_SILENT_MS, self._replica_lag_ms):
+                return True
         progress = self._progress.get(incarnation)
         caught_up_ms = self._began_ms if progress is None else progress.caught_up_ms
         return now_ms - caught_up_ms > self._replica_lag_ms

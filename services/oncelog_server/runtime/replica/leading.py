@@ -394,8 +394,11 @@ class Leadership:
         return supply
 
     def forget(self, supply: Supply) -> None:
-        """It has ended."""
+        """It has ended. Its follower may have another one: of a newer stream."""
         self._supplies.pop(supply, None)
+        gone = supply.incarnation
+        if self._in_sync is not None and all(it.incarnation != gone for it in self._supplies):
+            self._in_sync.closed(gone, now_ms=self._now_ms())
 
     def _wake_supplies(self) -> None:
         for supply in self._supplies:

@@ -59,7 +59,7 @@ class Supply:
         self._leadership = leadership
         self._journal = journal
         self._readers = readers
-        self._incarnation = incarnation
+        self.incarnation = incarnation
         self._node = node
         self._tell = tell
         self._fatal = fatal
@@ -79,12 +79,12 @@ class Supply:
             if answer is None:
                 self.end(NotLeader(f"partition {self._partition}: another epoch is led here"))
                 return
-            self._leadership.opened(self._incarnation, node=self._node)
+            self._leadership.opened(self.incarnation, node=self._node)
             self._say(answer)
             return
         if self._follower.acknowledged(said):
             self._leadership.acknowledged(
-                self._incarnation, node=self._node, epoch=said.epoch, synced_end=said.synced_end
+                self.incarnation, node=self._node, epoch=said.epoch, synced_end=said.synced_end
             )
             self.wake()
 

@@ -10,6 +10,7 @@ Invariant: what was said on one stream is never sent on the next one.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from typing import Any, Final, Protocol
@@ -27,6 +28,8 @@ from oncelogpb.v1 import replication_pb2 as pb
 
 RECONNECT_MS: Final = 100
 RECONNECT_MS_MAX: Final = 2_000
+# Who has nothing to say says so, so often: a leader drops who is silent for STREAM_SILENT_MS.
+SIGN_OF_LIFE_MS: Final = 400
 FOLLOW: Final = "replication.follow"
 
 
@@ -179,16 +182,17 @@ class _Link:
 
     async def _requests(self) -> AsyncGenerator[pb.FollowRequest, None]:
         while True:
-            await self._woken.wait()
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(SIGN_OF_LIFE_MS / 1000):
+                    await self._woken.wait()
             self._woken.clear()
             messages, self._outgoing = self._outgoing, []
-            if messages:
-                yield pb.FollowRequest(
-                    cluster_id=self._links.cluster_id,
-                    node_id=self._links.node_id,
-                    leader_boot_id=self.leader.boot_id,
-                    messages=messages,
-                )
+            yield pb.FollowRequest(
+                cluster_id=self._links.cluster_id,
+                node_id=self._links.node_id,
+                leader_boot_id=self.leader.boot_id,
+                messages=messages,
+            )
 
     def _hear(self, reply: pb.FollowReply) -> None:
         if reply.cluster_id != self._links.cluster_id:

@@ -19,10 +19,13 @@ from oncelog_server.runtime.replica.dialog import Told
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.supply import Supply
 from oncelog_server.runtime.replication import wire
-from oncelogpb.errors import InvalidArgument, OncelogError, UnknownPartition
+from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable, UnknownPartition
 from oncelogpb.v1 import replication_pb2 as pb
 
 REPLY_BYTES_MAX: Final = 2 << 20
+# A stream on which nothing came for so long is over: its follower's machine is dead, or cut off,
+# and no connection tells that soon.
+STREAM_SILENT_MS: Final = 1_500
 
 # The replica of a partition here; None where there is none.
 Find = Callable[[PartitionId], Driver | None]
@@ -65,7 +68,7 @@ class _Stream:
 
     async def read(self, requests: AsyncIterator[pb.FollowRequest]) -> None:
         try:
-            async for request in requests:
+            async for request in _spoken(requests):
                 self._require_meant(request)
                 for message in request.messages:
                     self._hear(request.node_id, wire.heard(message))
@@ -140,3 +143,18 @@ class _Stream:
         self._is_over = True
         for supply in self._supplies.values():
             supply.end()
+
+
+async def _spoken(
+    requests: AsyncIterator[pb.FollowRequest],
+) -> AsyncGenerator[pb.FollowRequest, None]:
+    """Until the follower ends the stream. Raises Unavailable: it said nothing for too long."""
+    while True:
+        try:
+            async with asyncio.timeout(STREAM_SILENT_MS / 1000):
+                request = await anext(requests)
+        except StopAsyncIteration:
+            return
+        except TimeoutError:
+            raise Unavailable("the follower says nothing; begin a new stream") from None
+        yield request
