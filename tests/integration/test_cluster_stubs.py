@@ -37,9 +37,9 @@ def stubs(cluster: Cluster) -> Iterator[Stubs]:
 
 
 SERVED = {
-    COORDINATOR: {"Coordinator", "Cluster"},
-    PARTITION_LEADER: {"PartitionLeader", "Participant", "Cluster"},
-    OFFSET_MANAGER: {"OffsetManager", "Participant", "Cluster"},
+    COORDINATOR: {"Coordinator", "Cluster", "Replication"},
+    PARTITION_LEADER: {"PartitionLeader", "Participant", "Cluster", "Replication"},
+    OFFSET_MANAGER: {"OffsetManager", "Participant", "Cluster", "Replication"},
 }
 
 

@@ -20,6 +20,7 @@ LISTED = {
     "grpc.reflection.v1alpha.ServerReflection",
     "oncelogpb.v1.Cluster",
     "oncelogpb.v1.Coordinator",
+    "oncelogpb.v1.Replication",
 }
 
 

@@ -369,11 +369,13 @@ class _Said:
         names = [process.name for process in layout.away()]
         if names:
             every = layout.nodes + len({process.node for process in layout.away()})
-            self._say(
-                f"not started: {', '.join(names)}. Their data stays, and their partitions are away "
-                f"until `oncelog up --nodes {every}`",
-                {"away": names, "nodes": every},
+            text = (
+                f"not started: {', '.join(names)}. Their data stays, and partitions that have no "
+                f"other replica are away until `oncelog up --nodes {every}`"
             )
+            if layout.nodes == 1 and every >= CONTROL_REPLICAS:
+                text += "; those with three replicas wait for two: `oncelog up --nodes 2` at least"
+            self._say(text, {"away": names, "nodes": every})
 
     def died(self, name: str, how: str, restarts: int, pause_seconds: float) -> None:
         when = f"in {pause_seconds:.0f} s" if pause_seconds else "now"

@@ -155,7 +155,8 @@ class Driver:
         if self._state.stage is Stage.READY:
             return
         if self._state.stage is Stage.LOADING:
-            raise Loading(f"partition {self.partition} is loading its journal; try again")
+            assert self._leadership is not None, "it leads"
+            raise Loading(f"partition {self.partition} {self._leadership.waits_for}; try again")
         raise NotLeader(f"this process does not lead partition {self.partition}")
 
     def require_room(self) -> None:

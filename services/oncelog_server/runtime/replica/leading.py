@@ -119,6 +119,16 @@ class Leadership:
         """Exclusive: everything below is durable and may be seen."""
         return self._hw
 
+    @property
+    def waits_for(self) -> str:
+        """What keeps it from answering, until it is ready."""
+        if self._in_sync is None:
+            return "is loading its journal"
+        return (
+            f"waits until {self._min_insync_replicas} replicas (min_insync_replicas), and all that "
+            "are in sync, have what its leader has"
+        )
+
     # ------------------------------------------------------------------------------- its beginning
 
     async def load(self) -> None:
