@@ -36,6 +36,7 @@ from tests.planted.bugs import (
     spark,
     storage,
     streams,
+    supplying,
     topics,
     wire,
 )
@@ -61,6 +62,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *fetching.BUGS,
     *recovery.BUGS,
     *replication.BUGS,
+    *supplying.BUGS,
     *cluster_recovery.BUGS,
     *topics.BUGS,
     *streams.BUGS,

@@ -38,7 +38,7 @@ from oncelog_server.runtime.outside import NodeLimits, Outside
 from oncelog_server.runtime.participants import ParticipantSwitch
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
-from oncelog_server.runtime.replica.follower import CatchUp
+from oncelog_server.runtime.replica.follower import CATCH_UP_BYTES_MAX, Room
 from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.replicas import (
     PARTITIONS_DIRECTORY,
@@ -295,7 +295,7 @@ class Node:
             replica_lag_ms=self._limits.replica_lag_ms,
             change_isr=self._change_isr,
             follow=self._links.follow,
-            catch_up=CatchUp(),
+            catch_up=Room(CATCH_UP_BYTES_MAX),
         )
         for role in self._roles:
             reporter = outside.role_reporter(role.name)

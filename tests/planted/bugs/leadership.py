@@ -97,9 +97,9 @@ BUGS: Final = (
         "a leader inherits what is durable: the HW never goes back",
         (
             Edit(
-                "oncelog_server.runtime.replica.leading:Leadership._count_from",
-                "inherited=self._hw",
-                "inherited=0",
+                "oncelog_server.runtime.replica.leading:Leadership.__init__",
+                "self._hw = inherited",
+                "self._hw = 0",
             ),
         ),
         {

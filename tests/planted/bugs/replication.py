@@ -252,8 +252,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.follower:Follower.next_step",
-                "room = min(room, self._catch_up.room_bytes)",
-                "pass",
+                "(self._stream, self._catch_up) if position < tail_start else (self._stream,)",
+                "(self._stream,)",
             ),
         ),
         {

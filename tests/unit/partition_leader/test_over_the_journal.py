@@ -19,7 +19,7 @@ from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
-from oncelog_server.runtime.replica.follower import CatchUp
+from oncelog_server.runtime.replica.follower import CATCH_UP_BYTES_MAX, Room
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
@@ -58,7 +58,7 @@ class Process:
             places=asyncio.Semaphore(8),
             opened=lambda partition: None,
             snapshot_every_bytes=snapshot_every_bytes,
-            replication=Replication("n1", 1, 1_000, unchanged, nobody, CatchUp()),
+            replication=Replication("n1", 1, 1_000, unchanged, nobody, Room(CATCH_UP_BYTES_MAX)),
             fatal=vital.complain,
             failed=lambda partition, error: None,
         )

@@ -176,6 +176,7 @@ class Process:
             other.following = _shallow(self.following)
             other.supply = _shallow(self.supply)
             other.supply._on_the_way = self.supply._on_the_way.copy()
+            other.supply._stream = _shallow(self.supply._stream)
             other.supply._catch_up = _shallow(self.supply._catch_up)
         return other
 

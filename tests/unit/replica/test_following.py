@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import Final
 
 import pytest
 
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
-from oncelog_server.runtime.replica.follower import CatchUp, Follower, Read, SendSnapshot
+from oncelog_server.runtime.replica.follower import (
+    REPLICA_WINDOW_BYTES,
+    Follower,
+    Read,
+    Room,
+    SendSnapshot,
+)
 from oncelog_server.runtime.replica.following import (
     Acknowledge,
     Answer,
@@ -46,13 +53,30 @@ class Epochs:
         return (below[-1], self.log_start + len(below)) if below else (0, 0)
 
 
+def new_follower(
+    epoch: LeaderEpoch,
+    log: Epochs,
+    *,
+    stream: Room | None = None,
+    catch_up: Room | None = None,
+    window_bytes: int = REPLICA_WINDOW_BYTES,
+) -> Follower:
+    return Follower(
+        epoch,
+        log,
+        stream=stream or Room(1 << 30),
+        catch_up=catch_up or Room(1 << 30),
+        window_bytes=window_bytes,
+    )
+
+
 def acknowledge(synced_end: int, log_end: int, epoch: int = 7) -> Acknowledge:
     return Acknowledge(LeaderEpoch(epoch), JournalOffset(synced_end), JournalOffset(log_end))
 
 
 def agree(own: Epochs, leaders: Epochs) -> list[int]:
     """Where the follower cut, until it could go on."""
-    following, follower = Following(SEVEN, own), Follower(SEVEN, leaders, CatchUp())
+    following, follower = Following(SEVEN, own), new_follower(SEVEN, leaders)
     cuts: list[int] = []
     said: Ask | Acknowledge | Cut | None = following.ask()
     while isinstance(said, Ask):
@@ -97,7 +121,7 @@ def test_i18_who_has_a_later_epoch_does_not_follow_an_earlier_one() -> None:
 def test_what_is_acknowledged_is_synced_and_frames_begin_behind_what_is_here() -> None:
     own, leaders = Epochs([1, 1, 1], unsynced=2), Epochs([1, 1, 1, 7])
     assert agree(own, leaders) == []
-    following, follower = Following(SEVEN, own), Follower(SEVEN, leaders, CatchUp())
+    following, follower = Following(SEVEN, own), new_follower(SEVEN, leaders)
     following.answered(Answer(SEVEN, LeaderEpoch(1), JournalOffset(3)))
     assert follower.acknowledged(following.acknowledge())
     assert following.acknowledge().synced_end == 1
@@ -132,7 +156,7 @@ def test_i27_a_follower_knows_of_the_high_watermark_what_it_has() -> None:
 def test_a_log_that_cannot_be_cut_further_is_given_up_for_a_snapshot() -> None:
     own, leaders = Epochs([2, 2], log_start=10), Epochs([5, 7], log_start=50)
     assert agree(own, leaders) == [10]
-    follower = Follower(SEVEN, leaders, CatchUp())
+    follower = new_follower(SEVEN, leaders)
     follower.acknowledged(acknowledge(10, 10))
     assert follower.next_step(tail_start=50) == SendSnapshot(JournalOffset(10))
 
@@ -141,7 +165,7 @@ def test_a_log_that_cannot_be_cut_further_is_given_up_for_a_snapshot() -> None:
 
 
 def test_nothing_is_sent_before_the_logs_agree() -> None:
-    follower = Follower(SEVEN, Epochs([1, 7]), CatchUp())
+    follower = new_follower(SEVEN, Epochs([1, 7]))
     assert follower.asked(Ask(LeaderEpoch(6), LeaderEpoch(1), JournalOffset(1))) is None
     assert follower.asked(Ask(SEVEN, LeaderEpoch(1), JournalOffset(1))) is not None
     assert follower.next_step(tail_start=0) is None
@@ -154,7 +178,7 @@ def test_nothing_is_sent_before_the_logs_agree() -> None:
 
 def test_what_is_sent_and_not_acknowledged_is_bounded() -> None:
     log = Epochs([1] * 100)
-    follower = Follower(LeaderEpoch(1), log, CatchUp(), window_bytes=1000)
+    follower = new_follower(LeaderEpoch(1), log, window_bytes=1000)
     follower.acknowledged(acknowledge(0, 0, epoch=1))
     for end in (1, 2, 3):
         read = follower.next_step(tail_start=0)
@@ -166,8 +190,10 @@ def test_what_is_sent_and_not_acknowledged_is_bounded() -> None:
 
 
 def test_who_is_far_behind_waits_and_who_keeps_up_does_not() -> None:
-    log, catch_up = Epochs([1] * 100), CatchUp(max_bytes=500)
-    behind, also_behind, near = (Follower(LeaderEpoch(1), log, catch_up) for _ in range(3))
+    log, catch_up = Epochs([1] * 100), Room(500)
+    behind, also_behind, near = (
+        new_follower(LeaderEpoch(1), log, catch_up=catch_up) for _ in range(3)
+    )
     for follower, at in ((behind, 0), (also_behind, 0), (near, 90)):
         follower.acknowledged(acknowledge(at, at, epoch=1))
     behind.sent(10, 500, tail_start=80)
@@ -179,6 +205,31 @@ def test_who_is_far_behind_waits_and_who_keeps_up_does_not() -> None:
     assert also_behind.next_step(tail_start=80) is not None
 
 
-def test_a_high_watermark_is_told_once() -> None:
-    follower = Follower(SEVEN, Epochs([7]), CatchUp())
-    assert [follower.untold(value) for value in (0, 0, 1, 1)] == [True, False, True, False]
+def test_all_dialogs_of_a_stream_share_what_is_on_its_way() -> None:
+    log, stream = Epochs([1] * 100), Room(1000)
+    one, other = (new_follower(LeaderEpoch(1), log, stream=stream) for _ in range(2))
+    for follower in (one, other):
+        follower.acknowledged(acknowledge(0, 0, epoch=1))
+    one.sent(10, 900, tail_start=0)
+    assert other.next_step(tail_start=0) == Read(JournalOffset(0), 100)
+    other.sent(1, 100, tail_start=0)
+    assert one.next_step(tail_start=0) is None
+    assert one.waits_for is stream
+    one.acknowledged(acknowledge(10, 10, epoch=1))
+    assert other.next_step(tail_start=0) is not None
+
+
+def test_who_finds_no_room_is_woken_in_turn() -> None:
+    room, woken = Room(100), list[str]()
+    one, two, three = (functools.partial(woken.append, name) for name in ("one", "two", "three"))
+    room.take(100)
+    for wake in (one, two, three, one):
+        room.wait(wake)
+    room.pass_on()
+    assert woken == [], "there is none"
+    room.give_back(40)
+    assert woken == ["one"], "the others are woken where that one leaves something"
+    room.leave(two)
+    room.pass_on()
+    room.pass_on()
+    assert woken == ["one", "three"]

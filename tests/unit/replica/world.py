@@ -26,7 +26,7 @@ from oncelog_server.runtime.leadership.rules import (
     judge,
     make_bid,
 )
-from oncelog_server.runtime.replica.follower import CatchUp, Follower, Read
+from oncelog_server.runtime.replica.follower import Follower, Read, Room
 from oncelog_server.runtime.replica.following import Acknowledge, Ask, Cut, Following, WentBack
 from oncelog_server.runtime.replica.in_sync import InSync, IsrChange, Why
 from oncelog_server.runtime.target import Candidate
@@ -39,6 +39,8 @@ LAG_MS: Final = 1
 # When a laggard is looked for: everybody else has just given a sign of life.
 LATE_MS: Final = 10
 RECOVERY_EPOCHS: Final = 100
+# More than there ever is on its way.
+ROOM_BYTES: Final = 1 << 30
 # More than there are epochs to ask about.
 ROUNDS_MAX: Final = 9
 
@@ -499,7 +501,7 @@ class World:
         leader, leader_log = self._change(leader_node)
         assert leader.in_sync is not None
         leader.in_sync.opened(log.incarnation, node=node)
-        supply = Follower(epoch, leader_log, CatchUp())
+        supply = Follower(epoch, leader_log, stream=Room(ROOM_BYTES), catch_up=Room(ROOM_BYTES))
         process.following, process.supply, process.leader_boot = following, supply, leader.boot
         said: Ask | Acknowledge | Cut | None = following.ask()
         rounds = 0

@@ -11,7 +11,7 @@ from oncelog_server.core.role import at_once
 from oncelog_server.runtime.replica.dialog import Dialog, OpenDialog, Said
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
-from oncelog_server.runtime.replica.follower import CatchUp
+from oncelog_server.runtime.replica.follower import CATCH_UP_BYTES_MAX, Room
 from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.replica.leading import Leadership
 from oncelog_server.runtime.replica.state import Stage
@@ -98,7 +98,7 @@ class Bench:
                 replica_lag_ms=1_000,
                 change_isr=self._change_isr,
                 follow=lambda *asked: self.follow(*asked),
-                catch_up=CatchUp(),
+                catch_up=Room(CATCH_UP_BYTES_MAX),
             ),
             opened=lambda partition: None,
             failed=lambda partition, error: self.failures.append(error),

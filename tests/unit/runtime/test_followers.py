@@ -12,6 +12,7 @@ import pytest
 from oncelog_server.core.ids import BootId, Incarnation, PartitionId
 from oncelog_server.core.ports import Address
 from oncelog_server.runtime.replica.dialog import Hears, Said, Told
+from oncelog_server.runtime.replica.follower import STREAM_WINDOW_BYTES, Room
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replica.supply import Supply
 from oncelog_server.runtime.target import Follow, Isr
@@ -28,6 +29,9 @@ class Wire:
         self.leader, self.follower, self.epoch, self.hears = leader, follower, epoch, hears
         self.is_cut = False
         self.supply: Supply | None = None
+        self.room = Room(STREAM_WINDOW_BYTES)
+        # What the leader told.
+        self.heard: list[Told] = []
         self._soon(hears.begun)
 
     def _soon(self, what: Callable[..., None], *arguments: object) -> None:
@@ -43,12 +47,17 @@ class Wire:
                     Incarnation(self.follower.journal.incarnation),
                     node=self.follower.node_id,
                     epoch=self.epoch,
-                    tell=lambda told: self._soon(self.hears.told, told),
+                    stream=self.room,
+                    tell=self._tell,
                 )
             except OncelogError as error:
                 self._soon(self.hears.told, Told(said.epoch, 0, error))
                 return
         self.supply.said(said)
+
+    def _tell(self, told: Told) -> None:
+        self.heard.append(told)
+        self._soon(self.hears.told, told)
 
     def close(self) -> None:
         self.is_cut = True
@@ -219,5 +228,54 @@ def test_catching_up_takes_many_reads() -> None:
         await asyncio.sleep(5)
         assert trio.frames(three) == trio.frames(one)
         assert three.journal.incarnation.hex() in {m.hex() for c, _ in one.changes for m in c.isr}
+
+    story(tell)
+
+
+def test_a_high_watermark_travels_with_frames_or_alone_where_none_follow() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 1)
+        wire = next(wire for wire in trio.wires if wire.follower is two)
+        wire.heard.clear()
+        for number in range(1, 101):
+            await one.driver.submit(Add(number))
+        await asyncio.sleep(1)
+        assert two.driver._followership is not None
+        assert two.driver._followership.high_watermark == one.driver.high_watermark
+        alone = [told for told in wire.heard if told.what is None]
+        assert len(alone) == 1, "no message for each of its moves"
+        assert len(wire.heard) == 101
+
+    story(tell)
+
+
+def test_what_is_appended_in_one_turn_is_one_message() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 1)
+        wire = next(wire for wire in trio.wires if wire.follower is two)
+        wire.heard.clear()
+        answers = [one.driver.submit(Add(number)) for number in range(1, 101)]
+        await asyncio.gather(*answers)
+        assert len([told for told in wire.heard if told.what is not None]) == 1
+
+    story(tell)
+
+
+def test_who_finds_no_room_is_sent_frames_once_others_are_done() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 1, followers=1)
+        wire = trio.wires[-1]
+        wire.room.take(STREAM_WINDOW_BYTES)
+        answer = one.driver.submit(Add(1))
+        await asyncio.sleep(0.1)
+        assert two.journal.log_end < one.journal.log_end
+        wire.room.give_back(STREAM_WINDOW_BYTES)
+        await asyncio.sleep(0.01)
+        assert two.journal.log_end == one.journal.log_end
+        assert await answer == 1
+        assert wire.room.used_bytes == 0
 
     story(tell)

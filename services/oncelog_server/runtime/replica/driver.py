@@ -20,6 +20,7 @@ from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.followership import Followership
 from oncelog_server.runtime.replica.following import WentBack
 from oncelog_server.runtime.replica.leading import Leadership
@@ -347,11 +348,13 @@ class Driver:
         self._state.following(target)
         followership.begin()
 
-    def supply(self, incarnation: Incarnation, *, node: str, epoch: int, tell: Tell) -> Supply:
+    def supply(
+        self, incarnation: Incarnation, *, node: str, epoch: int, stream: Room, tell: Tell
+    ) -> Supply:
         """The leader's side of a follower's dialog. Raises NotLeader, Loading."""
         if not self._state.leads or self._leadership is None or self._state.epoch != epoch:
             raise NotLeader(f"this process does not lead partition {self.partition} in {epoch=}")
-        return self._leadership.supply(incarnation, node=node, tell=tell)
+        return self._leadership.supply(incarnation, node=node, stream=stream, tell=tell)
 
     def _inherited(self, target: Lead) -> int:
         """A lower bound of the high watermark. Who needs nobody else, and is alone in sync, shows

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Clock, Reporter
 from oncelog_server.runtime.replica.dialog import OpenDialog
-from oncelog_server.runtime.replica.follower import CatchUp
+from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.target import Isr
@@ -34,7 +34,7 @@ class Replication:
     # Opens a dialog with the process that leads.
     follow: OpenDialog
     # What all followers of this process that read from files share.
-    catch_up: CatchUp
+    catch_up: Room
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,13 +4,14 @@ to send next, and how much may be on its way.
     asked ─► Answer          acknowledged ─► frames may be sent from the follower's log end on
     next_step ─► Read(from, max bytes) ─► sent(...)     frames that fit the window
               └► SendSnapshot                           its log ends before the leader's begins
-              └► None                                   it has everything, or enough is on its way
+              └► None                                   it has everything, or enough is on its way,
+                                                        or others have (`waits_for`)
 
 Invariants:
   * nothing is sent before the follower has said, in this epoch, that the logs agree;
   * at most `window_bytes` are sent and not acknowledged, and one frame more;
-  * all followers that read what is no longer in memory share one `CatchUp`: who is far behind waits
-    for room there, and those who keep up do not.
+  * all dialogs of a stream share a `Room`, and all of the process that read what is no longer in
+    memory another one: who is far behind waits there in turn, and those who keep up do not.
 
 Left out: what the acknowledgements count for (`in_sync`), reading the journal, the stream.
 """
@@ -18,6 +19,7 @@ Left out: what the acknowledgements count for (`in_sync`), reading the journal, 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
@@ -29,6 +31,8 @@ REPLICA_WINDOW_BYTES: Final = 8 << 20
 REPLICA_READ_BYTES_MAX: Final = 1 << 20
 # Of all replicas of a process that are behind what memory holds.
 CATCH_UP_BYTES_MAX: Final = 16 << 20
+# Sent on one stream, and not acknowledged there.
+STREAM_WINDOW_BYTES: Final = 64 << 20
 
 
 class Read(NamedTuple):
@@ -44,23 +48,50 @@ class SendSnapshot(NamedTuple):
     follower_end: JournalOffset
 
 
-class CatchUp:
-    """What all followers of a process that read from files have on their way together."""
+class Room:
+    """What several dialogs may have on their way together, in bytes. A single frame that is larger
+    goes when nothing else is on its way. Who finds none is woken in turn, so nobody starves."""
 
-    def __init__(self, max_bytes: int = CATCH_UP_BYTES_MAX) -> None:
+    def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
         self.used_bytes = 0
+        # In the order in which they came.
+        self._waiting: dict[Callable[[], None], None] = {}
 
-    @property
-    def room_bytes(self) -> int:
-        return self._max_bytes - self.used_bytes
+    def limit(self, wanted_bytes: int) -> int:
+        """How many of so many bytes may leave now; 0 or less: none."""
+        if not self.used_bytes:
+            return wanted_bytes
+        return min(wanted_bytes, self._max_bytes - self.used_bytes)
+
+    def take(self, size: int) -> None:
+        self.used_bytes += size
+
+    def give_back(self, size: int) -> None:
+        self.used_bytes -= size
+        if size:
+            self.pass_on()
+
+    def wait(self, wake: Callable[[], None]) -> None:
+        """`wake` is called once, where there is room again; who then leaves some passes it on."""
+        self._waiting[wake] = None
+
+    def leave(self, wake: Callable[[], None]) -> None:
+        self._waiting.pop(wake, None)
+
+    def pass_on(self) -> None:
+        """Wakes who has waited longest, where there is room."""
+        if self._waiting and self.used_bytes < self._max_bytes:
+            first = next(iter(self._waiting))
+            del self._waiting[first]
+            first()
 
 
 class _Sent(NamedTuple):
     end: int
     size: int
-    # Of it, what counts against CatchUp.
-    catch_up: int
+    # Of it, what was read from files.
+    from_files: int
 
 
 class Follower:
@@ -70,20 +101,22 @@ class Follower:
         self,
         epoch: LeaderEpoch,
         log: LogEnds,
-        catch_up: CatchUp,
         *,
+        stream: Room,
+        catch_up: Room,
         window_bytes: int = REPLICA_WINDOW_BYTES,
     ) -> None:
         self.epoch = epoch
         self._log = log
+        self._stream = stream
         self._catch_up = catch_up
+        # Where it found no room at its last step.
+        self.waits_for: Room | None = None
         self._window_bytes = window_bytes
         # Where the next frame begins; None until the logs agree.
         self._next: int | None = None
         self._on_the_way: deque[_Sent] = deque()
         self._unacknowledged_bytes = 0
-        # What it was told of the HW.
-        self._told_high_watermark = -1
 
     def asked(self, ask: Ask) -> Answer | None:
         """None: it means another epoch. From here on nothing is sent until it acknowledges."""
@@ -105,17 +138,22 @@ class Follower:
 
     def next_step(self, *, tail_start: int) -> Read | SendSnapshot | None:
         """What to send now. `tail_start`: from this journal offset on, memory has everything."""
+        self.waits_for = None
         position = self._next
         if position is None:
             return None
         if position < self._log.log_start:
             return SendSnapshot(JournalOffset(position))
-        room = self._window_bytes - self._unacknowledged_bytes
-        if position < tail_start and self._catch_up.used_bytes:
-            room = min(room, self._catch_up.room_bytes)
-        if position >= self._log.log_end or room <= 0:
+        wanted = min(self._window_bytes - self._unacknowledged_bytes, REPLICA_READ_BYTES_MAX)
+        if position >= self._log.log_end or wanted <= 0:
             return None
-        return Read(JournalOffset(position), min(room, REPLICA_READ_BYTES_MAX))
+        shared = (self._stream, self._catch_up) if position < tail_start else (self._stream,)
+        for room in shared:
+            wanted = room.limit(wanted)
+            if wanted <= 0:
+                self.waits_for = room
+                return None
+        return Read(JournalOffset(position), wanted)
 
     def sent(self, end: int, size: int, *, tail_start: int) -> None:
         """Frames from where the last ones ended up to `end` have left, so many bytes."""
@@ -123,13 +161,9 @@ class Follower:
         sent = _Sent(end, size, size if self._next < tail_start else 0)
         self._on_the_way.append(sent)
         self._unacknowledged_bytes += size
-        self._catch_up.used_bytes += sent.catch_up
+        self._stream.take(size)
+        self._catch_up.take(sent.from_files)
         self._next = end
-
-    def untold(self, high_watermark: int) -> bool:
-        """Whether it has still to be told of this HW; then it counts as told."""
-        told, self._told_high_watermark = self._told_high_watermark, high_watermark
-        return told != high_watermark
 
     def close(self) -> None:
         """Its stream ended, or it begins anew: nothing is on its way any more."""
@@ -139,4 +173,5 @@ class Follower:
 
     def _arrived(self, sent: _Sent) -> None:
         self._unacknowledged_bytes -= sent.size
-        self._catch_up.used_bytes -= sent.catch_up
+        self._stream.give_back(sent.size)
+        self._catch_up.give_back(sent.from_files)

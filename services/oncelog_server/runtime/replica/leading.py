@@ -26,6 +26,7 @@ from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.in_sync import InSync, IsrChange
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.readers import Readers
@@ -339,7 +340,8 @@ class Leadership:
         return appended_bytes
 
     def _hand_to_disk(self, appended_bytes: int) -> None:
-        self._wake_supplies()
+        for supply in self._supplies:
+            supply.wake()
         if not self._oldest_append_ms:
             self._oldest_append_ms = self._around.clock.now().monotonic_ms
         self._around.commit.wrote(
@@ -357,7 +359,8 @@ class Leadership:
         """The high watermark moved."""
         assert self._in_sync is not None, "it has begun"
         self._hw = self._in_sync.high_watermark
-        self._wake_supplies()
+        for supply in self._supplies:
+            supply.high_watermark_moved()
         failpoints.reach("driver.release.before")
         self._measure_append()
         self._projecting.advance(self._hw)
@@ -384,7 +387,7 @@ class Leadership:
             self._advance()
         self.review()
 
-    def supply(self, incarnation: Incarnation, *, node: str, tell: Tell) -> Supply:
+    def supply(self, incarnation: Incarnation, *, node: str, stream: Room, tell: Tell) -> Supply:
         """The leader's side of a follower's dialog. Raises Loading."""
         if self._in_sync is None or self._is_over:
             raise Loading(f"partition {self._partition} is loading its journal; try again")
@@ -393,7 +396,8 @@ class Leadership:
             self,
             self._journal,
             self._readers,
-            self._around.replication.catch_up,
+            stream=stream,
+            catch_up=self._around.replication.catch_up,
             epoch=self.epoch,
             incarnation=incarnation,
             node=node,
@@ -409,10 +413,6 @@ class Leadership:
         gone = supply.incarnation
         if self._in_sync is not None and all(it.incarnation != gone for it in self._supplies):
             self._in_sync.closed(gone, now_ms=self._now_ms())
-
-    def _wake_supplies(self) -> None:
-        for supply in self._supplies:
-            supply.wake()
 
     def opened(self, incarnation: Incarnation, *, node: str) -> None:
         """A follower began its dialog."""

@@ -3,7 +3,8 @@
     requests ─► by partition: a Supply of its leadership ─► said
     told ─► queued ─► replies of at most REPLY_BYTES_MAX and one message more
 
-What is queued is bounded by what a leadership sends without an acknowledgement.
+What is queued is bounded by what a stream may have sent without an acknowledgement
+(STREAM_WINDOW_BYTES).
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from oncelog_server.core.ids import BootId, Incarnation, PartitionId
 from oncelog_server.core.ports import Call
 from oncelog_server.runtime.replica.dialog import Told
 from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.follower import STREAM_WINDOW_BYTES, Room
 from oncelog_server.runtime.replica.supply import Supply
 from oncelog_server.runtime.replication import wire
 from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable, UnknownPartition
@@ -62,6 +64,7 @@ class _Stream:
     def __init__(self, service: ReplicationService) -> None:
         self._service = service
         self._supplies: dict[PartitionId, Supply] = {}
+        self._room = Room(STREAM_WINDOW_BYTES)
         self._outgoing: deque[pb.LeaderMessage] = deque()
         self._woken = asyncio.Event()
         self._is_over = False
@@ -107,7 +110,9 @@ class _Stream:
             def tell(told: Told) -> None:
                 self._tell(partition, incarnation, told, log_start=log.log_start)
 
-            return driver.supply(incarnation, node=node, epoch=heard.epoch, tell=tell)
+            return driver.supply(
+                incarnation, node=node, epoch=heard.epoch, stream=self._room, tell=tell
+            )
         except OncelogError as error:
             assert heard.said is not None, "it is told what it asked"
             self._tell(partition, incarnation, Told(heard.said.epoch, 0, error), log_start=0)

@@ -323,7 +323,7 @@ class Journal:
         """
         self._require_not_before_start(from_offset)
         if from_offset >= self._tail.start:
-            return self._tail.copies(from_offset, max_bytes)
+            return self.copies_of_tail(from_offset, max_bytes)
         for segment in self._segments_from(from_offset):
             found = await copy_segment(
                 self._disk, self._use(segment), from_offset, max_bytes, below=self._tail.start
@@ -331,6 +331,10 @@ class Journal:
             if found.frames:
                 return found
         return Copies(from_offset, b"")
+
+    def copies_of_tail(self, from_offset: int, max_bytes: int) -> Copies:
+        """The same, from `tail_start` on."""
+        return self._tail.copies(from_offset, max_bytes)
 
     def _require_not_before_start(self, offset: int) -> None:
         if offset < self.log_start:
