@@ -88,7 +88,12 @@ class Day:
         client = self.connect()
         for name, partitions in self.plan.partitions.items():
             configs = self.plan.configs.get(name)
-            await client.log.admin.create_topic(name, partitions, configs=configs)
+            await client.log.admin.create_topic(
+                name,
+                partitions,
+                replication_factor=self.plan.replicas_of_topic(name),
+                configs=configs,
+            )
         await client.log.close()
 
     async def read_everything(self) -> None:

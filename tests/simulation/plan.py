@@ -9,6 +9,8 @@ from typing import Any
 
 import msgspec
 
+from oncelog_server.core.roles import PARTITION_LEADER
+
 
 @dataclass(frozen=True, slots=True)
 class Spice:
@@ -65,10 +67,18 @@ class Plan:
     # By topic: partitions, and what is configured otherwise.
     partitions: Mapping[str, int]
     configs: Mapping[str, Mapping[str, str]]
+    # Replicas of each control partition, and of each topic by name, one where nothing is said. A
+    # role with fewer nodes has as many as it has nodes.
+    control_replicas: int
+    replicas: Mapping[str, int]
+    min_insync_replicas: int
     settings: tuple[str, ...]
     spice: Spice
     # After healing, who has succeeded rests; else all go on until the last one has.
     rests: bool
+
+    def replicas_of_topic(self, name: str) -> int:
+        return min(self.replicas.get(name, 1), self.nodes.get(PARTITION_LEADER, 1))
 
     def __str__(self) -> str:
         return "\n".join(f"{field.name}: {getattr(self, field.name)}" for field in fields(self))

@@ -115,6 +115,9 @@ def _simpler(plan: Plan) -> Iterator[tuple[str, Any]]:
         "paces": (1.0,),
         "etcd_ms": 0.0,
         "rollout": "one by one",
+        "control_replicas": 1,
+        "replicas": {},
+        "min_insync_replicas": 2,
         "spice": dataclasses.replace(
             plan.spice, large=0.0, flush=0.0, abort=0.0, interrupt=0.0, slow=0.0, cramped=0.0
         ),

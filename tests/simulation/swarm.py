@@ -12,6 +12,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Final
 
 from oncelog_server.core.roles import ROLES
+from tests.simulation.applications import gardening
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.plan import Plan, Spice
 from tests.simulation.trouble import FAULTS
@@ -26,6 +27,10 @@ FAULTS_MAX: Final = 10_000
 # How many days of a hundred have so many nodes of a role. Most have few: they are quick, and what
 # three nodes cannot show, five rarely can.
 NODES: Final[Mapping[int, int]] = {1: 30, 2: 22, 3: 36, 4: 6, 5: 6}
+# How many days of a hundred want so many replicas; a day with fewer nodes has as many as nodes.
+REPLICAS: Final[Mapping[int, int]] = {1: 25, 2: 15, 3: 60}
+# Those that all days have, and the gardener's.
+TOPICS: Final = ("in", "out", "side", gardening.TOPIC)
 # Faults that are drawn more often than the others, which have 1: those in the middle of a step find
 # what a loss of power in a quiet moment never does.
 WEIGHTS: Final = {"strike": 6, "power": 2, "client": 2, "reset": 2}
@@ -38,10 +43,16 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
     if unknown:
         raise ValueError(f"no application or fault is called {sorted(unknown)[0]!r}")
     chance = random.Random(f"plan {seed}")
+    copies = Copies(random.Random(f"replicas {seed}"))
     known = sorted(APPLICATIONS.keys() - {*ALWAYS, *without})
     applications = [*ALWAYS, *_compatible(_some(chance, known, APPLICATIONS_AT_ONCE))]
     faults = _faults(chance, sorted(FAULTS.keys() - set(without)))
     needed = [line for name in applications for line in APPLICATIONS[name].settings]
+    own_topics = {
+        topic: partitions
+        for name in applications
+        for topic, partitions in APPLICATIONS[name].topics.items()
+    }
     return Plan(
         applications=tuple(applications),
         faults=tuple(faults),
@@ -60,21 +71,38 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
             "in": chance.randint(1, 2),
             "out": chance.randint(1, 3),
             "side": chance.randint(1, 2),
-            **{
-                topic: partitions
-                for name in applications
-                for topic, partitions in APPLICATIONS[name].topics.items()
-            },
+            **own_topics,
         },
         configs={
             topic: configs
             for name in applications
             for topic, configs in APPLICATIONS[name].configs.items()
         },
-        settings=(*_settings(chance), *dict.fromkeys(needed)),
+        control_replicas=copies.of_control,
+        replicas={name: copies.draw() for name in (*TOPICS, *own_topics)},
+        min_insync_replicas=copies.min_insync_replicas,
+        settings=(*_settings(chance), *copies.settings, *dict.fromkeys(needed)),
         spice=_spice(chance),
         rests=chance.random() < 0.8,
     )
+
+
+class Copies:
+    """How many replicas a day's partitions have: mostly all as many, as clusters are configured."""
+
+    def __init__(self, chance: random.Random) -> None:
+        self._chance = chance
+        self._of_most = self._some_number()
+        self._alike = chance.random() < 0.8
+        self.of_control = self.draw()
+        self.min_insync_replicas = chance.choice([1, 2, 2, 2])
+        self.settings = (f"node.replica_lag_ms={chance.choice([500, 2_000, 10_000])}",)
+
+    def draw(self) -> int:
+        return self._of_most if self._alike else self._some_number()
+
+    def _some_number(self) -> int:
+        return self._chance.choices(list(REPLICAS), list(REPLICAS.values()))[0]
 
 
 def _nodes(chance: random.Random) -> Mapping[str, int]:

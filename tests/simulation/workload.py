@@ -58,7 +58,14 @@ def run_plan(plan: Plan, seed: int) -> Told:
     """Raises AssertionError where something is wrong that is not in the history: liveness, states,
     exceptions that nobody expected."""
     loop = VirtualTimeLoop()
-    cluster = Cluster(plan.nodes, plan.paces, plan.etcd_ms, plan.rollout)
+    cluster = Cluster(
+        plan.nodes,
+        plan.paces,
+        plan.etcd_ms,
+        plan.rollout,
+        plan.control_replicas,
+        plan.min_insync_replicas,
+    )
     world = World(seed, loop, plan.settings, cluster)
     unexpected: list[str] = []
     loop.set_exception_handler(lambda _, context: _note(world, unexpected, context))

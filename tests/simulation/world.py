@@ -59,6 +59,9 @@ class Cluster:
     etcd_ms: float = 0.0
     # How it is started: "together" or "one by one".
     rollout: str = "one by one"
+    # Of each control partition, or as many as its role has nodes.
+    control_replicas: int = 1
+    min_insync_replicas: int = 2
 
 
 SMALLEST: Final = Cluster()
@@ -120,10 +123,18 @@ class World:
         # Owners whose processes fell.
         self._fallen: set[str] = set()
         self._dead: weakref.WeakSet[asyncio.Task[Any]] = weakref.WeakSet()
-        self._settings = ServeSettings.make(ROLES, pairs=[*SETTINGS, *settings])
+        self._settings = {role: self._settings_of(role, settings) for role in ROLES}
         loop.owner_of = lambda context: context.get(_owner, "world")
         loop.current_owner = _owner.get
         loop.set_task_factory(self._make_task)
+
+    def _settings_of(self, role: str, settings: Sequence[str]) -> ServeSettings:
+        replicas = min(self.cluster.control_replicas, self.cluster.nodes.get(role, 1))
+        replication = (
+            f"node.control_replication_factor={replicas}",
+            f"node.min_insync_replicas={self.cluster.min_insync_replicas}",
+        )
+        return ServeSettings.make(ROLES, pairs=[*SETTINGS, *replication, *settings])
 
     # -------------------------------------------------------------------------------- what happens
 
@@ -138,10 +149,11 @@ class World:
         owner = f"{name}#{self._runs}"
         self.loop.set_pace(owner, machine.pace)
         role, clock = role_of_name(name), machine.clock()
+        settings = self._settings[role]
         tracer = Tracer(name, self)
         peers = SimPeers(self.network, name, self._fates())
         node = Node(
-            make_roles([role], self._settings.loaded),
+            make_roles([role], settings.loaded),
             with_failpoints(
                 Outside(
                     disk=machine.disk,
@@ -156,7 +168,7 @@ class World:
                     offload=at_once,
                 )
             ),
-            limits_of(self._settings.node),
+            limits_of(settings.node),
             cluster_handler((), clock),
         )
         self.processes[name] = Process(name, role, owner, node, etcd, machine)

@@ -35,7 +35,8 @@ class Garden:
                 day.world.say("gardener: it is gone already")
             await day.pause()
             try:
-                await admin.create_topic(TOPIC, 1)
+                replicas = day.plan.replicas_of_topic(TOPIC)
+                await admin.create_topic(TOPIC, 1, replication_factor=replicas)
             except errors.TopicExists:
                 day.world.say("gardener: it is there already")
             self.plantings += 1
