@@ -16,6 +16,7 @@ from tests.planted.bugs import (
     cluster_recovery,
     committed_log,
     coordinator,
+    directed,
     disk,
     elections,
     fetching,
@@ -75,6 +76,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *checker.BUGS,
     *spark.BUGS,
     *access.BUGS,
+    *directed.BUGS,
 )
 BY_NAME: Final[Mapping[str, Bug]] = {bug.name: bug for bug in BUGS}
 assert len(BY_NAME) == len(BUGS), "a name is given once"

@@ -10,6 +10,7 @@ files that were made and not synced. One seed decides every delay and every tear
     disk.full = True                 every write that needs room fails with ENOSPC
     disk.left_bytes = 4096           so much room is left, whatever is written
     disk.capacity_bytes = 1 << 20    so much room there is in all
+    disk.hold_commits()              what is committed from now on stays in the page cache
     disk.kill()                      the process ends: unsynced bytes stay in the page cache
     disk.crash(Tear.SCATTER)         the power goes
     disk = disk.reopen()             the next process on the same platter
@@ -166,6 +167,8 @@ class FakeDisk:
         self._fail_after = 0
         self._next_is_short = False
         self._failing = ("", 0)
+        self._commits_go_on = asyncio.Event()
+        self._commits_go_on.set()
         # Every write that needs room fails.
         self.full = False
         # None: there is no end.
@@ -189,6 +192,13 @@ class FakeDisk:
 
     def short_write_next(self) -> None:
         self._next_is_short = True
+
+    def hold_commits(self) -> None:
+        """They write, and their syncs do not end until `let_commits`: a disk that hangs."""
+        self._commits_go_on.clear()
+
+    def let_commits(self) -> None:
+        self._commits_go_on.set()
 
     def kill(self) -> None:
         """The process is gone; nothing else happens to the disk."""
@@ -242,6 +252,8 @@ class FakeDisk:
                 self._write(file, inode, write.position, b"".join(write.chunks))
             low, high = self._delay_ms
             await asyncio.sleep(self._platter.chance.uniform(low, high) / 1000)
+            if not self._commits_go_on.is_set():
+                await self._commits_go_on.wait()
             self._require_alive()
             self._fail_if_told(*held)
             for file, inode in zip(inodes, held, strict=True):

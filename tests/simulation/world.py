@@ -14,7 +14,7 @@ import asyncio
 import contextvars
 import random
 import weakref
-from collections.abc import Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -144,7 +144,7 @@ class World:
     async def start(self, name: str) -> None:
         """Starts a process on what its predecessor left, or on an empty disk."""
         machine = self._machine(name)
-        etcd = MemoryEtcd(self.etcd, latency_ms=self.cluster.etcd_ms)
+        etcd = self.connect_to_etcd(name)
         self._runs += 1
         owner = f"{name}#{self._runs}"
         self.loop.set_pace(owner, machine.pace)
@@ -165,7 +165,7 @@ class World:
                     reporter=tracer,
                     role_reporter=lambda _: tracer,
                     random_bytes=self.random.randbytes,
-                    offload=at_once,
+                    offload=self.offload,
                 )
             ),
             limits_of(settings.node),
@@ -173,6 +173,14 @@ class World:
         )
         self.processes[name] = Process(name, role, owner, node, etcd, machine)
         await self.run_as(owner, node.start())
+
+    def connect_to_etcd(self, name: str) -> MemoryEtcd:
+        """A session of a process that starts."""
+        return MemoryEtcd(self.etcd, latency_ms=self.cluster.etcd_ms)
+
+    async def offload(self, work: Callable[[], None]) -> None:
+        """What processes do with blocking work."""
+        await at_once(work)
 
     def _machine(self, name: str) -> Machine:
         """As its next process finds it."""

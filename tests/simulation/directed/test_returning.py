@@ -1,0 +1,86 @@
+"""A node comes back without what it had acknowledged: it wins nothing before somebody who has it
+is there, whichever way it was lost."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import pytest
+
+from oncelog_server.runtime.replicas import directory_of
+from oncelog_server.runtime.storage.segment import base_of
+from tests.simulation.directed.stage import Stage, play
+
+# What is synced is noted within this, and a lease is over.
+NOTED_S = 3.0
+LEASE_S = 7.0
+
+Damage = Callable[[Stage, str], None]
+
+
+def segment(stage: Stage, name: str) -> str:
+    directory = directory_of(stage.data)
+    disk = stage.reopened(name)
+    [newest] = [file for file in disk.list(directory) if base_of(file) is not None][-1:]
+    return f"{directory}/{newest}"
+
+
+def cut(stage: Stage, name: str) -> None:
+    """The last frame's bytes are gone, as if nobody had ever written them."""
+
+    def drop(content: bytearray) -> None:
+        end = len(content.rstrip(b"\0"))
+        start = content.rindex(b"acknowledged", 0, end)
+        # From the frame's header on, which is less than so many bytes before its record.
+        content[start - 200 : end] = bytes(end - start + 200)
+
+    stage.reopened(name).damage(segment(stage, name), drop)
+
+
+def rot(stage: Stage, name: str) -> None:
+    """A bit of the last frame flips."""
+
+    def flip(content: bytearray) -> None:
+        content[content.rindex(b"acknowledged")] ^= 1
+
+    stage.reopened(name).damage(segment(stage, name), flip)
+
+
+def empty(stage: Stage, name: str) -> None:
+    stage.empty_machine(name)
+
+
+@pytest.mark.parametrize("damage", [empty, cut, rot], ids=lambda damage: damage.__name__)
+def test_i5_who_lost_what_it_acknowledged_wins_nothing(damage: Damage) -> None:
+    """All lose power; the leader's node comes back first, of the same name, without its last
+    acknowledged record. It waits for the others, then becomes what they are."""
+
+    async def story(stage: Stage) -> None:
+        await stage.begin()
+        first = stage.leader(stage.data)
+        second, third = stage.others(stage.data)
+        await stage.acknowledged(b"before", at=first)
+        await stage.acknowledged(b"acknowledged", at=first)
+        before = stage.state(stage.data)
+        assert len(before.isr) == 3
+        await asyncio.sleep(NOTED_S)
+        for name in (second, third, first):
+            await stage.lose_power(name)
+        damage(stage, first)
+        await stage.start(first)
+        await asyncio.sleep(LEASE_S)
+        assert stage.state(stage.data).epoch == before.epoch, "it lacks what was acknowledged"
+        stage.bar(first)
+        await stage.start(second)
+        await stage.start(third)
+        await stage.acknowledged(b"after", at=await stage.next_leader(stage.data))
+        if damage is rot:
+            # The runbook: the damaged directory is taken away.
+            assert not stage.replica(first, stage.data).is_open
+            await stage.empty_disk(first)
+            await stage.start(first)
+        assert await stage.end() == [b"before", b"acknowledged", b"after"]
+        assert not set(stage.state(stage.data).isr) <= set(before.isr), "it has another name"
+
+    play(story)
