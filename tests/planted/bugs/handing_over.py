@@ -91,6 +91,23 @@ BUGS: Final = (
         {unit("replica/test_in_sync", "test_who_is_about_to_stop_does_not_join"): "Why.JOIN"},
     ),
     Bug(
+        "gone-and-joins-again",
+        "I29: who has no dialog joins nobody: each write would wait for it until it is given up",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.in_sync:InSync._may_join",
+                "incarnation in self._speaking",
+                "True",
+            ),
+        ),
+        {
+            unit(
+                "replica/test_in_sync",
+                "test_who_has_gone_does_not_join_again_on_what_it_acknowledged_before",
+            ): "assert"
+        },
+    ),
+    Bug(
         "withdrawn-and-elected",
         "who stops does not win back what it handed over",
         (

@@ -228,6 +228,17 @@ def test_who_is_about_to_stop_does_not_join() -> None:
     assert of_a.next_change(0) == IsrChange((A, B, C), Why.JOIN, C)
 
 
+def test_who_has_gone_does_not_join_again_on_what_it_acknowledged_before() -> None:
+    of_a = book(A, B)
+    of_a.synced(6)
+    ack(of_a, B, 6)
+    ack(of_a, C, 6)
+    of_a.closed(C, now_ms=1)
+    assert of_a.next_change(2) is None
+    of_a.opened(C, node="c")
+    assert of_a.next_change(3) == IsrChange((A, B, C), Why.JOIN, C)
+
+
 def test_of_two_that_go_the_one_that_acknowledges_nothing_goes_first() -> None:
     of_a = book(A, B, C)
     of_a.synced(6)

@@ -266,7 +266,9 @@ class InSync:
     def _may_join(self, incarnation: Incarnation, now_ms: int) -> bool:
         progress = self._progress[incarnation]
         return (
-            self._newest[progress.node] == incarnation
+            # Who has no dialog will acknowledge nothing more.
+            incarnation in self._speaking
+            and self._newest[progress.node] == incarnation
             and progress.synced_end > self._epoch_start
             and progress.synced_end >= self._hw.value
             and not self._lags(incarnation, now_ms)
