@@ -321,6 +321,7 @@ def limits_of(config: NodeConfig) -> NodeLimits:
         min_insync_replicas=config.min_insync_replicas,
         control_replication_factor=config.control_replication_factor,
         replica_lag_ms=config.replica_lag_ms,
+        balance_after_ms=config.balance_after_ms,
         disk_free_floor_bytes=config.disk_free_floor_bytes,
         segment_bytes=config.segment_bytes,
         snapshot_every_bytes=config.snapshot_every_bytes,

@@ -95,6 +95,8 @@ class NodeInfo(NamedTuple):
     # What callers from outside connect to (`node.advertise_external`); "": they cannot.
     external_host: str = ""
     external_port: int = 0
+    # It is about to stop: it stands in no election, and leaves the replicas in sync.
+    leaving: bool = False
 
 
 class Directory(Protocol):

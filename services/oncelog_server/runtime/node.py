@@ -24,12 +24,13 @@ from oncelog_server.runtime.access.instructing import instruct
 from oncelog_server.runtime.etcd.access_store import EtcdAccess
 from oncelog_server.runtime.etcd.control_partitions import ControlPartitions
 from oncelog_server.runtime.etcd.directory import ClusterView
-from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterSettings
-from oncelog_server.runtime.etcd.keys import TOPICS, BootValue
+from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterRecord, ClusterSettings
+from oncelog_server.runtime.etcd.keys import BOOTS, TOPICS, BootValue
 from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.free_space import FreeSpace
+from oncelog_server.runtime.handing_over import Balanced, HandingOver
 from oncelog_server.runtime.hints import Hints
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.isr import change_isr
@@ -101,6 +102,7 @@ class Node:
         self._links: Links | None = None
         self._membership: Membership | None = None
         self._elections: Elections | None = None
+        self._handing_over: HandingOver | None = None
         self._replicas: dict[str, RoleReplicas] = {}
         self._envs: dict[str, RoleEnv[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
@@ -141,7 +143,7 @@ class Node:
         self._instruct_guard(self._view)
         self.host, self.port = await outside.listener.start(self._handlers(self._view))
         self._listening = True
-        await self._join(self._view, identity, record.lease_ms)
+        await self._join(self._view, identity, record)
         self._spawn(self._tick())
         self._spawn(self._housekeep())
         self._spawn(self._hint())
@@ -154,7 +156,9 @@ class Node:
             roles=",".join(role.name for role in self._roles),
         )
 
-    async def _join(self, view: ClusterView, identity: ClusterIdentity, lease_ms: int) -> None:
+    async def _join(
+        self, view: ClusterView, identity: ClusterIdentity, settings: ClusterRecord
+    ) -> None:
         """Takes a lease, makes sure that the control partitions exist, stands in elections."""
         outside = self._outside
         names = tuple(role.name for role in self._roles)
@@ -173,7 +177,7 @@ class Node:
                 external_host=external[0],
                 external_port=external[1],
             ),
-            lease_ms=lease_ms,
+            lease_ms=settings.lease_ms,
             reporter=outside.reporter,
             renewals=outside.renewals,
             now_ms=self._steady_ms(),
@@ -204,11 +208,25 @@ class Node:
             on_fatal=self._fail,
         )
         await self._elections.start()
+        self._handing_over = HandingOver(
+            view,
+            self._elections,
+            self._membership,
+            node_id=self.node_id,
+            replicas_of=self._of,
+            min_insync_replicas=settings.min_insync_replicas,
+            balance_after_ms=self._limits.balance_after_ms,
+            now_ms=self._steady_ms(),
+            reporter=outside.reporter,
+        )
         view.on_change(self._view_changed)
 
     async def stop(self) -> None:
-        """Stands no more, drains its callers, saves and closes its replicas, and gives the lease
-        back last, so that the callers' answers still count. Safe after a failed start."""
+        """Hands over what others can lead, stands no more, drains its callers, saves and closes its
+        replicas, and gives the lease back last, so that the callers' answers still count. Safe
+        after a failed start."""
+        if self._handing_over is not None and not self._has_failed:
+            await self._handing_over.leave()
         if self._elections is not None:
             await self._elections.stop()
         for task in tuple(self._tasks):
@@ -264,6 +282,10 @@ class Node:
         """Their machines: tests call their check()."""
         return [driver.machine for driver in self.led_replicas()]
 
+    @property
+    def _has_failed(self) -> bool:
+        return self._failure is not None and self._failure.done()
+
     def _fail(self, error: BaseException) -> None:
         if self._failure is not None and not self._failure.done():
             self._failure.set_exception(error)
@@ -296,6 +318,7 @@ class Node:
             change_isr=self._change_isr,
             follow=self._links.follow,
             catch_up=Room(CATCH_UP_BYTES_MAX),
+            leaving=lambda: view.leaving,
         )
         for role in self._roles:
             reporter = outside.role_reporter(role.name)
@@ -425,6 +448,12 @@ class Node:
         epoch = await self._elections.unclean_elect(asked.partition, asked.node_id)
         return epoch, self._of(asked.partition).synced_end(asked.partition)
 
+    def balance_now(self) -> Balanced:
+        """Hands over what other nodes should lead, and can. Raises Unavailable."""
+        if self._handing_over is None:
+            raise Unavailable("this process is starting; try again")
+        return self._handing_over.balance_now()
+
     def _find(self, partition: PartitionId) -> Driver | None:
         replicas = self._replicas.get(role_of(partition.topic_id))
         return None if replicas is None else replicas.find(partition)
@@ -459,6 +488,8 @@ class Node:
             self._outside.reporter.gauge("topics", len(topics))
             partitions = sum(topic.partitions for topic in topics)
             self._outside.reporter.gauge("partitions", partitions)
+            if self._handing_over is not None:
+                self._handing_over.look()
             for replicas in self._replicas.values():
                 replicas.note_synced_ends()
                 await replicas.remember()
@@ -489,8 +520,11 @@ class Node:
         assert self._view is not None
         names = [key.removeprefix(TOPICS) for key in changed if key.startswith(TOPICS)]
         topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
+        is_about_nodes = any(key.startswith(BOOTS) for key in changed)
         for replicas in self._replicas.values():
             replicas.wake()
+            if is_about_nodes:
+                replicas.review()
             if topics:
                 replicas.topics_changed({topic.topic_id for topic in topics})
 

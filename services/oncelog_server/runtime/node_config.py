@@ -73,6 +73,10 @@ class NodeConfig:
     # more. Danger: long, and writes wait that long for a dead one; short, and one that is slow for
     # a moment is dropped.
     replica_lag_ms: int = 10_000
+    # The first node in a partition's list of replicas should lead it. Where another one does, it
+    # hands over once the first has been in sync for so long, milliseconds; 0: never. Danger: short,
+    # and a process that comes and goes costs its clients a retry each time.
+    balance_after_ms: int = 30_000
     # Below so much free space data is refused (DISK_FULL), bytes; reads, markers and leadership
     # stay. Danger: with 0 nothing is left for control records.
     disk_free_floor_bytes: int = 256 * MIB
@@ -128,8 +132,9 @@ class NodeConfig:
             )
         if self.tick_ms * 4 > self.lease_ms:
             raise ValueError("node.tick_ms must be at most a quarter of node.lease_ms")
-        if self.disk_free_floor_bytes < 0:
-            raise ValueError("node.disk_free_floor_bytes must be 0 or more")
+        for name in ("disk_free_floor_bytes", "balance_after_ms"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"node.{name} must be 0 or more")
         if not self.etcd_prefix.startswith("/") or not self.etcd_prefix.endswith("/"):
             raise ValueError("node.etcd_prefix must start and end with '/'")
         for name in (

@@ -56,6 +56,8 @@ class NodeLimits:
     control_replication_factor: int
     # A replica that did not catch up for so long is not in sync.
     replica_lag_ms: int
+    # What another node should lead is handed over when that one was in sync for so long; 0: never.
+    balance_after_ms: int
     disk_free_floor_bytes: int
     segment_bytes: int
     snapshot_every_bytes: int

@@ -239,6 +239,23 @@ class RoleReplicas:
             if not driver.is_at_rest:
                 driver.wake()
 
+    def review(self) -> None:
+        """Nodes came or are about to go."""
+        for driver in list(self._drivers.values()):
+            driver.review()
+
+    def keeping_up(self, partition: PartitionId) -> frozenset[str]:
+        """Nodes that could take over a partition that is led here."""
+        driver = self._drivers.get(partition)
+        return frozenset() if driver is None else driver.keeping_up()
+
+    def incarnation(self, partition: PartitionId) -> str:
+        """Hex, of the replica here; "": its log is not open."""
+        driver = self._drivers.get(partition)
+        if driver is None or not driver.is_open:
+            return ""
+        return bytes(driver.journal.incarnation).hex()
+
     def note_synced_ends(self) -> None:
         """About every second: what others may count on (docs/leadership.md, "Disks")."""
         for driver in list(self._drivers.values()):

@@ -80,8 +80,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{_IN_SYNC}.next_change",
-                "why is not None and self._nodes(rest) >= self._min_insync_replicas",
-                "why is not None",
+                "self._nodes(rest) >= self._min_insync_replicas",
+                "True",
             ),
             Edit(
                 f"{_IN_SYNC}._count_anew",

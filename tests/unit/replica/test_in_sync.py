@@ -200,3 +200,48 @@ def test_i5_what_another_epoch_or_the_own_node_acknowledges_counts_for_nothing(
     of_a.synced(6)
     assert not of_a.acknowledged(B, node=node, epoch=epoch, synced_end=9, now_ms=0)
     assert of_a.progress(B) is None
+
+
+def test_who_is_about_to_stop_is_dropped_while_it_acknowledges() -> None:
+    of_a = book(A, B, C)
+    of_a.synced(6)
+    ack(of_a, B, 6)
+    ack(of_a, C, 6)
+    assert of_a.next_change(0) is None
+    assert of_a.next_change(0, leaving={"b"}) == IsrChange((A, C), Why.LEAVES, B)
+    assert of_a.keeping_up(0) == {"b", "c"}
+
+
+def test_i25_nobody_leaves_where_too_few_would_be_left() -> None:
+    of_a = book(A, B)
+    of_a.synced(6)
+    ack(of_a, B, 6)
+    assert of_a.next_change(0, leaving={"b"}) is None
+
+
+def test_who_is_about_to_stop_does_not_join() -> None:
+    of_a = book(A, B)
+    of_a.synced(6)
+    ack(of_a, B, 6)
+    ack(of_a, C, 6)
+    assert of_a.next_change(0, leaving={"c"}) is None
+    assert of_a.next_change(0) == IsrChange((A, B, C), Why.JOIN, C)
+
+
+def test_who_has_gone_does_not_join_again_on_what_it_acknowledged_before() -> None:
+    of_a = book(A, B)
+    of_a.synced(6)
+    ack(of_a, B, 6)
+    ack(of_a, C, 6)
+    of_a.closed(C, now_ms=1)
+    assert of_a.next_change(2) is None
+    of_a.opened(C, node="c")
+    assert of_a.next_change(3) == IsrChange((A, B, C), Why.JOIN, C)
+
+
+def test_of_two_that_go_the_one_that_acknowledges_nothing_goes_first() -> None:
+    of_a = book(A, B, C)
+    of_a.synced(6)
+    later_ms = REPLICA_SILENT_MS + 1
+    ack(of_a, B, 6, later_ms)
+    assert of_a.next_change(later_ms, leaving={"b"}) == IsrChange((A, B), Why.LAGS, C)

@@ -104,6 +104,8 @@ class ClusterView:
         self._reachable = False
         self._values: dict[str, tuple[bytes, int]] = {}
         self._nodes: dict[str, NodeInfo] = {}
+        # Those that are about to stop, and have no other process.
+        self.leaving: frozenset[str] = frozenset()
         self._topics: dict[str, TopicInfo] = {}
         self._names: dict[TopicId, str] = {}
         self._deletions = Deletions(etcd, self._names.get, on_fatal)
@@ -358,6 +360,7 @@ class ClusterView:
             self._nodes.pop(key, None)
             if value is not None:
                 self._nodes[key] = keys.decode_boot(key, value)
+            self._look_who_leaves()
         elif key.startswith(keys.TOPICS):
             self._set_topic(key, value)
         elif key.startswith(keys.CREATING):
@@ -366,6 +369,11 @@ class ClusterView:
                 self._creating[key] = keys.decode_creating(value)
         elif key.startswith(ACCESS):
             self.access.set(key, value)
+
+    def _look_who_leaves(self) -> None:
+        nodes = self._nodes.values()
+        stay = {node.node_id for node in nodes if not node.leaving}
+        self.leaving = frozenset(node.node_id for node in nodes) - stay
 
     def _set_partition(self, partition: PartitionId, value: bytes | None, revision: int) -> None:
         if value is None:

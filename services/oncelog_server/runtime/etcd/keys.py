@@ -61,6 +61,8 @@ class BootValue(msgspec.Struct, frozen=True):
     started_ms: int = 0
     external_host: str = ""
     external_port: int = 0
+    # It is about to stop.
+    leaving: bool = False
 
 
 class LeaderValue(msgspec.Struct, frozen=True):
@@ -179,6 +181,7 @@ def decode_boot(key: str, value: bytes) -> NodeInfo:
         started_ms=boot.started_ms,
         external_host=boot.external_host,
         external_port=boot.external_port,
+        leaving=boot.leaving,
     )
 
 

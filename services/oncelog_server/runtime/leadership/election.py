@@ -35,6 +35,7 @@ from oncelog_server.runtime.etcd.directory import ClusterView, Entry
 from oncelog_server.runtime.etcd.keys import (
     PARTITIONS,
     TOPICS,
+    TXN_KEYS_MAX,
     LeaderValue,
     PartitionState,
     address_of,
@@ -47,6 +48,7 @@ from oncelog_server.runtime.etcd.port import Compare, Etcd, EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import epoch_went_back
 from oncelog_server.runtime.leadership.isr import isr_of
 from oncelog_server.runtime.leadership.lease import Membership
+from oncelog_server.runtime.leadership.preference import pause_ms, staying
 from oncelog_server.runtime.leadership.rules import (
     Bid,
     Fitness,
@@ -57,6 +59,7 @@ from oncelog_server.runtime.leadership.rules import (
     fitness,
     judge,
     make_bid,
+    resignation,
 )
 from oncelog_server.runtime.leadership.unclean import unclean_bid
 from oncelog_server.runtime.target import Candidate, Follow, Isr, Lead, Leave, StandBy, Target
@@ -117,6 +120,8 @@ class Elections:
         self._boot = boot_id
         self._self = LeaderValue(node.node_id, boot_id, node.host, node.port)
         self._histories: dict[PartitionId, History] = {}
+        # False from `withdraw` on.
+        self._stands = True
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -165,6 +170,42 @@ class Elections:
             except EtcdUnavailable:
                 await asyncio.sleep(ROUND_RETRY_MS / 1000)
 
+    def withdraw(self) -> None:
+        """Stands in no election any more; what it leads, it leads, and it follows others."""
+        self._stands = False
+
+    def hand_over(self, partitions: Sequence[PartitionId]) -> None:
+        """Leads these no more, from this very turn; the round says so to etcd, many at once. Their
+        replicas follow whoever is elected. This process stands again after STAND_PAUSE_MS."""
+        for partition in partitions:
+            history = self._histories.get(partition)
+            if history is not None and history.led_epoch:
+                history.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
+                history.leave()
+                self._host.aim(partition, StandBy())
+        self._wake.set()
+
+    async def _resign_all(self, resigned: Sequence[tuple[PartitionId, Entry]]) -> None:
+        """Of epochs that this process left. What changed meanwhile is resigned one by one."""
+        for start in range(0, len(resigned), TXN_KEYS_MAX):
+            batch = resigned[start : start + TXN_KEYS_MAX]
+            compares, puts = resignation([(p, *entry) for p, entry in batch])
+            try:
+                if (await self._etcd.txn(compares, puts)).succeeded:
+                    for partition, entry in batch:
+                        self._resigned(partition, entry.state.epoch)
+                    continue
+                for partition, entry in batch:
+                    await self._try_resign(partition, entry.state.epoch)
+            except EtcdUnavailable:
+                # The round looks again.
+                return
+
+    def _resigned(self, partition: PartitionId, epoch: int) -> None:
+        if (history := self._histories.get(partition)) is not None:
+            history.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
+        self._reporter.event("resigned", partition=str(partition), epoch=epoch)
+
     async def _try_resign(self, partition: PartitionId, epoch: int) -> None:
         """Empties `leader` where etcd names this boot in `epoch`. Raises EtcdUnavailable."""
         key = partition_key(partition)
@@ -180,7 +221,7 @@ class Elections:
         result = await self._etcd.txn([Compare(key, found.mod_revision)], [Put(key, encode(empty))])
         if not result.succeeded:
             raise EtcdUnavailable(f"{key} changed under a resignation; it is read again")
-        self._reporter.event("resigned", partition=str(partition), epoch=epoch)
+        self._resigned(partition, epoch)
 
     def _step_down(self, partition: PartitionId, history: History) -> None:
         epoch = history.leave()
@@ -309,6 +350,7 @@ class Elections:
     async def _round(self) -> bool:
         """Looks at every partition that this process may lead. True: look again soon."""
         standing: list[tuple[PartitionId, Entry]] = []
+        left: list[tuple[PartitionId, Entry]] = []
         unfinished, is_unread = False, False
         for partition in self._view.replicas_on(self._node_id):
             entry = self._view.entry(partition)
@@ -316,6 +358,8 @@ class Elections:
                 continue
             history = self._history(partition)
             ruling = self._judge(history, entry)
+            if ruling is not Ruling.STAND:
+                history.vacant_since_s = None
             match ruling:
                 case Ruling.LEAD:
                     history.see(entry.state, entry.mod_revision)
@@ -326,8 +370,11 @@ class Elections:
                     is_unread |= not history.was_read
                 case Ruling.STAND:
                     history.see(entry.state, entry.mod_revision)
-                    standing.append((partition, entry))
-                    unfinished = True
+                    if history.vacant_since_s is None:
+                        history.vacant_since_s = self._now()
+                    if self._stands:
+                        standing.append((partition, entry))
+                        unfinished = True
                 case Ruling.WAIT:
                     # The view's next change decides, and wakes us.
                     pass
@@ -337,29 +384,27 @@ class Elections:
                     unfinished = True
                 case Ruling.REFUSE:
                     self._refuse(partition, entry.state.epoch, history.seen_epoch)
-                case Ruling.RESIGN | Ruling.ADOPT:
+                case Ruling.RESIGN:
+                    left.append((partition, entry))
                     unfinished = True
-                    await self._settle(partition, history, ruling)
+                case Ruling.ADOPT:
+                    unfinished = True
+                    await self._adopt(partition, history)
                 case _:
                     assert_never(ruling)
         if is_unread:
             await self._read_keys()
+        await self._resign_all(left)
         await self._stand(standing)
         return unfinished or is_unread
-
-    async def _settle(self, partition: PartitionId, history: History, ruling: Ruling) -> None:
-        try:
-            if ruling is Ruling.RESIGN:
-                await self._try_resign(partition, history.left_epoch)
-            else:
-                await self._adopt(partition, history)
-        except EtcdUnavailable:
-            return
 
     async def _adopt(self, partition: PartitionId, history: History) -> None:
         """etcd names us in an epoch whose election was never answered: ours after all."""
         lost = self._membership.lost
-        found, _ = await self._etcd.get(partition_key(partition))
+        try:
+            found, _ = await self._etcd.get(partition_key(partition))
+        except EtcdUnavailable:
+            return
         candidate = self._host.candidate(partition)
         if candidate is None or found is None or lost != self._membership.lost or history.led_epoch:
             return
@@ -375,9 +420,14 @@ class Elections:
     async def _stand(self, standing: Sequence[tuple[PartitionId, Entry]]) -> None:
         """Votes for every replica that may stand."""
         bids = []
+        others = {role: staying(self._view.nodes(), role) for role in self._roles}
         for partition, entry in standing:
             history = self._histories[partition]
             if self._now() < history.stand_after_s or not self._membership.valid():
+                continue
+            pause = pause_ms(entry.state, self._node_id, others[role_of(partition.topic_id)])
+            if self._now() < (history.vacant_since_s or 0.0) + pause / 1000:
+                # Those before it in the list of replicas go first.
                 continue
             candidate = self._host.candidate(partition)
             if candidate is not None and self._may_win(partition, history, entry, candidate):

@@ -29,6 +29,8 @@ import threading
 from collections.abc import Awaitable, Callable
 from typing import Final, Protocol
 
+import msgspec
+
 from oncelog_server.core.ids import BootId
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime import vital
@@ -166,6 +168,19 @@ class Membership:
             daemon=True,
         )
         self._thread.start()
+
+    async def announce_leaving(self) -> None:
+        """Says in the key that this process is about to stop; it keeps its lease. Raises
+        EtcdUnavailable."""
+        self.node = msgspec.structs.replace(self.node, leaving=True)
+        held = self._held
+        if held is None:
+            # The next key says it.
+            return
+        put = Put(self._key, encode(self.node), held.lease)
+        result = await self._etcd.txn([Compare(self._key, held.revision)], [put])
+        if result.succeeded:
+            held.revision = result.revision
 
     async def stop(self) -> None:
         """Gives the lease back, so that others need not wait for its end."""

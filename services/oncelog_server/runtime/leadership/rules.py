@@ -78,6 +78,8 @@ class History:
     seen_revision: int = 0
     # Not before this moment of the loop's clock.
     stand_after_s: float = 0.0
+    # Since when nobody leads it, as far as this process sees; None: somebody does.
+    vacant_since_s: float | None = None
     # The revision for which "offline" was reported.
     reported_revision: int = 0
     # Its key was read, linearizably, since this process took its lease.
@@ -175,6 +177,20 @@ def election(bids: Sequence[Bid], *, own_boot: str) -> tuple[list[Compare | Exis
     compares += [Compare(boot_key(boot_id), 0) for boot_id in gone]
     compares += [Compare(partition_key(bid.partition), bid.mod_revision) for bid in bids]
     return compares, [Put(partition_key(bid.partition), encode(bid.new)) for bid in bids]
+
+
+def resignation(
+    resigned: Sequence[tuple[PartitionId, PartitionState, int]],
+) -> tuple[list[Compare | Exists], list[Put]]:
+    """One etcd transaction that empties `leader` of these (each with its state, and the revision of
+    that): nothing changed."""
+    compares: list[Compare | Exists] = [
+        Compare(partition_key(partition), revision) for partition, _, revision in resigned
+    ]
+    return compares, [
+        Put(partition_key(partition), encode(msgspec.structs.replace(state, leader=None)))
+        for partition, state, _ in resigned
+    ]
 
 
 def ballots(bids: Sequence[Bid]) -> Iterator[list[Bid]]:

@@ -458,6 +458,17 @@ class Driver:
         if self.is_ready and self._around.lease_valid():
             self._leadership.tick()
 
+    def keeping_up(self) -> frozenset[str]:
+        """Nodes that could take over what is led here."""
+        if self._leadership is None or not self._state.leads:
+            return frozenset()
+        return self._leadership.keeping_up()
+
+    def review(self) -> None:
+        """Nodes came or are about to go: who is in sync may have to change."""
+        if self._leadership is not None and self._state.leads:
+            self._leadership.review()
+
     def wake(self) -> None:
         """Something outside changed: a peer, a leader, a topic."""
         if self._leadership is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass
 
 from oncelog_server.core.ids import PartitionId
@@ -35,6 +35,8 @@ class Replication:
     follow: OpenDialog
     # What all followers of this process that read from files share.
     catch_up: Room
+    # Nodes whose process is about to stop.
+    leaving: Callable[[], Collection[str]] = tuple
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ Invariants (each with what breaks without it: docs/leadership.md, "Replicas in s
   * who joins has synced EPOCH_START and all below the leader's HW, by acknowledgements of this
     epoch. It need not wait until the HW covers EPOCH_START: a member that is dead would hold up
     those who could replace it;
+  * who is about to stop is dropped while it still acknowledges, so that no write waits for it;
   * who has no dialog with this leader is given up after REPLICA_SILENT_MS, for he will acknowledge
     nothing; who has one and lags, after `replica_lag_ms`;
   * the ISR never shrinks below `min_insync_replicas`, and the HW does not move while it has fewer.
@@ -29,7 +30,7 @@ process still leads (`leadership`).
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -49,6 +50,8 @@ class Why(Enum):
     REPLACED = "replaced"
     # It did not catch up for `replica_lag_ms`, or is silent.
     LAGS = "lags"
+    # Its process is about to stop, and said so.
+    LEAVES = "leaves"
     # The same ISR once more. It moves the key's revision, so that what became of a change whose
     # answer was lost is known: it happened, or it never can.
     SETTLE = "settle"
@@ -222,25 +225,50 @@ class InSync:
 
     # -------------------------------------------------------------------------- what it asks for
 
-    def next_change(self, now_ms: int) -> IsrChange | None:
+    def next_change(self, now_ms: int, leaving: Collection[str] = ()) -> IsrChange | None:
         """The change of the ISR to ask etcd for, comparing `revision`; None: nothing is to be done.
-        To be asked again whenever no compare-and-set waits for its answer."""
+        `leaving`: nodes that are about to stop. To be asked again whenever no compare-and-set waits
+        for its answer."""
         for incarnation in sorted(self._progress.keys() - self.isr):
-            if self._may_join(incarnation, now_ms):
+            is_leaving = self._progress[incarnation].node in leaving
+            if not is_leaving and self._may_join(incarnation, now_ms):
                 return self._change(self.isr | {incarnation}, Why.JOIN, incarnation)
-        for incarnation in sorted(self.isr - {self._own}):
-            why = self._why_leave(incarnation, now_ms)
+        for incarnation, why in self._departures(now_ms, leaving):
             rest = self.isr - {incarnation}
-            if why is not None and self._nodes(rest) >= self._min_insync_replicas:
+            if self._nodes(rest) >= self._min_insync_replicas:
                 return self._change(rest, why, incarnation)
         if self._in_flight:
             return self._change(self.isr, Why.SETTLE, self._own)
         return None
 
+    def keeping_up(self, now_ms: int) -> frozenset[str]:
+        """Nodes of other members of the ISR that could take over: nothing acknowledged is missing
+        there, and they were heard of."""
+        return frozenset(
+            self._progress[member].node
+            for member in self.isr - {self._own}
+            if member in self._progress and not self._lags(member, now_ms)
+        )
+
+    def _departures(
+        self, now_ms: int, leaving: Collection[str]
+    ) -> Iterable[tuple[Incarnation, Why]]:
+        """Those who acknowledge nothing come first: who leaves still does."""
+        others = sorted(self.isr - {self._own})
+        for incarnation in others:
+            if (why := self._why_leave(incarnation, now_ms)) is not None:
+                yield incarnation, why
+        for incarnation in others:
+            progress = self._progress.get(incarnation)
+            if progress is not None and progress.node in leaving:
+                yield incarnation, Why.LEAVES
+
     def _may_join(self, incarnation: Incarnation, now_ms: int) -> bool:
         progress = self._progress[incarnation]
         return (
-            self._newest[progress.node] == incarnation
+            # Who has no dialog will acknowledge nothing more.
+            incarnation in self._speaking
+            and self._newest[progress.node] == incarnation
             and progress.synced_end > self._epoch_start
             and progress.synced_end >= self._hw.value
             and not self._lags(incarnation, now_ms)

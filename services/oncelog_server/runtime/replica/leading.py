@@ -441,7 +441,7 @@ class Leadership:
             return
         if self._granted.replication_factor == 1 or not self._around.lease_valid():
             return
-        change = book.next_change(self._now_ms())
+        change = book.next_change(self._now_ms(), self._around.replication.leaving())
         if change is not None:
             compared = book.revision
             book.change_sent(change, compared_revision=compared)
@@ -463,6 +463,10 @@ class Leadership:
                 members=len(seen.members),
             )
             self.isr_seen(seen)
+
+    def keeping_up(self) -> frozenset[str]:
+        """Nodes that could take over."""
+        return frozenset() if self._in_sync is None else self._in_sync.keeping_up(self._now_ms())
 
     def _become_ready(self) -> None:
         self._is_ready = True
