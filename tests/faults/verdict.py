@@ -182,6 +182,21 @@ def replayed(world: World, seen: Callable[[object], None] = lambda record: None)
     return compared
 
 
+def copies_replayed(world: World) -> int:
+    """I35, of those who follow: what a replica would be, were it elected now, its leader is. The
+    number of copies compared."""
+    compared = 0
+    for process in world.processes.values():
+        for leader in process.node.led_replicas():
+            live = leader.machine.snapshot()
+            for copy in world.copies.replicas(leader.partition):
+                if copy.driver.follows:
+                    fresh = replay(leader._role, leader.partition, copy.journal, from_snapshot=True)
+                    same(live, fresh.snapshot(), f"{copy}: replay of a copy")
+                    compared += 1
+    return compared
+
+
 def replay(
     role: Role[Any],
     partition: PartitionId,

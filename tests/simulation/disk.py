@@ -238,6 +238,13 @@ class FakeDisk:
         inode.durable = bytearray(inode.content)
         inode.unsynced.clear()
 
+    def lose_all(self, *, but: str) -> None:
+        """An empty disk, with a copy of this one file."""
+        platter = self._platter
+        kept = {path: inode for path, inode in platter.durable_names.items() if path == but}
+        platter.names, platter.durable_names = dict(kept), kept
+        platter.directories = {""}
+
     # ------------------------------------------------------------------------------ the Disk port
 
     async def commit(self, writes: Sequence[Write]) -> None:

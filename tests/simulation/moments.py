@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
-from oncelog_server.core.roles import COORDINATOR
+from oncelog_server.core.roles import COORDINATOR, PARTITION_LEADER
 from tests.simulation.disk import Survived
 from tests.simulation.marks import Marks, Reached
 from tests.simulation.plan import Plan
 
 if TYPE_CHECKING:
+    from oncelog_server.runtime.replica.driver import Driver
     from tests.simulation.world import Process, World
 
 MOMENT: Final = "moment"
@@ -42,6 +43,17 @@ LEASE_LOST: Final = "a lease ended under a living process"
 LEASES_TOGETHER: Final = "two leases ended at the same time"
 WALL_JUMPED: Final = "a wall clock jumped"
 CLOCK_DRIFTED: Final = "a clock ran fast or slow"
+PREPARED_MOVED: Final = "a partition of a coordinator moved while it owed markers"
+OPEN_MOVED: Final = "a leader moved while transactions were open there"
+ISR_SETTLED: Final = "a change of the ISR was settled whose answer was lost"
+ISR_SHRANK: Final = "a replica that lagged left the ISR"
+ISR_REPLACED: Final = "an incarnation left the ISR for a newer one of its node"
+NEW_JOINED: Final = "a new incarnation of a node joined the ISR"
+JOINER_FELL: Final = "a replica fell that was not in sync yet"
+JOIN_CUT_OFF: Final = "a replica fell while its joining was asked for"
+LOG_CUT: Final = "a log was cut"
+COPY_FAILED: Final = "a follower could not write"
+DISK_LOST: Final = "a disk was lost"
 
 MOMENTS: Final = (
     SEVERAL_LEAD,
@@ -66,7 +78,24 @@ MOMENTS: Final = (
     LEASES_TOGETHER,
     WALL_JUMPED,
     CLOCK_DRIFTED,
+    PREPARED_MOVED,
+    OPEN_MOVED,
+    ISR_SETTLED,
+    ISR_SHRANK,
+    ISR_REPLACED,
+    NEW_JOINED,
+    JOINER_FELL,
+    JOIN_CUT_OFF,
+    LOG_CUT,
+    COPY_FAILED,
+    DISK_LOST,
 )
+# Why a leader changed the ISR, where that is a moment.
+ISR_CHANGES: Final[Mapping[object, str]] = {
+    "settle": ISR_SETTLED,
+    "lags": ISR_SHRANK,
+    "replaced": ISR_REPLACED,
+}
 
 # What a fault or an application of a plan promises, besides that it is tried: one mark of these.
 _Any = Sequence[tuple[str, str]]
@@ -84,6 +113,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "unanswered writes": ((MOMENT, WRITE_UNANSWERED),),
     "lease": ((MOMENT, LEASE_LOST),),
     "wall clock": ((MOMENT, WALL_JUMPED),),
+    "lost disk": ((MOMENT, DISK_LOST),),
     "twins": _FENCED,
     "hopper": _FENCED,
 }
@@ -106,6 +136,10 @@ class Moments:
         self._world = world
         # Who was elected last, by partition.
         self._leaders: dict[str, str] = {}
+        # Of processes that fell: what their partitions, by name, were in the middle of.
+        self._in_the_middle: dict[str, str] = {}
+        # Nodes, by partition, that were in sync under some incarnation.
+        self._joined: dict[tuple[str, str], str] = {}
         # When a lease ended last, and whose.
         self._lease_lost: tuple[float, str] = (-1.0, "")
 
@@ -126,11 +160,34 @@ class Moments:
             if self._lease_lost[0] == now_s and self._lease_lost[1] != name:
                 self.add(LEASES_TOGETHER)
             self._lease_lost = now_s, name
+        elif event == "log cut":
+            self.add(LOG_CUT)
+        elif event == "write failed, resigning":
+            self._write_failed(name, str(fields["partition"]))
+        elif event == "replicas in sync":
+            self._isr_changed(fields)
+
+    def _write_failed(self, name: str, partition: str) -> None:
+        followed = self._world.copies.followed(name)
+        if any(str(replica.partition) == partition for replica in followed):
+            self.add(COPY_FAILED)
+
+    def _isr_changed(self, fields: Mapping[str, object]) -> None:
+        if (moment := ISR_CHANGES.get(fields["why"])) is not None:
+            self.add(moment)
+        elif fields["why"] == "join":
+            who = str(fields["who"])
+            joined = str(fields["partition"]), self._world.copies.whose(who)
+            if self._joined.setdefault(joined, who) != who:
+                self.add(NEW_JOINED)
+            self._joined[joined] = who
 
     def _elected(self, name: str, partition: str) -> None:
         if self._leaders.setdefault(partition, name) != name:
             self.add(LEADER_MOVED)
             self._leaders[partition] = name
+            if (moment := self._in_the_middle.pop(partition, None)) is not None:
+                self.add(moment)
         topic = partition.rpartition("/")[0]
         if any(
             leader != name and other.rpartition("/")[0] == topic
@@ -144,6 +201,27 @@ class Moments:
             self.add(FELL_OWING)
         if self._owed(lambda _, participant: participant.name == name):
             self.add(FELL_OWED)
+        process = self._world.processes[name]
+        for replica in process.node.led_replicas():
+            self._in_the_middle.pop(str(replica.partition), None)
+            if process.role == COORDINATOR and replica.machine.owed(replica.high_watermark):
+                self._in_the_middle[str(replica.partition)] = PREPARED_MOVED
+            elif process.role == PARTITION_LEADER and replica.machine.pending.open:
+                self._in_the_middle[str(replica.partition)] = OPEN_MOVED
+        for replica in self._world.copies.followed(name):
+            self._follower_falls(replica)
+
+    def _follower_falls(self, replica: Driver) -> None:
+        state = self._world.copies.state(replica.partition)
+        incarnation = replica.journal.incarnation
+        if state is None or incarnation.hex() in state.isr:
+            return
+        self.add(JOINER_FELL)
+        for other in self._world.copies.replicas(replica.partition):
+            leads = other.driver._leadership
+            book = None if leads is None else leads._in_sync
+            if book is not None and incarnation in book.counted:
+                self.add(JOIN_CUT_OFF)
 
     def power_lost(self, survived: Collection[Survived]) -> None:
         """By a disk: what became of its unsynced writes."""

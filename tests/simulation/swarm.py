@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 from typing import Final
 
-from oncelog_server.core.roles import ROLES
+from oncelog_server.core.roles import PARTITION_LEADER, ROLES
 from tests.simulation.applications import gardening
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.plan import Plan, Spice
@@ -29,6 +30,8 @@ FAULTS_MAX: Final = 10_000
 NODES: Final[Mapping[int, int]] = {1: 30, 2: 22, 3: 36, 4: 6, 5: 6}
 # How many days of a hundred want so many replicas; a day with fewer nodes has as many as nodes.
 REPLICAS: Final[Mapping[int, int]] = {1: 25, 2: 15, 3: 60}
+# A fault of days whose records are on two disks before they are acknowledged.
+LOST_DISK: Final = "lost disk"
 # Those that all days have, and the gardener's.
 TOPICS: Final = ("in", "out", "side", gardening.TOPIC)
 # Faults that are drawn more often than the others, which have 1: those in the middle of a step find
@@ -46,14 +49,14 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
     copies = Copies(random.Random(f"replicas {seed}"))
     known = sorted(APPLICATIONS.keys() - {*ALWAYS, *without})
     applications = [*ALWAYS, *_compatible(_some(chance, known, APPLICATIONS_AT_ONCE))]
-    faults = _faults(chance, sorted(FAULTS.keys() - set(without)))
+    faults = _faults(chance, sorted(FAULTS.keys() - {*without, LOST_DISK}))
     needed = [line for name in applications for line in APPLICATIONS[name].settings]
     own_topics = {
         topic: partitions
         for name in applications
         for topic, partitions in APPLICATIONS[name].topics.items()
     }
-    return Plan(
+    plan = Plan(
         applications=tuple(applications),
         faults=tuple(faults),
         hands=chance.choice([1, 1, 2]),
@@ -85,6 +88,8 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         spice=_spice(chance),
         rests=chance.random() < 0.8,
     )
+    loses_disks = copies.loses_disks and LOST_DISK not in without and _may_lose_disks(plan)
+    return replace(plan, faults=(*plan.faults, LOST_DISK)) if loses_disks else plan
 
 
 class Copies:
@@ -96,6 +101,7 @@ class Copies:
         self._alike = chance.random() < 0.8
         self.of_control = self.draw()
         self.min_insync_replicas = chance.choice([1, 2, 2, 2])
+        self.loses_disks = chance.random() < 0.4
         self.settings = (f"node.replica_lag_ms={chance.choice([500, 2_000, 10_000])}",)
 
     def draw(self) -> int:
@@ -103,6 +109,15 @@ class Copies:
 
     def _some_number(self) -> int:
         return self._chance.choices(list(REPLICAS), list(REPLICAS.values()))[0]
+
+
+def _may_lose_disks(plan: Plan) -> bool:
+    """Of some role: whatever its nodes hold is on two of them before it is acknowledged."""
+    controls = (
+        min(plan.control_replicas, plan.nodes[role]) for role in ROLES if role != PARTITION_LEADER
+    )
+    topics = min(map(plan.replicas_of_topic, plan.replicas))
+    return plan.min_insync_replicas > 1 and max(topics, *controls) > 1
 
 
 def _nodes(chance: random.Random) -> Mapping[str, int]:

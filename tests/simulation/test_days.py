@@ -70,7 +70,7 @@ def test_a_cluster_that_is_rolled_out_together_shares_its_partitions() -> None:
     async def tell() -> Counter[str]:
         await world.start_all()
         client = world.client()
-        await client.admin.create_topic("orders", partitions=6)
+        await client.admin.create_topic("orders", partitions=6, replication_factor=1)
         await client.close()
         await world.ready()
         led = {name: len(process.node.led_replicas()) for name, process in world.processes.items()}
@@ -91,7 +91,7 @@ def test_while_one_node_is_away_the_others_go_on() -> None:
     async def tell() -> None:
         await world.start_all()
         client = world.client()
-        await client.admin.create_topic("orders", partitions=3)
+        await client.admin.create_topic("orders", partitions=3, replication_factor=1)
         await world.ready()
         [away] = [
             name

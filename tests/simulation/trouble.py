@@ -14,11 +14,18 @@ from typing import Final
 
 from oncelog_server.core.roles import COORDINATOR
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
+from oncelog_server.runtime.node import NODE_FILE
 from tests.faults.cases import CASES
 from tests.simulation.day import Day
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.machines import role_of_name
-from tests.simulation.moments import WALL_JUMPED, WATCH_GAP, WATCH_STALE, WRITE_UNANSWERED
+from tests.simulation.moments import (
+    DISK_LOST,
+    WALL_JUMPED,
+    WATCH_GAP,
+    WATCH_STALE,
+    WRITE_UNANSWERED,
+)
 from tests.simulation.network import Way
 from tests.simulation.striking import Striker
 from tests.simulation.world import Process
@@ -38,6 +45,8 @@ WALL_JUMPS_MS: Final = (-3_600_000, -2_000, 2_000, 3_600_000, 30 * 86_400_000)
 # In a line of the trace.
 WAYS_SHOWN: Final = 6
 SUPERVISED_EVERY_S: Final = 0.2
+# Where no disk may be lost now.
+LOOKED_AGAIN_S: Final = 0.5
 # How long a strike waits for the passing that it needs, seconds.
 STRIKE_WITHIN_S: Final = 1.0
 # Below the floor that `swarm` sets, and not nothing.
@@ -155,6 +164,28 @@ class Trouble:
                     self.world.say(f"-- lost {directory}/{name}")
                     kind = next(kind for kind in REMADE if kind in name)
                     self.world.marks.add("lost file", kind)
+
+    async def lost_disk(self) -> None:
+        """One is replaced by an empty one, which is told the name of its node. Only where nothing
+        that was acknowledged may be lost with it (`copies`)."""
+        bears = self.world.copies.bears_loss_of
+        free = [name for name in self.world.names if name not in self._taken and bears(name)]
+        if not free:
+            await asyncio.sleep(LOOKED_AGAIN_S)
+            return
+        name = self.random.choice(free)
+        self._taken.add(name)
+        try:
+            self.world.say(f"-- the disk of {name} is lost")
+            self.world.moments.add(DISK_LOST)
+            self.world.copies.lost(name)
+            await self.world.lose_power(name, Tear.NOTHING)
+            machine = self.world.machines[name]
+            machine.disk = machine.disk.reopen()
+            machine.disk.lose_all(but=NODE_FILE)
+            await self._up([name])
+        finally:
+            self._taken.discard(name)
 
     # -------------------------------------------------------------------------------- of its clocks
 
@@ -438,6 +469,7 @@ FAULTS: Final[Mapping[str, Callable[[Trouble], Awaitable[None]]]] = {
     "restart": Trouble.restart,
     "freeze": Trouble.freeze,
     "lost files": Trouble.lost_files,
+    "lost disk": Trouble.lost_disk,
     "wall clock": Trouble.wall_clock,
     "etcd": Trouble.etcd,
     "stale watch": Trouble.stale_watch,

@@ -20,8 +20,9 @@ from typing import Any, Final, NamedTuple
 from oncelog.checker import HistoryWriter, Report, check
 from oncelog_server.core import failpoints
 from oncelogpb.errors import OncelogError
-from tests.faults.verdict import quiet, replayed
+from tests.faults.verdict import copies_replayed, quiet, replayed
 from tests.simulation.applications.table import APPLICATIONS
+from tests.simulation.copies import LOOK_EVERY_S
 from tests.simulation.day import Day
 from tests.simulation.marks import Reached
 from tests.simulation.moments import broken_promises
@@ -92,6 +93,7 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
     world.network.slowness = plan.slowness
     await world.start_all()
     await day.create_topics()
+    looking = asyncio.create_task(_look(world))
     lives = [(name, life) for name in plan.applications for life in APPLICATIONS[name].lives()]
     tasks = [asyncio.create_task(day.forever(name, life)) for name, life in lives]
     try:
@@ -104,11 +106,22 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
         await _everybody_succeeds(day, tasks)
     finally:
         day.stopping = True
+        looking.cancel()
+        world.copies.require_all_held()
     await asyncio.gather(*tasks)
     await day.read_everything()
     await quiet(world)
+    await world.copies.level()
+    world.copies.require_all_held()
     replayed(world, lambda record: world.marks.add("record", type(record).__name__))
+    copies_replayed(world)
     await world.stop_all()
+
+
+async def _look(world: World) -> None:
+    while True:
+        await asyncio.sleep(LOOK_EVERY_S)
+        world.copies.look()
 
 
 async def _everybody_succeeds(day: Day, tasks: list[asyncio.Task[None]]) -> None:

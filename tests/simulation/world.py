@@ -30,6 +30,7 @@ from oncelog_server.runtime.failpoint_ports import with_failpoints
 from oncelog_server.runtime.node import Node
 from oncelog_server.runtime.outside import Outside
 from tests.simulation.callers import SimPeers, SimTransport
+from tests.simulation.copies import Copies
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.fates import Fates
 from tests.simulation.machines import Machine, names_of, role_of_name
@@ -116,6 +117,7 @@ class World:
         self.processes: dict[str, Process] = {}
         self.machines: dict[str, Machine] = {}
         self.moments = Moments(self)
+        self.copies = Copies(self)
         self._runs = 0
         # By owner, in order of creation: a set would cancel in the order of addresses.
         self._tasks: dict[str, dict[asyncio.Task[Any], None]] = {}
@@ -226,6 +228,7 @@ class World:
         process = self.processes[name]
         how = "is killed" if tear is None else f"loses power ({tear.name})"
         self.say(f"-- {name} {how}")
+        self.copies.look()
         self.moments.falls(name)
         self._fallen.add(process.owner)
         if tear is None:
@@ -270,6 +273,10 @@ class World:
         self.loop.pause(owner, seconds)
         if owner in self._fallen:
             raise Died("while it paused")
+
+    def is_up(self, name: str) -> bool:
+        """The process of that name did not fall."""
+        return self.processes[name].owner not in self._fallen
 
     def _owner_of(self, name: str) -> str:
         process = self.processes.get(name)
@@ -368,7 +375,9 @@ class Tracer:
         """Not traced."""
 
     def observe(self, name: str, value_ms: float, **labels: str) -> None:
-        """Not traced."""
+        """Not traced. What became durable is looked at in this very step."""
+        if name == "append":
+            self._world.copies.advanced(self._name)
 
     def replace(
         self, name: str, whose: str, rows: Iterable[tuple[Mapping[str, str], float]]

@@ -1,0 +1,168 @@
+"""What looks at replicas while a day goes on notices what it should; and days with replicas."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Final
+
+import pytest
+
+from oncelog_server.core.roles import PARTITION_LEADER, ROLES
+from oncelog_server.runtime.node import NODE_FILE
+from oncelog_server.runtime.storage.segment import SEGMENT_SUFFIX
+from tests.simulation.copies import Replica
+from tests.simulation.disk import Tear
+from tests.simulation.moments import DISK_LOST, LEADER_MOVED, MOMENT, NEW_JOINED
+from tests.simulation.swarm import LOST_DISK, plan_of
+from tests.simulation.virtual_time import VirtualTimeLoop, run
+from tests.simulation.workload import run_plan
+from tests.simulation.world import Cluster, World
+
+TOPIC: Final = "orders"
+THREE: Final = dict.fromkeys(ROLES, 3)
+
+
+def play(story: Callable[[World], Awaitable[None]], *, replicas: int = 3, least: int = 2) -> None:
+    """Three partition leaders, a topic with three records of which as many copies are in sync."""
+    loop = VirtualTimeLoop()
+    world = World(1, loop, cluster=Cluster({PARTITION_LEADER: 3}, min_insync_replicas=least))
+
+    async def tell() -> None:
+        await world.start_all()
+        client = world.client()
+        await client.admin.create_topic(TOPIC, 1, replication_factor=replicas)
+        await world.ready()
+        producer = await client.producer(delivery_timeout_ms=3_000)
+        for number in range(3):
+            await producer.send(TOPIC, b"%d" % number)
+        await producer.close()
+        await client.close()
+        await world.copies.level()
+        await story(world)
+        await world.stop_all()
+
+    run(tell(), loop)
+
+
+def topic_replicas(world: World) -> list[Replica]:
+    """Of its partition."""
+    [(partition, _)] = world.copies.states()
+    return world.copies.replicas(partition)
+
+
+def follower(world: World) -> Replica:
+    return next(replica for replica in topic_replicas(world) if replica.driver.follows)
+
+
+def test_i7_a_replica_with_another_frame_is_noticed() -> None:
+    async def story(world: World) -> None:
+        copy = follower(world)
+        disk = world.processes[copy.name].disk
+        [path] = [segment.path for segment in copy.journal._segments]
+        assert path.endswith(SEGMENT_SUFFIX)
+        disk.damage(path, flip_a_crc)
+        world.copies.look()
+        world.copies.require_all_held()
+        # What was compared is not looked at again, before the end.
+        with pytest.raises(AssertionError, match=r"I7.*has another frame at 0"):
+            await at_the_end(world)
+
+    def flip_a_crc(content: bytearray) -> None:
+        content[4] ^= 1
+
+    async def at_the_end(world: World) -> None:
+        await world.copies.level()
+        world.copies.require_all_held()
+
+    play(story)
+
+
+def test_i25_a_member_of_the_isr_that_lacks_what_was_shown_is_noticed() -> None:
+    async def story(world: World) -> None:
+        copy = follower(world)
+        copy.journal.synced_end -= 1
+        world.copies.look()
+        with pytest.raises(AssertionError, match=r"I25.*is in sync at"):
+            world.copies.require_all_held()
+
+    play(story)
+
+
+def test_i29_a_replica_that_is_not_in_sync_again_is_noticed() -> None:
+    async def story(world: World) -> None:
+        name = follower(world).name
+        await world.lose_power(name, Tear.NOTHING)
+        with pytest.raises(AssertionError, match=r"I29: not level again.*2 live"):
+            await world.copies.level()
+        await world.start(name)
+        await world.copies.level()
+
+    play(story)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "least", "bears"), [(3, 2, True), (2, 2, True), (3, 1, False)]
+)
+def test_i25_a_disk_may_be_lost_where_another_member_of_the_isr_has_all(
+    replicas: int, least: int, *, bears: bool
+) -> None:
+    async def story(world: World) -> None:
+        held = {replica.name for replica in topic_replicas(world)}
+        found = {name for name in held if world.copies.bears_loss_of(name)}
+        assert found == (held if bears else set())
+
+    play(story, replicas=replicas, least=least)
+
+
+def test_i25_no_second_disk_is_lost_before_the_isr_names_none_of_the_first_one() -> None:
+    async def story(world: World) -> None:
+        lost, kept, _ = sorted(replica.name for replica in topic_replicas(world))
+        world.copies.lost(lost)
+        await world.lose_power(lost, Tear.NOTHING)
+        machine = world.machines[lost]
+        machine.disk = machine.disk.reopen()
+        machine.disk.lose_all(but=NODE_FILE)
+        assert not world.copies.bears_loss_of(kept)
+        await world.start(lost)
+        assert not world.copies.bears_loss_of(kept)
+        await world.copies.level()
+        world.copies.require_all_held()
+        assert world.copies.bears_loss_of(kept)
+
+    play(story)
+
+
+def test_i5_nothing_is_lost_with_the_disks_of_a_day_one_after_the_other() -> None:
+    """All roles have three nodes, all partitions three replicas; disks of any role are lost."""
+    reached: Counter[str] = Counter()
+    for seed in (1, 2, 3):
+        plan = dataclasses.replace(
+            plan_of(seed),
+            nodes=THREE,
+            control_replicas=3,
+            replicas=dict.fromkeys(plan_of(seed).replicas, 3),
+            min_insync_replicas=2,
+            faults=(LOST_DISK, "power"),
+            trouble_s=10.0,
+        )
+        told = run_plan(plan, seed)
+        assert told.report.clean, str(told.report)
+        reached.update(told.reached[MOMENT])
+    assert reached[DISK_LOST] >= 2
+    assert reached[NEW_JOINED]
+    assert reached[LEADER_MOVED]
+
+
+def test_days_have_one_to_three_replicas_and_lose_disks_only_where_nothing_is_lost_with_them() -> (
+    None
+):
+    plans = [plan_of(seed) for seed in range(400)]
+    drawn = Counter(min(plan.control_replicas, *plan.nodes.values()) for plan in plans)
+    assert set(drawn) == {1, 2, 3}
+    assert drawn[3] > 0.2 * len(plans)
+    losing = [plan for plan in plans if LOST_DISK in plan.faults]
+    assert len(losing) > 0.1 * len(plans)
+    assert all(plan.min_insync_replicas > 1 for plan in losing)
+    assert all(max(plan.nodes.values()) > 1 for plan in losing)
