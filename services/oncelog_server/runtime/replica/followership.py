@@ -174,10 +174,11 @@ class Followership:
             self._write_failed(error)
         else:
             self._around.commit.wrote(
-                self._journal, self._synced, self._write_failed, appended_bytes=size
+                self._journal, self.synced, self._write_failed, appended_bytes=size
             )
 
-    def _synced(self, end: int) -> None:
+    def synced(self, end: int) -> None:
+        """By the disk here."""
         if not self._is_over and (said := self._following.synced()) is not None:
             self._say(said)
 
