@@ -164,6 +164,9 @@ BUGS: Final = (
             _directed(
                 "test_returning", "test_i5_who_lost_what_it_acknowledged_wins_nothing[empty]"
             ): "it lacks what was acknowledged",
+            _directed(
+                "test_isr", "test_i5_who_is_not_in_sync_is_not_elected"
+            ): "it lacks what was acknowledged",
         },
     ),
     Bug(
@@ -180,6 +183,136 @@ BUGS: Final = (
             _directed(
                 "test_returning", "test_i5_who_lost_what_it_acknowledged_wins_nothing[cut]"
             ): "it lacks what was acknowledged",
+        },
+    ),
+    # ------------------------------------------------------------------- epochs, leases, two logs
+    Bug(
+        "leader-found-in-an-old-view",
+        "I5: who leads is read linearizably before anybody is followed; a view may be of before",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.election:Elections._round",
+                "if history.was_read:",
+                "if not history.led_epoch:",
+            ),
+            Edit(
+                "oncelog_server.runtime.node:Node._join",
+                "any(node.boot_id == self.boot_id for node in view.nodes())",
+                "True",
+            ),
+        ),
+        {
+            _directed(
+                "test_epochs", "test_i5_nobody_follows_by_an_old_view_after_a_restart"
+            ): "the second one has cut it"
+        },
+    ),
+    Bug(
+        "epoch-goes-on-behind-a-failed-sync",
+        "I18: a leader whose sync failed never leads that epoch again",
+        (
+            Edit(
+                f"{_DRIVER}._write_failed",
+                "if not self._state.write_failed():",
+                "if self._state.leads:\n"
+                "            self.journal.abandon_unsynced()\n"
+                "            return\n"
+                "        if not self._state.write_failed():",
+            ),
+        ),
+        {
+            _directed(
+                "test_epochs",
+                "test_i18_a_leader_whose_sync_failed_never_leads_that_epoch_again",
+            ): "was acknowledged"
+        },
+    ),
+    Bug(
+        "view-believed-after-a-new-lease",
+        "I18: a new lease gives no leadership back: what is led is read from etcd first",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.election:Elections.recheck",
+                "state is None or not self._names_us(state) or state.epoch != history.led_epoch",
+                "False",
+            ),
+        ),
+        {
+            _directed(
+                "test_epochs", "test_i18_a_new_lease_gives_no_leadership_back"
+            ): "it would say: nothing there"
+        },
+    ),
+    Bug(
+        "logs-taken-for-the-same-after-one-cut",
+        "I7: logs are compared until the answered epoch is the follower's last one (KIP-279)",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.following:Following._go_on",
+                "log.log_end > log.log_start and self._answered_epoch != log.last_epoch",
+                "self._answered_epoch > log.last_epoch > self._answered_epoch",
+            ),
+        ),
+        {
+            _directed(
+                "test_epochs", "test_i7_logs_are_compared_until_their_epochs_agree"
+            ): "differ in"
+        },
+    ),
+    Bug(
+        "empty-replica-joins-at-once",
+        "I5: who joins has synced EPOCH_START, and all that the leader knows to be durable",
+        (
+            Edit(
+                f"{_IN_SYNC}._may_join",
+                "progress.synced_end > self._epoch_start",
+                "progress.synced_end >= 0",
+            ),
+            Edit(
+                f"{_IN_SYNC}._may_join",
+                "progress.synced_end >= self._hw.value",
+                "progress.synced_end >= 0",
+            ),
+        ),
+        {
+            _directed(
+                "test_isr", "test_i5_an_empty_replica_joins_when_it_has_what_was_shown"
+            ): "the third is empty"
+        },
+    ),
+    Bug(
+        "high-watermark-noted-for-the-synced-end",
+        "I5: synced_end is what a replica itself has synced, not what it knows to be durable",
+        (
+            Edit(
+                f"{_DRIVER}._note_synced_end",
+                "if journal.note_synced_end():",
+                "known = getattr(self._followership, 'high_watermark', journal.synced_end)\n"
+                "        if known >= journal.synced_end and journal.note_synced_end():",
+            ),
+        ),
+        {
+            _directed(
+                "test_returning",
+                "test_i5_what_a_follower_acknowledged_counts_though_it_heard_of_no_high_watermark",
+            ): "it lacks what was acknowledged"
+        },
+    ),
+    Bug(
+        "answered-whatever-became-of-the-lease",
+        "I5: an acknowledgement that comes after the lease answers nobody: others may lead",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.replies:Replies._answer",
+                "if not self._lease_valid():",
+                "if False:",
+            ),
+        ),
+        {
+            _directed(
+                "test_unclean",
+                "test_i5_acknowledgements_in_flight_count_for_nothing_after_an_unclean_election",
+            ): "it is cut"
         },
     ),
 )

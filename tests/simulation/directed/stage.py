@@ -35,7 +35,15 @@ from oncelog_server.runtime.etcd.keys import (
     partition_key,
 )
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
-from oncelog_server.runtime.etcd.port import Compare, Delete, DeletePrefix, Exists, Put, TxnResult
+from oncelog_server.runtime.etcd.port import (
+    Compare,
+    Delete,
+    DeletePrefix,
+    Exists,
+    KeyValue,
+    Put,
+    TxnResult,
+)
 from oncelog_server.runtime.node import NODE_FILE
 from oncelog_server.runtime.replica.driver import Driver
 from oncelogpb import errors
@@ -44,6 +52,7 @@ from oncelogpb.v1 import types_pb2 as pb
 from tests.fuzz.hand import rows
 from tests.simulation.callers import SimTransport
 from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.machines import Machine
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import Cluster, Process, World
 
@@ -68,6 +77,18 @@ class StageEtcd(MemoryEtcd):
     """A session that may be kept from winning elections."""
 
     barred = False
+    # What a reader of everything is shown first: a member of etcd that is behind; and what was
+    # written since is told by the watch, once `stale` is False again.
+    view: tuple[list[KeyValue], int] | None = None
+
+    def listing(self) -> tuple[list[KeyValue], int]:
+        """Everything, as of now."""
+        return self.server.range(""), self.server.revision
+
+    async def range(self, prefix: str) -> tuple[list[KeyValue], int]:
+        if prefix == "" and self.view is not None:
+            return self.view
+        return await super().range(prefix)
 
     async def txn(
         self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
@@ -93,6 +114,10 @@ class StageWorld(World):
         super().__init__(seed, loop, settings, Cluster(nodes=nodes, rollout="together"))
         # Who wins no election, by name.
         self.barred: set[str] = set()
+        # What the next run of a process takes for everything that etcd has.
+        self.views: dict[str, tuple[list[KeyValue], int]] = {}
+        # Whose next run finds a disk that hangs.
+        self.held: set[str] = set()
         # Set: blocking work is done at once.
         self.gate = asyncio.Event()
         self.gate.set()
@@ -100,7 +125,16 @@ class StageWorld(World):
     def connect_to_etcd(self, name: str) -> StageEtcd:
         session = StageEtcd(self.etcd)
         session.barred = name in self.barred
+        session.view = self.views.pop(name, None)
+        session.stale = session.view is not None
         return session
+
+    def _machine(self, name: str) -> Machine:
+        machine = super()._machine(name)
+        if name in self.held:
+            self.held.discard(name)
+            machine.disk.hold_commits()
+        return machine
 
     async def offload(self, work: Callable[[], None]) -> None:
         await self.gate.wait()
@@ -183,12 +217,13 @@ class Stage:
         return [process.name for process in self._all() if process.node.node_id in nodes]
 
     def in_sync(self, partition: PartitionId) -> list[str]:
-        """By name; a replica whose log is not open is not found."""
+        """Of those who live, by name; a replica whose log is not open is not found."""
         isr = self.state(partition).isr
         return [
             name
             for name in self.holders(partition)
-            if (replica := self.find(name, partition)) is not None
+            if name not in self._down
+            and (replica := self.find(name, partition)) is not None
             and replica.is_open
             and replica.journal.incarnation.hex() in isr
         ]
@@ -248,14 +283,51 @@ class Stage:
             self.world.barred.discard(name)
             self.etcd(name).barred = False
 
+    def cut_off_from_etcd(self, name: str) -> None:
+        """It hears of nothing, and renews nothing, any more."""
+        self.etcd(name).stale = True
+        self.etcd(name).unavailable = True
+
+    def end_lease(self, name: str) -> None:
+        """etcd ends it now."""
+        membership = self.world.processes[name].node._membership
+        assert membership is not None, "started"
+        self.world.etcd.expire(membership.lease)
+
+    def regained(self, name: str) -> bool:
+        """It lost a lease, and has another one, under which it may answer."""
+        membership = self.world.processes[name].node._membership
+        return membership is not None and membership.lost > 0 and membership.valid()
+
+    def any_acknowledged(self, value: bytes) -> bool:
+        return any(write.is_acknowledged for write in self.writes if write.value == value)
+
+    def is_synced(self, name: str, partition: PartitionId) -> bool:
+        """Its log is open, and all of it is on the disk."""
+        replica = self.find(name, partition)
+        if replica is None or not replica.is_open:
+            return False
+        return replica.journal.synced_end == replica.journal.log_end
+
     async def lose_power(self, name: str, tear: Tear = Tear.NOTHING) -> None:
         await self.world.lose_power(name, tear)
         self._down.append(name)
 
-    async def start(self, name: str) -> None:
-        """Again, on what its disk holds."""
+    async def start(
+        self,
+        name: str,
+        *,
+        view: tuple[list[KeyValue], int] | None = None,
+        held: bool = False,
+    ) -> None:
+        """Again, on what its disk holds. `view`: its watch is behind, since that listing. `held`:
+        its syncs are held from the beginning."""
+        if view is not None:
+            self.world.views[name] = view
         if name in self._down:
             self._down.remove(name)
+        if held:
+            self.world.held.add(name)
         await self.world.start(name)
 
     async def empty_disk(self, name: str) -> None:
@@ -368,6 +440,9 @@ class Stage:
         journal, other = replica.journal, led.journal
         return journal.synced_end == other.log_end and journal.last_epoch == other.last_epoch
 
+    async def synced(self, name: str, partition: PartitionId) -> None:
+        await self.until(lambda: self.is_synced(name, partition), f"{name} has synced {partition}")
+
     async def all_in_sync(self) -> None:
         """Every partition has three replicas in sync and a leader that answers."""
         partitions = self._partitions()
@@ -418,6 +493,12 @@ class Stage:
         self.let(*tuple(self._held))
         self.unbar(*tuple(self.world.barred))
         self.world.gate.set()
+        for name in self.world.names:
+            session = self.etcd(name)
+            session.stale = session.keep_alives_lost = False
+            if name not in self._down:
+                session.unavailable = False
+                self.disk(name).let_commits()
         for name in tuple(self._down):
             await self.start(name)
         await self.all_in_sync()

@@ -100,3 +100,54 @@ def test_i5_a_change_that_is_on_its_way_counts_until_it_cannot_happen_any_more()
         await stage.end()
 
     play(story)
+
+
+def test_i5_an_empty_replica_joins_when_it_has_what_was_shown() -> None:
+    """A new leader knows of no high watermark yet. Were it to add an empty replica, and die, that
+    one could be elected. But it need not wait for members that are dead: once the empty one has
+    caught up, the two of them go on."""
+
+    async def story(stage: Stage) -> None:
+        await stage.begin()
+        first = stage.leader(stage.data)
+        second, third = stage.others(stage.data)
+        await stage.acknowledged(b"1", at=first)
+        await stage.follows(second, stage.data, leader=first)
+        await stage.empty_disk(third)
+        await stage.lose_power(first)
+        stage.bar(third)
+        await stage.elected(second, stage.data)
+        await stage.start(third, held=True)
+        await asyncio.sleep(2.0)
+        assert stage.in_sync(stage.data) == [second], "the third is empty"
+        assert not stage.replica(second, stage.data).is_ready
+        stage.disk(third).let_commits()
+        await stage.ready(second, stage.data)
+        assert stage.in_sync(stage.data) == sorted([second, third])
+        await stage.acknowledged(b"2", at=second)
+        assert await stage.end() == [b"1", b"2"]
+
+    play(story)
+
+
+def test_i5_who_is_not_in_sync_is_not_elected() -> None:
+    """The third lags and leaves; the two that go on without it die. It waits for one of them."""
+
+    async def story(stage: Stage) -> None:
+        await stage.begin()
+        first = stage.leader(stage.data)
+        second, third = stage.others(stage.data)
+        await stage.acknowledged(b"1", at=first)
+        stage.part_ways(third, first, second)
+        await stage.until(lambda: len(stage.state(stage.data).isr) == 2, "the third leaves")
+        await stage.acknowledged(b"2", at=first)
+        epoch = stage.state(stage.data).epoch
+        await stage.lose_power(first)
+        await stage.lose_power(second)
+        await asyncio.sleep(2 * LAGS_S)
+        assert stage.state(stage.data).epoch == epoch, "it lacks what was acknowledged"
+        await stage.start(second)
+        await stage.elected(second, stage.data)
+        assert await stage.end() == [b"1", b"2"]
+
+    play(story)

@@ -85,3 +85,31 @@ def test_i5_who_lost_what_it_acknowledged_wins_nothing(damage: Damage) -> None:
         assert await stage.end() == [b"before", b"acknowledged", b"after"]
 
     play(story)
+
+
+def test_i5_what_a_follower_acknowledged_counts_though_it_heard_of_no_high_watermark() -> None:
+    """It has synced x, and was not told that x is durable. It loses x to rot: that is damage, not a
+    torn tail, and it wins nothing."""
+
+    async def story(stage: Stage) -> None:
+        await stage.begin()
+        first = stage.leader(stage.data)
+        second, third = stage.others(stage.data)
+        await stage.acknowledged(b"before", at=first)
+        end = stage.replica(first, stage.data).log_end
+        write = stage.write(b"acknowledged", at=first)
+        await stage.until(lambda: stage.replica(second, stage.data).log_end > end, "it is copied")
+        stage.hold((first, second))
+        await stage.until(lambda: write.is_acknowledged, "an answer")
+        await asyncio.sleep(NOTED_S - 1)
+        epoch = stage.state(stage.data).epoch
+        for name in (second, third, first):
+            await stage.lose_power(name)
+        rot(stage, second)
+        await stage.start(second)
+        await asyncio.sleep(LEASE_S)
+        assert stage.state(stage.data).epoch == epoch, "it lacks what was acknowledged"
+        await stage.empty_disk(second)
+        assert await stage.end() == [b"before", b"acknowledged"]
+
+    play(story)
