@@ -117,10 +117,12 @@ class Replica:
         assert not (state.may_stand and state.is_leaving), "nobody would lead what it wins"
         if state.stage is Stage.READY:
             assert state.target == Lead(state.epoch), "it answers for what etcd granted last"
-            assert not (state.in_doubt or state.is_damaged), "they end the epoch"
+            assert not state.in_doubt, "bytes in doubt end the epoch"
+            assert not state.is_damaged, "it counts for what it lacks"
         if state.follows:
             assert state.target == state.followed, "it copies the log of whom etcd named last"
-            assert not (state.in_doubt or state.is_damaged), "nothing is written behind these"
+            assert not state.in_doubt, "nothing is written behind bytes in doubt"
+            assert not state.is_damaged, "it counts for what it lacks"
 
     def settle(self) -> None:
         """Nobody says anything any more: it ends up where it should be."""
