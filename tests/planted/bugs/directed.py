@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.planted.planting import Bug, Edit
+from tests.planted.planting import Bug, Edit, unit
 
 _DRIVER: Final = "oncelog_server.runtime.replica.driver:Driver"
 _LEADERSHIP: Final = "oncelog_server.runtime.replica.leading:Leadership"
@@ -128,6 +128,58 @@ BUGS: Final = (
                 "test_isr",
                 "test_i5_a_change_that_is_on_its_way_counts_until_it_cannot_happen_any_more",
             ): "who joins has not got it"
+        },
+    ),
+    Bug(
+        "note-of-a-quiet-log-left-to-the-page-cache",
+        "I5, I26: what is synced is noted durably within a second, also where nothing follows",
+        (
+            Edit(
+                f"{_DRIVER}._note_synced_end",
+                "self._around.commit.wrote(journal, self._synced, self._write_failed)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i26_the_note_of_what_is_synced_outlives_the_power_though_nothing_is_appended",
+            ): "torn tail",
+            _directed(
+                "test_returning", "test_i5_who_lost_what_it_acknowledged_wins_nothing[rot]"
+            ): "it lacks what was acknowledged",
+        },
+    ),
+    Bug(
+        "emptied-replica-wins-by-its-node",
+        "I5: elections name incarnations: a node that was emptied cannot win for what it was",
+        (
+            Edit(
+                f"{_RULES}:fitness",
+                "return Fitness.FIT if candidate.incarnation.hex() in state.isr else Fitness.UNFIT",
+                "return Fitness.FIT",
+            ),
+        ),
+        {
+            _directed(
+                "test_returning", "test_i5_who_lost_what_it_acknowledged_wins_nothing[empty]"
+            ): "it lacks what was acknowledged",
+        },
+    ),
+    Bug(
+        "log-that-ends-early-keeps-its-name",
+        "I5: a log that ends below synced_end takes a new incarnation before it says anything",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.recovery:recover",
+                "not fit or walk.end.offset < noted.synced_end:",
+                "not fit:",
+            ),
+        ),
+        {
+            _directed(
+                "test_returning", "test_i5_who_lost_what_it_acknowledged_wins_nothing[cut]"
+            ): "it lacks what was acknowledged",
         },
     ),
 )

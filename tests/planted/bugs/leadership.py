@@ -234,7 +234,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.state:ReplicaState.may_stand",
-                "not self.in_doubt and ",
+                "self.in_doubt or ",
                 "",
             ),
         ),
@@ -347,8 +347,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.leading:Leadership._hand_to_disk",
-                "self._synced, self._write_failed,",
-                "self._synced, lambda error: self._is_over or self._write_failed(error),",
+                "self.synced, self._write_failed,",
+                "self.synced, lambda error: self._is_over or self._write_failed(error),",
             ),
         ),
         {

@@ -14,6 +14,7 @@ from oncelog_server.runtime.replica import leading
 from oncelog_server.runtime.replica.leading import CLOCK_BEHIND_MS
 from oncelog_server.runtime.replica.snapshots import FRAME_BYTES_GUESS
 from oncelog_server.runtime.replica.state import Stage
+from oncelog_server.runtime.storage.identity import SyncedEnd
 from oncelog_server.runtime.target import StandBy
 from oncelogpb.errors import NotLeader, UnknownOutcome
 from tests.unit.runtime.bench import Bench, story
@@ -461,5 +462,20 @@ def test_of_a_partition_that_is_led_no_more_nothing_is_shown_but_that() -> None:
         assert bench.reporter.gauges == {("leading", name): 0}
         await bench.lead(2)
         assert bench.reporter.gauges["leading", name] == 1
+
+    story(tell)
+
+
+def test_i26_the_note_of_what_is_synced_outlives_the_power_though_nothing_is_appended() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead(1)
+        assert await bench.driver.submit(Add(5)) == 5
+        bench.driver.report()
+        await bench.around.commit.flush()
+        synced_end = bench.journal.synced_end
+        bench.disk.crash()
+        noted = SyncedEnd(bench.disk.reopen(), bench.journal.directory).noted
+        assert noted is not None
+        assert noted.synced_end == synced_end, "a bad frame below it would be cut as a torn tail"
 
     story(tell)

@@ -316,7 +316,7 @@ def test_nothing_is_noted_beside_the_thread_that_closes_the_log() -> None:
         await shelf.granted(1)
         journal = shelf.replica.journal
 
-        def note() -> None:
+        def note() -> bool:
             raise AssertionError("two threads write its files")
 
         async def beside(work: Callable[[], None]) -> None:

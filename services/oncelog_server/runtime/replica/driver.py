@@ -529,9 +529,21 @@ class Driver:
         """About every second: what others may count on (docs/leadership.md, "Disks"), gauges."""
         # Who leaves notes it when its log is closed, in a thread.
         if self._journal is not None and not self._state.is_leaving:
-            self._journal.note_synced_end()
+            self._note_synced_end(self._journal)
         if self.is_ready and self._leadership is not None:
             self._leadership.report()
+
+    def _note_synced_end(self, journal: Journal) -> None:
+        """In a commit of its own where nothing else is on its way: a log that is quiet from now on
+        would have no durable note of its last frames, and take a bad one for a torn tail."""
+        if journal.note_synced_end():
+            self._around.commit.wrote(journal, self._synced, self._write_failed)
+
+    def _synced(self, end: int) -> None:
+        if self._state.leads and self._leadership is not None:
+            self._leadership.synced(end)
+        elif self._followership is not None:
+            self._followership.synced(end)
 
     def advanced(self) -> Awaitable[None]:
         """See the Replica port."""

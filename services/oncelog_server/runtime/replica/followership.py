@@ -190,7 +190,7 @@ class Followership:
         else:
             self._went_well()
             self._around.commit.wrote(
-                self._journal, self._synced, self._write_failed, appended_bytes=size
+                self._journal, self.synced, self._write_failed, appended_bytes=size
             )
 
     def _refused(self, error: Exception) -> None:
@@ -218,7 +218,8 @@ class Followership:
             self._refusals = 0
             self._around.reporter.gauge("replica_unusable", 0, partition=str(self._partition))
 
-    def _synced(self, end: int) -> None:
+    def synced(self, end: int) -> None:
+        """By the disk here."""
         if not self._is_over and (said := self._following.synced()) is not None:
             self._say(said)
 

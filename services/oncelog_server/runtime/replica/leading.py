@@ -347,12 +347,13 @@ class Leadership:
         if not self._oldest_append_ms:
             self._oldest_append_ms = self._around.clock.now().monotonic_ms
         self._around.commit.wrote(
-            self._journal, self._synced, self._write_failed, appended_bytes=appended_bytes
+            self._journal, self.synced, self._write_failed, appended_bytes=appended_bytes
         )
 
     # ---------------------------------------------------------------------------- what is durable
 
-    def _synced(self, end: int) -> None:
+    def synced(self, end: int) -> None:
+        """By the disk here."""
         assert self._in_sync is not None, "it has begun"
         if not self._is_over and self._in_sync.synced(end):
             self._advance()

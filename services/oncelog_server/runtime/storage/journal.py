@@ -260,18 +260,19 @@ class Journal:
         bounds = Bounds(self.log_start, self.synced_end)
         return self._failed or self._closed or self._synced_end_file.noted == bounds
 
-    def note_synced_end(self) -> None:
+    def note_synced_end(self) -> bool:
         """About every second: notes for recovery what is synced. Note and index go to the page
         cache now, so they outlive the process; the note outlives a loss of power after the next
-        commit. Where nothing is appended, GroupCommit.wrote makes one."""
+        commit, which is GroupCommit.wrote's to make. False: there is nothing to note."""
         if self.is_noted or self._note_in_flight:
-            return
+            return False
         bounds = Bounds(self.log_start, self.synced_end)
         file, position, chunks = self._pending_note = self._synced_end_file.note(bounds)
         # A disk that fails here fails the commit too, and that is where it counts.
         with contextlib.suppress(OSError):
             self._disk.write_unsynced(file, position, b"".join(chunks))
         self._save_indexes()
+        return True
 
     def _save_indexes(self) -> None:
         # A lost index is made again at the next start; failing for it would help nobody.
