@@ -158,6 +158,7 @@ class RoleReplicas:
             self._around,
             open_log=functools.partial(self._open_log, partition),
             put_aside=functools.partial(self._put_aside, partition),
+            begin_anew=functools.partial(self._begin_anew, partition),
             led=lambda: self._records.changed([partition]),
             make_outbox=self._make_outbox,
         )
@@ -182,10 +183,9 @@ class RoleReplicas:
         return opened[0]
 
     async def _put_aside(self, partition: PartitionId) -> None:
-        self._records.forget(partition)
         self._around.reporter.forget("partition", str(partition))
         try:
-            await self._around.offload(lambda: put_aside(self._disk, directory_of(partition)))
+            await self._begin_anew(partition)
         except OSError as error:
             # The next start does it.
             self._around.reporter.event(
@@ -195,6 +195,11 @@ class RoleReplicas:
                 error=str(error),
             )
         self._drivers.pop(partition, None)
+
+    async def _begin_anew(self, partition: PartitionId) -> None:
+        """Moves its directory away. Raises OSError."""
+        self._records.forget(partition)
+        await self._around.offload(lambda: put_aside(self._disk, directory_of(partition)))
 
     def synced_end(self, partition: PartitionId) -> int:
         """What an unclean election keeps."""

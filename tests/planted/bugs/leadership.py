@@ -234,7 +234,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.state:ReplicaState.may_stand",
-                "not self.in_doubt and ",
+                "self.in_doubt or ",
                 "",
             ),
         ),

@@ -7,6 +7,7 @@ from typing import Final
 from tests.planted.planting import Bug, Edit, unit
 
 _SUPPLY: Final = "oncelog_server.runtime.replica.supply:Supply"
+_LEADERSHIP: Final = "oncelog_server.runtime.replica.leading:Leadership"
 _FOLLOWERS: Final = "runtime/test_followers"
 
 BUGS: Final = (
@@ -57,6 +58,73 @@ BUGS: Final = (
             unit(
                 "replica/test_following", "test_all_dialogs_of_a_stream_share_what_is_on_its_way"
             ): "assert"
+        },
+    ),
+    Bug(
+        "rot-that-is-met-is-only-told",
+        "I26: a leader that cannot read its log gives up the epoch, where others can",
+        (
+            Edit(
+                f"{_LEADERSHIP}.unreadable",
+                "book.has_others(self._now_ms())",
+                "book.has_others(self._now_ms()) is None",
+            ),
+        ),
+        {
+            unit(
+                _FOLLOWERS,
+                "test_i26_a_leader_that_finds_its_own_rot_gives_up_the_epoch_"
+                "and_copies_its_log_anew",
+            ): "it cannot serve who is behind"
+        },
+    ),
+    Bug(
+        "the-only-log-is-given-up",
+        "I5: who is alone in sync keeps its log, whatever part of it is damaged",
+        (
+            Edit(
+                f"{_LEADERSHIP}.unreadable",
+                "book.has_others(self._now_ms())",
+                "book.has_others(self._now_ms()) is not None",
+            ),
+        ),
+        {
+            unit(
+                _FOLLOWERS, "test_i26_a_leader_that_is_alone_with_its_rot_stays"
+            ): "no other log has more"
+        },
+    ),
+    Bug(
+        "damaged-takes-are-asked-for-without-end",
+        "a replica that cannot follow says so, and asks more and more seldom",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.followership:Followership._refused",
+                "BEGIN_AGAIN_MS << min(self._refusals, 16)",
+                "BEGIN_AGAIN_MS",
+            ),
+        ),
+        {
+            unit(
+                _FOLLOWERS,
+                "test_i26_takes_that_are_damaged_on_the_way_are_asked_for_more_and_more_seldom",
+            ): "more and more seldom"
+        },
+    ),
+    Bug(
+        "damaged-log-under-its-old-name",
+        "I25: who gives up a damaged log counts under its old name no more",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.state:ReplicaState.may_stand",
+                "self.in_doubt or self.is_damaged or self.is_leaving",
+                "self.in_doubt or self.is_leaving",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_replica_state", "test_i18_what_can_happen_to_a_replica"
+            ): "it would win without what it lost"
         },
     ),
 )

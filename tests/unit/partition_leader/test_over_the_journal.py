@@ -75,6 +75,7 @@ class Process:
             around,
             open_log=open_log,
             put_aside=put_aside,
+            begin_anew=put_aside,
             led=lambda: None,
             make_outbox=lambda driver: role.outbox(driver, self.world.env),
         )

@@ -15,6 +15,7 @@ from oncelog_server.runtime.replica.follower import CATCH_UP_BYTES_MAX, Room
 from oncelog_server.runtime.replica.in_sync import IsrChange
 from oncelog_server.runtime.replica.leading import Leadership
 from oncelog_server.runtime.replica.state import Stage
+from oncelog_server.runtime.replicas import put_aside
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import ALONE, Isr, Lead, StandBy
@@ -22,6 +23,7 @@ from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.counter import CounterRole, Quiet, Silent
 
+DIRECTORY = "partitions/p"
 PARTITION = PartitionId(TopicId(b"c" * 16), 0)
 
 
@@ -74,9 +76,11 @@ class Bench:
         self.changes: list[tuple[IsrChange, int]] = []
         self.etcd_says: Callable[[IsrChange, int], Awaitable[Isr | None]] = done_at_once
         self.commits = 0
+        # What the next attempts to open the log meet.
+        self.failing_opens: list[Exception] = []
         self.offload: Callable[[Callable[[], None]], Awaitable[None]] = at_once
         self.around = self._surroundings()
-        self.journal = Journal.open(self.disk, "partitions/p", segment_bytes=1 << 16)
+        self.journal = self._open_journal()
         self.driver = self._open()
 
     def _surroundings(self) -> ReplicaEnv:
@@ -105,18 +109,28 @@ class Bench:
             fatal=self.fatal.append,
         )
 
+    def _open_journal(self) -> Journal:
+        return Journal.open(self.disk, DIRECTORY, segment_bytes=1 << 16)
+
     def _open(self) -> Driver:
         async def open_log() -> Journal:
+            if self.failing_opens:
+                raise self.failing_opens.pop()
             return self.journal
 
-        async def put_aside() -> None: ...
+        async def nothing() -> None: ...
+
+        async def begin_anew() -> None:
+            put_aside(self.disk, DIRECTORY)
+            self.journal = self._open_journal()
 
         return Driver(
             PARTITION,
             self.role,
             self.around,
             open_log=open_log,
-            put_aside=put_aside,
+            put_aside=nothing,
+            begin_anew=begin_anew,
             led=lambda: None,
             make_outbox=self._make_outbox,
         )

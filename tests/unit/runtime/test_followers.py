@@ -12,13 +12,19 @@ import pytest
 from oncelog_server.core.ids import BootId, Incarnation, PartitionId
 from oncelog_server.core.ports import Address
 from oncelog_server.runtime.replica.dialog import Hears, Said, Told
+from oncelog_server.runtime.replica.driver import ANEW_MAX
 from oncelog_server.runtime.replica.follower import STREAM_WINDOW_BYTES, Room
+from oncelog_server.runtime.replica.followership import REFUSED_PAUSE_MS_MAX
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replica.supply import Supply
-from oncelog_server.runtime.target import Follow, Isr
-from oncelogpb.errors import NotLeader, OncelogError, UnknownOutcome
+from oncelog_server.runtime.replicas import ORPHANS_DIRECTORY
+from oncelog_server.runtime.storage.damage import JournalDamaged
+from oncelog_server.runtime.storage.segment import base_of
+from oncelog_server.runtime.target import Close, Follow, Isr, StandBy
+from oncelogpb.errors import CorruptLog, NotLeader, OncelogError, UnknownOutcome
 from tests.simulation.virtual_time import VirtualTimeLoop, run
-from tests.unit.runtime.bench import Bench
+from tests.unit.runtime.bench import DIRECTORY, PARTITION, Bench
+from tests.unit.runtime.bench import story as alone
 from tests.unit.runtime.counter import Add
 
 
@@ -32,6 +38,8 @@ class Wire:
         self.room = Room(STREAM_WINDOW_BYTES)
         # What the leader told.
         self.heard: list[Told] = []
+        # Frames are damaged on their way.
+        self.bends = False
         self._soon(hears.begun)
 
     def _soon(self, what: Callable[..., None], *arguments: object) -> None:
@@ -57,6 +65,8 @@ class Wire:
 
     def _tell(self, told: Told) -> None:
         self.heard.append(told)
+        if self.bends and isinstance(told.what, bytes):
+            told = told._replace(what=told.what[:-1] + bytes([told.what[-1] ^ 1]))
         self._soon(self.hears.told, told)
 
     def close(self) -> None:
@@ -277,5 +287,145 @@ def test_who_finds_no_room_is_sent_frames_once_others_are_done() -> None:
         assert two.journal.log_end == one.journal.log_end
         assert await answer == 1
         assert wire.room.used_bytes == 0
+
+    story(tell)
+
+
+# ---------------------------------------------------------------------------------- damaged frames
+
+
+def flip_a_bit(bench: Bench, at: int) -> None:
+    """Of the first segment, behind everybody's back."""
+    path = next(
+        f"{DIRECTORY}/{name}" for name in sorted(bench.disk.list(DIRECTORY)) if base_of(name) == 0
+    )
+
+    def flip(content: bytearray) -> None:
+        content[at] ^= 1
+
+    bench.disk.damage(path, flip)
+
+
+async def fill(leader: Bench) -> None:
+    """More than memory keeps."""
+    leader.journal._tail._max_bytes = 4_000
+    for number in range(1, 300):
+        await leader.driver.submit(Add(number))
+
+
+def test_i26_a_leader_that_finds_its_own_rot_gives_up_the_epoch_and_copies_its_log_anew() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+        await trio.elect(one, 1, followers=1)
+        await fill(one)
+        before = one.journal.incarnation
+        flip_a_bit(one, 3_000)
+        three.driver.aim(two.driver._state.target)
+        await asyncio.sleep(1)
+        assert not one.driver.leads, "it cannot serve who is behind"
+        assert [type(error) for error in one.failures] == [CorruptLog]
+        assert one.journal.log_end == 0
+        assert one.journal.incarnation != before, "it holds less than it said"
+        assert one.disk.exists(f"{ORPHANS_DIRECTORY}/p"), "nothing is deleted"
+        await trio.elect(two, 2)
+        assert two.driver.is_ready
+        assert await two.driver.submit(Add(1)) == sum(range(300)) + 1
+        await asyncio.sleep(1)
+        assert trio.frames(one) == trio.frames(two) == trio.frames(three)
+
+    story(tell)
+
+
+def test_i26_a_reader_who_meets_rot_is_sent_to_who_leads_next() -> None:
+    async def tell(trio: Trio) -> None:
+        one, _, _ = trio.benches
+        await trio.elect(one, 1)
+        await fill(one)
+        flip_a_bit(one, 3_000)
+        with pytest.raises(NotLeader):
+            for offset in range(300):
+                await one.driver.read(offset, 100, below=300)
+        assert not one.driver.leads
+
+    story(tell)
+
+
+def test_i26_a_leader_that_is_alone_with_its_rot_stays() -> None:
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        await fill(bench)
+        flip_a_bit(bench, 3_000)
+        with pytest.raises(OncelogError) as met:
+            for offset in range(300):
+                await bench.driver.read(offset, 100, below=300)
+        assert bench.driver.is_ready, "no other log has more"
+        assert isinstance(met.value, CorruptLog)
+        assert await bench.driver.submit(Add(1)) == sum(range(300)) + 1
+
+    alone(tell)
+
+
+def test_i26_a_follower_that_finds_its_log_damaged_copies_it_anew() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 1)
+        await fill(one)
+        two.depose()
+        await asyncio.sleep(0.1)
+        two.driver.aim(StandBy())
+        await two.driver.settled()
+        follow = next(b.driver._state.target for b in trio.benches if b.driver.follows)
+        damage = JournalDamaged("a file", 7, "a bit flipped")
+        two.failing_opens = [damage]
+        # As a process that starts finds it.
+        two.driver = two._open()
+        two.driver.aim(follow)
+        await asyncio.sleep(5)
+        assert two.driver.follows
+        assert trio.frames(two) == trio.frames(one)
+        assert two.disk.exists(f"{ORPHANS_DIRECTORY}/p")
+
+    story(tell)
+
+
+def test_i26_a_log_that_is_damaged_again_and_again_is_given_up() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 1)
+        follow = two.driver._state.target
+        two.driver.aim(Close())
+        await two.driver.settled()
+        two.failing_opens = [JournalDamaged("a file", 7, "a bit flipped")] * 20
+        two.driver = two._open()
+        two.driver.aim(follow)
+        await asyncio.sleep(60)
+        assert len(two.failing_opens) == 20 - ANEW_MAX - 1
+        assert two.driver.stage is Stage.CLOSED
+        assert two.reporter.gauges["replica_unusable", str(PARTITION)] == 1
+        two.driver.aim(Close())
+
+    story(tell)
+
+
+def test_i26_takes_that_are_damaged_on_the_way_are_asked_for_more_and_more_seldom() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 1)
+        wire = next(wire for wire in trio.wires if wire.follower is two)
+        wire.bends = True
+        answer = one.driver.submit(Add(5))
+        before = two.journal.log_end
+        await asyncio.sleep(60)
+        assert two.journal.log_end == before, "of a damaged take nothing is kept"
+        takes = [told for told in wire.heard if isinstance(told.what, bytes)]
+        assert len(takes) < 15, "more and more seldom"
+        assert two.reporter.gauges["replica_unusable", str(PARTITION)] == 1
+        assert two.reporter.events.count("replica cannot follow") == 1
+        assert one.driver.leads, "it is not the leader's log"
+        wire.bends = False
+        await asyncio.sleep(REFUSED_PAUSE_MS_MAX / 1000)
+        assert trio.frames(two) == trio.frames(one)
+        assert two.reporter.gauges["replica_unusable", str(PARTITION)] == 0
+        assert await answer == 5
 
     story(tell)

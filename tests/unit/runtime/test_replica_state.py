@@ -33,7 +33,8 @@ class Replica:
     def key(self) -> tuple[object, ...]:
         state = self.state
         return (
-            (state.stage, state.target, state.epoch, state.followed, state.in_doubt),
+            (state.stage, state.target, state.epoch, state.followed),
+            (state.in_doubt, state.is_damaged),
             (self.granted, tuple(self.led), self.under_way),
         )
 
@@ -56,6 +57,7 @@ class Replica:
             yield lambda of: of.state.happened(Event.PASSED_EPOCH_START)
         if self.state.stage not in (Stage.CLOSED, Stage.GONE):
             yield Replica.fail
+            yield Replica.rot
 
     def told(self, target: Target) -> None:
         if isinstance(target, Lead):
@@ -92,6 +94,8 @@ class Replica:
                 self.state.happened(Event.CLOSED_LOG)
             case Work.PUT_ASIDE:
                 self.state.happened(Event.PUT_ASIDE)
+            case Work.BEGIN_ANEW:
+                self.state.began_anew()
             case Work.LOAD | Work.FOLLOW | None:
                 pass
 
@@ -100,17 +104,25 @@ class Replica:
         if self.state.write_failed() and (self.state.leads or self.state.follows):
             self.state.happened(Event.ENDED)
 
+    def rot(self) -> None:
+        """It is found in what was synced."""
+        if self.state.found_damage() and (self.state.leads or self.state.follows):
+            self.state.happened(Event.ENDED)
+
     def check(self) -> None:
         state = self.state
         assert self.led == sorted(set(self.led)), "an epoch is led once at most"
         assert not (state.may_stand and state.in_doubt), "what its log holds is not known"
+        assert not (state.may_stand and state.is_damaged), "it would win without what it lost"
         assert not (state.may_stand and state.is_leaving), "nobody would lead what it wins"
         if state.stage is Stage.READY:
             assert state.target == Lead(state.epoch), "it answers for what etcd granted last"
             assert not state.in_doubt, "bytes in doubt end the epoch"
+            assert not state.is_damaged, "it counts for what it lacks"
         if state.follows:
             assert state.target == state.followed, "it copies the log of whom etcd named last"
             assert not state.in_doubt, "nothing is written behind bytes in doubt"
+            assert not state.is_damaged, "it counts for what it lacks"
 
     def settle(self) -> None:
         """Nobody says anything any more: it ends up where it should be."""

@@ -73,6 +73,12 @@ COMMON: Final = (
     _gauge("epoch", "Leader epoch of the partition here.", "partition"),
     _gauge("high_watermark", "Journal offset below which all is durable.", "partition"),
     _gauge("high_watermark_lag", "Journal offsets appended and not durable yet.", "partition"),
+    _gauge(
+        "replica_unusable",
+        "1 while the replica can neither lead nor follow: its log or what it is sent is damaged, "
+        "or its disk fails. Alarm on it.",
+        "partition",
+    ),
     _duration("append", "From an append to its records being durable."),
     _counter("snapshots", "Snapshots of machines written."),
     _counter("snapshot_failures", "Snapshots, and slots of outcomes, that the disk did not take."),

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from errno import EIO
 from typing import Any, Final
 
 from oncelog_server.core.frame import StoredFrame
@@ -27,7 +28,7 @@ from oncelog_server.runtime.replica.leading import Leadership
 from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
 from oncelog_server.runtime.replica.supply import Supply, Tell
-from oncelog_server.runtime.storage.damage import JournalDamaged
+from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import (
     Candidate,
@@ -40,6 +41,7 @@ from oncelog_server.runtime.target import (
     Target,
 )
 from oncelogpb.errors import (
+    CorruptLog,
     DiskFull,
     Loading,
     NotLeader,
@@ -52,6 +54,9 @@ from oncelogpb.errors import (
 UNCLEAN_SKIP: Final = 1 << 32
 # A log that could not be opened, or written, is tried again after so long.
 RETRY_MS: Final = 1_000
+# Damaged logs that are copied anew in one run of the process. A disk that damages more of them is
+# better replaced.
+ANEW_MAX: Final = 3
 
 
 class Driver:
@@ -66,16 +71,21 @@ class Driver:
         *,
         open_log: Callable[[], Awaitable[Journal]],
         put_aside: Callable[[], Awaitable[None]],
+        begin_anew: Callable[[], Awaitable[None]],
         led: Callable[[], None],
         make_outbox: Callable[[Driver], Outbox],
     ) -> None:
-        """`open_log` raises JournalDamaged, OSError; `put_aside` moves the directory away; `led` is
-        called when an epoch has begun, which the directory is to say of itself."""
+        """`open_log` raises JournalDamaged, OSError; `put_aside` moves the directory away for good;
+        `begin_anew` too, so that `open_log` begins another one, and raises OSError; `led` is called
+        when an epoch has begun, which the directory is to say of itself."""
         self.partition = partition
         self._role = role
         self._around = around
         self._open_log = open_log
         self._put_aside = put_aside
+        self._begin_anew = begin_anew
+        # How often it did.
+        self._anew_count = 0
         self._led = led
         self._make_outbox = make_outbox
         self._state = ReplicaState()
@@ -247,6 +257,8 @@ class Driver:
             case Work.PUT_ASIDE:
                 await self._put_aside()
                 self._state.happened(Event.PUT_ASIDE)
+            case Work.BEGIN_ANEW:
+                await self._attempt(self._give_up_log)
 
     # ---------------------------------------------------------------------------------- its pieces
 
@@ -265,8 +277,30 @@ class Driver:
             self._around.opened(self.partition)
 
     async def _open(self) -> None:
-        self._journal = await self._open_log()
+        try:
+            self._journal = await self._open_log()
+        except UnknownFrame:
+            # Nothing is lost: a later version reads it.
+            raise
+        except JournalDamaged as error:
+            if isinstance(self._state.target, Follow):
+                # There is one that is whole: who leads holds all that was acknowledged.
+                self._found_damage(error)
+            raise
+        self._readers = Readers(self.partition)
+        self._around.reporter.gauge("replica_unusable", 0, partition=str(self.partition))
         self._state.happened(Event.OPENED)
+
+    async def _give_up_log(self) -> None:
+        if self._anew_count == ANEW_MAX:
+            raise OSError(
+                EIO,
+                f"its log was damaged more than {ANEW_MAX} times (ANEW_MAX) since this process "
+                "started: replace the disk, then start it again",
+            )
+        await self._begin_anew()
+        self._anew_count += 1
+        self._state.began_anew()
 
     async def _abandon(self) -> None:
         # Of a decision that failed, not a write, what was appended before is on its way still: what
@@ -283,6 +317,10 @@ class Driver:
             return
 
     def _tell_opening(self, error: Exception | None) -> None:
+        candidate = self.candidate
+        if error is None and candidate is None:
+            # What went well was to move a damaged log away.
+            return
         waiting, self._opening = self._opening, None
         if waiting is None or waiting.done():
             return
@@ -290,8 +328,8 @@ class Driver:
             waiting.set_exception(error)
             # Whoever asked may have gone.
             waiting.exception()
-        elif self.candidate is not None:
-            waiting.set_result(self.candidate)
+        elif candidate is not None:
+            waiting.set_result(candidate)
 
     async def _load(self) -> None:
         target = self._state.target
@@ -311,6 +349,7 @@ class Driver:
             make_outbox=lambda: self._make_outbox(self),
             passed_epoch_start=lambda: self._state.happened(Event.PASSED_EPOCH_START),
             write_failed=self._write_failed,
+            found_damage=self._found_damage,
             broken=self._broken,
         )
         try:
@@ -321,6 +360,10 @@ class Driver:
         except (JournalDamaged, OSError) as error:
             # Rot that opening did not see, for it looks at the tail only.
             self._report_unusable(error)
+            others = set(target.isr.members) - {self.journal.incarnation}
+            if isinstance(error, JournalDamaged) and others:
+                self._found_damage(error)
+                return
             if self._state.leads:
                 self._end("its journal cannot be replayed")
             self._around.failed(self.partition, error)
@@ -338,6 +381,7 @@ class Driver:
                 target=target,
                 high_watermark=min(self._known_high_watermark, self.journal.log_end),
                 write_failed=self._write_failed,
+                found_damage=self._found_damage,
             )
         except WentBack as error:
             # etcd will show the epoch that this log knows of, or elections refuse that etcd.
@@ -407,6 +451,23 @@ class Driver:
         self._around.failed(self.partition, error)
         self._go_on()
 
+    def _found_damage(self, error: Exception) -> None:
+        """What was synced here cannot be read any more, and another replica has it: this log is
+        given up, and copied anew. Nothing is deleted."""
+        if not self._state.found_damage():
+            return
+        self._around.reporter.event(
+            "log is damaged, it is copied anew",
+            level="error",
+            partition=str(self.partition),
+            epoch=self._state.epoch,
+            error=str(error),
+        )
+        if self._state.leads or self._state.follows:
+            self._end("its log is damaged")
+        self._around.failed(self.partition, error)
+        self._go_on()
+
     def _broken(self, error: Exception) -> None:
         """A decision was carried out in part. What the machine is now nobody knows, so none of it
         may reach the disk, and the process ends (STYLE, rule 17)."""
@@ -429,6 +490,7 @@ class Driver:
             partition=str(self.partition),
             error=str(error),
         )
+        self._around.reporter.gauge("replica_unusable", 1, partition=str(self.partition))
 
     # ------------------------------------------------------------------------------ the main verb
 
@@ -511,10 +573,24 @@ class Driver:
 
     async def read(self, from_offset: int, max_bytes: int, *, below: int) -> list[StoredFrame]:
         below = min(below, self.high_watermark)
-        with self._readers:
-            return await self.journal.read(from_offset, max_bytes, below=below)
+        try:
+            with self._readers:
+                return await self.journal.read(from_offset, max_bytes, below=below)
+        except CorruptLog as error:
+            raise self._unreadable(error) from error
 
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
         assert not offsets or max(offsets) < self.high_watermark, "nothing above the HW (I27)"
-        with self._readers:
-            return await self.journal.read_frames(offsets)
+        try:
+            with self._readers:
+                return await self.journal.read_frames(offsets)
+        except CorruptLog as error:
+            raise self._unreadable(error) from error
+
+    def _unreadable(self, error: CorruptLog) -> OncelogError:
+        """What a reader is told: who leads next has what this one lacks."""
+        if self._state.leads and self._leadership is not None:
+            self._leadership.unreadable(error)
+        if self._state.is_damaged:
+            return NotLeader(f"partition {self.partition} is copied anew here; ask who leads it")
+        return error

@@ -6,7 +6,8 @@ follow, dropped when they say otherwise. It carries the dialog of `following` to
 
 Invariants (docs/leadership.md, "Leader and follower"):
   * while a cut is under way nothing is said, and nothing that is heard is taken;
-  * after `end` nothing is heard, and what is synced then is acknowledged to nobody.
+  * after `end` nothing is heard, and what is synced then is acknowledged to nobody;
+  * of a take that is damaged nothing is kept, and asking again costs less and less.
 
 Left out: snapshots. Who ends before the leader's log begins waits, and says so.
 """
@@ -24,13 +25,17 @@ from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.following import Answer, Cut, Following, Phase
 from oncelog_server.runtime.storage.copying import CopyRefused
-from oncelog_server.runtime.storage.damage import JournalDamaged
+from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Follow
 from oncelogpb.errors import CorruptLog, OncelogError
 
 # A dialog that ended is begun anew after so long.
 BEGIN_AGAIN_MS: Final = 500
+# After so many refused takes in a row a replica says that it cannot follow; what was refused is
+# asked for again after twice as long each time, up to REFUSED_PAUSE_MS_MAX.
+REFUSALS_MAX: Final = 4
+REFUSED_PAUSE_MS_MAX: Final = 30_000
 # Acknowledgements in the time in which a replica that says nothing falls out of sync.
 SIGNS_OF_LIFE: Final = 3
 
@@ -47,13 +52,16 @@ class Followership:
         target: Follow,
         high_watermark: int,
         write_failed: Callable[[OSError], None],
+        found_damage: Callable[[Exception], None],
     ) -> None:
-        """`high_watermark`: what this replica knows of it. Raises WentBack."""
+        """`high_watermark`: what this replica knows of it. `found_damage`: what is synced here
+        cannot be read. Raises WentBack."""
         self._partition = partition
         self._journal = journal
         self._around = around
         self._target = target
         self._write_failed = write_failed
+        self._found_damage = found_damage
         self._following = self._anew(high_watermark)
         self._dialog: Dialog | None = None
         self._is_over = False
@@ -62,6 +70,10 @@ class Followership:
         self._begins_after_cut = False
         self._sign_of_life: asyncio.TimerHandle | None = None
         self._beginning: asyncio.TimerHandle | None = None
+        # Takes in a row that were refused, here or by the leader.
+        self._refusals = 0
+        # Why it was begun anew, as it was told last.
+        self._told_why = ""
 
     @property
     def high_watermark(self) -> int:
@@ -87,6 +99,7 @@ class Followership:
                 timer.cancel()
         if self._dialog is not None:
             self._dialog.close()
+        self._went_well()
 
     async def closed(self) -> None:
         """After `end`: returns when it touches the log no more."""
@@ -117,6 +130,8 @@ class Followership:
                     self._append(frames)
             case SendSnapshot():
                 self._begin_again("it ends before the leader's log begins")
+            case CorruptLog() as error:
+                self._refused(error)
             case OncelogError() as error:
                 self._begin_again(str(error))
             case None:
@@ -153,7 +168,7 @@ class Followership:
             return
         except CorruptLog as error:
             self._cutting = None
-            self._begin_again(str(error))
+            self._found_damage(error)
             return
         self._cutting = None
         if self._is_over:
@@ -169,13 +184,39 @@ class Followership:
         try:
             size = self._journal.append_copied(frames, epoch=self._target.epoch)
         except (CopyRefused, JournalDamaged) as error:
-            self._begin_again(str(error))
+            self._refused(error)
         except OSError as error:
             self._write_failed(error)
         else:
+            self._went_well()
             self._around.commit.wrote(
                 self._journal, self.synced, self._write_failed, appended_bytes=size
             )
+
+    def _refused(self, error: Exception) -> None:
+        """What the leader sends is not to be had: damaged there or on the way, or of a later
+        version. Asked again, more and more seldom."""
+        self._refusals += 1
+        hopeless = isinstance(error, UnknownFrame)
+        if self._refusals == (1 if hopeless else REFUSALS_MAX):
+            self._around.reporter.gauge("replica_unusable", 1, partition=str(self._partition))
+            self._around.reporter.event(
+                "replica cannot follow",
+                level="error",
+                partition=str(self._partition),
+                epoch=self._target.epoch,
+                leader=self._target.leader.node_id,
+                log_end=self._journal.log_end,
+                error=str(error),
+            )
+        pause_ms = min(BEGIN_AGAIN_MS << min(self._refusals, 16), REFUSED_PAUSE_MS_MAX)
+        self._begin_again(str(error), pause_ms=pause_ms)
+
+    def _went_well(self) -> None:
+        self._told_why = ""
+        if self._refusals:
+            self._refusals = 0
+            self._around.reporter.gauge("replica_unusable", 0, partition=str(self._partition))
 
     def synced(self, end: int) -> None:
         """By the disk here."""
@@ -189,20 +230,22 @@ class Followership:
         loop = asyncio.get_running_loop()
         self._sign_of_life = loop.call_later(pause_s, self._give_sign_of_life)
 
-    def _begin_again(self, why: str) -> None:
+    def _begin_again(self, why: str, *, pause_ms: int = BEGIN_AGAIN_MS) -> None:
         """The dialog is over; what is here is kept, and another one begins after a pause."""
         if self._is_over or (self._beginning is not None and not self._beginning.cancelled()):
             return
-        self._around.reporter.event(
-            "not followed, trying again",
-            partition=str(self._partition),
-            epoch=self._target.epoch,
-            leader=self._target.leader.node_id,
-            why=why,
-        )
+        if why != self._told_why:
+            self._told_why = why
+            self._around.reporter.event(
+                "not followed, trying again",
+                partition=str(self._partition),
+                epoch=self._target.epoch,
+                leader=self._target.leader.node_id,
+                why=why,
+            )
         self._following = self._anew(self._following.high_watermark)
         loop = asyncio.get_running_loop()
-        self._beginning = loop.call_later(BEGIN_AGAIN_MS / 1000, self._begin_now)
+        self._beginning = loop.call_later(pause_ms / 1000, self._begin_now)
 
     def _begin_now(self) -> None:
         self._beginning = None

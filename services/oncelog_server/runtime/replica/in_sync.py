@@ -164,6 +164,10 @@ class InSync:
         keeping_up = [member for member in self.isr if not self._lags(member, now_ms)]
         return self._nodes(keeping_up) >= self._min_insync_replicas
 
+    def has_others(self, now_ms: int) -> bool:
+        """Whether somebody else in sync keeps up: he has all that was acknowledged."""
+        return any(member != self._own and not self._lags(member, now_ms) for member in self.isr)
+
     # ---------------------------------------------------------------------------- what it is told
 
     def synced(self, end: int) -> bool:

@@ -36,7 +36,7 @@ from oncelog_server.runtime.replica.supply import Supply, Tell
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Isr, Lead
-from oncelogpb.errors import Loading, NotEnoughReplicas, NotLeader
+from oncelogpb.errors import CorruptLog, Loading, NotEnoughReplicas, NotLeader
 
 # A change of the ISR whose answer was lost is looked at again after so long.
 ISR_RETRY_MS: Final = 200
@@ -68,11 +68,12 @@ class Leadership:
         make_outbox: Callable[[], Outbox],
         passed_epoch_start: Callable[[], None],
         write_failed: Callable[[OSError], None],
+        found_damage: Callable[[Exception], None],
         broken: Callable[[Exception], None],
     ) -> None:
         """`inherited`: a lower bound of the high watermark. `passed_epoch_start` is called once,
-        before the first answer. `write_failed`: bytes are in doubt. `broken`: a decision was
-        carried out in part."""
+        before the first answer. `write_failed`: bytes are in doubt. `found_damage`: what is synced
+        cannot be read, and others have it. `broken`: a decision was carried out in part."""
         self.epoch = granted.epoch
         self._granted = granted
         self._readers = readers
@@ -86,6 +87,7 @@ class Leadership:
         self._make_outbox = make_outbox
         self._passed_epoch_start = passed_epoch_start
         self._write_failed = write_failed
+        self._found_damage = found_damage
         self._broken = broken
         self._is_over = False
         self._is_ready = False
@@ -407,6 +409,13 @@ class Leadership:
         )
         self._supplies[supply] = None
         return supply
+
+    def unreadable(self, error: CorruptLog | OSError) -> None:
+        """What is synced here cannot be read. Where another replica has it, and keeps up, that one
+        leads on. Who is alone stays: no other log has more, and what it can read it serves."""
+        book = self._in_sync
+        if not self._is_over and book is not None and book.has_others(self._now_ms()):
+            self._found_damage(error)
 
     def forget(self, supply: Supply) -> None:
         """It has ended. Its follower may have another one: of a newer stream."""

@@ -15,10 +15,11 @@ of it (`runtime/target`). When does a partition answer? In the stage READY.
     stage     target                       work
     CLOSED    stand by, lead, follow       OPEN
     CLOSED    leave                        PUT_ASIDE
+    CLOSED    these, and known damage      BEGIN_ANEW   another log, empty, under another name
     STANDBY   these, and bytes in doubt    ABANDON      what is not synced, of which a write failed
     STANDBY   lead an epoch not left yet   LOAD
     STANDBY   follow                       FOLLOW
-    STANDBY   close, leave                 CLOSE_LOG
+    STANDBY   close, leave; known damage   CLOSE_LOG
     CLOSING   any                          CLOSE_EPOCH
     any other                              none: it is where it should be, or waits for the disk
 
@@ -30,7 +31,8 @@ The work is done by one task, a piece at a time, which asks for the next when on
 nothing that elections say can overtake anything else that they say.
 
 Invariants (I18): an epoch is loaded once at most; nothing is loaded over bytes in doubt, or while
-something of an earlier epoch still runs; nobody leads and follows at once.
+something of an earlier epoch still runs; nobody leads and follows at once; with known damage nobody
+does either.
 """
 
 from __future__ import annotations
@@ -76,6 +78,7 @@ class Work(Enum):
     CLOSE_EPOCH = "close epoch"
     CLOSE_LOG = "close log"
     PUT_ASIDE = "put aside"
+    BEGIN_ANEW = "begin anew"
 
 
 TRANSITIONS: Final = {
@@ -105,6 +108,8 @@ class ReplicaState:
         self.followed: Follow | None = None
         # A write failed: what is not synced may or may not be on the disk.
         self.in_doubt = False
+        # What was synced cannot be read any more, and others have it.
+        self.is_damaged = False
 
     @property
     def leads(self) -> bool:
@@ -123,7 +128,7 @@ class ReplicaState:
     def may_stand(self) -> bool:
         """In an election: what its log holds is known."""
         stands = self.stage in (Stage.STANDBY, Stage.CLOSING, Stage.FOLLOWING, *LED)
-        return stands and not self.in_doubt and not self.is_leaving
+        return stands and not (self.in_doubt or self.is_damaged or self.is_leaving)
 
     # ------------------------------------------------------------------------------ what happened
 
@@ -142,11 +147,13 @@ class ReplicaState:
     def loading(self, epoch: int) -> None:
         assert epoch > self.epoch, "an epoch is led once at most"
         assert not self.in_doubt, "nothing is read over bytes in doubt"
+        assert not self.is_damaged, "it would count for what it lacks"
         self.epoch = epoch
         self.happened(Event.LOADING)
 
     def following(self, followed: Follow) -> None:
         assert not self.in_doubt, "nothing is written behind bytes in doubt"
+        assert not self.is_damaged, "it would count for what it lacks"
         self.followed = followed
         self.happened(Event.FOLLOWING)
 
@@ -158,6 +165,16 @@ class ReplicaState:
     def abandoned(self) -> None:
         """The log goes on from its last good sync, in a new file."""
         self.in_doubt = False
+
+    def found_damage(self) -> bool:
+        """This log is given up. False where that is known."""
+        known, self.is_damaged = self.is_damaged, True
+        return not known
+
+    def began_anew(self) -> None:
+        """The damaged log was moved away: the next one that is opened is empty."""
+        assert self.stage is Stage.CLOSED, "its files are in use"
+        self.in_doubt = self.is_damaged = False
 
     # ------------------------------------------------------------------------------- what is next
 
@@ -176,10 +193,12 @@ class ReplicaState:
     def _work_on_closed_log(self) -> Work | None:
         if isinstance(self.target, Leave):
             return Work.PUT_ASIDE
-        return None if isinstance(self.target, Close) else Work.OPEN
+        if isinstance(self.target, Close):
+            return None
+        return Work.BEGIN_ANEW if self.is_damaged else Work.OPEN
 
     def _work_on_standby(self) -> Work | None:
-        if self.is_leaving:
+        if self.is_leaving or self.is_damaged:
             return Work.CLOSE_LOG
         if self.in_doubt:
             return Work.ABANDON

@@ -25,7 +25,7 @@ from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.tail import Copies
 from oncelog_server.runtime.vital import Fatal
-from oncelogpb.errors import Internal, NotLeader, OncelogError
+from oncelogpb.errors import CorruptLog, NotLeader, OncelogError
 
 # A follower that is sent no frames hears of the high watermark after so long.
 TELL_ALONE_MS: Final = 20
@@ -44,6 +44,8 @@ class Supplies(Protocol):
     def acknowledged(
         self, incarnation: Incarnation, *, node: str, epoch: int, synced_end: int
     ) -> None: ...
+
+    def unreadable(self, error: CorruptLog | OSError) -> None: ...
 
     def forget(self, supply: Supply) -> None: ...
 
@@ -172,9 +174,11 @@ class Supply:
                 copies = await self._journal.copies(*read)
             if not self.is_over and dialog == self._dialog:
                 self._send(copies, tail_start)
-        except (OncelogError, OSError) as error:
-            known = error if isinstance(error, OncelogError) else Internal(str(error))
-            self.end(known)
+        except (CorruptLog, OSError) as error:
+            self._leadership.unreadable(error)
+            self.end(CorruptLog(str(error)))
+        except OncelogError as error:
+            self.end(error)
         finally:
             self._reading = None
         self.wake()
