@@ -144,12 +144,12 @@ BUGS: Final = (
         (
             Edit(
                 f"{_IN_SYNC}.next_change",
-                "why is not None and self._nodes(rest) >= self._min_insync_replicas",
+                "why is not None and self._nodes(rest) >= self.min_insync_replicas",
                 "why is not None",
             ),
             Edit(
                 f"{_IN_SYNC}._count_anew",
-                "self._nodes(self.isr) < self._min_insync_replicas",
+                "self._nodes(self.isr) < self.min_insync_replicas",
                 "self._nodes(self.isr) < 1",
             ),
         ),
@@ -161,7 +161,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{_IN_SYNC}._count_anew",
-                "self._nodes(self.isr) < self._min_insync_replicas",
+                "self._nodes(self.isr) < self.min_insync_replicas",
                 "self._nodes(self.isr) < 1",
             ),
         ),

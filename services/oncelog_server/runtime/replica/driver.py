@@ -145,6 +145,11 @@ class Driver:
         return self._state.follows
 
     @property
+    def leaves(self) -> bool:
+        """Its directory is being put aside, and never opened again."""
+        return isinstance(self._state.target, Leave)
+
+    @property
     def candidate(self) -> Candidate | None:
         """What an election asks of it; None while it may not stand in one."""
         if self._journal is None or not self._state.may_stand:
