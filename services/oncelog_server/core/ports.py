@@ -78,6 +78,9 @@ class PartitionInfo(NamedTuple):
     epoch: int
     # Epoch of the last unclean election; 0 for none.
     unclean_epoch: int = 0
+    # While replicas are moved: those that were added, and the nodes where all of them shall be.
+    adding: Sequence[str] = ()
+    target: Sequence[str] = ()
 
 
 class NodeInfo(NamedTuple):

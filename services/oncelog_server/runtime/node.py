@@ -319,6 +319,7 @@ class Node:
             follow=self._links.follow,
             catch_up=Room(CATCH_UP_BYTES_MAX),
             leaving=lambda: view.leaving,
+            end_move=self._end_move,
         )
         for role in self._roles:
             reporter = outside.role_reporter(role.name)
@@ -421,6 +422,22 @@ class Node:
             epoch=epoch,
             members=change.isr,
             compared_revision=compared_revision,
+            assignment=change.assignment,
+        )
+
+    def _end_move(
+        self, partition: PartitionId, epoch: int, change: IsrChange, compared_revision: int
+    ) -> None:
+        assert self._elections is not None, "it leads"
+        assert change.assignment is not None, "its replicas were moved"
+        self._spawn(
+            self._elections.end_move(
+                partition,
+                epoch,
+                members=change.isr,
+                assignment=change.assignment,
+                compared_revision=compared_revision,
+            )
         )
 
     def candidate(self, partition: PartitionId) -> Candidate | None:
@@ -464,7 +481,8 @@ class Node:
     def _put_orphans_aside(self, view: ClusterView) -> None:
         """Replicas on disk that etcd does not know: nothing is deleted, they are moved."""
         for name in self._outside.disk.list(PARTITIONS_DIRECTORY):
-            if view.partition(partition_of(name)) is None:
+            known = view.partition(partition_of(name))
+            if known is None or self.node_id not in known.replicas:
                 self._outside.reporter.event("replica put aside, etcd does not know it", name=name)
                 put_aside(self._outside.disk, f"{PARTITIONS_DIRECTORY}/{name}")
 

@@ -22,7 +22,7 @@ from oncelog_server.runtime.replica.records import Records
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tail import TailBudget
-from oncelog_server.runtime.target import Candidate, Close, Isr, StandBy, Target
+from oncelog_server.runtime.target import Candidate, Close, Isr, Leave, StandBy, Target
 from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
 
 # A replica at rest is ticked once in so many ticks: for what expires in minutes or days.
@@ -71,6 +71,8 @@ class RoleReplicas:
         # Of the node.
         self._tails = tails
         self._drivers: dict[PartitionId, Driver] = {}
+        # Where replicas should be that are being put aside, and were wanted again meanwhile.
+        self._wanted_again: dict[PartitionId, Target] = {}
         self._records = Records(disk, self._record_of, around)
         self._ticks = 0
 
@@ -129,7 +131,18 @@ class RoleReplicas:
         driver = self._drivers.get(partition)
         if driver is None:
             driver = self._drivers[partition] = self._make(partition)
+        elif driver.leaves and not isinstance(target, Close):
+            self._want_again(partition, target)
+            return
         driver.aim(target)
+
+    def _want_again(self, partition: PartitionId, target: Target) -> None:
+        """While it is put aside: another replica, in a directory of its own, comes after it. Who
+        wants one says "stand by" first; an election that was heard late wants none."""
+        if isinstance(target, Leave):
+            self._wanted_again.pop(partition, None)
+        elif isinstance(target, StandBy) or partition in self._wanted_again:
+            self._wanted_again[partition] = target
 
     def find(self, partition: PartitionId) -> Driver | None:
         """The replica, whatever its stage; None where there is none."""
@@ -195,6 +208,9 @@ class RoleReplicas:
                 error=str(error),
             )
         self._drivers.pop(partition, None)
+        wanted = self._wanted_again.pop(partition, None)
+        if wanted is not None:
+            self.aim(partition, wanted)
 
     async def _begin_anew(self, partition: PartitionId) -> None:
         """Moves its directory away. Raises OSError."""

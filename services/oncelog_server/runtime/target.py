@@ -11,12 +11,30 @@ from oncelog_server.core.ids import Incarnation
 from oncelog_server.core.ports import Address
 
 
+class Assignment(NamedTuple):
+    """On which nodes the replicas of a partition are, and where they shall be."""
+
+    replicas: tuple[str, ...]
+    # Of these, those that a move adds.
+    adding: tuple[str, ...] = ()
+    # Where replicas shall be; empty while none is moved.
+    target: tuple[str, ...] = ()
+
+    @property
+    def replication_factor(self) -> int:
+        """How many there are, without those that are being added: a partition whose second copy is
+        still on its way needs no more of them in sync than before."""
+        return len(self.replicas) - len(self.adding)
+
+
 class Isr(NamedTuple):
-    """Who is in sync, as etcd shows it."""
+    """Who is in sync, as etcd shows it, and who may be."""
 
     # Of the partition's key.
     revision: int
     members: tuple[Incarnation, ...]
+    # None: nothing was said of it.
+    assignment: Assignment | None = None
 
 
 # Nobody but the replica itself, of which etcd knows nothing yet.

@@ -30,8 +30,8 @@ BUGS: Final = (
             ),
             Edit(
                 f"{_LEADERSHIP}._count_from",
-                "min_insync_replicas=self._min_insync_replicas",
-                "min_insync_replicas=1",
+                "wanted = replication.min_insync_replicas",
+                "wanted = min(1, replication.min_insync_replicas)",
             ),
         ),
         {
@@ -80,12 +80,12 @@ BUGS: Final = (
         (
             Edit(
                 f"{_IN_SYNC}.next_change",
-                "self._nodes(rest) >= self._min_insync_replicas",
+                "self._nodes(rest) >= self.min_insync_replicas",
                 "True",
             ),
             Edit(
                 f"{_IN_SYNC}._count_anew",
-                "self._nodes(self.isr) < self._min_insync_replicas",
+                "self._nodes(self.isr) < self.min_insync_replicas",
                 "self._nodes(self.isr) < 1",
             ),
         ),

@@ -144,12 +144,12 @@ BUGS: Final = (
         (
             Edit(
                 f"{_IN_SYNC}.next_change",
-                "self._nodes(rest) >= self._min_insync_replicas",
+                "self._nodes(rest) >= self.min_insync_replicas",
                 "True",
             ),
             Edit(
                 f"{_IN_SYNC}._count_anew",
-                "self._nodes(self.isr) < self._min_insync_replicas",
+                "self._nodes(self.isr) < self.min_insync_replicas",
                 "self._nodes(self.isr) < 1",
             ),
         ),
@@ -161,7 +161,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{_IN_SYNC}._count_anew",
-                "self._nodes(self.isr) < self._min_insync_replicas",
+                "self._nodes(self.isr) < self.min_insync_replicas",
                 "self._nodes(self.isr) < 1",
             ),
         ),
@@ -353,9 +353,9 @@ BUGS: Final = (
         "I4: a leader that needs others inherits the HW, not what it has synced itself",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._inherited",
-                "if not needs_others and set(target.isr.members) <= {self.journal.incarnation}:",
-                "if target is not None:",
+                "oncelog_server.runtime.replica.leading:Leadership._inherited",
+                "if not needs_others and set(granted.isr.members) <= {journal.incarnation}:",
+                "if granted is not None:",
             ),
         ),
         {

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from oncelog_server.runtime.etcd.keys import PartitionState
-from oncelog_server.runtime.target import Follow, StandBy
+from oncelog_server.runtime.target import Follow, Leave
 from tests.unit.etcd.world import Node, World
 from tests.unit.leadership.test_election import P0, put_state, put_topic, state_of
 
@@ -93,11 +93,45 @@ def test_a_change_of_the_leader_is_heard_at_once(world: World) -> None:
     world.run(story)
 
 
-def test_who_is_assigned_no_more_follows_nobody(world: World) -> None:
+def moved_away(world: World, *, replicas: tuple[str, ...] = ("n1",)) -> None:
+    state = state_of(world)
+    put_state(world, PartitionState(replicas, state.isr, state.leader, state.epoch))
+
+
+def test_who_is_assigned_no_more_follows_nobody_and_puts_its_log_aside(world: World) -> None:
     async def story() -> None:
         _, two = await leaders(world)
-        state = state_of(world)
-        put_state(world, PartitionState(("n1",), state.isr, state.leader, state.epoch))
-        await World.until(lambda: two.host.targets[P0] == StandBy(), within_ms=100)
+        moved_away(world)
+        await World.until(lambda: two.host.targets[P0] == Leave(), within_ms=100)
+        assert two.host.told[-2:] == [("deposed", P0, 0), ("deleted", P0, 0)]
+
+    world.run(story)
+
+
+def test_i5_a_log_is_put_aside_once_a_read_has_confirmed_it(world: World) -> None:
+    """The view is behind: by now the replica is wanted again, and may be counted."""
+
+    async def story() -> None:
+        _, two = await leaders(world)
+        two.etcd.unavailable = True
+        moved_away(world)
+        moved_away(world, replicas=("n1", "n2"))
+        two.etcd.unavailable = False
+        await asyncio.sleep(5)
+        assert ("deleted", P0, 0) not in two.host.told, "wanted again, and its log is gone"
+        assert isinstance(two.host.targets[P0], Follow)
+
+    world.run(story)
+
+
+def test_who_is_wanted_again_follows_with_another_log(world: World) -> None:
+    async def story() -> None:
+        _, two = await leaders(world)
+        moved_away(world)
+        await World.until(lambda: two.host.targets[P0] == Leave())
+        told = len(two.host.told)
+        moved_away(world, replicas=("n1", "n2"))
+        await World.until(lambda: isinstance(two.host.targets[P0], Follow))
+        assert two.host.told[told:] == [("deposed", P0, 0), ("follows", P0, 1)]
 
     world.run(story)

@@ -58,7 +58,9 @@ class Process:
             places=asyncio.Semaphore(8),
             opened=lambda partition: None,
             snapshot_every_bytes=snapshot_every_bytes,
-            replication=Replication("n1", 1, 1_000, unchanged, nobody, Room(CATCH_UP_BYTES_MAX)),
+            replication=Replication(
+                "n1", 1, 1_000, unchanged, nobody, Room(CATCH_UP_BYTES_MAX), lambda *asked: None
+            ),
             fatal=vital.complain,
             failed=lambda partition, error: None,
         )

@@ -7,13 +7,19 @@ import pytest
 
 from oncelog_server.core.ids import Incarnation
 from oncelog_server.runtime.replica.in_sync import REPLICA_SILENT_MS, InSync, IsrChange, Why
+from oncelog_server.runtime.target import Assignment
 
 A, B, C = (Incarnation(name * 16) for name in (b"a", b"b", b"c"))
 A_OLD, B_NEW = Incarnation(b"0" * 16), Incarnation(b"n" * 16)
 LAG_MS = 10_000
 
 
-def book(*isr: Incarnation, min_insync_replicas: int = 2, epoch_start: int = 5) -> InSync:
+def book(
+    *isr: Incarnation,
+    min_insync_replicas: int = 2,
+    epoch_start: int = 5,
+    assignment: Assignment | None = None,
+) -> InSync:
     """Of `a`, in epoch 3; the key is at revision 7."""
     return InSync(
         own=A,
@@ -25,6 +31,7 @@ def book(*isr: Incarnation, min_insync_replicas: int = 2, epoch_start: int = 5) 
         min_insync_replicas=min_insync_replicas,
         replica_lag_ms=LAG_MS,
         now_ms=0,
+        assignment=assignment,
     )
 
 
@@ -245,3 +252,106 @@ def test_of_two_that_go_the_one_that_acknowledges_nothing_goes_first() -> None:
     later_ms = REPLICA_SILENT_MS + 1
     ack(of_a, B, 6, later_ms)
     assert of_a.next_change(later_ms, leaving={"b"}) == IsrChange((A, B), Why.LAGS, C)
+
+
+# ------------------------------------------------------------------------------ moving replicas
+
+
+def say(book: InSync, *who: Incarnation, end: int = 6, now_ms: int = 0) -> None:
+    """They begin a dialog, and have everything below `end`."""
+    for one in who:
+        book.opened(one, node=one[:1].decode())
+        ack(book, one, end, now_ms)
+
+
+def test_a_copy_that_is_added_stops_no_writes() -> None:
+    """From one replica to three."""
+    of_a = book(A, assignment=Assignment(("a",)))
+    of_a.synced(6)
+    assert of_a.min_insync_replicas == 1
+    of_a.state_seen(8, (A,), Assignment(("a", "b", "c"), ("b", "c"), ("a", "b", "c")))
+    of_a.synced(7)
+    assert (of_a.high_watermark, of_a.has_enough(0)) == (7, True), "b and c have nothing yet"
+    say(of_a, B, end=7)
+    assert of_a.next_change(0) == IsrChange((A, B), Why.JOIN, B)
+    of_a.state_seen(9, (A, B))
+    assert of_a.next_change(0) is None, "c is not there"
+    say(of_a, C, end=7)
+    of_a.state_seen(10, (A, B, C))
+    there = Assignment(("a", "b", "c"))
+    assert of_a.next_change(0) == IsrChange((A, B, C), Why.MOVED, A, there)
+    of_a.state_seen(11, (A, B, C), there)
+    assert (of_a.min_insync_replicas, of_a.next_change(0)) == (2, None)
+
+
+def test_i5_a_move_ends_when_every_wanted_node_has_a_member() -> None:
+    moving = Assignment(("a", "b", "c"), ("c",), ("a", "c"))
+    of_a = book(A, B, assignment=moving)
+    of_a.synced(6)
+    say(of_a, B)
+    assert of_a.next_change(0) is None, "c is no member yet, and b is needed"
+    say(of_a, C)
+    of_a.state_seen(8, (A, B, C))
+    moved = of_a.next_change(0)
+    assert moved == IsrChange((A, C), Why.MOVED, A, Assignment(("a", "c")))
+    of_a.change_sent(moved, compared_revision=8)
+    of_a.synced(9)
+    ack(of_a, C, 9)
+    assert of_a.high_watermark == 6, "who leaves counts until that is confirmed"
+    assert of_a.state_seen(9, (A, C), Assignment(("a", "c")))
+    assert of_a.high_watermark == 9
+
+
+def test_a_move_does_not_end_with_a_node_that_died() -> None:
+    of_a = book(A, B, C, assignment=Assignment(("a", "b", "c"), ("c",), ("a", "c")))
+    of_a.synced(6)
+    say(of_a, B, C)
+    late = LAG_MS + 1
+    ack(of_a, B, 6, late)
+    change = of_a.next_change(late)
+    assert change == IsrChange((A, B), Why.LAGS, C)
+
+
+def test_a_leader_that_is_not_wanted_ends_the_move_without_itself() -> None:
+    of_a = book(A, B, C, assignment=Assignment(("a", "b", "c"), (), ("c", "b")))
+    of_a.synced(6)
+    say(of_a, B, C)
+    assert of_a.next_change(0) == IsrChange((B, C), Why.MOVED, A, Assignment(("c", "b")))
+
+
+def test_i5_who_was_moved_away_does_not_join_again() -> None:
+    of_a = book(A, B, C, assignment=Assignment(("a", "b", "c"), (), ("a", "c")))
+    of_a.synced(6)
+    say(of_a, B, C)
+    moved = of_a.next_change(0)
+    assert moved is not None
+    of_a.change_sent(moved, compared_revision=7)
+    of_a.state_seen(8, moved.isr, moved.assignment)
+    assert not ack(of_a, B, 6)
+    assert (of_a.next_change(0), of_a.hears(B, node="b")) == (None, False)
+
+
+def test_i5_what_was_acknowledged_before_a_move_counts_for_nothing_after_it() -> None:
+    """`b` was moved away, has put its log aside, and is wanted again. Etcd shows all of that at
+    once: the leader has never seen it without `b`."""
+    of_a = book(A, B, C, assignment=Assignment(("a", "b", "c"), (), ("a", "c")))
+    of_a.synced(6)
+    say(of_a, B, C)
+    moved = of_a.next_change(0)
+    assert moved is not None
+    of_a.change_sent(moved, compared_revision=7)
+    again = Assignment(("a", "c", "b"), ("b",), ("a", "b", "c"))
+    of_a.state_seen(9, (A, C), again)
+    assert of_a.next_change(0) is None, "its log may be gone"
+    assert not ack(of_a, B, 6)
+    assert of_a.next_change(0) is None, "it was on its way"
+    of_a.opened(B_NEW, node="b")
+    ack(of_a, B_NEW, 6, node="b")
+    assert of_a.next_change(0) == IsrChange((A, C, B_NEW), Why.JOIN, B_NEW)
+
+
+def test_a_move_that_was_called_back_drops_who_was_added() -> None:
+    of_a = book(A, B, C, assignment=Assignment(("a", "b", "c"), ("c",), ("a", "b")))
+    of_a.synced(6)
+    say(of_a, B, C)
+    assert of_a.next_change(0) == IsrChange((A, B), Why.MOVED, A, Assignment(("a", "b")))

@@ -41,7 +41,7 @@ def nobody(*asked: object) -> Dialog:
 
 async def done_at_once(change: IsrChange, compared_revision: int) -> Isr | None:
     """etcd does it."""
-    return Isr(compared_revision + 1, change.isr)
+    return Isr(compared_revision + 1, change.isr, change.assignment)
 
 
 class Bench:
@@ -74,6 +74,8 @@ class Bench:
         # What the leader asked etcd to make of the ISR, with the revision that it compared; and
         # what etcd shows then.
         self.changes: list[tuple[IsrChange, int]] = []
+        # What it asked for while it stopped leading.
+        self.handed_over: list[tuple[IsrChange, int]] = []
         self.etcd_says: Callable[[IsrChange, int], Awaitable[Isr | None]] = done_at_once
         self.commits = 0
         # What the next attempts to open the log meet.
@@ -103,6 +105,7 @@ class Bench:
                 change_isr=self._change_isr,
                 follow=lambda *asked: self.follow(*asked),
                 catch_up=Room(CATCH_UP_BYTES_MAX),
+                end_move=self._end_move,
             ),
             opened=lambda partition: None,
             failed=lambda partition, error: self.failures.append(error),
@@ -140,6 +143,12 @@ class Bench:
     ) -> Isr | None:
         self.changes.append((change, compared_revision))
         return await self.etcd_says(change, compared_revision)
+
+    def _end_move(
+        self, partition: PartitionId, epoch: int, change: IsrChange, compared_revision: int
+    ) -> None:
+        self.handed_over.append((change, compared_revision))
+        self.depose()
 
     def _make_outbox(self, driver: Driver) -> Quiet:
         self.outboxes.append(Quiet())

@@ -10,11 +10,13 @@ from typing import Any
 import pytest
 
 from oncelog_server.core.ids import Incarnation
+from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.in_sync import IsrChange, Why
 from oncelog_server.runtime.replica.leading import ISR_RETRY_MS
 from oncelog_server.runtime.replica.state import Stage
-from oncelog_server.runtime.target import Isr
-from oncelogpb.errors import NotEnoughReplicas, UnknownOutcome
+from oncelog_server.runtime.replica.supply import Supply
+from oncelog_server.runtime.target import Assignment, Isr
+from oncelogpb.errors import NotEnoughReplicas, NotLeader, UnknownOutcome
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench
 from tests.unit.runtime.counter import Add
@@ -212,5 +214,54 @@ def test_a_change_ends_with_its_epoch() -> None:
         bench.depose()
         await bench.driver.settled()
         assert bench.driver.stage is Stage.STANDBY
+
+    story(tell)
+
+
+# ------------------------------------------------------------------------------ moving replicas
+
+
+def moving(bench: Bench, *target: str, revision: int = REVISION) -> Isr:
+    """From `n1` and `b` to `target`; all of them are in sync."""
+    return Isr(revision, (own(bench), B, C), Assignment(("n1", "b", "c"), ("c",), target))
+
+
+def follow(bench: Bench, who: Incarnation, node: str) -> Supply:
+    """It has a dialog, and has synced everything."""
+    supply = bench.leadership.supply(who, node=node, stream=Room(1 << 20), tell=lambda told: None)
+    bench.leadership.opened(who, node=node)
+    bench.leadership.acknowledged(
+        who, node=node, epoch=bench.driver.epoch, synced_end=bench.journal.log_end
+    )
+    return supply
+
+
+def test_i18_a_leader_that_is_not_wanted_hands_over() -> None:
+    async def tell(bench: Bench) -> None:
+        bench.grant(1, isr=moving(bench, "b", "c"), replication_factor=2)
+        await bench.driver.settled()
+        await bench.around.commit.flush()
+        for who, node in ((B, "b"), (C, "c")):
+            follow(bench, who, node)
+        change = IsrChange((B, C), Why.MOVED, own(bench), Assignment(("b", "c")))
+        assert bench.handed_over == [(change, REVISION)]
+        assert bench.changes == [], "it is not asked for by a leader"
+        await bench.driver.settled()
+        assert bench.driver.stage is Stage.STANDBY
+
+    story(tell)
+
+
+def test_who_was_moved_away_is_supplied_no_more() -> None:
+    async def tell(bench: Bench) -> None:
+        bench.grant(1, isr=moving(bench, "n1", "c"), replication_factor=2)
+        await bench.driver.settled()
+        await bench.around.commit.flush()
+        supplies = [follow(bench, who, node) for who, node in ((B, "b"), (C, "c"))]
+        await asyncio.sleep(1)
+        assert [change.why for change, _ in bench.changes] == [Why.MOVED]
+        assert [supply.is_over for supply in supplies] == [True, False]
+        with pytest.raises(NotLeader):
+            bench.leadership.supply(B, node="b", stream=Room(1 << 20), tell=lambda told: None)
 
     story(tell)

@@ -90,6 +90,10 @@ class PartitionState(msgspec.Struct, frozen=True):
     # Epoch of the last unclean election; 0 for none. A leader whose journal ends in an earlier
     # epoch has not skipped its control offsets yet.
     unclean_epoch: int = 0
+    # While replicas are moved: those of `replicas` that were added, and where all shall be, the one
+    # that should lead first (`leadership/moving`).
+    adding: tuple[str, ...] = ()
+    target: tuple[str, ...] = ()
 
 
 class HintValue(msgspec.Struct, frozen=True):
@@ -217,5 +221,12 @@ def address_of(state: PartitionState) -> Address | None:
 
 def describe(partition: PartitionId, state: PartitionState) -> PartitionInfo:
     return PartitionInfo(
-        partition, state.replicas, state.isr, address_of(state), state.epoch, state.unclean_epoch
+        partition,
+        state.replicas,
+        state.isr,
+        address_of(state),
+        state.epoch,
+        state.unclean_epoch,
+        state.adding,
+        state.target,
     )

@@ -14,7 +14,9 @@ Invariants:
   * Who left an epoch never leads it again, even while etcd names it: it resigns until etcd shows
     somebody else, or nobody;
   * nobody is followed before the partition's key was read, linearizably, under the lease that this
-    process has: its own log is no witness, an EPOCH_START that it followed may be lost.
+    process has: its own log is no witness, an EPOCH_START that it followed may be lost;
+  * a replica that was moved elsewhere is put aside after it stopped acknowledging, and a
+    linearizable read after that has confirmed it: else it might be wanted again, and counted.
 
 Left out: hints about the longest log; changes of the ISR are asked for by its leader (`isr`).
 """
@@ -23,11 +25,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Final, Protocol, assert_never
+from typing import Final, assert_never
 
 import msgspec
 
-from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ids import Incarnation, PartitionId
 from oncelog_server.core.ports import Reporter
 from oncelog_server.core.roles import role_of
 from oncelog_server.runtime import vital
@@ -46,7 +48,8 @@ from oncelog_server.runtime.etcd.keys import (
 )
 from oncelog_server.runtime.etcd.port import Compare, Etcd, EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import epoch_went_back
-from oncelog_server.runtime.leadership.isr import isr_of
+from oncelog_server.runtime.leadership.host import ReplicaHost
+from oncelog_server.runtime.leadership.isr import change_isr, isr_of
 from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.leadership.preference import pause_ms, staying
 from oncelog_server.runtime.leadership.rules import (
@@ -62,7 +65,14 @@ from oncelog_server.runtime.leadership.rules import (
     resignation,
 )
 from oncelog_server.runtime.leadership.unclean import unclean_bid
-from oncelog_server.runtime.target import Candidate, Follow, Isr, Lead, Leave, StandBy, Target
+from oncelog_server.runtime.target import (
+    Assignment,
+    Candidate,
+    Follow,
+    Lead,
+    Leave,
+    StandBy,
+)
 from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome
 
@@ -70,29 +80,6 @@ from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome
 ROUND_RETRY_MS: Final = 200
 # Who resigned, or may not win, lets others go first for so long.
 STAND_PAUSE_MS: Final = 1_000
-
-
-class ReplicaHost(Protocol):
-    """The process that holds the replicas (runtime/node)."""
-
-    def aim(self, partition: PartitionId, target: Target) -> None:
-        """Where the replica should be from this turn on. On the loop; must not block; an exception
-        out of it ends the process."""
-        ...
-
-    def isr_seen(self, partition: PartitionId, epoch: int, isr: Isr) -> None:
-        """Who is in sync, in an epoch that this process leads. The same may be said twice, and what
-        is older after what is newer: revisions tell."""
-        ...
-
-    def candidate(self, partition: PartitionId) -> Candidate | None:
-        """None while the replica may not stand: it is being opened, or cannot be. `look_again` is
-        called when that has changed."""
-        ...
-
-    async def opened(self, partition: PartitionId) -> Candidate:
-        """Waits for it. Raises what kept it from being opened."""
-        ...
 
 
 class Elections:
@@ -122,6 +109,8 @@ class Elections:
         self._histories: dict[PartitionId, History] = {}
         # False from `withdraw` on.
         self._stands = True
+        # Of which the view says that they were moved elsewhere; nothing is acknowledged for them.
+        self._moved_away: set[PartitionId] = set()
         self._wake = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
 
@@ -223,6 +212,37 @@ class Elections:
             raise EtcdUnavailable(f"{key} changed under a resignation; it is read again")
         self._resigned(partition, epoch)
 
+    async def end_move(
+        self,
+        partition: PartitionId,
+        epoch: int,
+        *,
+        members: Sequence[Incarnation],
+        assignment: Assignment,
+        compared_revision: int,
+    ) -> None:
+        """The end of a move after which this process has no replica. In the turn in which this is
+        run it stops answering; then etcd is asked. Where that does not work, it resigns, and the
+        next leader ends the move."""
+        history = self._histories.get(partition)
+        if history is None or history.led_epoch != epoch:
+            return
+        history.leave()
+        history.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
+        self._host.aim(partition, StandBy())
+        seen = await change_isr(
+            self._etcd,
+            partition,
+            own_boot=self._boot,
+            epoch=epoch,
+            members=members,
+            compared_revision=compared_revision,
+            assignment=assignment,
+        )
+        if seen is not None and seen.assignment == assignment:
+            self._reporter.event("handed over", partition=str(partition), epoch=epoch)
+        self._wake.set()
+
     def _step_down(self, partition: PartitionId, history: History) -> None:
         epoch = history.leave()
         self._reporter.event("deposed", partition=str(partition), epoch=epoch)
@@ -262,6 +282,8 @@ class Elections:
                 self._step_down(partition, history)
             elif history.follows is not None:
                 self._stop_following(partition, history)
+            if not history.is_put_aside:
+                self._moved_away.add(partition)
             return
         history.leave()
         del self._histories[partition]
@@ -396,7 +418,32 @@ class Elections:
             await self._read_keys()
         await self._resign_all(left)
         await self._stand(standing)
+        for partition in sorted(self._moved_away):
+            unfinished |= not await self._put_aside(partition)
         return unfinished or is_unread
+
+    async def _put_aside(self, partition: PartitionId) -> bool:
+        """A replica that is not wanted here any more. False: look again."""
+        history, entry = self._histories.get(partition), self._view.entry(partition)
+        if entry is not None and self._node_id in entry.state.replicas:
+            # Wanted again, and perhaps followed: it goes on with the log that it has.
+            self._moved_away.discard(partition)
+            return True
+        try:
+            found, _ = await self._etcd.get(partition_key(partition))
+        except EtcdUnavailable:
+            return False
+        self._moved_away.discard(partition)
+        # A topic that was deleted meanwhile will show in the view.
+        if history is None or found is None:
+            return True
+        if self._node_id in decode_partition(found.value).replicas:
+            # The same, as the view will show.
+            return True
+        history.is_put_aside = True
+        self._reporter.event("replica put aside, it was moved", partition=str(partition))
+        self._host.aim(partition, Leave())
+        return True
 
     async def _adopt(self, partition: PartitionId, history: History) -> None:
         """etcd names us in an epoch whose election was never answered: ours after all."""
@@ -494,9 +541,9 @@ class Elections:
     ) -> None:
         history.win(state, revision)
         self._reporter.event("elected", partition=str(partition), epoch=state.epoch)
-        granted = Lead(
-            state.epoch, state.unclean_epoch, isr_of(state, revision), len(state.replicas)
-        )
+        isr = isr_of(state, revision)
+        assert isr.assignment is not None, "etcd says it"
+        granted = Lead(state.epoch, state.unclean_epoch, isr, isr.assignment.replication_factor)
         self._host.aim(partition, granted)
         # The view may have gone past this state already.
         self._wake.set()
@@ -537,6 +584,10 @@ class Elections:
         history = self._histories.get(partition)
         if history is None:
             history = self._histories[partition] = History()
+            self._host.aim(partition, StandBy())
+        elif history.is_put_aside:
+            # Wanted again. The log is another one: what it follows is read anew.
+            history.is_put_aside = history.was_read = False
             self._host.aim(partition, StandBy())
         return history
 

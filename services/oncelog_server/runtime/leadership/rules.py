@@ -86,6 +86,8 @@ class History:
     was_read: bool = False
     # Whom its replica was told to follow.
     follows: Follow | None = None
+    # Its replicas were moved elsewhere, and the one here was put aside.
+    is_put_aside: bool = False
 
     def see(self, state: PartitionState, mod_revision: int) -> None:
         self.seen_epoch = max(self.seen_epoch, state.epoch)

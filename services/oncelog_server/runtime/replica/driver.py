@@ -155,6 +155,11 @@ class Driver:
         return self._state.follows
 
     @property
+    def leaves(self) -> bool:
+        """Its directory is being put aside, and never opened again."""
+        return isinstance(self._state.target, Leave)
+
+    @property
     def candidate(self) -> Candidate | None:
         """What an election asks of it; None while it may not stand in one."""
         if self._journal is None or not self._state.may_stand:
@@ -344,7 +349,7 @@ class Driver:
             self.journal,
             self._around,
             granted=target,
-            inherited=self._inherited(target),
+            known_high_watermark=self._known_high_watermark,
             readers=self._readers,
             make_outbox=lambda: self._make_outbox(self),
             passed_epoch_start=lambda: self._state.happened(Event.PASSED_EPOCH_START),
@@ -399,15 +404,6 @@ class Driver:
         if not self._state.leads or self._leadership is None or self._state.epoch != epoch:
             raise NotLeader(f"this process does not lead partition {self.partition} in {epoch=}")
         return self._leadership.supply(incarnation, node=node, stream=stream, tell=tell)
-
-    def _inherited(self, target: Lead) -> int:
-        """A lower bound of the high watermark. Who needs nobody else, and is alone in sync, shows
-        all that it has synced: no other log can win."""
-        wanted = self._around.replication.min_insync_replicas
-        needs_others = min(wanted, target.replication_factor) > 1
-        if not needs_others and set(target.isr.members) <= {self.journal.incarnation}:
-            return self.journal.synced_end
-        return min(self._known_high_watermark, self.journal.synced_end)
 
     async def _close_log(self) -> None:
         """Nobody is answered any more: when all who use its files are done, they are closed."""

@@ -18,6 +18,9 @@ from oncelog_server.runtime.vital import Fatal
 # Asks etcd for a change of the ISR of a partition that is led in an epoch, comparing a revision.
 # What etcd shows after it; None where nobody knows.
 ChangeIsr = Callable[[PartitionId, int, IsrChange, int], Awaitable[Isr | None]]
+# The same, of a change after which no replica is here: it is asked for once this process has
+# stopped leading the epoch.
+EndMove = Callable[[PartitionId, int, IsrChange, int], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,7 @@ class Replication:
     follow: OpenDialog
     # What all followers of this process that read from files share.
     catch_up: Room
+    end_move: EndMove
     # Nodes whose process is about to stop.
     leaving: Callable[[], Collection[str]] = tuple
 

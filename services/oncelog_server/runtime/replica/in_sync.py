@@ -22,7 +22,11 @@ Invariants (each with what breaks without it: docs/leadership.md, "Replicas in s
     nothing; who has one and lags, after `replica_lag_ms`;
   * the ISR never shrinks below `min_insync_replicas`, and the HW does not move while it has fewer.
     Nodes are counted, not incarnations; one that has not said in this epoch which node it is on is
-    counted for none.
+    counted for none. A partition needs no more of them than it has replicas, and those that a move
+    adds do not count for that;
+  * a move ends in one change: when every wanted node has a member, the others leave, and are no
+    replicas any more. What they acknowledged counts for nothing from then on: a node that is wanted
+    again begins a new dialog.
 
 Left out: who sends the compare-and-set, and when it gives up waiting (the owner); whether this
 process still leads (`leadership`).
@@ -36,6 +40,7 @@ from typing import Final, NamedTuple
 
 from oncelog_server.core.ids import Incarnation
 from oncelog_server.runtime.replica.high_watermark import HighWatermark
+from oncelog_server.runtime.target import Assignment
 
 # A member whose stream ended, or that never opened one in this epoch, has so long to do so: a dead
 # one holds up every write until it is dropped.
@@ -52,6 +57,8 @@ class Why(Enum):
     LAGS = "lags"
     # Its process is about to stop, and said so.
     LEAVES = "leaves"
+    # Its partition's replicas were moved, and all are where they shall be.
+    MOVED = "moved"
     # The same ISR once more. It moves the key's revision, so that what became of a change whose
     # answer was lost is known: it happened, or it never can.
     SETTLE = "settle"
@@ -64,6 +71,8 @@ class IsrChange(NamedTuple):
     isr: tuple[Incarnation, ...]
     why: Why
     who: Incarnation
+    # What becomes of it; None: it stays as it is.
+    assignment: Assignment | None = None
 
 
 class InFlight(NamedTuple):
@@ -71,6 +80,7 @@ class InFlight(NamedTuple):
 
     isr: frozenset[Incarnation]
     compared_revision: int
+    why: Why = Why.SETTLE
 
 
 class Progress(NamedTuple):
@@ -102,9 +112,11 @@ class InSync:
         replica_lag_ms: int,
         now_ms: int,
         inherited: int = 0,
+        assignment: Assignment | None = None,
     ) -> None:
         """`isr` as granted with `epoch`, at that `revision` of the partition's key; `epoch_start`
-        is the journal offset of EPOCH_START, `inherited` a lower bound of the HW."""
+        is the journal offset of EPOCH_START, `inherited` a lower bound of the HW. `assignment`:
+        None where every node may have a replica."""
         assert min_insync_replicas > 0, "a record is on one node at least"
         self.epoch = epoch
         self.isr = frozenset(isr)
@@ -114,7 +126,10 @@ class InSync:
         self._own_node = node
         self._own_end = 0
         self._epoch_start = epoch_start
-        self._min_insync_replicas = min_insync_replicas
+        self._wanted_insync_replicas = min_insync_replicas
+        self._assignment = assignment
+        # Members that a move dropped, until they begin a new dialog.
+        self._dismissed: frozenset[Incarnation] = frozenset()
         self._replica_lag_ms = replica_lag_ms
         # A member that has said nothing yet has this long to do so.
         self._began_ms = now_ms
@@ -150,6 +165,21 @@ class InSync:
         return self._in_flight
 
     @property
+    def min_insync_replicas(self) -> int:
+        """What is wanted, as far as the partition has replicas."""
+        if self._assignment is None:
+            return self._wanted_insync_replicas
+        return min(self._wanted_insync_replicas, self._assignment.replication_factor)
+
+    def is_assigned(self, node: str) -> bool:
+        """Whether it has a replica of this partition."""
+        return self._assignment is None or node in self._assignment.replicas
+
+    def hears(self, incarnation: Incarnation, *, node: str) -> bool:
+        """Whether what it acknowledges counts."""
+        return self.is_assigned(node) and incarnation not in self._dismissed
+
+    @property
     def counted(self) -> frozenset[Incarnation]:
         """Those whose acknowledgements the HW waits for."""
         return self.isr.union({self._own}, *(change.isr for change in self._in_flight))
@@ -162,7 +192,7 @@ class InSync:
         """Whether `min_insync_replicas` nodes of the ISR keep up. Where they do not, writes are
         refused before anything is appended (NOT_ENOUGH_REPLICAS)."""
         keeping_up = [member for member in self.isr if not self._lags(member, now_ms)]
-        return self._nodes(keeping_up) >= self._min_insync_replicas
+        return self._nodes(keeping_up) >= self.min_insync_replicas
 
     def has_others(self, now_ms: int) -> bool:
         """Whether somebody else in sync keeps up: he has all that was acknowledged."""
@@ -177,6 +207,7 @@ class InSync:
 
     def opened(self, incarnation: Incarnation, *, node: str) -> None:
         """A follower began its dialog: what that node was before, it is no more."""
+        self._dismissed -= {incarnation}
         self._newest[node] = incarnation
         self._speaking.add(incarnation)
 
@@ -191,6 +222,8 @@ class InSync:
         """A follower has synced everything below `synced_end`, as it said in `epoch`. True where
         the HW moved."""
         if epoch != self.epoch or node == self._own_node:
+            return False
+        if not self.hears(incarnation, node=node):
             return False
         before = self._progress.get(incarnation)
         if before is None:
@@ -212,16 +245,23 @@ class InSync:
     def change_sent(self, change: IsrChange, *, compared_revision: int) -> None:
         """A compare-and-set leaves for etcd in this very turn."""
         assert compared_revision == self.revision, "a change is made of what was seen last"
-        self._in_flight += (InFlight(frozenset(change.isr), compared_revision),)
+        self._in_flight += (InFlight(frozenset(change.isr), compared_revision, change.why),)
         self._count_anew()
 
-    def state_seen(self, revision: int, isr: Iterable[Incarnation]) -> bool:
+    def state_seen(
+        self, revision: int, isr: Iterable[Incarnation], assignment: Assignment | None = None
+    ) -> bool:
         """What etcd showed of the partition, in this epoch: a view, a read, or the answer to a
-        compare-and-set. True where the HW moved."""
+        compare-and-set. `assignment`: None where it is as it was. True where the HW moved."""
         if revision <= self.revision:
             return False
         self.revision = revision
-        self.isr = frozenset(isr)
+        before, self.isr = self.isr, frozenset(isr)
+        self._assignment = assignment or self._assignment
+        if any(change.why is Why.MOVED for change in self._in_flight):
+            # Also where they are replicas again by now: their nodes may have put them aside.
+            known = before.union(self._speaking, self._progress, self._newest.values())
+            self._dismiss(known - self.isr)
         self._in_flight = tuple(
             change for change in self._in_flight if change.compared_revision >= revision
         )
@@ -232,14 +272,17 @@ class InSync:
     def next_change(self, now_ms: int, leaving: Collection[str] = ()) -> IsrChange | None:
         """The change of the ISR to ask etcd for, comparing `revision`; None: nothing is to be done.
         `leaving`: nodes that are about to stop. To be asked again whenever no compare-and-set waits
-        for its answer."""
+        for its answer. A change after which this node has no replica is not to be sent while it
+        leads."""
+        if (moved := self._end_of_move(now_ms)) is not None:
+            return moved
         for incarnation in sorted(self._progress.keys() - self.isr):
             is_leaving = self._progress[incarnation].node in leaving
             if not is_leaving and self._may_join(incarnation, now_ms):
                 return self._change(self.isr | {incarnation}, Why.JOIN, incarnation)
         for incarnation, why in self._departures(now_ms, leaving):
             rest = self.isr - {incarnation}
-            if self._nodes(rest) >= self._min_insync_replicas:
+            if self._nodes(rest) >= self.min_insync_replicas:
                 return self._change(rest, why, incarnation)
         if self._in_flight:
             return self._change(self.isr, Why.SETTLE, self._own)
@@ -273,10 +316,32 @@ class InSync:
             # Who has no dialog will acknowledge nothing more.
             incarnation in self._speaking
             and self._newest[progress.node] == incarnation
+            and self.is_assigned(progress.node)
             and progress.synced_end > self._epoch_start
             and progress.synced_end >= self._hw.value
             and not self._lags(incarnation, now_ms)
         )
+
+    def _end_of_move(self, now_ms: int) -> IsrChange | None:
+        """None: nothing is moved, or not all are there."""
+        if self._assignment is None or not self._assignment.target:
+            return None
+        target = self._assignment.target
+        there = {self._newest.get(node) for node in target if node != self._own_node}
+        if self._own_node in target:
+            there.add(self._own)
+        isr = {member for member in there if member in self.isr and not self._lags(member, now_ms)}
+        if len(isr) < len(target):
+            return None
+        return IsrChange(tuple(sorted(isr)), Why.MOVED, self._own, Assignment(target))
+
+    def _dismiss(self, incarnations: frozenset[Incarnation]) -> None:
+        """They are out, and what they acknowledged is forgotten."""
+        self._dismissed |= incarnations
+        for incarnation in incarnations:
+            progress = self._progress.pop(incarnation, None)
+            if progress is not None and self._newest[progress.node] == incarnation:
+                del self._newest[progress.node]
 
     def _why_leave(self, incarnation: Incarnation, now_ms: int) -> Why | None:
         progress = self._progress.get(incarnation)
@@ -303,7 +368,7 @@ class InSync:
     # ----------------------------------------------------------------------------- what is counted
 
     def _count_anew(self) -> bool:
-        self._is_held = self._nodes(self.isr) < self._min_insync_replicas
+        self._is_held = self._nodes(self.isr) < self.min_insync_replicas
         if self._is_held:
             return False
         return self._hw.recount({member: self._end_of(member) for member in self.counted})

@@ -63,7 +63,7 @@ class Leadership:
         around: ReplicaEnv,
         *,
         granted: Lead,
-        inherited: int,
+        known_high_watermark: int,
         readers: Readers,
         make_outbox: Callable[[], Outbox],
         passed_epoch_start: Callable[[], None],
@@ -71,9 +71,9 @@ class Leadership:
         found_damage: Callable[[Exception], None],
         broken: Callable[[Exception], None],
     ) -> None:
-        """`inherited`: a lower bound of the high watermark. `passed_epoch_start` is called once,
-        before the first answer. `write_failed`: bytes are in doubt. `found_damage`: what is synced
-        cannot be read, and others have it. `broken`: a decision was carried out in part."""
+        """`known_high_watermark`: a lower bound, from earlier epochs. `passed_epoch_start` is called
+        once, before the first answer. `write_failed`: bytes are in doubt. `found_damage`: what is
+        synced cannot be read, and others have it. `broken`: a decision was carried out in part."""
         self.epoch = granted.epoch
         self._granted = granted
         self._readers = readers
@@ -93,13 +93,13 @@ class Leadership:
         self._is_ready = False
         self._outbox: Outbox | None = None
         self._wake_is_due = False
-        self._hw = inherited
-        wanted = around.replication.min_insync_replicas
-        self._min_insync_replicas = min(wanted, granted.replication_factor)
+        self._hw = inherited = self._inherited(known_high_watermark)
         # Who is in sync, from EPOCH_START on.
         self._in_sync: InSync | None = None
         # A compare-and-set of the ISR that waits for its answer.
         self._changing: asyncio.Task[None] | None = None
+        # Its replicas were moved, and this one is not wanted any more.
+        self._is_handed_over = False
         self._replies = Replies(partition, around.lease_valid)
         projection = role.projection(partition, journal.slots)
         self._projecting = Projecting(projection, inherited)
@@ -128,11 +128,21 @@ class Leadership:
         if self._in_sync is None:
             return "is loading its journal"
         return (
-            f"waits until {self._min_insync_replicas} replicas (min_insync_replicas), and all that "
-            "are in sync, have what its leader has"
+            f"waits until {self._in_sync.min_insync_replicas} replicas (min_insync_replicas), and "
+            "all that are in sync, have what its leader has"
         )
 
     # ------------------------------------------------------------------------------- its beginning
+
+    def _inherited(self, known: int) -> int:
+        """A lower bound of the high watermark. Who needs nobody else, and is alone in sync, shows
+        all that it has synced: no other log can win."""
+        journal, granted = self._journal, self._granted
+        wanted = self._around.replication.min_insync_replicas
+        needs_others = min(wanted, granted.replication_factor) > 1
+        if not needs_others and set(granted.isr.members) <= {journal.incarnation}:
+            return journal.synced_end
+        return min(known, journal.synced_end)
 
     async def load(self) -> None:
         """Brings a fresh machine to the log end. Returns early where the epoch ends meanwhile.
@@ -185,7 +195,8 @@ class Leadership:
 
     def _count_from(self, epoch_start: int) -> InSync:
         own = Incarnation(self._journal.incarnation)
-        replication = self._around.replication
+        replication, assignment = self._around.replication, self._granted.isr.assignment
+        wanted = replication.min_insync_replicas
         return InSync(
             own=own,
             node=replication.node_id,
@@ -193,10 +204,13 @@ class Leadership:
             epoch_start=epoch_start,
             isr=self._granted.isr.members or (own,),
             revision=self._granted.isr.revision,
-            min_insync_replicas=self._min_insync_replicas,
+            min_insync_replicas=wanted
+            if assignment is not None
+            else min(wanted, self._granted.replication_factor),
             replica_lag_ms=replication.replica_lag_ms,
             now_ms=self._now_ms(),
             inherited=self._hw,
+            assignment=assignment,
         )
 
     def _now_ms(self) -> int:
@@ -303,13 +317,14 @@ class Leadership:
 
     def _has_enough_replicas(self) -> bool:
         assert self._in_sync is not None, "it has begun"
-        return self._min_insync_replicas == 1 or self._in_sync.has_enough(self._now_ms())
+        return self._in_sync.min_insync_replicas == 1 or self._in_sync.has_enough(self._now_ms())
 
     def _require_enough_replicas(self) -> None:
         if not self._has_enough_replicas():
+            assert self._in_sync is not None, "it has begun"
             raise NotEnoughReplicas(
-                f"partition {self._partition} has fewer than {self._min_insync_replicas} replicas "
-                "in sync (min_insync_replicas); nothing was written, try again"
+                f"partition {self._partition} has fewer than {self._in_sync.min_insync_replicas} "
+                "replicas in sync (min_insync_replicas); nothing was written, try again"
             )
 
     def _append_all(self, records: Sequence[Any]) -> None:
@@ -386,14 +401,19 @@ class Leadership:
         """What etcd shows, in this epoch."""
         if self._in_sync is None or self._is_over:
             return
-        if self._in_sync.state_seen(isr.revision, isr.members):
+        if self._in_sync.state_seen(isr.revision, isr.members, isr.assignment):
             self._advance()
+        for supply in tuple(self._supplies):
+            if not self._in_sync.hears(supply.incarnation, node=supply.node):
+                supply.end(self._not_assigned(supply.node))
         self.review()
 
     def supply(self, incarnation: Incarnation, *, node: str, stream: Room, tell: Tell) -> Supply:
-        """The leader's side of a follower's dialog. Raises Loading."""
+        """The leader's side of a follower's dialog. Raises Loading, NotLeader."""
         if self._in_sync is None or self._is_over:
             raise Loading(f"partition {self._partition} is loading its journal; try again")
+        if not self._in_sync.is_assigned(node):
+            raise self._not_assigned(node)
         supply = Supply(
             self._partition,
             self,
@@ -416,6 +436,11 @@ class Leadership:
         book = self._in_sync
         if not self._is_over and book is not None and book.has_others(self._now_ms()):
             self._found_damage(error)
+
+    def _not_assigned(self, node: str) -> NotLeader:
+        return NotLeader(
+            f"node {node} has no replica of partition {self._partition}, as etcd was last seen here"
+        )
 
     def forget(self, supply: Supply) -> None:
         """It has ended. Its follower may have another one: of a newer stream."""
@@ -448,13 +473,22 @@ class Leadership:
         book = self._in_sync
         if book is None or self._is_over or self._changing is not None:
             return
-        if self._granted.replication_factor == 1 or not self._around.lease_valid():
+        if self._is_handed_over or not self._around.lease_valid():
             return
-        change = book.next_change(self._now_ms(), self._around.replication.leaving())
-        if change is not None:
-            compared = book.revision
-            book.change_sent(change, compared_revision=compared)
-            self._changing = vital.spawn(self._ask_etcd(change, compared), self._around.fatal)
+        change, compared = (
+            book.next_change(self._now_ms(), self._around.replication.leaving()),
+            book.revision,
+        )
+        if change is None:
+            return
+        replication = self._around.replication
+        after = change.assignment
+        if after is not None and replication.node_id not in after.replicas:
+            self._is_handed_over = True
+            replication.end_move(self._partition, self.epoch, change, compared)
+            return
+        book.change_sent(change, compared_revision=compared)
+        self._changing = vital.spawn(self._ask_etcd(change, compared), self._around.fatal)
 
     async def _ask_etcd(self, change: IsrChange, compared_revision: int) -> None:
         replication, name = self._around.replication, str(self._partition)

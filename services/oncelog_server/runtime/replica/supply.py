@@ -73,7 +73,7 @@ class Supply:
         self._journal = journal
         self._readers = readers
         self.incarnation = incarnation
-        self._node = node
+        self.node = node
         self._tell = tell
         self._fatal = fatal
         self._follower = Follower(LeaderEpoch(epoch), journal, stream=stream, catch_up=catch_up)
@@ -97,12 +97,12 @@ class Supply:
             if answer is None:
                 self.end(NotLeader(f"partition {self._partition}: another epoch is led here"))
                 return
-            self._leadership.opened(self.incarnation, node=self._node)
+            self._leadership.opened(self.incarnation, node=self.node)
             self._say(answer)
             return
         if self._follower.acknowledged(said):
             self._leadership.acknowledged(
-                self.incarnation, node=self._node, epoch=said.epoch, synced_end=said.synced_end
+                self.incarnation, node=self.node, epoch=said.epoch, synced_end=said.synced_end
             )
             self.wake()
 
