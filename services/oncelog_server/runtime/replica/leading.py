@@ -71,7 +71,7 @@ class Leadership:
         found_damage: Callable[[Exception], None],
         broken: Callable[[Exception], None],
     ) -> None:
-        """`known_high_watermark`: a lower bound, from earlier epochs. `passed_epoch_start` is called
+        """`known_high_watermark`: a lower bound, of earlier epochs. `passed_epoch_start` is called
         once, before the first answer. `write_failed`: bytes are in doubt. `found_damage`: what is
         synced cannot be read, and others have it. `broken`: a decision was carried out in part."""
         self.epoch = granted.epoch
