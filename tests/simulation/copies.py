@@ -1,7 +1,8 @@
 """What the replicas of a partition must hold, looked at while a day goes on. It sees all of them at
 once, as nobody in the cluster does.
 
-    advanced(name)   a high watermark (HW) moved there: whoever is in sync (ISR) holds all below it
+    advanced(name)   a high watermark (HW) moved there: whoever is in sync (ISR) holds all below it,
+                     and those are min_insync_replicas nodes at least
     look()           now and then: so it still is, and every replica has, as far as it knows to be
                      durable, the frames that the first one had (I7)
     level()          at the end: everybody is in sync, and all journals are equal, byte by byte
@@ -163,6 +164,14 @@ class Copies:
         drivers = process.node._replicas[process.role]._drivers
         return [driver for _, driver in sorted(drivers.items()) if driver.follows]
 
+    def is_followed(self, name: str) -> bool:
+        """It leads something of which there are followers."""
+        node = self._world.processes[name].node
+        return any(
+            driver._leadership is not None and driver._leadership._supplies
+            for driver in node.led_replicas()
+        )
+
     # ----------------------------------------------------------------------- what holds at any time
 
     def advanced(self, name: str) -> None:
@@ -182,6 +191,9 @@ class Copies:
 
     def _look_at_isr(self, partition: PartitionId, state: PartitionState) -> list[Replica]:
         shown, found = self._shown.get(partition, 0), self.replicas(partition)
+        nodes = {self._whose.get(member, member) for member in state.isr}
+        if shown and len(nodes) < self._wanted(state):
+            self._note(f"I25: {partition} has {len(nodes)} nodes in sync, and {shown} was shown")
         for replica in found:
             if replica.journal.incarnation.hex() in state.isr:
                 synced_end = replica.journal.synced_end
@@ -268,9 +280,13 @@ class Copies:
 
     def _bears(self, name: str, partition: PartitionId, state: PartitionState) -> bool:
         is_open = any(replica.name == name for replica in self.replicas(partition))
-        wanted = min(self._world.cluster.min_insync_replicas, len(state.replicas))
         others = [member for member in state.isr if self._whose.get(member) != name]
-        return is_open and wanted > 1 and bool(others) and not self._lost.intersection(state.isr)
+        is_whole = not self._lost.intersection(state.isr)
+        return is_open and is_whole and bool(others) and self._wanted(state) > 1
+
+    def _wanted(self, state: PartitionState) -> int:
+        """Nodes that have a record synced before it is acknowledged."""
+        return min(self._world.cluster.min_insync_replicas, len(state.replicas))
 
     def lost(self, name: str) -> None:
         """The disk of that process is lost in this step."""

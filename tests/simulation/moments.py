@@ -7,10 +7,12 @@ run shows less than its plan says.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
 from oncelog_server.core.roles import COORDINATOR, PARTITION_LEADER
+from oncelog_server.runtime.etcd.keys import PARTITIONS, decode_partition, partition_of_key
+from oncelog_server.runtime.etcd.port import Put
 from tests.simulation.disk import Survived
 from tests.simulation.marks import Marks, Reached
 from tests.simulation.plan import Plan
@@ -45,6 +47,7 @@ WALL_JUMPED: Final = "a wall clock jumped"
 CLOCK_DRIFTED: Final = "a clock ran fast or slow"
 PREPARED_MOVED: Final = "a partition of a coordinator moved while it owed markers"
 OPEN_MOVED: Final = "a leader moved while transactions were open there"
+ISR_UNANSWERED: Final = "the answer to a change of the ISR was lost, or it was applied late"
 ISR_SETTLED: Final = "a change of the ISR was settled whose answer was lost"
 ISR_SHRANK: Final = "a replica that lagged left the ISR"
 ISR_REPLACED: Final = "an incarnation left the ISR for a newer one of its node"
@@ -80,6 +83,7 @@ MOMENTS: Final = (
     CLOCK_DRIFTED,
     PREPARED_MOVED,
     OPEN_MOVED,
+    ISR_UNANSWERED,
     ISR_SETTLED,
     ISR_SHRANK,
     ISR_REPLACED,
@@ -111,6 +115,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "stale watch": ((MOMENT, WATCH_STALE),),
     "watch gap": ((MOMENT, WATCH_GAP),),
     "unanswered writes": ((MOMENT, WRITE_UNANSWERED),),
+    "unanswered ISR": ((MOMENT, ISR_UNANSWERED),),
     "lease": ((MOMENT, LEASE_LOST),),
     "wall clock": ((MOMENT, WALL_JUMPED),),
     "lost disk": ((MOMENT, DISK_LOST),),
@@ -222,6 +227,14 @@ class Moments:
             book = None if leads is None else leads._in_sync
             if book is not None and incarnation in book.counted:
                 self.add(JOIN_CUT_OFF)
+
+    def unanswered(self, puts: Iterable[Put]) -> None:
+        """A compare-and-set of etcd: its answer was lost, or it is applied later."""
+        for put in puts:
+            if put.key.startswith(PARTITIONS):
+                state = self._world.copies.state(partition_of_key(put.key))
+                if state is not None and state.epoch == decode_partition(put.value).epoch:
+                    self.add(ISR_UNANSWERED)
 
     def power_lost(self, survived: Collection[Survived]) -> None:
         """By a disk: what became of its unsynced writes."""

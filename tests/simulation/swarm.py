@@ -8,7 +8,7 @@ most runs, and each one has runs in which it happens all the time).
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -30,7 +30,7 @@ FAULTS_MAX: Final = 10_000
 NODES: Final[Mapping[int, int]] = {1: 30, 2: 22, 3: 36, 4: 6, 5: 6}
 # How many days of a hundred want so many replicas; a day with fewer nodes has as many as nodes.
 REPLICAS: Final[Mapping[int, int]] = {1: 25, 2: 15, 3: 60}
-# A fault of days whose records are on two disks before they are acknowledged.
+# Of days whose records are on two disks before they are acknowledged.
 LOST_DISK: Final = "lost disk"
 # Those that all days have, and the gardener's.
 TOPICS: Final = ("in", "out", "side", gardening.TOPIC)
@@ -46,10 +46,10 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
     if unknown:
         raise ValueError(f"no application or fault is called {sorted(unknown)[0]!r}")
     chance = random.Random(f"plan {seed}")
-    copies = Copies(random.Random(f"replicas {seed}"))
+    copies = ReplicasDrawn(random.Random(f"replicas {seed}"))
     known = sorted(APPLICATIONS.keys() - {*ALWAYS, *without})
     applications = [*ALWAYS, *_compatible(_some(chance, known, APPLICATIONS_AT_ONCE))]
-    faults = _faults(chance, sorted(FAULTS.keys() - {*without, LOST_DISK}))
+    faults = _faults(chance, sorted(FAULTS.keys() - {*without, *OF_COPIES}))
     needed = [line for name in applications for line in APPLICATIONS[name].settings]
     own_topics = {
         topic: partitions
@@ -88,11 +88,11 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         spice=_spice(chance),
         rests=chance.random() < 0.8,
     )
-    loses_disks = copies.loses_disks and LOST_DISK not in without and _may_lose_disks(plan)
-    return replace(plan, faults=(*plan.faults, LOST_DISK)) if loses_disks else plan
+    more = [name for name in copies.faults if name not in without and OF_COPIES[name](plan)]
+    return replace(plan, faults=(*plan.faults, *more))
 
 
-class Copies:
+class ReplicasDrawn:
     """How many replicas a day's partitions have: mostly all as many, as clusters are configured."""
 
     def __init__(self, chance: random.Random) -> None:
@@ -101,7 +101,7 @@ class Copies:
         self._alike = chance.random() < 0.8
         self.of_control = self.draw()
         self.min_insync_replicas = chance.choice([1, 2, 2, 2])
-        self.loses_disks = chance.random() < 0.4
+        self.faults = [name for name in OF_COPIES if chance.random() < 0.4]
         self.settings = (f"node.replica_lag_ms={chance.choice([500, 2_000, 10_000])}",)
 
     def draw(self) -> int:
@@ -118,6 +118,20 @@ def _may_lose_disks(plan: Plan) -> bool:
     )
     topics = min(map(plan.replicas_of_topic, plan.replicas))
     return plan.min_insync_replicas > 1 and max(topics, *controls) > 1
+
+
+def _has_followers(plan: Plan) -> bool:
+    """Of some role."""
+    topics = max(map(plan.replicas_of_topic, plan.replicas))
+    controls = min(plan.control_replicas, max(plan.nodes.values()))
+    return max(topics, controls) > 1
+
+
+# Faults that are drawn of themselves, for days that can have them.
+OF_COPIES: Final[Mapping[str, Callable[[Plan], bool]]] = {
+    LOST_DISK: _may_lose_disks,
+    "unanswered ISR": _has_followers,
+}
 
 
 def _nodes(chance: random.Random) -> Mapping[str, int]:

@@ -45,7 +45,9 @@ WALL_JUMPS_MS: Final = (-3_600_000, -2_000, 2_000, 3_600_000, 30 * 86_400_000)
 # In a line of the trace.
 WAYS_SHOWN: Final = 6
 SUPERVISED_EVERY_S: Final = 0.2
-# Where no disk may be lost now.
+# How long a follower is down until its leader gives it up, or does not, seconds.
+SILENT_S: Final = (0.0, 2.2, 4.0)
+# Where no disk may be lost, or nobody is followed.
 LOOKED_AGAIN_S: Final = 0.5
 # How long a strike waits for the passing that it needs, seconds.
 STRIKE_WITHIN_S: Final = 1.0
@@ -262,6 +264,25 @@ class Trouble:
             etcd.release_held_txns()
         self.world.say("-- writes to etcd are answered again")
 
+    async def unanswered_isr(self) -> None:
+        """A follower falls, and of the changes of the ISR that come of it, one is not answered, or
+        is applied when it is up again."""
+        leads = [name for name in self.world.names if self.world.copies.is_followed(name)]
+        if not leads:
+            await asyncio.sleep(LOOKED_AGAIN_S)
+            return
+        leader = self.random.choice(leads)
+        async with self.taken(1, besides=leader, of=role_of_name(leader)) as names:
+            etcd = self.world.processes[leader].etcd
+            for name in names:
+                etcd.drop_next_txn_reply() if self.random.random() < 0.5 else etcd.hold_next_txn()
+                await self.world.lose_power(name, self.random.choice(list(Tear)))
+                await asyncio.sleep(self.random.choice(SILENT_S))
+                await self._up([name])
+            await self._while()
+            etcd.answer_txns()
+            etcd.release_held_txns()
+
     async def lease(self) -> None:
         """Keep-alives do not arrive: leases run out under processes that live and ask on."""
         losing = self._some()
@@ -411,9 +432,15 @@ class Trouble:
     # --------------------------------------------------------------------------------- up and down
 
     @asynccontextmanager
-    async def taken(self, count: int) -> AsyncIterator[list[str]]:
-        """So many processes that no other fault has now, or fewer."""
-        free = [name for name in self.world.names if name not in self._taken]
+    async def taken(
+        self, count: int, *, besides: str = "", of: str = ""
+    ) -> AsyncIterator[list[str]]:
+        """So many processes that no other fault has now, or fewer, of a role where one is named."""
+        free = [
+            name
+            for name in self.world.names
+            if name not in self._taken and name != besides and name.startswith(of)
+        ]
         names = self.random.sample(free, min(count, len(free)))
         self._taken.update(names)
         try:
@@ -475,6 +502,7 @@ FAULTS: Final[Mapping[str, Callable[[Trouble], Awaitable[None]]]] = {
     "stale watch": Trouble.stale_watch,
     "watch gap": Trouble.watch_gap,
     "unanswered writes": Trouble.unanswered_writes,
+    "unanswered ISR": Trouble.unanswered_isr,
     "lease": Trouble.lease,
     "calm": Trouble.calm,
     "reset": Trouble.reset,

@@ -26,6 +26,15 @@ from oncelog_server.cli.settings import ServeSettings
 from oncelog_server.core.role import at_once
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from oncelog_server.runtime.etcd.port import (
+    Compare,
+    Delete,
+    DeletePrefix,
+    EtcdUnavailable,
+    Exists,
+    Put,
+    TxnResult,
+)
 from oncelog_server.runtime.failpoint_ports import with_failpoints
 from oncelog_server.runtime.node import Node
 from oncelog_server.runtime.outside import Outside
@@ -178,7 +187,7 @@ class World:
 
     def connect_to_etcd(self, name: str) -> MemoryEtcd:
         """A session of a process that starts."""
-        return MemoryEtcd(self.etcd, latency_ms=self.cluster.etcd_ms)
+        return SimEtcd(self)
 
     async def offload(self, work: Callable[[], None]) -> None:
         """What processes do with blocking work."""
@@ -359,6 +368,24 @@ class _SimListener:
 
     async def stop(self) -> None:
         self._network.cut(self._port)
+
+
+class SimEtcd(MemoryEtcd):
+    """A process's etcd: answers that are lost are seen."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.etcd, latency_ms=world.cluster.etcd_ms)
+        self._moments = world.moments
+
+    async def txn(
+        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
+    ) -> TxnResult:
+        try:
+            return await super().txn(compares, then)
+        except EtcdUnavailable:
+            if not self.unavailable:
+                self._moments.unanswered(op for op in then if isinstance(op, Put))
+            raise
 
 
 class Tracer:
