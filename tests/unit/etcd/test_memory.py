@@ -125,6 +125,27 @@ def test_a_watch_below_the_compacted_revision_says_so(world: World) -> None:
     world.run(story)
 
 
+def test_the_compacted_revision_can_still_be_read_whatever_was_written_since(world: World) -> None:
+    """A process that starts reads there what it has seen: etcd keeps, of each key, what stood."""
+
+    async def story() -> None:
+        etcd = MemoryEtcd(world.server)
+        for value in (b"1", b"2"):
+            await etcd.txn([], [Put("a", value), Put("b", value)])
+        world.server.compact(3)
+        await etcd.txn([], [Put("a", b"3"), Delete("b")])
+        world.server.compact(3)
+        with pytest.raises(EtcdCompacted):
+            await etcd.get_at("a", 2)
+        assert await etcd.get_at("a", 3) == ("a", b"2", 3)
+        assert await etcd.get_at("b", 3) == ("b", b"2", 3)
+        world.server.compact(4)
+        assert await etcd.get_at("a", 4) == ("a", b"3", 4)
+        assert await etcd.get_at("b", 4) is None
+
+    world.run(story)
+
+
 def test_faults_are_seen_as_unavailable_whatever_happened(world: World) -> None:
     async def story() -> None:
         etcd = MemoryEtcd(world.server)

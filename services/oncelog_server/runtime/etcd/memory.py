@@ -66,6 +66,8 @@ class MemoryEtcdServer:
         self._last_lease = 0
         self._compacted = 1
         self._history: list[list[WatchEvent]] = []
+        # What stood at the revision up to which it is compacted: that one can still be read.
+        self._at_compaction: dict[str, KeyValue] = {}
         self._changed: asyncio.Event | None = None
         # Leases are timed in the store's context: a client that is stopped, or whose clock is fast
         # or slow, does not change their time.
@@ -80,6 +82,13 @@ class MemoryEtcdServer:
     def compact(self, revision: int) -> None:
         """Forgets the events up to and including `revision`."""
         assert self._compacted <= revision <= self.revision, "compaction goes forward"
+        for events in self._history[: revision - self._compacted]:
+            for event in events:
+                if event.value is None:
+                    self._at_compaction.pop(event.key, None)
+                else:
+                    put = KeyValue(event.key, event.value, event.mod_revision)
+                    self._at_compaction[event.key] = put
         del self._history[: revision - self._compacted]
         self._compacted = revision
         self._notify()
@@ -90,6 +99,7 @@ class MemoryEtcdServer:
             self._leases.pop(lease).timer.cancel()
         self._keys.clear()
         self._history.clear()
+        self._at_compaction.clear()
         self.revision = self._compacted = 1
         self.cluster_id = self.cluster_id if cluster_id is None else cluster_id
         self._notify()
@@ -110,8 +120,7 @@ class MemoryEtcdServer:
                 if event.key == key:
                     gone = event.value is None
                     return None if gone else KeyValue(key, event.value or b"", event.mod_revision)
-        found = self.get(key)
-        return found if found is not None and found.mod_revision <= self._compacted else None
+        return self._at_compaction.get(key)
 
     def range(self, prefix: str) -> list[KeyValue]:
         return [
