@@ -288,9 +288,22 @@ class Copies:
         """Nodes that have a record synced before it is acknowledged."""
         return min(self._world.cluster.min_insync_replicas, len(state.replicas))
 
+    def bears_rot_of(self, name: str) -> list[PartitionId]:
+        """Partitions of which the same may be said, one by one."""
+        if not self._world.is_up(name):
+            return []
+        return [
+            partition for partition, state in self.states() if self._bears(name, partition, state)
+        ]
+
     def lost(self, name: str) -> None:
         """The disk of that process is lost in this step."""
         self._lost |= {one for one, whose in self._whose.items() if whose == name}
+
+    def rots(self, name: str, partition: PartitionId) -> None:
+        """That replica of it is damaged in this step."""
+        [replica] = [replica for replica in self.replicas(partition) if replica.name == name]
+        self._lost.add(replica.journal.incarnation.hex())
 
 
 def _known_durable(driver: Driver) -> int:

@@ -57,6 +57,8 @@ JOIN_CUT_OFF: Final = "a replica fell while its joining was asked for"
 LOG_CUT: Final = "a log was cut"
 COPY_FAILED: Final = "a follower could not write"
 DISK_LOST: Final = "a disk was lost"
+ROTTED: Final = "a bit of a journal flipped"
+COPIED_ANEW: Final = "a damaged log was copied anew"
 
 MOMENTS: Final = (
     SEVERAL_LEAD,
@@ -93,6 +95,8 @@ MOMENTS: Final = (
     LOG_CUT,
     COPY_FAILED,
     DISK_LOST,
+    ROTTED,
+    COPIED_ANEW,
 )
 # Why a leader changed the ISR, where that is a moment.
 ISR_CHANGES: Final[Mapping[object, str]] = {
@@ -119,6 +123,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "lease": ((MOMENT, LEASE_LOST),),
     "wall clock": ((MOMENT, WALL_JUMPED),),
     "lost disk": ((MOMENT, DISK_LOST),),
+    "rot": ((MOMENT, ROTTED),),
     "twins": _FENCED,
     "hopper": _FENCED,
 }
@@ -165,6 +170,8 @@ class Moments:
             if self._lease_lost[0] == now_s and self._lease_lost[1] != name:
                 self.add(LEASES_TOGETHER)
             self._lease_lost = now_s, name
+        elif event == "log is damaged, it is copied anew":
+            self.add(COPIED_ANEW)
         elif event == "log cut":
             self.add(LOG_CUT)
         elif event == "write failed, resigning":

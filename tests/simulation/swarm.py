@@ -130,6 +130,7 @@ def _has_followers(plan: Plan) -> bool:
 # Faults that are drawn of themselves, for days that can have them.
 OF_COPIES: Final[Mapping[str, Callable[[Plan], bool]]] = {
     LOST_DISK: _may_lose_disks,
+    "rot": _may_lose_disks,
     "unanswered ISR": _has_followers,
 }
 

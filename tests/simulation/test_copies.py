@@ -14,7 +14,15 @@ from oncelog_server.runtime.node import NODE_FILE
 from oncelog_server.runtime.storage.segment import SEGMENT_SUFFIX
 from tests.simulation.copies import Replica
 from tests.simulation.disk import Tear
-from tests.simulation.moments import DISK_LOST, LEADER_MOVED, MOMENT, NEW_JOINED
+from tests.simulation.moments import (
+    COPIED_ANEW,
+    DISK_LOST,
+    LEADER_MOVED,
+    MOMENT,
+    NEW_JOINED,
+    ROTTED,
+)
+from tests.simulation.plan import Plan
 from tests.simulation.swarm import LOST_DISK, plan_of
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.workload import run_plan
@@ -134,18 +142,24 @@ def test_i25_no_second_disk_is_lost_before_the_isr_names_none_of_the_first_one()
     play(story)
 
 
+def three_replicas(seed: int) -> Plan:
+    """That seed's day, where all has three of them."""
+    plan = plan_of(seed)
+    return dataclasses.replace(
+        plan,
+        nodes=THREE,
+        control_replicas=3,
+        replicas=dict.fromkeys(plan.replicas, 3),
+        min_insync_replicas=2,
+    )
+
+
 def test_i5_nothing_is_lost_with_the_disks_of_a_day_one_after_the_other() -> None:
     """All roles have three nodes, all partitions three replicas; disks of any role are lost."""
     reached: Counter[str] = Counter()
     for seed in (1, 2, 3):
         plan = dataclasses.replace(
-            plan_of(seed),
-            nodes=THREE,
-            control_replicas=3,
-            replicas=dict.fromkeys(plan_of(seed).replicas, 3),
-            min_insync_replicas=2,
-            faults=(LOST_DISK, "power"),
-            trouble_s=10.0,
+            three_replicas(seed), faults=(LOST_DISK, "power"), trouble_s=10.0
         )
         told = run_plan(plan, seed)
         assert told.report.clean, str(told.report)
@@ -153,6 +167,15 @@ def test_i5_nothing_is_lost_with_the_disks_of_a_day_one_after_the_other() -> Non
     assert reached[DISK_LOST] >= 2
     assert reached[NEW_JOINED]
     assert reached[LEADER_MOVED]
+
+
+def test_i26_a_journal_of_which_a_bit_flips_is_copied_anew() -> None:
+    """In a day of three nodes and replicas: no record is lost with it, and all are equal at the end
+    (I5, I7)."""
+    plan = dataclasses.replace(three_replicas(2), faults=("rot",), trouble_s=6.0)
+    told = run_plan(plan, 2)
+    assert told.report.clean, str(told.report)
+    assert {ROTTED, COPIED_ANEW} <= told.reached[MOMENT]
 
 
 def test_days_have_one_to_three_replicas_and_lose_disks_only_where_nothing_is_lost_with_them() -> (

@@ -15,18 +15,21 @@ from typing import Final
 from oncelog_server.core.roles import COORDINATOR
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.node import NODE_FILE
+from oncelog_server.runtime.replicas import directory_of
 from tests.faults.cases import CASES
 from tests.simulation.day import Day
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.machines import role_of_name
 from tests.simulation.moments import (
     DISK_LOST,
+    ROTTED,
     WALL_JUMPED,
     WATCH_GAP,
     WATCH_STALE,
     WRITE_UNANSWERED,
 )
 from tests.simulation.network import Way
+from tests.simulation.rotting import flip_a_bit
 from tests.simulation.striking import Striker
 from tests.simulation.world import Process
 
@@ -185,6 +188,32 @@ class Trouble:
             machine = self.world.machines[name]
             machine.disk = machine.disk.reopen()
             machine.disk.lose_all(but=NODE_FILE)
+            await self._up([name])
+        finally:
+            self._taken.discard(name)
+
+    async def rot(self) -> None:
+        """A bit of a journal flips while its process is down, where another replica has all of it.
+        No index hides it: it is found when the log is opened."""
+        rotting = [
+            (name, partition)
+            for name in self.world.names
+            if name not in self._taken
+            for partition in self.world.copies.bears_rot_of(name)
+        ]
+        if not rotting:
+            await asyncio.sleep(LOOKED_AGAIN_S)
+            return
+        name, partition = self.random.choice(rotting)
+        self._taken.add(name)
+        try:
+            self.world.copies.rots(name, partition)
+            await self.world.lose_power(name, Tear.NOTHING)
+            machine = self.world.machines[name]
+            machine.disk = machine.disk.reopen()
+            if flip_a_bit(machine.disk, directory_of(partition), self.random):
+                self.world.say(f"-- {name} {partition} rots")
+                self.world.moments.add(ROTTED)
             await self._up([name])
         finally:
             self._taken.discard(name)
@@ -497,6 +526,7 @@ FAULTS: Final[Mapping[str, Callable[[Trouble], Awaitable[None]]]] = {
     "freeze": Trouble.freeze,
     "lost files": Trouble.lost_files,
     "lost disk": Trouble.lost_disk,
+    "rot": Trouble.rot,
     "wall clock": Trouble.wall_clock,
     "etcd": Trouble.etcd,
     "stale watch": Trouble.stale_watch,
