@@ -288,6 +288,14 @@ class Stage:
         self.etcd(name).stale = True
         self.etcd(name).unavailable = True
 
+    def reconnect(self, name: str) -> None:
+        self.etcd(name).stale = False
+        self.etcd(name).unavailable = False
+
+    def epochs(self) -> dict[PartitionId, int]:
+        """Of all partitions."""
+        return {partition: self.state(partition).epoch for partition in self._partitions()}
+
     def end_lease(self, name: str) -> None:
         """etcd ends it now."""
         membership = self.world.processes[name].node._membership
