@@ -426,4 +426,82 @@ BUGS: Final = (
             ): "it never led epoch 2"
         },
     ),
+    # --------------------------------------------------------------------------- transactions
+    Bug(
+        "paused-coordinator-answers-never",
+        "I5: who was paused behind its lease says nothing of what its successor may have begun",
+        (
+            Edit(
+                "oncelog_server.coordinator.questions:verdict",
+                "return AnswerCode.NEVER if unborn else AnswerCode.LATER",
+                "return AnswerCode.NEVER",
+            ),
+            Edit(
+                "oncelog_server.coordinator.service:CoordinatorService.ask_transactions",
+                "replica.require_lease()",
+                "pass",
+            ),
+        ),
+        {
+            _directed(
+                "test_transactions",
+                "test_i5_a_coordinator_that_was_paused_says_nothing_of_what_its_successor_began",
+            ): "[b'1']"
+        },
+    ),
+    Bug(
+        "markers-behind-a-refused-one-applied",
+        "I11: a batch of markers stops at its first refusal, or the retry is a repeat",
+        (
+            Edit(
+                "oncelog_server.participant.handler:_with_room",
+                "for marker in command.markers:",
+                "bare = [marker for marker in command.markers if marker.batch is None]\n"
+                "        return WriteMarkers(\n"
+                "            command.journal_partition, command.coordinator_epoch, tuple(bare)\n"
+                "        ), no_room\n"
+                "        for marker in command.markers:",
+            ),
+        ),
+        {
+            _directed(
+                "test_transactions", "test_i11_markers_behind_a_refused_one_wait_for_it"
+            ): "the third waits"
+        },
+    ),
+    Bug(
+        "pending-offsets-die-with-their-leader",
+        "I21, I22: pending offsets are held by the next leader until their marker comes",
+        (
+            Edit(
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine.apply",
+                "self._questions.inherited()",
+                "self._questions.inherited()\n"
+                "                for group in state.groups.values():\n"
+                "                    group.pending.clear()",
+            ),
+        ),
+        {
+            _directed(
+                "test_transactions", "test_i21_i22_pending_offsets_outlive_the_offset_manager"
+            ): "they are pending there"
+        },
+    ),
+    Bug(
+        "topic-made-again-under-its-id",
+        "I1: a topic that is made again is another one: batches of the old one are not its",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.topics:EtcdTopics._new_topic_id",
+                "raw = bytearray(self._random_bytes(16))",
+                "raw = bytearray(16)",
+            ),
+        ),
+        {
+            _directed(
+                "test_transactions",
+                "test_i1_what_was_sent_to_a_deleted_topic_is_not_in_the_next_one_of_its_name",
+            ): "it is of the old one"
+        },
+    ),
 )
