@@ -315,4 +315,193 @@ BUGS: Final = (
             ): "it is cut"
         },
     ),
+    # ----------------------------------------------------------------------- disks, etcd's answers
+    Bug(
+        "snapshot-of-what-is-cut-later",
+        "I35: a snapshot is written when the HW has passed it, and goes with what is cut",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.snapshots:Snapshots.save",
+                "if self._captured is not None and self._captured[0] <= high_watermark:",
+                "if self._captured is not None:",
+            ),
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal._lower_promise",
+                "self._snapshots.drop_above(end)",
+                "pass",
+            ),
+        ),
+        {_directed("test_disks", "test_i35_no_snapshot_outlives_what_is_cut"): "AssertionError"},
+    ),
+    Bug(
+        "full-disks-take-data",
+        "I28: below the floor data is refused, and control records use the reserve",
+        (Edit(f"{_DRIVER}.require_room", "if not self._around.has_room():", "if False:"),),
+        {
+            _directed(
+                "test_disks",
+                "test_i28_where_all_disks_are_full_data_is_refused_and_transactions_end",
+            ): "'DISK_FULL'"
+        },
+    ),
+    Bug(
+        "failed-commit-taken-for-done",
+        "I5, I25: what could not be synced counts for nobody",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.commit:GroupCommit._commit_all",
+                "if error is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            _directed(
+                "test_disks", "test_i5_i25_what_could_not_be_synced_is_not_acknowledged[leader]"
+            ): "is_acknowledged",
+            _directed(
+                "test_disks",
+                "test_i5_i25_what_could_not_be_synced_is_not_acknowledged[leader and follower]",
+            ): "is_acknowledged",
+        },
+    ),
+    Bug(
+        "copied-counts-before-it-is-synced",
+        "I25: a follower acknowledges what it has synced",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.following:Following.acknowledge",
+                "JournalOffset(log.synced_end)",
+                "JournalOffset(log.log_end)",
+            ),
+            Edit(
+                "oncelog_server.runtime.replica.followership:Followership._append",
+                "self._around.commit.wrote(",
+                "self._say(self._following.acknowledge())\n            self._around.commit.wrote(",
+            ),
+            # And the leader counts what it has appended.
+            Edit(
+                f"{_LEADERSHIP}._hand_to_disk",
+                "self._wake_supplies()",
+                "self._wake_supplies()\n        self._in_sync.synced(self._journal.log_end)",
+            ),
+        ),
+        {
+            _directed(
+                "test_disks", "test_i5_i25_what_could_not_be_synced_is_not_acknowledged[follower]"
+            ): "it is on no disk"
+        },
+    ),
+    Bug(
+        "what-a-watch-missed-stays-missed",
+        "I29: after a gap in the watch, what a new listing lacks is gone",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.directory:ClusterView._replace",
+                "changed = {key for key in self._values if key not in fresh}",
+                "changed = set()",
+            ),
+        ),
+        {
+            _directed(
+                "test_leases",
+                "test_i18_two_leases_end_in_one_instant_and_the_third_missed_it",
+            ): "never came"
+        },
+    ),
+    Bug(
+        "first-word-of-a-turn-counts",
+        "I18: the last word of elections counts, also while an epoch closes",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.state:ReplicaState.aim",
+                "self.target = target",
+                "closes = self.stage is Stage.CLOSING and isinstance(self.target, Lead)\n"
+                "            self.target = self.target if closes else target",
+            ),
+        ),
+        {
+            _directed(
+                "test_leases",
+                "test_i18_granted_and_deposed_in_one_turn_while_the_last_epoch_closes",
+            ): "it never led epoch 2"
+        },
+    ),
+    # --------------------------------------------------------------------------- transactions
+    Bug(
+        "paused-coordinator-answers-never",
+        "I5: who was paused behind its lease says nothing of what its successor may have begun",
+        (
+            Edit(
+                "oncelog_server.coordinator.questions:verdict",
+                "return AnswerCode.NEVER if unborn else AnswerCode.LATER",
+                "return AnswerCode.NEVER",
+            ),
+            Edit(
+                "oncelog_server.coordinator.service:CoordinatorService.ask_transactions",
+                "replica.require_lease()",
+                "pass",
+            ),
+        ),
+        {
+            _directed(
+                "test_transactions",
+                "test_i5_a_coordinator_that_was_paused_says_nothing_of_what_its_successor_began",
+            ): "[b'1']"
+        },
+    ),
+    Bug(
+        "markers-behind-a-refused-one-applied",
+        "I11: a batch of markers stops at its first refusal, or the retry is a repeat",
+        (
+            Edit(
+                "oncelog_server.participant.handler:_with_room",
+                "for marker in command.markers:",
+                "bare = [marker for marker in command.markers if marker.batch is None]\n"
+                "        return WriteMarkers(\n"
+                "            command.journal_partition, command.coordinator_epoch, tuple(bare)\n"
+                "        ), no_room\n"
+                "        for marker in command.markers:",
+            ),
+        ),
+        {
+            _directed(
+                "test_transactions", "test_i11_markers_behind_a_refused_one_wait_for_it"
+            ): "the third waits"
+        },
+    ),
+    Bug(
+        "pending-offsets-die-with-their-leader",
+        "I21, I22: pending offsets are held by the next leader until their marker comes",
+        (
+            Edit(
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine.apply",
+                "self._questions.inherited()",
+                "self._questions.inherited()\n"
+                "                for group in state.groups.values():\n"
+                "                    group.pending.clear()",
+            ),
+        ),
+        {
+            _directed(
+                "test_transactions", "test_i21_i22_pending_offsets_outlive_the_offset_manager"
+            ): "they are pending there"
+        },
+    ),
+    Bug(
+        "topic-made-again-under-its-id",
+        "I1: a topic that is made again is another one: batches of the old one are not its",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.topics:EtcdTopics._new_topic_id",
+                "raw = bytearray(self._random_bytes(16))",
+                "raw = bytearray(16)",
+            ),
+        ),
+        {
+            _directed(
+                "test_transactions",
+                "test_i1_what_was_sent_to_a_deleted_topic_is_not_in_the_next_one_of_its_name",
+            ): "it is of the old one"
+        },
+    ),
 )

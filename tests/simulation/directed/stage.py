@@ -57,8 +57,12 @@ from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import Cluster, Process, World
 
 TOPIC: Final = "payments"
+# What the network calls the client of a stage.
+CLIENT: Final = "client"
 REPLICAS: Final = 3
 SETTINGS: Final = (
+    # Nobody hands over to whoever stands first in the list of replicas.
+    "node.balance_after_ms=0",
     "node.min_insync_replicas=2",
     f"node.control_replication_factor={REPLICAS}",
     # Who says nothing for so long is not in sync: shorter than a lease.
@@ -178,14 +182,18 @@ class Stage:
         # Ways that are held, or cut.
         self._held: list[tuple[str, str]] = []
         self._down: list[str] = []
+        self._frozen: set[str] = set()
 
     async def begin(self, *, partitions: int = 1) -> None:
         """All are up, and a topic has three replicas in sync."""
         await self.world.start_all()
         self.client = self.world.client()
+        await self.create_topic(partitions=partitions)
+        await self.all_in_sync()
+
+    async def create_topic(self, *, partitions: int = 1) -> None:
         topic = await self.client.admin.create_topic(TOPIC, partitions, replication_factor=REPLICAS)
         self.data = PartitionId(TopicId(bytes.fromhex(topic.topic_id)), 0)
-        await self.all_in_sync()
 
     def part(self, number: int) -> PartitionId:
         """A partition of the topic."""
@@ -241,6 +249,11 @@ class Stage:
         journal = self.replica(name, partition).journal
         return list(journal.replay(journal.log_start))
 
+    def pending_offsets(self, name: str, partition: PartitionId) -> int:
+        """Of all groups, at a leader of theirs."""
+        machine = self.replica(name, partition).machine
+        return sum(len(group.pending) for group in machine._state.groups.values())
+
     def etcd(self, name: str) -> StageEtcd:
         session = self.world.processes[name].etcd
         assert isinstance(session, StageEtcd), "stages make their sessions"
@@ -288,6 +301,14 @@ class Stage:
         self.etcd(name).stale = True
         self.etcd(name).unavailable = True
 
+    def reconnect(self, name: str) -> None:
+        self.etcd(name).stale = False
+        self.etcd(name).unavailable = False
+
+    def epochs(self) -> dict[PartitionId, int]:
+        """Of all partitions."""
+        return {partition: self.state(partition).epoch for partition in self._partitions()}
+
     def end_lease(self, name: str) -> None:
         """etcd ends it now."""
         membership = self.world.processes[name].node._membership
@@ -308,6 +329,19 @@ class Stage:
         if replica is None or not replica.is_open:
             return False
         return replica.journal.synced_end == replica.journal.log_end
+
+    def freeze(self, name: str) -> None:
+        """SIGSTOP, until `thaw`."""
+        self._frozen.add(name)
+        self.world.freeze(name)
+
+    def thaw(self, *names: str) -> None:
+        for name in names:
+            self._frozen.discard(name)
+            self.world.thaw(name)
+
+    def thaw_all(self) -> None:
+        self.thaw(*sorted(self._frozen))
 
     async def lose_power(self, name: str, tear: Tear = Tear.NOTHING) -> None:
         await self.world.lose_power(name, tear)
@@ -547,6 +581,11 @@ def play(
     world = StageWorld(seed, loop, (*SETTINGS, *settings))
 
     async def tell() -> None:
-        await story(Stage(world))
+        stage = Stage(world)
+        try:
+            await story(stage)
+        finally:
+            # What is frozen could not be cancelled.
+            stage.thaw_all()
 
     run(tell(), loop)
