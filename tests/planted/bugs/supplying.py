@@ -59,4 +59,37 @@ BUGS: Final = (
             ): "assert"
         },
     ),
+    Bug(
+        "an-error-is-taken-while-a-log-is-cut",
+        "a follower takes nothing that it hears while its log is cut",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.followership:Followership.told",
+                "if self._cutting is not None:",
+                "if self._cutting is not None and not isinstance(told.what, OncelogError):",
+            ),
+        ),
+        {
+            unit(
+                _FOLLOWERS,
+                "test_a_leader_that_resigns_while_a_log_is_cut_is_asked_again_later",
+            ): "a process ended"
+        },
+    ),
+    Bug(
+        "noted-beside-a-cut",
+        "I25: nothing is written to a log while a thread cuts it",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver._is_in_a_thread",
+                "return self._state.is_leaving or is_cut",
+                "return self._state.is_leaving or (is_cut and not is_cut)",
+            ),
+        ),
+        {
+            unit(
+                _FOLLOWERS, "test_i25_a_log_that_is_being_cut_is_not_written_to"
+            ): "it says what it does not have"
+        },
+    ),
 )
