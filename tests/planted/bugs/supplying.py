@@ -92,4 +92,21 @@ BUGS: Final = (
             ): "it says what it does not have"
         },
     ),
+    Bug(
+        "streams-share-what-they-send",
+        "I29: what is said on a stream is sent on that one",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.links:_Link._stream",
+                "outgoing = _Outgoing()",
+                "outgoing = self.__dict__.setdefault('_shared', _Outgoing())",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_silent_streams",
+                "test_i29_what_is_said_on_a_stream_is_not_lost_to_one_that_broke",
+            ): "the question was sent on each stream"
+        },
+    ),
 )

@@ -8,10 +8,18 @@ from typing import Any
 
 import pytest
 
-from oncelog_server.core.ids import BootId, Incarnation, PartitionId, TopicId
+from oncelog_server.core.ids import (
+    BootId,
+    Incarnation,
+    JournalOffset,
+    LeaderEpoch,
+    PartitionId,
+    TopicId,
+)
 from oncelog_server.core.ports import Address
-from oncelog_server.runtime.replica.dialog import Told
-from oncelog_server.runtime.replication.links import Links
+from oncelog_server.runtime.replica.dialog import Dialog, Told
+from oncelog_server.runtime.replica.following import Ask
+from oncelog_server.runtime.replication.links import SIGN_OF_LIFE_MS, Links
 from oncelog_server.runtime.replication.serving import STREAM_SILENT_MS, ReplicationService
 from oncelog_server.runtime.target import Follow
 from oncelogpb.errors import Unavailable
@@ -81,3 +89,53 @@ def test_a_follower_with_nothing_to_say_gives_signs_of_life() -> None:
         return ears.streams
 
     assert run(main(), VirtualTimeLoop()) == 1
+
+
+class Lingering:
+    """The first stream breaks; what it was to send is asked for once more, as gRPC does."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[pb.FollowRequest]] = []
+        self.sending: list[asyncio.Task[None]] = []
+
+    async def exchange(
+        self, to: Address, method: str, requests: AsyncIterator[Any]
+    ) -> AsyncGenerator[Any, None]:
+        sent: list[pb.FollowRequest] = []
+        self.sent.append(sent)
+
+        async def send() -> None:
+            async for request in requests:
+                sent.append(request)
+
+        self.sending.append(asyncio.create_task(send()))
+        await asyncio.sleep(1.7 * SIGN_OF_LIFE_MS / 1000)
+        if len(self.sent) == 1:
+            raise Unavailable("the connection broke")
+        await asyncio.Event().wait()
+        yield
+
+
+class Asking(Ears):
+    """A follower that begins."""
+
+    dialog: Dialog
+
+    def begun(self) -> None:
+        super().begun()
+        self.dialog.say(Ask(LeaderEpoch(3), LeaderEpoch(0), JournalOffset(0)))
+
+
+def test_i29_what_is_said_on_a_stream_is_not_lost_to_one_that_broke() -> None:
+    async def main() -> list[int]:
+        streams = Lingering()
+        links = Links(streams, cluster_id=CLUSTER, node_id="n2", reporter=Log(), fatal=fatal)
+        ears = Asking()
+        ears.dialog = links.follow(PARTITION, LEADER, Incarnation(b"i" * 16), ears)
+        await asyncio.sleep(10 * SIGN_OF_LIFE_MS / 1000)
+        await links.stop()
+        for sending in streams.sending:
+            sending.cancel()
+        return [sum(len(request.messages) for request in sent) for sent in streams.sent]
+
+    assert run(main(), VirtualTimeLoop()) == [1, 1], "the question was sent on each stream"
