@@ -109,4 +109,21 @@ BUGS: Final = (
             ): "the question was sent on each stream"
         },
     ),
+    Bug(
+        "dropped-when-the-replies-have-ended",
+        "I29: a follower that says nothing is dropped, whether it takes what is sent or not",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.serving:_Stream.read",
+                "self.close()",
+                "self._is_over = True\n            self._woken.set()",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_silent_streams",
+                "test_i29_a_follower_that_neither_says_nor_takes_anything_is_dropped",
+            ): "its leader waits for it"
+        },
+    ),
 )

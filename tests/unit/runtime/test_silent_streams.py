@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, cast
 
 import pytest
 
@@ -17,10 +17,12 @@ from oncelog_server.core.ids import (
     TopicId,
 )
 from oncelog_server.core.ports import Address
-from oncelog_server.runtime.replica.dialog import Dialog, Told
+from oncelog_server.runtime.replica.dialog import Dialog, Said, Told
+from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.following import Ask
 from oncelog_server.runtime.replication.links import SIGN_OF_LIFE_MS, Links
 from oncelog_server.runtime.replication.serving import STREAM_SILENT_MS, ReplicationService
+from oncelog_server.runtime.replication.wire import follower_message
 from oncelog_server.runtime.target import Follow
 from oncelogpb.errors import Unavailable
 from oncelogpb.v1 import replication_pb2 as pb
@@ -139,3 +141,50 @@ def test_i29_what_is_said_on_a_stream_is_not_lost_to_one_that_broke() -> None:
         return [sum(len(request.messages) for request in sent) for sent in streams.sent]
 
     assert run(main(), VirtualTimeLoop()) == [1, 1], "the question was sent on each stream"
+
+
+class Supplied:
+    """A leader's replica, and what it supplies one follower with."""
+
+    is_over = False
+
+    def supply(self, *asked: object, tell: Callable[[Told], None], **more: object) -> Supplied:
+        self.tell = tell
+        return self
+
+    log_start = 0
+
+    def said(self, said: Said) -> None:
+        self.tell(Told(said.epoch, 0))
+
+    def end(self) -> None:
+        self.is_over = True
+
+
+def test_i29_a_follower_that_neither_says_nor_takes_anything_is_dropped() -> None:
+    """Its machine is dead, with frames on their way: the transport takes no more of them."""
+
+    async def asks_once() -> AsyncGenerator[pb.FollowRequest, None]:
+        asked = follower_message(
+            PARTITION,
+            Incarnation(b"i" * 16),
+            3,
+            Ask(LeaderEpoch(3), LeaderEpoch(0), JournalOffset(0)),
+        )
+        yield pb.FollowRequest(cluster_id=CLUSTER, leader_boot_id=BOOT, messages=[asked])
+        await asyncio.Event().wait()
+
+    async def main() -> bool:
+        replica = Supplied()
+        leader = ReplicationService(
+            lambda partition: cast("Driver", replica), cluster_id=CLUSTER, boot_id=BOOT
+        )
+        replies = leader.follow(asks_once(), None)  # type: ignore[arg-type]
+        await anext(replies)
+        assert not replica.is_over
+        await asyncio.sleep(2 * STREAM_SILENT_MS / 1000)
+        was_over = replica.is_over
+        await replies.aclose()
+        return was_over
+
+    assert run(main(), VirtualTimeLoop()), "its leader waits for it"
