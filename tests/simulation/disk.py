@@ -193,6 +193,10 @@ class FakeDisk:
     def short_write_next(self) -> None:
         self._next_is_short = True
 
+    def takes_ms(self, delay_ms: float) -> None:
+        """Each commit, from now on."""
+        self._delay_ms = (delay_ms, delay_ms)
+
     def hold_commits(self) -> None:
         """They write, and their syncs do not end until `let_commits`: a disk that hangs."""
         self._commits_go_on.clear()

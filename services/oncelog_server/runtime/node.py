@@ -234,12 +234,16 @@ class Node:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         if self._listening:
             await self._outside.listener.stop()
+        # Before the flush: while leaders send frames, there is always something for the disk.
+        if self._links is not None:
+            await self._links.stop()
         if self._commit is not None:
             await self._commit.flush()
         for replicas in self._replicas.values():
             await replicas.checkpoint()
             await replicas.close()
         if self._links is not None:
+            # One that failed meanwhile may have begun to follow again.
             await self._links.stop()
         if self._commit is not None:
             await self._commit.stop()

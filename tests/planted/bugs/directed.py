@@ -504,4 +504,21 @@ BUGS: Final = (
             ): "it is of the old one"
         },
     ),
+    Bug(
+        "followed-until-the-disk-is-quiet",
+        "I31: a process that stops follows nobody any more before it waits for its disk",
+        (
+            Edit(
+                "oncelog_server.runtime.node:Node.stop",
+                "if self._links is not None:\n            await self._links.stop()\n"
+                "        if self._commit",
+                "if self._commit",
+            ),
+        ),
+        {
+            _directed(
+                "test_stopping", "test_i31_a_follower_that_stops_copies_no_more"
+            ): "it copies on"
+        },
+    ),
 )

@@ -552,4 +552,21 @@ BUGS: Final = (
             "test_i18_a_machine_whose_clock_is_slow_gives_up_its_lease_before_etcd_does": "assert"
         },
     ),
+    Bug(
+        "nothing-may-be-synced-while-a-log-is-loaded",
+        "I29: a commit that ends while a log is loaded ends no epoch",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.leading:Leadership.synced",
+                "if self._in_sync is None or self._is_over:",
+                "assert self._in_sync is not None\n        if self._is_over:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver_leadership",
+                "test_i29_what_is_noted_while_a_log_is_loaded_ends_no_epoch",
+            ): "it has not replayed all of it"
+        },
+    ),
 )

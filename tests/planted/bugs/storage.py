@@ -541,4 +541,38 @@ BUGS: Final = (
             ): "frames 2 to 4 would be missing from the state"
         },
     ),
+    Bug(
+        "a-cut-that-failed-counts-on-what-it-cut",
+        "I29: a replica whose cut failed goes on from what is left",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.cut",
+                "self.synced_end = min(self.synced_end, end)\n        cut_segments",
+                "cut_segments",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_cuts",
+                "test_i29_a_cut_that_failed_is_abandoned_and_the_log_goes_on[3-]",
+            ): "it takes no frames any more"
+        },
+    ),
+    Bug(
+        "a-file-that-was-not-removed-is-forgotten",
+        "I5: nothing stands behind the log's end that a start would take for its continuation",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.cutting:cut_segments",
+                "segments[-1].remove()\n        segments.pop()",
+                "segments.pop().remove()",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_cuts",
+                "test_i29_a_cut_that_failed_is_abandoned_and_the_log_goes_on[3-xyz]",
+            ): "what was synced is lost"
+        },
+    ),
 )

@@ -127,4 +127,71 @@ BUGS: Final = (
             ): "it would win without what it lost"
         },
     ),
+    Bug(
+        "an-error-is-taken-while-a-log-is-cut",
+        "a follower takes nothing that it hears while its log is cut",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.followership:Followership.told",
+                "if self._cutting is not None:",
+                "if self._cutting is not None and not isinstance(told.what, OncelogError):",
+            ),
+        ),
+        {
+            unit(
+                _FOLLOWERS,
+                "test_a_leader_that_resigns_while_a_log_is_cut_is_asked_again_later",
+            ): "a process ended"
+        },
+    ),
+    Bug(
+        "noted-beside-a-cut",
+        "I25: nothing is written to a log while a thread cuts it",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver._is_in_a_thread",
+                "return self._state.is_leaving or is_cut",
+                "return self._state.is_leaving or (is_cut and not is_cut)",
+            ),
+        ),
+        {
+            unit(
+                _FOLLOWERS, "test_i25_a_log_that_is_being_cut_is_not_written_to"
+            ): "it says what it does not have"
+        },
+    ),
+    Bug(
+        "streams-share-what-they-send",
+        "I29: what is said on a stream is sent on that one",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.links:_Link._stream",
+                "outgoing = _Outgoing()",
+                "outgoing = self.__dict__.setdefault('_shared', _Outgoing())",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_silent_streams",
+                "test_i29_what_is_said_on_a_stream_is_not_lost_to_one_that_broke",
+            ): "the question was sent on each stream"
+        },
+    ),
+    Bug(
+        "dropped-when-the-replies-have-ended",
+        "I29: a follower that says nothing is dropped, whether it takes what is sent or not",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.serving:_Stream.read",
+                "self.close()",
+                "self._is_over = True\n            self._woken.set()",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_silent_streams",
+                "test_i29_a_follower_that_neither_says_nor_takes_anything_is_dropped",
+            ): "its leader waits for it"
+        },
+    ),
 )

@@ -347,6 +347,12 @@ class Stage:
         await self.world.lose_power(name, tear)
         self._down.append(name)
 
+    async def stop(self, name: str) -> None:
+        """SIGTERM."""
+        await self.world.stop(name)
+        self._down.append(name)
+        self.reopened(name)
+
     async def start(
         self,
         name: str,

@@ -17,6 +17,8 @@ from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.storage.identity import SyncedEnd
 from oncelog_server.runtime.target import StandBy
 from oncelogpb.errors import NotLeader, UnknownOutcome
+from tests.simulation.disk import FakeDisk
+from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench, story
 from tests.unit.runtime.counter import Add, Added, Quiet
 
@@ -479,3 +481,31 @@ def test_i26_the_note_of_what_is_synced_outlives_the_power_though_nothing_is_app
         assert noted.synced_end == synced_end, "a bad frame below it would be cut as a torn tail"
 
     story(tell)
+
+
+def test_i29_what_is_noted_while_a_log_is_loaded_ends_no_epoch(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(leading, "REPLAY_SLICE", 10)
+    loop = VirtualTimeLoop()
+
+    async def tell() -> None:
+        bench = Bench(loop, FakeDisk(delay_ms=(0, 0)))
+        await bench.lead(1)
+        for number in range(1, 1_000):
+            bench.driver.submit(Add(number))
+        await bench.around.commit.flush()
+        bench.depose()
+        await bench.driver.settled()
+        bench.grant(2)
+        while bench.driver.stage is not Stage.LOADING:
+            await asyncio.sleep(0)
+        # About every second, of all replicas: it notes what is synced, in a commit.
+        bench.driver.report()
+        await bench.around.commit.flush()
+        assert bench.driver.stage is Stage.LOADING, "it has not replayed all of it"
+        await asyncio.sleep(1)
+        assert bench.failures == []
+        assert bench.driver.is_ready
+
+    run(tell(), loop)

@@ -428,4 +428,62 @@ def test_i26_takes_that_are_damaged_on_the_way_are_asked_for_more_and_more_seldo
         assert two.reporter.gauges["replica_unusable", str(PARTITION)] == 0
         assert await answer == 5
 
+
+async def _cut_that_waits(trio: Trio) -> asyncio.Event:
+    """n1 has frames of its own when n2 is elected, and waits for a thread to cut them."""
+    one, two, three = trio.benches
+    await trio.elect(one, 1)
+    for wire in trio.wires:
+        wire.is_cut = True
+    for number in range(1, 11):
+        one.driver.submit(Add(number))
+    await asyncio.sleep(0.1)
+    one.depose()
+    await one.driver.settled()
+    assert one.journal.synced_end > two.journal.synced_end, "it is synced there alone"
+    gate = asyncio.Event()
+
+    async def offload(work: Callable[[], None]) -> None:
+        await gate.wait()
+        work()
+
+    one.offload = offload
+    await trio.elect(two, 2, one, three)
+    assert "log cut" in one.reporter.events, "it is about to be cut"
+    return gate
+
+
+def test_a_leader_that_resigns_while_a_log_is_cut_is_asked_again_later() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+        gate = await _cut_that_waits(trio)
+        # Before etcd shows its followers whom to follow next.
+        two.depose()
+        await asyncio.sleep(0.01)
+        gate.set()
+        await asyncio.sleep(1)
+        assert not one.fatal, "a process ended"
+        await trio.elect(three, 3, one, two)
+        assert await three.driver.submit(Add(1)) == 1
+        await asyncio.sleep(1)
+        assert trio.frames(one) == trio.frames(two) == trio.frames(three)
+
+    story(tell)
+
+
+def test_i25_a_log_that_is_being_cut_is_not_written_to() -> None:
+    async def tell(trio: Trio) -> None:
+        one, _, _ = trio.benches
+        gate = await _cut_that_waits(trio)
+        one.disk.hold_commits()
+        # About every second, of all replicas: it notes what is synced, in a commit.
+        one.driver.report()
+        await asyncio.sleep(0.1)
+        gate.set()
+        await asyncio.sleep(0.1)
+        one.disk.let_commits()
+        await asyncio.sleep(1)
+        assert not one.fatal, "a process ended"
+        assert one.journal.synced_end == one.journal.log_end, "it says what it does not have"
+
     story(tell)

@@ -3,16 +3,26 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
-from typing import Any
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any, cast
 
 import pytest
 
-from oncelog_server.core.ids import BootId, Incarnation, PartitionId, TopicId
+from oncelog_server.core.ids import (
+    BootId,
+    Incarnation,
+    JournalOffset,
+    LeaderEpoch,
+    PartitionId,
+    TopicId,
+)
 from oncelog_server.core.ports import Address
-from oncelog_server.runtime.replica.dialog import Told
-from oncelog_server.runtime.replication.links import Links
+from oncelog_server.runtime.replica.dialog import Dialog, Said, Told
+from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.following import Ask
+from oncelog_server.runtime.replication.links import SIGN_OF_LIFE_MS, Links
 from oncelog_server.runtime.replication.serving import STREAM_SILENT_MS, ReplicationService
+from oncelog_server.runtime.replication.wire import follower_message
 from oncelog_server.runtime.target import Follow
 from oncelogpb.errors import Unavailable
 from oncelogpb.v1 import replication_pb2 as pb
@@ -81,3 +91,100 @@ def test_a_follower_with_nothing_to_say_gives_signs_of_life() -> None:
         return ears.streams
 
     assert run(main(), VirtualTimeLoop()) == 1
+
+
+class Lingering:
+    """The first stream breaks; what it was to send is asked for once more, as gRPC does."""
+
+    def __init__(self) -> None:
+        self.sent: list[list[pb.FollowRequest]] = []
+        self.sending: list[asyncio.Task[None]] = []
+
+    async def exchange(
+        self, to: Address, method: str, requests: AsyncIterator[Any]
+    ) -> AsyncGenerator[Any, None]:
+        sent: list[pb.FollowRequest] = []
+        self.sent.append(sent)
+
+        async def send() -> None:
+            async for request in requests:
+                sent.append(request)
+
+        self.sending.append(asyncio.create_task(send()))
+        await asyncio.sleep(1.7 * SIGN_OF_LIFE_MS / 1000)
+        if len(self.sent) == 1:
+            raise Unavailable("the connection broke")
+        await asyncio.Event().wait()
+        yield
+
+
+class Asking(Ears):
+    """A follower that begins."""
+
+    dialog: Dialog
+
+    def begun(self) -> None:
+        super().begun()
+        self.dialog.say(Ask(LeaderEpoch(3), LeaderEpoch(0), JournalOffset(0)))
+
+
+def test_i29_what_is_said_on_a_stream_is_not_lost_to_one_that_broke() -> None:
+    async def main() -> list[int]:
+        streams = Lingering()
+        links = Links(streams, cluster_id=CLUSTER, node_id="n2", reporter=Log(), fatal=fatal)
+        ears = Asking()
+        ears.dialog = links.follow(PARTITION, LEADER, Incarnation(b"i" * 16), ears)
+        await asyncio.sleep(10 * SIGN_OF_LIFE_MS / 1000)
+        await links.stop()
+        for sending in streams.sending:
+            sending.cancel()
+        return [sum(len(request.messages) for request in sent) for sent in streams.sent]
+
+    assert run(main(), VirtualTimeLoop()) == [1, 1], "the question was sent on each stream"
+
+
+class Supplied:
+    """A leader's replica, and what it supplies one follower with."""
+
+    is_over = False
+
+    def supply(self, *asked: object, tell: Callable[[Told], None], **more: object) -> Supplied:
+        self.tell = tell
+        return self
+
+    log_start = 0
+
+    def said(self, said: Said) -> None:
+        self.tell(Told(said.epoch, 0))
+
+    def end(self) -> None:
+        self.is_over = True
+
+
+def test_i29_a_follower_that_neither_says_nor_takes_anything_is_dropped() -> None:
+    """Its machine is dead, with frames on their way: the transport takes no more of them."""
+
+    async def asks_once() -> AsyncGenerator[pb.FollowRequest, None]:
+        asked = follower_message(
+            PARTITION,
+            Incarnation(b"i" * 16),
+            3,
+            Ask(LeaderEpoch(3), LeaderEpoch(0), JournalOffset(0)),
+        )
+        yield pb.FollowRequest(cluster_id=CLUSTER, leader_boot_id=BOOT, messages=[asked])
+        await asyncio.Event().wait()
+
+    async def main() -> bool:
+        replica = Supplied()
+        leader = ReplicationService(
+            lambda partition: cast("Driver", replica), cluster_id=CLUSTER, boot_id=BOOT
+        )
+        replies = leader.follow(asks_once(), None)  # type: ignore[arg-type]
+        await anext(replies)
+        assert not replica.is_over
+        await asyncio.sleep(2 * STREAM_SILENT_MS / 1000)
+        was_over = replica.is_over
+        await replies.aclose()
+        return was_over
+
+    assert run(main(), VirtualTimeLoop()), "its leader waits for it"

@@ -359,3 +359,29 @@ def test_a_cut_makes_durable_what_it_leaves_also_of_earlier_files() -> None:
     journal.cut(4)
     disk.crash()
     assert "".join(replayed(open_journal(disk.reopen(), segment_bytes=300, seed=2))) == "abc"
+
+
+@pytest.mark.parametrize("unsynced", ["", "xyz"])
+@pytest.mark.parametrize("steps", range(14))
+def test_i29_a_cut_that_failed_is_abandoned_and_the_log_goes_on(steps: int, unsynced: str) -> None:
+    disk = FakeDisk(seed=steps)
+    journal = epochs_journal(disk, segment_bytes=200)
+    append(journal, *map(record, unsynced), epoch=4)
+    disk.fail_next(after=steps)
+    with contextlib.suppress(OSError):
+        journal.cut(2)
+    disk.fail_next(0)
+    with contextlib.suppress(CorruptLog):
+        journal.abandon_unsynced()
+    assert not journal._failed, "it takes no frames any more"
+    assert 2 <= journal.log_end <= 102
+    assert journal.synced_end == journal.log_end
+    left = replayed(journal)
+    assert left == list("abcdef")[: len(left)]
+    # More than were cut: a file that stayed behind would stand in the middle of them.
+    new = ["z"] * 110
+    append(journal, EPOCH_START, *map(record, new), epoch=5)
+    sync(journal, disk)
+    disk.crash()
+    again = replayed(open_journal(disk.reopen(), segment_bytes=200))
+    assert again == [*left, *new], "what was synced is lost"

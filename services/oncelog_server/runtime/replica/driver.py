@@ -534,11 +534,16 @@ class Driver:
 
     def report(self) -> None:
         """About every second: what others may count on (docs/leadership.md, "Disks"), gauges."""
-        # Who leaves notes it when its log is closed, in a thread.
-        if self._journal is not None and not self._state.is_leaving:
+        if self._journal is not None and not self._is_in_a_thread():
             self._note_synced_end(self._journal)
         if self.is_ready and self._leadership is not None:
             self._leadership.report()
+
+    def _is_in_a_thread(self) -> bool:
+        """Who leaves notes what is synced when its log is closed, in a thread; one that is cut is
+        what the thread makes of it, and a commit beside that would say what it was."""
+        is_cut = self._followership is not None and self._followership.is_cutting
+        return self._state.is_leaving or is_cut
 
     def _note_synced_end(self, journal: Journal) -> None:
         """In a commit of its own where nothing else is on its way: a log that is quiet from now on

@@ -66,7 +66,7 @@ class Followership:
         self._dialog: Dialog | None = None
         self._is_over = False
         self._cutting: asyncio.Task[None] | None = None
-        # A stream began while the log was cut.
+        # A stream began, or the leader ended the dialog, while the log was cut.
         self._begins_after_cut = False
         self._sign_of_life: asyncio.TimerHandle | None = None
         self._beginning: asyncio.TimerHandle | None = None
@@ -78,6 +78,11 @@ class Followership:
     @property
     def high_watermark(self) -> int:
         return self._following.high_watermark
+
+    @property
+    def is_cutting(self) -> bool:
+        """A thread has the journal, or will have: nothing else may be written to it."""
+        return self._cutting is not None
 
     def _anew(self, high_watermark: int) -> Following:
         epoch = LeaderEpoch(self._target.epoch)
@@ -121,6 +126,10 @@ class Followership:
     def told(self, told: Told) -> None:
         """See Hears."""
         if self._is_over or told.epoch != self._target.epoch:
+            return
+        if self._cutting is not None:
+            # A leader that resigns meanwhile says nothing more: it is asked again, and says that.
+            self._begins_after_cut |= isinstance(told.what, OncelogError)
             return
         match told.what:
             case Answer() as answer:

@@ -369,8 +369,10 @@ class Leadership:
 
     def synced(self, end: int) -> None:
         """By the disk here."""
-        assert self._in_sync is not None, "it has begun"
-        if not self._is_over and self._in_sync.synced(end):
+        # While it loads, too, a commit may end: of what was written before, or a note.
+        if self._in_sync is None or self._is_over:
+            return
+        if self._in_sync.synced(end):
             self._advance()
 
     def _advance(self) -> None:

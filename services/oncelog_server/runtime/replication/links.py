@@ -116,6 +116,27 @@ class _Dialog:
         self._link.remove(self)
 
 
+class _Outgoing:
+    """Of one stream. Each has its own, for gRPC may ask one that broke for a last request."""
+
+    def __init__(self) -> None:
+        self._messages: list[pb.FollowerMessage] = []
+        self._woken = asyncio.Event()
+
+    def say(self, message: pb.FollowerMessage) -> None:
+        self._messages.append(message)
+        self._woken.set()
+
+    async def next(self) -> list[pb.FollowerMessage]:
+        """What there is to say; nothing, as a sign of life, after SIGN_OF_LIFE_MS."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(SIGN_OF_LIFE_MS / 1000):
+                await self._woken.wait()
+        self._woken.clear()
+        messages, self._messages = self._messages, []
+        return messages
+
+
 class _Link:
     """To one process that leads."""
 
@@ -123,16 +144,15 @@ class _Link:
         self.leader = leader
         self._links = links
         self._dialogs: dict[PartitionId, _Dialog] = {}
-        self._outgoing: list[pb.FollowerMessage] = []
-        self._woken = asyncio.Event()
-        self._is_up = False
+        # None where no stream stands.
+        self._outgoing: _Outgoing | None = None
         # On the stream that stands, or stood last.
         self._has_heard = False
         self.task = vital.spawn(self._run(), links.fatal)
 
     def add(self, dialog: _Dialog) -> None:
         self._dialogs[dialog.partition] = dialog
-        if self._is_up:
+        if self._outgoing is not None:
             asyncio.get_running_loop().call_soon(self._begin, dialog)
 
     def remove(self, dialog: _Dialog) -> None:
@@ -143,12 +163,11 @@ class _Link:
             self._links.forget(self)
 
     def say(self, message: pb.FollowerMessage) -> None:
-        if self._is_up:
-            self._outgoing.append(message)
-            self._woken.set()
+        if self._outgoing is not None:
+            self._outgoing.say(message)
 
     def _begin(self, dialog: _Dialog) -> None:
-        if self._is_up and self._dialogs.get(dialog.partition) is dialog:
+        if self._outgoing is not None and self._dialogs.get(dialog.partition) is dialog:
             dialog.hears.begun()
 
     async def _run(self) -> None:
@@ -163,30 +182,26 @@ class _Link:
                     "stream to leader ended", node=self.leader.node_id, error=str(error)
                 )
             finally:
-                self._is_up = False
-                self._outgoing.clear()
+                self._outgoing = None
             pause_ms = RECONNECT_MS if self._has_heard else min(2 * pause_ms, RECONNECT_MS_MAX)
             await asyncio.sleep(pause_ms / 1000)
 
     async def _stream(self) -> None:
         """Raises OncelogError."""
-        requests = self._requests()
+        outgoing = _Outgoing()
+        requests = self._requests(outgoing)
         replies = self._links.streams.exchange(self.leader, FOLLOW, requests)
         async with aclosing(replies):
-            self._is_up = True
+            self._outgoing = outgoing
             for dialog in tuple(self._dialogs.values()):
                 self._begin(dialog)
             async for reply in replies:
                 self._has_heard = True
                 self._hear(reply)
 
-    async def _requests(self) -> AsyncGenerator[pb.FollowRequest, None]:
+    async def _requests(self, outgoing: _Outgoing) -> AsyncGenerator[pb.FollowRequest, None]:
         while True:
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(SIGN_OF_LIFE_MS / 1000):
-                    await self._woken.wait()
-            self._woken.clear()
-            messages, self._outgoing = self._outgoing, []
+            messages = await outgoing.next()
             yield pb.FollowRequest(
                 cluster_id=self._links.cluster_id,
                 node_id=self._links.node_id,

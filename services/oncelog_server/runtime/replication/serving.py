@@ -76,8 +76,8 @@ class _Stream:
                 for message in request.messages:
                     self._hear(request.node_id, wire.heard(message))
         finally:
-            self._is_over = True
-            self._woken.set()
+            # Not when the replies have ended: a transport that takes no more holds them up.
+            self.close()
 
     def _require_meant(self, request: pb.FollowRequest) -> None:
         if request.cluster_id != self._service.cluster_id:
@@ -146,6 +146,8 @@ class _Stream:
 
     def close(self) -> None:
         self._is_over = True
+        self._outgoing.clear()
+        self._woken.set()
         for supply in self._supplies.values():
             supply.end()
 

@@ -30,7 +30,10 @@ def cut_segments(segments: list[Segment], place: Place, *, keep_bytes: bool) -> 
     holds it. `keep_bytes`: after a failed write nothing is written to that file any more; what is
     in doubt in it ends, for every reader, where the name of the next file says."""
     while segments and segments[-1].base >= place.offset:
-        segments.pop().remove()
+        # It stays in the list where that fails: a file that is left behind would end the log at the
+        # next start, whatever was written before it meanwhile.
+        segments[-1].remove()
+        segments.pop()
     if segments:
         last = segments[-1]
         last.drop_index_file()

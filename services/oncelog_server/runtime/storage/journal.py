@@ -451,6 +451,8 @@ class Journal:
         if end > self.log_start:
             place = place_in(self._locate(end - 1), end, self._epochs)
         self._lower_promise(end)
+        # Where it fails from here on, what is abandoned goes, and no more than that is left.
+        self.synced_end = min(self.synced_end, end)
         cut_segments(self._segments, place, keep_bytes=was_failed)
         if was_failed:
             segment = self._begin_segment(end)
