@@ -308,6 +308,7 @@ class Node:
             outside.streams,
             cluster_id=view.cluster_id,
             node_id=self.node_id,
+            boot_id=self.boot_id,
             reporter=outside.reporter,
             fatal=self._fail,
         )
@@ -367,7 +368,7 @@ class Node:
         handlers: dict[str, object] = {
             "Cluster": self._cluster_handler(view, self.unclean_elect, access),
             "Replication": ReplicationService(
-                self._find, cluster_id=view.cluster_id, boot_id=self.boot_id
+                self._find, view.lives, cluster_id=view.cluster_id, boot_id=self.boot_id
             ),
         }
         participants: list[tuple[Role[Any], Any]] = []
