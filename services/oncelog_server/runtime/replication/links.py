@@ -65,6 +65,11 @@ class Links:
         self._links: dict[BootId, _Link] = {}
         self._ending: set[asyncio.Task[None]] = set()
 
+    @property
+    def count(self) -> int:
+        """Processes that are followed."""
+        return len(self._links)
+
     def follow(
         self, partition: PartitionId, target: Follow, incarnation: Incarnation, hears: Hears
     ) -> _Dialog:
