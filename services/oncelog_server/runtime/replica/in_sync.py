@@ -202,6 +202,11 @@ class InSync:
         return self._nodes(keeping_up) >= self.min_insync_replicas
 
     @property
+    def replication_factor(self) -> int | None:
+        """As etcd showed it last; None where it did not say."""
+        return None if self._assignment is None else self._assignment.replication_factor
+
+    @property
     def nodes_in_sync(self) -> int:
         """Of those that have said where they are."""
         return self._nodes(self.isr)

@@ -415,7 +415,7 @@ class Leadership:
             self._around.reporter,
             self._partition,
             book,
-            replication_factor=self._granted.replication_factor,
+            replication_factor=book.replication_factor or self._granted.replication_factor,
             has_enough=self._has_enough_replicas(),
             now_ms=self._now_ms(),
         )
