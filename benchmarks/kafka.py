@@ -111,7 +111,7 @@ def many_producers(bootstrap: str, topic: str) -> Result:
 
 
 def pipeline(bootstrap: str, topic: str) -> Result:
-    create_topic(bootstrap, f"{topic}-out", 1)
+    create_topic(bootstrap, f"{topic}-out", 1, replicas=1)
     _fill(bootstrap, topic, ours.PIPELINE_RECORDS, 100)
     producer = _transactional(bootstrap, topic)
     consumer = _consumer(bootstrap, topic)
@@ -178,9 +178,12 @@ def end_to_end(bootstrap: str, topic: str) -> Result:
     return Result(rounds=tuple(rounds[1:]))
 
 
-def create_topic(bootstrap: str, topic: str, partitions: int) -> None:
+def create_topic(bootstrap: str, topic: str, partitions: int, *, replicas: int) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    for created in admin.create_topics([NewTopic(topic, partitions, 1)]).values():
+    wanted = NewTopic(
+        topic, partitions, replicas, config={"min.insync.replicas": str(min(replicas, 2))}
+    )
+    for created in admin.create_topics([wanted]).values():
         created.result()
 
 

@@ -1,5 +1,5 @@
-"""A Kafka broker of this machine's own, to measure beside: one node, KRaft, loopback, Kafka's
-defaults (no fsync). Its jars come once from Maven Central (benchmarks/pom.xml) into a cache."""
+"""Kafka brokers of this machine's own, to measure beside: KRaft, loopback, Kafka's defaults (no
+fsync). Its jars come once from Maven Central (benchmarks/pom.xml) into a cache."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import socket
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import closing, contextmanager
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
 
@@ -22,18 +22,18 @@ JVM: Final = ("-Xms1g", "-Xmx1g", "-XX:+UseG1GC", "-Dorg.slf4j.simpleLogger.defa
 DOWNLOAD_SECONDS_MAX: Final = 600
 START_SECONDS_MAX: Final = 60
 STOP_SECONDS_MAX: Final = 20
-# What one node needs, and nothing else: every other setting is Kafka's default.
+# What a node needs, and nothing else: every other setting is Kafka's default.
 CONFIG: Final = """\
 process.roles=broker,controller
-node.id=1
+node.id={node}
 listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller_port}
 advertised.listeners=PLAINTEXT://127.0.0.1:{port}
 controller.listener.names=CONTROLLER
-controller.quorum.voters=1@127.0.0.1:{controller_port}
+controller.quorum.voters={voters}
 log.dirs={folder}/data
-offsets.topic.replication.factor=1
-transaction.state.log.replication.factor=1
-transaction.state.log.min.isr=1
+offsets.topic.replication.factor={count}
+transaction.state.log.replication.factor={count}
+transaction.state.log.min.isr={min_insync}
 """
 
 
@@ -42,22 +42,42 @@ class NoKafka(RuntimeError):
 
 
 @contextmanager
-def kafka_broker(folder: Path) -> Iterator[str]:
-    """Runs a broker over `folder` and gives its bootstrap address; stops it at the end. Raises
-    NoKafka."""
+def kafka_brokers(folder: Path, count: int) -> Iterator[str]:
+    """Runs so many brokers over `folder` and gives their bootstrap addresses; stops them at the
+    end. Raises NoKafka."""
     jars = _jars()
+    ports, controllers = _free_ports(count), _free_ports(count)
+    voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(controllers, 1))
+    with ExitStack() as stack:
+        brokers = []
+        for node, (port, controller_port) in enumerate(zip(ports, controllers, strict=True), 1):
+            config = CONFIG.format(
+                node=node,
+                port=port,
+                controller_port=controller_port,
+                voters=voters,
+                folder=folder / str(node),
+                count=count,
+                min_insync=min(count, 2),
+            )
+            brokers.append(stack.enter_context(_broker(jars, folder / str(node), config)))
+        for node, (port, broker) in enumerate(zip(ports, brokers, strict=True), 1):
+            _wait_for(port, broker, folder / str(node) / "broker.log")
+        yield ",".join(f"127.0.0.1:{port}" for port in ports)
+
+
+@contextmanager
+def _broker(jars: Path, folder: Path, settings: str) -> Iterator[subprocess.Popen[bytes]]:
     folder.mkdir(parents=True)
-    port, controller_port = _free_ports(2)
     config = folder / "server.properties"
-    config.write_text(CONFIG.format(port=port, controller_port=controller_port, folder=folder))
+    config.write_text(settings)
     java = ("java", *JVM, "-cp", f"{jars}/*")
     with (folder / "broker.log").open("wb") as log:
         format_storage = (*java, "kafka.tools.StorageTool", "format", "-t", CLUSTER_ID)
         subprocess.run((*format_storage, "-c", str(config)), stdout=log, stderr=log, check=True)
         broker = subprocess.Popen((*java, "kafka.Kafka", str(config)), stdout=log, stderr=log)
     try:
-        _wait_for(port, broker, folder / "broker.log")
-        yield f"127.0.0.1:{port}"
+        yield broker
     finally:
         broker.terminate()
         try:

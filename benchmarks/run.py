@@ -8,6 +8,7 @@ import statistics
 import tempfile
 from collections.abc import Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,8 +23,9 @@ from benchmarks.workloads import PARTITIONS_OF, RATIO_TO, WORKLOADS, Cluster, Re
 from oncelog_spark.jobs.local_cluster import local_cluster
 
 Measured = tuple[Result, CpuSeconds]
-# What Kafka's twin of a workload is called.
+# What Kafka's twin of a workload is called, and a workload on three nodes, with three copies.
 KAFKA: Final = "kafka "
+THREE: Final = "3 nodes: "
 UNITS: Final = ("records_per_s", "tx_per_s", "mb_per_s", "p50_ms", "p99_ms", "cpu_us")
 COLUMNS: Final = (
     "workload",
@@ -42,6 +44,7 @@ COLUMNS: Final = (
 @click.option("--only", multiple=True, type=click.Choice(list(WORKLOADS)), help="Repeatable.")
 @click.option("--rounds", default=3, show_default=True, type=click.IntRange(1, 100))
 @click.option("--one-process", is_flag=True, help="All services in one process.")
+@click.option("--three-nodes", is_flag=True, help="Each workload on three nodes, too: 3 copies.")
 @click.option("--kafka", is_flag=True, help="Each workload beside its twin on Kafka.")
 @click.option("--json", "as_json", is_flag=True, help="Print JSON instead of a table.")
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print the table for results.md.")
@@ -49,6 +52,7 @@ def main(
     only: tuple[str, ...],
     rounds: int,
     one_process: bool,
+    three_nodes: bool,
     kafka: bool,
     as_json: bool,
     as_markdown: bool,
@@ -58,9 +62,11 @@ def main(
     options = ("--one-process",) if one_process else ()
     with ExitStack() as stack:
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="oncelog-bench-")))
-        broker = _start_kafka(stack, folder / "kafka") if kafka else None
-        bootstrap = stack.enter_context(local_cluster(folder / "oncelog", options=options))
-        measured = _run(bootstrap, broker, names, rounds, quiet=as_json or as_markdown)
+        sides = [_start(stack, folder / "one", kafka=kafka, options=options)]
+        if three_nodes:
+            three = ("--nodes", "3")
+            sides.append(_start(stack, folder / "three", kafka=kafka, options=three, replicas=3))
+        measured = _run(sides, names, rounds, quiet=as_json or as_markdown)
         sync_ms = syncs_ms(folder)
     figures = {name: _figures(results) for name, results in measured.items()}
     if as_json:
@@ -74,49 +80,77 @@ def main(
         print(f"One fdatasync of {SYNC_BYTES} bytes on this disk took {sync_ms:.2f} ms (median).")
 
 
-def _start_kafka(stack: ExitStack, folder: Path) -> str:
-    from benchmarks.kafka_broker import NoKafka, kafka_broker
+@dataclass(frozen=True, slots=True)
+class Side:
+    """A cluster of ours, and one of Kafka's beside it, with as many copies."""
+
+    cluster: Cluster
+    broker: str | None
+    replicas: int
+
+    @property
+    def prefix(self) -> str:
+        return "" if self.replicas == 1 else THREE
+
+
+def _start(
+    stack: ExitStack, folder: Path, *, kafka: bool, options: Sequence[str], replicas: int = 1
+) -> Side:
+    broker = _start_kafka(stack, folder / "kafka", replicas) if kafka else None
+    bootstrap = stack.enter_context(local_cluster(folder / "oncelog", options=options))
+    log = stack.enter_context(oncelog.connect(bootstrap))
+    return Side(Cluster(log, bootstrap), broker, replicas)
+
+
+def _start_kafka(stack: ExitStack, folder: Path, count: int) -> str:
+    from benchmarks.kafka_broker import NoKafka, kafka_brokers
 
     try:
-        return stack.enter_context(kafka_broker(folder))
+        return stack.enter_context(kafka_brokers(folder, count))
     except NoKafka as error:
         raise click.ClickException(str(error)) from None
 
 
 def _run(
-    bootstrap: str, broker: str | None, names: Sequence[str], rounds: int, *, quiet: bool
+    sides: Sequence[Side], names: Sequence[str], rounds: int, *, quiet: bool
 ) -> dict[str, list[Measured]]:
     measured: dict[str, list[Measured]] = {}
-    with oncelog.connect(bootstrap) as log, Progress(disable=quiet) as progress:
-        bar = progress.add_task("measuring", total=(rounds + 1) * len(names))
-        cluster = Cluster(log, bootstrap)
-        # The first round warms both up (Kafka's JVM most of all) and is not counted.
+    with Progress(disable=quiet) as progress:
+        bar = progress.add_task("measuring", total=(rounds + 1) * len(names) * len(sides))
+        # The first round warms all up (Kafka's JVM most of all) and is not counted.
         for turn in range(rounds + 1):
             for name in names:
-                progress.update(bar, description=name if turn else f"warm-up {name}")
-                topic = f"{name}-{turn}"
-                results = {name: _measure_ours(cluster, name, topic)}
-                if broker is not None and name in _kafka_workloads():
-                    results[KAFKA + name] = _measure_kafka(broker, name, topic)
-                for which, result in results.items() if turn else ():
-                    measured.setdefault(which, []).append(result)
-                progress.advance(bar)
+                for side in sides:
+                    which = side.prefix + name
+                    progress.update(bar, description=which if turn else f"warm-up {which}")
+                    for key, result in _measure(side, name, f"{name}-{turn}").items():
+                        if turn:
+                            measured.setdefault(key, []).append(result)
+                    progress.advance(bar)
     return measured
 
 
-def _measure_ours(cluster: Cluster, name: str, topic: str) -> Measured:
-    cluster.log.admin.create_topic(topic, partitions=PARTITIONS_OF.get(name, 1))
+def _measure(side: Side, name: str, topic: str) -> dict[str, Measured]:
+    results = {side.prefix + name: _measure_ours(side, name, topic)}
+    if side.broker is not None and name in _kafka_workloads():
+        results[KAFKA + side.prefix + name] = _measure_kafka(side, side.broker, name, topic)
+    return results
+
+
+def _measure_ours(side: Side, name: str, topic: str) -> Measured:
+    log, partitions = side.cluster.log, PARTITIONS_OF.get(name, 1)
+    log.admin.create_topic(topic, partitions=partitions, replication_factor=side.replicas)
     before = cpu_seconds([os.getpid()])
-    result = WORKLOADS[name](cluster, topic)
+    result = WORKLOADS[name](side.cluster, topic)
     used = cpu_seconds([os.getpid()]).since(before)
-    cluster.log.admin.delete_topic(topic)
+    log.admin.delete_topic(topic)
     return result, used
 
 
-def _measure_kafka(broker: str, name: str, topic: str) -> Measured:
+def _measure_kafka(side: Side, broker: str, name: str, topic: str) -> Measured:
     from benchmarks import kafka
 
-    kafka.create_topic(broker, topic, PARTITIONS_OF.get(name, 1))
+    kafka.create_topic(broker, topic, PARTITIONS_OF.get(name, 1), replicas=side.replicas)
     before = cpu_seconds([os.getpid()])
     result = kafka.KAFKA_WORKLOADS[name](broker, topic)
     used = cpu_seconds([os.getpid()]).since(before)
@@ -168,7 +202,7 @@ def _rows(figures: dict[str, dict[str, Any]]) -> list[tuple[str, ...]]:
             name,
             unit,
             *(_shown(figure[unit][which]) for which in ("median", "min", "max")),
-            _ratio(figures, name, RATIO_TO.get(name, ""), unit),
+            _ratio(figures, name, _base_of(name), unit),
             _of_kafka(figures, name, unit),
             _ratio(figures, name, KAFKA + name, unit),
             f"{figure['foreign_cpu_share']:.0%}",
@@ -195,6 +229,11 @@ def _markdown(rows: Sequence[tuple[str, ...]]) -> str:
 
 def _shown(value: float) -> str:
     return f"{value:,.0f}" if value >= 1000 else f"{value:.2f}"
+
+
+def _base_of(name: str) -> str:
+    """What its figures are a ratio of; "" for nothing."""
+    return name.removeprefix(THREE) if name.startswith(THREE) else RATIO_TO.get(name, "")
 
 
 def _of_kafka(figures: dict[str, dict[str, Any]], name: str, unit: str) -> str:

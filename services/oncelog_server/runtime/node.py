@@ -104,6 +104,8 @@ class Node:
         self._control: ControlPartitions | None = None
         self._commit: GroupCommit | None = None
         self._links: Links | None = None
+        self._followers: ReplicationService | None = None
+        self._catch_up = Room(CATCH_UP_BYTES_MAX)
         self._membership: Membership | None = None
         self._elections: Elections | None = None
         self._handing_over: HandingOver | None = None
@@ -317,6 +319,7 @@ class Node:
             outside.streams,
             cluster_id=view.cluster_id,
             node_id=self.node_id,
+            boot_id=self.boot_id,
             reporter=outside.reporter,
             fatal=self._fail,
         )
@@ -326,7 +329,7 @@ class Node:
             replica_lag_ms=self._limits.replica_lag_ms,
             change_isr=self._change_isr,
             follow=self._links.follow,
-            catch_up=Room(CATCH_UP_BYTES_MAX),
+            catch_up=self._catch_up,
             leaving=lambda: view.leaving,
             end_move=self._end_move,
         )
@@ -373,13 +376,14 @@ class Node:
 
     def _handlers(self, view: ClusterView) -> dict[str, object]:
         access = EtcdAccess(self._outside.etcd, view, self._outside.clock)
+        self._followers = ReplicationService(
+            self._find, view.lives, cluster_id=view.cluster_id, boot_id=self.boot_id
+        )
         handlers: dict[str, object] = {
             "Cluster": self._cluster_handler(
                 view, self.unclean_elect, self.balance_leaders, access
             ),
-            "Replication": ReplicationService(
-                self._find, cluster_id=view.cluster_id, boot_id=self.boot_id
-            ),
+            "Replication": self._followers,
         }
         participants: list[tuple[Role[Any], Any]] = []
         for role in self._roles:
@@ -514,6 +518,10 @@ class Node:
             reachable = self._view.etcd_status()[1]
             self._outside.reporter.gauge("etcd_reachable", float(reachable))
             self._outside.reporter.gauge("tail_bytes", self._tails.bytes)
+            if self._links is not None and self._followers is not None:
+                self._outside.reporter.gauge("followed", self._links.count)
+                self._outside.reporter.gauge("followers", self._followers.stream_count)
+                self._outside.reporter.gauge("catch_up_bytes", self._catch_up.used_bytes)
             topics = self._view.topics()
             self._outside.reporter.gauge("topics", len(topics))
             partitions = sum(topic.partitions for topic in topics)

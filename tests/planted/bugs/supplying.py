@@ -194,4 +194,43 @@ BUGS: Final = (
             ): "its leader waits for it"
         },
     ),
+    Bug(
+        "rights-asked-at-the-beginning-alone",
+        "a stream of replication ends with the right to it",
+        (
+            Edit(
+                "oncelog_server.runtime.rpc.server:RpcServer._said",
+                "if method.gate is not None:",
+                "if method.gate is None:",
+            ),
+            Edit(
+                "oncelog_server.runtime.rpc.server:RpcServer._pump_exchange",
+                "method.gate.require_still(None, call)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_followers_rights",
+                "test_a_stream_that_stands_ends_with_the_right_to_it",
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
+        "acknowledged-for-another-node",
+        "I5: an acknowledgement counts for the node whose process says it",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.serving:_Stream._introduce",
+                "if not await self._service.lives(node, boot_id):",
+                "if not node:",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_followers_rights",
+                "test_i5_an_acknowledgement_counts_for_the_node_that_says_it",
+            ): "it follows under that name"
+        },
+    ),
 )

@@ -487,3 +487,42 @@ def test_i25_a_log_that_is_being_cut_is_not_written_to() -> None:
         assert one.journal.synced_end == one.journal.log_end, "it says what it does not have"
 
     story(tell)
+
+
+# -------------------------------------------------------------------------------------- what shows
+
+
+def test_metrics_tell_who_is_missing_how_far_behind_and_that_writes_are_refused() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+
+        def shown(bench: Bench, name: str) -> float:
+            return bench.reporter.gauges[name, str(PARTITION)]
+
+        await trio.elect(one, 1)
+        one.driver.report()
+        assert shown(one, "in_sync_replicas") == 3
+        assert shown(one, "missing_replicas") == 0
+        assert shown(two, "following") == 1
+        for wire in trio.wires:
+            wire.is_cut = True
+        lost = one.driver.submit(Add(1))
+        await asyncio.sleep(5)
+        one.driver.report()
+        assert shown(one, "replica_lag") == 1
+        assert shown(one, "replica_lag_ms") > 0
+        assert shown(one, "writes_refused") == 1
+        one.driver.tick()
+        await asyncio.sleep(0.1)
+        assert shown(one, "missing_replicas") == 1, "the ISR never shrinks below two"
+        two.depose()
+        three.depose()
+        await asyncio.sleep(0.1)
+        assert shown(two, "following") == 0
+        one.depose()
+        with pytest.raises(UnknownOutcome):
+            await lost
+        await asyncio.sleep(0.1)
+        assert ("missing_replicas", str(PARTITION)) not in one.reporter.gauges
+
+    story(tell)

@@ -34,8 +34,12 @@ PARTITION = PartitionId(TopicId(b"t" * 16), 0)
 LEADER = Follow(Address("n1", BOOT, "host", 1, 3))
 
 
+async def lives(node: str, boot_id: BootId) -> bool:
+    return True
+
+
 def service() -> ReplicationService:
-    return ReplicationService(lambda partition: None, cluster_id=CLUSTER, boot_id=BOOT)
+    return ReplicationService(lambda partition: None, lives, cluster_id=CLUSTER, boot_id=BOOT)
 
 
 def fatal(error: BaseException) -> None:
@@ -83,7 +87,14 @@ def test_a_follower_that_says_nothing_is_dropped_by_its_leader() -> None:
 
 def test_a_follower_with_nothing_to_say_gives_signs_of_life() -> None:
     async def main() -> int:
-        links = Links(Direct(), cluster_id=CLUSTER, node_id="n2", reporter=Log(), fatal=fatal)
+        links = Links(
+            Direct(),
+            cluster_id=CLUSTER,
+            node_id="n2",
+            boot_id=BootId(b"f" * 16),
+            reporter=Log(),
+            fatal=fatal,
+        )
         ears = Ears()
         links.follow(PARTITION, LEADER, Incarnation(b"i" * 16), ears)
         await asyncio.sleep(20 * STREAM_SILENT_MS / 1000)

@@ -26,7 +26,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from oncelogpb.v1 import types_pb2 as oncelogpb_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eoncelogpb/v1/replication.proto\x12\x0concelogpb.v1\x1a\x17google/rpc/status.proto\x1a\x18oncelogpb/v1/types.proto\"}\n\rFollowRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x16\n\x0eleader_boot_id\x18\x03 \x01(\x0c\x12/\n\x08messages\x18\x04 \x03(\x0b\x32\x1d.oncelogpb.v1.FollowerMessage\"\xf9\x01\n\x0f\x46ollowerMessage\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\'\n\x07log_end\x18\x04 \x01(\x0b\x32\x14.oncelogpb.v1.LogEndH\x00\x12\x38\n\x0f\x61\x63knowledgement\x18\x05 \x01(\x0b\x32\x1d.oncelogpb.v1.AcknowledgementH\x00\x12+\n\x04stop\x18\x06 \x01(\x0b\x32\x1b.oncelogpb.v1.StopFollowingH\x00\x42\x06\n\x04said\"-\n\x06LogEnd\x12\x12\n\nlast_epoch\x18\x01 \x01(\x04\x12\x0f\n\x07log_end\x18\x02 \x01(\x04\"6\n\x0f\x41\x63knowledgement\x12\x12\n\nsynced_end\x18\x01 \x01(\x04\x12\x0f\n\x07log_end\x18\x02 \x01(\x04\"\x0f\n\rStopFollowing\"h\n\x0b\x46ollowReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12-\n\x08messages\x18\x03 \x03(\x0b\x32\x1b.oncelogpb.v1.LeaderMessage\"\x96\x02\n\rLeaderMessage\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x04\x12+\n\tepoch_end\x18\x05 \x01(\x0b\x32\x16.oncelogpb.v1.EpochEndH\x00\x12\x10\n\x06\x66rames\x18\x06 \x01(\x0cH\x00\x12\x31\n\x08snapshot\x18\x07 \x01(\x0b\x32\x1d.oncelogpb.v1.SnapshotOfferedH\x00\x12#\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x06\n\x04said\"&\n\x08\x45pochEnd\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"$\n\x0fSnapshotOffered\x12\x11\n\tlog_start\x18\x01 \x01(\x04\"k\n\x17\x44\x65scribeReplicasRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12+\n\npartitions\x18\x03 \x03(\x0b\x32\x17.oncelogpb.v1.Partition\"p\n\x15\x44\x65scribeReplicasReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12\x32\n\x08replicas\x18\x03 \x03(\x0b\x32 .oncelogpb.v1.ReplicaDescription\"\xa1\x01\n\x12ReplicaDescription\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x12\n\nlast_epoch\x18\x03 \x01(\x04\x12\x11\n\tlog_start\x18\x04 \x01(\x04\x12\x0f\n\x07log_end\x18\x05 \x01(\x04\x12\x12\n\nsynced_end\x18\x06 \x01(\x04\"\x92\x01\n\x14\x46\x65tchSnapshotRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12*\n\tpartition\x18\x03 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x04 \x01(\x0c\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\"\xae\x02\n\x0cSnapshotPart\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12*\n\tpartition\x18\x03 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x04 \x01(\x0c\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x16\n\x0ejournal_offset\x18\x06 \x01(\x04\x12*\n\x04head\x18\x07 \x01(\x0b\x32\x1a.oncelogpb.v1.SnapshotHeadH\x00\x12,\n\x05piece\x18\x08 \x01(\x0b\x32\x1b.oncelogpb.v1.SnapshotBytesH\x00\x12(\n\x03\x65nd\x18\t \x01(\x0b\x32\x19.oncelogpb.v1.SnapshotEndH\x00\x42\x06\n\x04said\"\x8b\x01\n\x0cSnapshotHead\x12\x13\n\x0bstate_bytes\x18\x01 \x01(\x04\x12+\n\x06tables\x18\x02 \x03(\x0b\x32\x1b.oncelogpb.v1.SnapshotTable\x12(\n\x06\x65pochs\x18\x03 \x03(\x0b\x32\x18.oncelogpb.v1.EpochBegin\x12\x0f\n\x07time_ms\x18\x04 \x01(\x04\"C\n\rSnapshotTable\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\trow_bytes\x18\x02 \x01(\r\x12\x11\n\trow_count\x18\x03 \x01(\x04\"G\n\nEpochBegin\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x14\n\x0cprevious_end\x18\x03 \x01(\x04\"\xd1\x01\n\rSnapshotBytes\x12\x34\n\x07\x63ontent\x18\x01 \x01(\x0e\x32#.oncelogpb.v1.SnapshotBytes.Content\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x0c\"[\n\x07\x43ontent\x12\x17\n\x13\x43ONTENT_UNSPECIFIED\x10\x00\x12\x11\n\rCONTENT_STATE\x10\x01\x12\x11\n\rCONTENT_TABLE\x10\x02\x12\x11\n\rCONTENT_SLOTS\x10\x03\"\x1d\n\x0bSnapshotEnd\x12\x0e\n\x06\x63rc32c\x18\x01 \x01(\x07\x32\x86\x02\n\x0bReplication\x12\x44\n\x06\x46ollow\x12\x1b.oncelogpb.v1.FollowRequest\x1a\x19.oncelogpb.v1.FollowReply(\x01\x30\x01\x12^\n\x10\x44\x65scribeReplicas\x12%.oncelogpb.v1.DescribeReplicasRequest\x1a#.oncelogpb.v1.DescribeReplicasReply\x12Q\n\rFetchSnapshot\x12\".oncelogpb.v1.FetchSnapshotRequest\x1a\x1a.oncelogpb.v1.SnapshotPart0\x01\x42~\n\x0concelogpb.v1B\x10ReplicationProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eoncelogpb/v1/replication.proto\x12\x0concelogpb.v1\x1a\x17google/rpc/status.proto\x1a\x18oncelogpb/v1/types.proto\"\x8e\x01\n\rFollowRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x16\n\x0eleader_boot_id\x18\x03 \x01(\x0c\x12/\n\x08messages\x18\x04 \x03(\x0b\x32\x1d.oncelogpb.v1.FollowerMessage\x12\x0f\n\x07\x62oot_id\x18\x05 \x01(\x0c\"\xf9\x01\n\x0f\x46ollowerMessage\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\'\n\x07log_end\x18\x04 \x01(\x0b\x32\x14.oncelogpb.v1.LogEndH\x00\x12\x38\n\x0f\x61\x63knowledgement\x18\x05 \x01(\x0b\x32\x1d.oncelogpb.v1.AcknowledgementH\x00\x12+\n\x04stop\x18\x06 \x01(\x0b\x32\x1b.oncelogpb.v1.StopFollowingH\x00\x42\x06\n\x04said\"-\n\x06LogEnd\x12\x12\n\nlast_epoch\x18\x01 \x01(\x04\x12\x0f\n\x07log_end\x18\x02 \x01(\x04\"6\n\x0f\x41\x63knowledgement\x12\x12\n\nsynced_end\x18\x01 \x01(\x04\x12\x0f\n\x07log_end\x18\x02 \x01(\x04\"\x0f\n\rStopFollowing\"h\n\x0b\x46ollowReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12-\n\x08messages\x18\x03 \x03(\x0b\x32\x1b.oncelogpb.v1.LeaderMessage\"\x96\x02\n\rLeaderMessage\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x04\x12+\n\tepoch_end\x18\x05 \x01(\x0b\x32\x16.oncelogpb.v1.EpochEndH\x00\x12\x10\n\x06\x66rames\x18\x06 \x01(\x0cH\x00\x12\x31\n\x08snapshot\x18\x07 \x01(\x0b\x32\x1d.oncelogpb.v1.SnapshotOfferedH\x00\x12#\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x06\n\x04said\"&\n\x08\x45pochEnd\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"$\n\x0fSnapshotOffered\x12\x11\n\tlog_start\x18\x01 \x01(\x04\"k\n\x17\x44\x65scribeReplicasRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12+\n\npartitions\x18\x03 \x03(\x0b\x32\x17.oncelogpb.v1.Partition\"p\n\x15\x44\x65scribeReplicasReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12\x32\n\x08replicas\x18\x03 \x03(\x0b\x32 .oncelogpb.v1.ReplicaDescription\"\xa1\x01\n\x12ReplicaDescription\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x12\n\nlast_epoch\x18\x03 \x01(\x04\x12\x11\n\tlog_start\x18\x04 \x01(\x04\x12\x0f\n\x07log_end\x18\x05 \x01(\x04\x12\x12\n\nsynced_end\x18\x06 \x01(\x04\"\x92\x01\n\x14\x46\x65tchSnapshotRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12*\n\tpartition\x18\x03 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x04 \x01(\x0c\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\"\xae\x02\n\x0cSnapshotPart\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12*\n\tpartition\x18\x03 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x04 \x01(\x0c\x12\r\n\x05\x65poch\x18\x05 \x01(\x04\x12\x16\n\x0ejournal_offset\x18\x06 \x01(\x04\x12*\n\x04head\x18\x07 \x01(\x0b\x32\x1a.oncelogpb.v1.SnapshotHeadH\x00\x12,\n\x05piece\x18\x08 \x01(\x0b\x32\x1b.oncelogpb.v1.SnapshotBytesH\x00\x12(\n\x03\x65nd\x18\t \x01(\x0b\x32\x19.oncelogpb.v1.SnapshotEndH\x00\x42\x06\n\x04said\"\x8b\x01\n\x0cSnapshotHead\x12\x13\n\x0bstate_bytes\x18\x01 \x01(\x04\x12+\n\x06tables\x18\x02 \x03(\x0b\x32\x1b.oncelogpb.v1.SnapshotTable\x12(\n\x06\x65pochs\x18\x03 \x03(\x0b\x32\x18.oncelogpb.v1.EpochBegin\x12\x0f\n\x07time_ms\x18\x04 \x01(\x04\"C\n\rSnapshotTable\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x11\n\trow_bytes\x18\x02 \x01(\r\x12\x11\n\trow_count\x18\x03 \x01(\x04\"G\n\nEpochBegin\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x14\n\x0c\x66irst_offset\x18\x02 \x01(\x04\x12\x14\n\x0cprevious_end\x18\x03 \x01(\x04\"\xd1\x01\n\rSnapshotBytes\x12\x34\n\x07\x63ontent\x18\x01 \x01(\x0e\x32#.oncelogpb.v1.SnapshotBytes.Content\x12\x0c\n\x04name\x18\x02 \x01(\t\x12\x10\n\x08position\x18\x03 \x01(\x04\x12\r\n\x05\x62ytes\x18\x04 \x01(\x0c\"[\n\x07\x43ontent\x12\x17\n\x13\x43ONTENT_UNSPECIFIED\x10\x00\x12\x11\n\rCONTENT_STATE\x10\x01\x12\x11\n\rCONTENT_TABLE\x10\x02\x12\x11\n\rCONTENT_SLOTS\x10\x03\"\x1d\n\x0bSnapshotEnd\x12\x0e\n\x06\x63rc32c\x18\x01 \x01(\x07\x32\x86\x02\n\x0bReplication\x12\x44\n\x06\x46ollow\x12\x1b.oncelogpb.v1.FollowRequest\x1a\x19.oncelogpb.v1.FollowReply(\x01\x30\x01\x12^\n\x10\x44\x65scribeReplicas\x12%.oncelogpb.v1.DescribeReplicasRequest\x1a#.oncelogpb.v1.DescribeReplicasReply\x12Q\n\rFetchSnapshot\x12\".oncelogpb.v1.FetchSnapshotRequest\x1a\x1a.oncelogpb.v1.SnapshotPart0\x01\x42~\n\x0concelogpb.v1B\x10ReplicationProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,46 +34,46 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'oncelogpb.v1.replication_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014oncelogpb.v1B\020ReplicationProtoP\001Z\026oncelogpb/v1;oncelogpb\242\002\003OCL\252\002\nOncelog.V1\312\002\nOncelog\\V1\342\002\023Oncelog\\V1\\Metadata\352\002\013Oncelog::V1'
-  _globals['_FOLLOWREQUEST']._serialized_start=99
-  _globals['_FOLLOWREQUEST']._serialized_end=224
-  _globals['_FOLLOWERMESSAGE']._serialized_start=227
-  _globals['_FOLLOWERMESSAGE']._serialized_end=476
-  _globals['_LOGEND']._serialized_start=478
-  _globals['_LOGEND']._serialized_end=523
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=525
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=579
-  _globals['_STOPFOLLOWING']._serialized_start=581
-  _globals['_STOPFOLLOWING']._serialized_end=596
-  _globals['_FOLLOWREPLY']._serialized_start=598
-  _globals['_FOLLOWREPLY']._serialized_end=702
-  _globals['_LEADERMESSAGE']._serialized_start=705
-  _globals['_LEADERMESSAGE']._serialized_end=983
-  _globals['_EPOCHEND']._serialized_start=985
-  _globals['_EPOCHEND']._serialized_end=1023
-  _globals['_SNAPSHOTOFFERED']._serialized_start=1025
-  _globals['_SNAPSHOTOFFERED']._serialized_end=1061
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=1063
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=1170
-  _globals['_DESCRIBEREPLICASREPLY']._serialized_start=1172
-  _globals['_DESCRIBEREPLICASREPLY']._serialized_end=1284
-  _globals['_REPLICADESCRIPTION']._serialized_start=1287
-  _globals['_REPLICADESCRIPTION']._serialized_end=1448
-  _globals['_FETCHSNAPSHOTREQUEST']._serialized_start=1451
-  _globals['_FETCHSNAPSHOTREQUEST']._serialized_end=1597
-  _globals['_SNAPSHOTPART']._serialized_start=1600
-  _globals['_SNAPSHOTPART']._serialized_end=1902
-  _globals['_SNAPSHOTHEAD']._serialized_start=1905
-  _globals['_SNAPSHOTHEAD']._serialized_end=2044
-  _globals['_SNAPSHOTTABLE']._serialized_start=2046
-  _globals['_SNAPSHOTTABLE']._serialized_end=2113
-  _globals['_EPOCHBEGIN']._serialized_start=2115
-  _globals['_EPOCHBEGIN']._serialized_end=2186
-  _globals['_SNAPSHOTBYTES']._serialized_start=2189
-  _globals['_SNAPSHOTBYTES']._serialized_end=2398
-  _globals['_SNAPSHOTBYTES_CONTENT']._serialized_start=2307
-  _globals['_SNAPSHOTBYTES_CONTENT']._serialized_end=2398
-  _globals['_SNAPSHOTEND']._serialized_start=2400
-  _globals['_SNAPSHOTEND']._serialized_end=2429
-  _globals['_REPLICATION']._serialized_start=2432
-  _globals['_REPLICATION']._serialized_end=2694
+  _globals['_FOLLOWREQUEST']._serialized_start=100
+  _globals['_FOLLOWREQUEST']._serialized_end=242
+  _globals['_FOLLOWERMESSAGE']._serialized_start=245
+  _globals['_FOLLOWERMESSAGE']._serialized_end=494
+  _globals['_LOGEND']._serialized_start=496
+  _globals['_LOGEND']._serialized_end=541
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=543
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=597
+  _globals['_STOPFOLLOWING']._serialized_start=599
+  _globals['_STOPFOLLOWING']._serialized_end=614
+  _globals['_FOLLOWREPLY']._serialized_start=616
+  _globals['_FOLLOWREPLY']._serialized_end=720
+  _globals['_LEADERMESSAGE']._serialized_start=723
+  _globals['_LEADERMESSAGE']._serialized_end=1001
+  _globals['_EPOCHEND']._serialized_start=1003
+  _globals['_EPOCHEND']._serialized_end=1041
+  _globals['_SNAPSHOTOFFERED']._serialized_start=1043
+  _globals['_SNAPSHOTOFFERED']._serialized_end=1079
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=1081
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=1188
+  _globals['_DESCRIBEREPLICASREPLY']._serialized_start=1190
+  _globals['_DESCRIBEREPLICASREPLY']._serialized_end=1302
+  _globals['_REPLICADESCRIPTION']._serialized_start=1305
+  _globals['_REPLICADESCRIPTION']._serialized_end=1466
+  _globals['_FETCHSNAPSHOTREQUEST']._serialized_start=1469
+  _globals['_FETCHSNAPSHOTREQUEST']._serialized_end=1615
+  _globals['_SNAPSHOTPART']._serialized_start=1618
+  _globals['_SNAPSHOTPART']._serialized_end=1920
+  _globals['_SNAPSHOTHEAD']._serialized_start=1923
+  _globals['_SNAPSHOTHEAD']._serialized_end=2062
+  _globals['_SNAPSHOTTABLE']._serialized_start=2064
+  _globals['_SNAPSHOTTABLE']._serialized_end=2131
+  _globals['_EPOCHBEGIN']._serialized_start=2133
+  _globals['_EPOCHBEGIN']._serialized_end=2204
+  _globals['_SNAPSHOTBYTES']._serialized_start=2207
+  _globals['_SNAPSHOTBYTES']._serialized_end=2416
+  _globals['_SNAPSHOTBYTES_CONTENT']._serialized_start=2325
+  _globals['_SNAPSHOTBYTES_CONTENT']._serialized_end=2416
+  _globals['_SNAPSHOTEND']._serialized_start=2418
+  _globals['_SNAPSHOTEND']._serialized_end=2447
+  _globals['_REPLICATION']._serialized_start=2450
+  _globals['_REPLICATION']._serialized_end=2712
 # @@protoc_insertion_point(module_scope)

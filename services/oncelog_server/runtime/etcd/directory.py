@@ -19,6 +19,7 @@ from typing import Final, NamedTuple, Protocol
 from oncelog_server.core.ids import (
     CONTROL_PARTITIONS,
     CONTROL_TOPIC_IDS,
+    BootId,
     PartitionId,
     TopicId,
 )
@@ -146,6 +147,18 @@ class ClusterView:
 
     def nodes(self) -> Sequence[NodeInfo]:
         return [self._nodes[key] for key in sorted(self._nodes)]
+
+    async def lives(self, node_id: str, boot_id: BootId) -> bool:
+        """Whether etcd shows that run of that node; one that is not in the view yet is asked for.
+        Raises Unavailable where etcd does not answer."""
+        if any(one.boot_id == boot_id and one.node_id == node_id for one in self.nodes()):
+            return True
+        key = keys.boot_key(boot_id)
+        try:
+            found, _ = await self._etcd.get(key)
+        except EtcdUnavailable as error:
+            raise Unavailable("etcd does not answer; try again") from error
+        return found is not None and keys.decode_boot(key, found.value).node_id == node_id
 
     async def is_gone(self, topic_id: TopicId) -> bool:
         """See the port. Of an id that a client once learned: a topic under creation is unknown

@@ -73,6 +73,29 @@ COMMON: Final = (
     _gauge("epoch", "Leader epoch of the partition here.", "partition"),
     _gauge("high_watermark", "Journal offset below which all is durable.", "partition"),
     _gauge("high_watermark_lag", "Journal offsets appended and not durable yet.", "partition"),
+    _gauge("in_sync_replicas", "Replicas in sync of a partition that is led here.", "partition"),
+    _gauge(
+        "missing_replicas",
+        "Replicas that a partition led here should have, and that are not in sync. Alarm on it.",
+        "partition",
+    ),
+    _gauge(
+        "writes_refused",
+        "1 while fewer replicas than min_insync_replicas keep up. Alarm on it.",
+        "partition",
+    ),
+    _gauge(
+        "replica_lag",
+        "Journal offsets that the follower farthest behind has not synced, of those that follow a "
+        "partition led here.",
+        "partition",
+    ),
+    _gauge("replica_lag_ms", "Since it last had everything.", "partition"),
+    _counter("isr_changes", "Changes of the replicas in sync that etcd took.", "why"),
+    _gauge("following", "1 while this process follows the partition's leader.", "partition"),
+    _gauge(
+        "follower_lag", "Journal offsets below the leader's HW that are not here yet.", "partition"
+    ),
     _gauge(
         "replica_unusable",
         "1 while the replica can neither lead nor follow: its log or what it is sent is damaged, "
@@ -180,6 +203,9 @@ NODE: Final = (
     _counter("audit_suppressed", "Refusals that were not written into the audit log: too many."),
     _counter("audit_lost", "Lines of the audit log that its disk was too slow for. Alarm on it."),
     _gauge("certificate_seconds_left", "Until the certificate in use ends. Alarm on it.", "of"),
+    _gauge("followers", "Processes that follow this one."),
+    _gauge("followed", "Processes that this one follows."),
+    _gauge("catch_up_bytes", "Read from files for followers, and not acknowledged by them."),
     _gauge("tail_bytes", "Newest frames of journals in memory (tail_bytes_max)."),
     _duration(
         "rpc",

@@ -105,6 +105,7 @@ class Followership:
         if self._dialog is not None:
             self._dialog.close()
         self._went_well()
+        self._show(following=0, missing=0)
 
     async def closed(self) -> None:
         """After `end`: returns when it touches the log no more."""
@@ -202,6 +203,11 @@ class Followership:
                 self._journal, self.synced, self._write_failed, appended_bytes=size
             )
 
+    def _show(self, *, following: int, missing: int) -> None:
+        reporter, name = self._around.reporter, str(self._partition)
+        reporter.gauge("following", following, partition=name)
+        reporter.gauge("follower_lag", missing, partition=name)
+
     def _refused(self, error: Exception) -> None:
         """What the leader sends is not to be had: damaged there or on the way, or of a later
         version. Asked again, more and more seldom."""
@@ -235,6 +241,7 @@ class Followership:
     def _give_sign_of_life(self) -> None:
         if self._following.phase is Phase.COPYING:
             self._say(self._following.acknowledge())
+        self._show(following=1, missing=self._following.missing)
         pause_s = self._around.replication.replica_lag_ms / SIGNS_OF_LIFE / 1000
         loop = asyncio.get_running_loop()
         self._sign_of_life = loop.call_later(pause_s, self._give_sign_of_life)

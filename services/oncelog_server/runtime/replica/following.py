@@ -167,6 +167,11 @@ class Following:
         self._advance()
         return self.acknowledge() if self.phase is Phase.COPYING else None
 
+    @property
+    def missing(self) -> int:
+        """Journal offsets below the leader's HW that are not here yet."""
+        return max(0, self._heard - self._log.log_end)
+
     def _advance(self) -> bool:
         known = min(self._heard, self._log.log_end)
         if self.phase is not Phase.COPYING or known <= self.high_watermark:

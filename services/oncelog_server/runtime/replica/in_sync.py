@@ -96,6 +96,13 @@ class Progress(NamedTuple):
     leader_end: int
 
 
+class Lag(NamedTuple):
+    """How far behind."""
+
+    offsets: int
+    time_ms: int
+
+
 class InSync:
     """See the module. Times are of the leader's monotonic clock, milliseconds."""
 
@@ -193,6 +200,29 @@ class InSync:
         refused before anything is appended (NOT_ENOUGH_REPLICAS)."""
         keeping_up = [member for member in self.isr if not self._lags(member, now_ms)]
         return self._nodes(keeping_up) >= self.min_insync_replicas
+
+    @property
+    def replication_factor(self) -> int | None:
+        """As etcd showed it last; None where it did not say."""
+        return None if self._assignment is None else self._assignment.replication_factor
+
+    @property
+    def nodes_in_sync(self) -> int:
+        """Of those that have said where they are."""
+        return self._nodes(self.isr)
+
+    def lag(self, now_ms: int) -> Lag:
+        """Of the follower that is farthest behind."""
+        following = [
+            one for who, one in self._progress.items() if self._newest.get(one.node) == who
+        ]
+        return Lag(
+            max((max(0, self._own_end - one.synced_end) for one in following), default=0),
+            max((self._late_ms(one, now_ms) for one in following), default=0),
+        )
+
+    def _late_ms(self, one: Progress, now_ms: int) -> int:
+        return 0 if one.synced_end >= self._own_end else now_ms - one.caught_up_ms
 
     def has_others(self, now_ms: int) -> bool:
         """Whether somebody else in sync keeps up: he has all that was acknowledged."""

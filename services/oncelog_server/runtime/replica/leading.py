@@ -27,6 +27,7 @@ from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import Room
+from oncelog_server.runtime.replica.gauges import show_replicas
 from oncelog_server.runtime.replica.in_sync import InSync, IsrChange
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.readers import Readers
@@ -408,7 +409,18 @@ class Leadership:
         for supply in tuple(self._supplies):
             if not self._in_sync.hears(supply.incarnation, node=supply.node):
                 supply.end(self._not_assigned(supply.node))
+        self._show_replicas(self._in_sync)
         self.review()
+
+    def _show_replicas(self, book: InSync) -> None:
+        show_replicas(
+            self._around.reporter,
+            self._partition,
+            book,
+            replication_factor=book.replication_factor or self._granted.replication_factor,
+            has_enough=self._has_enough_replicas(),
+            now_ms=self._now_ms(),
+        )
 
     def supply(self, incarnation: Incarnation, *, node: str, stream: Room, tell: Tell) -> Supply:
         """The leader's side of a follower's dialog. Raises Loading, NotLeader."""
@@ -499,6 +511,7 @@ class Leadership:
             await asyncio.sleep(ISR_RETRY_MS / 1000)
         self._changing = None
         if seen is not None:
+            self._around.reporter.count("isr_changes", why=change.why.value)
             self._around.reporter.event(
                 "replicas in sync",
                 partition=name,
@@ -534,6 +547,8 @@ class Leadership:
         self._around.reporter.gauge("high_watermark", hw, partition=name)
         lag = self._journal.log_end - hw
         self._around.reporter.gauge("high_watermark_lag", lag, partition=name)
+        if self._in_sync is not None:
+            self._show_replicas(self._in_sync)
         # A quiet partition, too, writes another one for the snapshot that failed.
         if self._snapshots.is_owed:
             self.capture_snapshot()

@@ -52,16 +52,23 @@ class Links:
         *,
         cluster_id: bytes,
         node_id: str,
+        boot_id: BootId,
         reporter: Reporter,
         fatal: Fatal,
     ) -> None:
         self.streams = streams
         self.cluster_id = cluster_id
         self.node_id = node_id
+        self.boot_id = boot_id
         self.reporter = reporter
         self.fatal = fatal
         self._links: dict[BootId, _Link] = {}
         self._ending: set[asyncio.Task[None]] = set()
+
+    @property
+    def count(self) -> int:
+        """Processes that are followed."""
+        return len(self._links)
 
     def follow(
         self, partition: PartitionId, target: Follow, incarnation: Incarnation, hears: Hears
@@ -205,6 +212,7 @@ class _Link:
             yield pb.FollowRequest(
                 cluster_id=self._links.cluster_id,
                 node_id=self._links.node_id,
+                boot_id=self._links.boot_id,
                 leader_boot_id=self.leader.boot_id,
                 messages=messages,
             )

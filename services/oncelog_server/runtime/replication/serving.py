@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
 from typing import Final
 
 from oncelog_server.core.ids import BootId, Incarnation, PartitionId
@@ -31,25 +31,50 @@ STREAM_SILENT_MS: Final = 1_500
 
 # The replica of a partition here; None where there is none.
 Find = Callable[[PartitionId], Driver | None]
+# Whether etcd shows that run of that node, alive.
+Lives = Callable[[str, BootId], Awaitable[bool]]
 
 
 class ReplicationService:
     """The Replication handler."""
 
-    def __init__(self, find: Find, *, cluster_id: bytes, boot_id: BootId) -> None:
+    def __init__(self, find: Find, lives: Lives, *, cluster_id: bytes, boot_id: BootId) -> None:
         self.find = find
+        self.lives = lives
         self.cluster_id = cluster_id
         self.boot_id = boot_id
+        # By the boot id of the follower.
+        self._streams: dict[BootId, _Stream] = {}
+
+    @property
+    def stream_count(self) -> int:
+        """Processes that follow this one."""
+        return len(self._streams)
+
+    def begin(self, stream: _Stream, boot_id: BootId) -> None:
+        """Of a process that had another stream that one is over, whether or not the transport has
+        noticed it."""
+        older = self._streams.get(boot_id)
+        self._streams[boot_id] = stream
+        if older is not None:
+            older.replace()
+
+    def end(self, stream: _Stream, boot_id: BootId) -> None:
+        if self._streams.get(boot_id) is stream:
+            del self._streams[boot_id]
 
     async def follow(
         self, requests: AsyncIterator[pb.FollowRequest], call: Call
     ) -> AsyncGenerator[pb.FollowReply, None]:
-        """Raises InvalidArgument where another cluster or process is meant."""
+        """Raises InvalidArgument where another cluster or process is meant, Unavailable where the
+        caller is not in the view of etcd."""
         stream = _Stream(self)
         reading = asyncio.ensure_future(stream.read(requests))
         try:
             while (reply := await stream.next_reply()) is not None:
                 yield reply
+            if stream.is_replaced:
+                raise Unavailable("this process has a newer stream")
             # Why it read no more.
             await reading
         finally:
@@ -68,24 +93,43 @@ class _Stream:
         self._outgoing: deque[pb.LeaderMessage] = deque()
         self._woken = asyncio.Event()
         self._is_over = False
+        self.is_replaced = False
+        # Who follows, from its first word on.
+        self._who: tuple[str, BootId] | None = None
 
     async def read(self, requests: AsyncIterator[pb.FollowRequest]) -> None:
         try:
             async for request in _spoken(requests):
-                self._require_meant(request)
+                await self._require_meant(request)
                 for message in request.messages:
                     self._hear(request.node_id, wire.heard(message))
         finally:
             # Not when the replies have ended: a transport that takes no more holds them up.
             self.close()
 
-    def _require_meant(self, request: pb.FollowRequest) -> None:
+    async def _require_meant(self, request: pb.FollowRequest) -> None:
         if request.cluster_id != self._service.cluster_id:
             raise InvalidArgument("another cluster is meant", field="cluster_id")
         if request.leader_boot_id != self._service.boot_id:
             raise InvalidArgument("another process is meant", field="leader_boot_id")
+        who = (request.node_id, BootId(request.boot_id))
+        if self._who is None:
+            await self._introduce(*who)
+        elif who != self._who:
+            raise InvalidArgument("one stream has one follower", field="boot_id")
+
+    async def _introduce(self, node: str, boot_id: BootId) -> None:
+        """What it acknowledges counts for that node: so it must be a run of it."""
+        if not await self._service.lives(node, boot_id):
+            raise Unavailable(
+                f"etcd does not show process {boot_id.hex()} as a run of node {node}; try again"
+            )
+        self._who = (node, boot_id)
+        self._service.begin(self, boot_id)
 
     def _hear(self, node: str, heard: wire.Heard) -> None:
+        if self._is_over:
+            return
         supply = self._supplies.get(heard.partition)
         if heard.said is None:
             if supply is not None:
@@ -144,10 +188,17 @@ class _Stream:
             reply.messages.append(message)
         return reply
 
+    def replace(self) -> None:
+        """By a newer one of the same process."""
+        self.is_replaced = True
+        self.close()
+
     def close(self) -> None:
         self._is_over = True
         self._outgoing.clear()
         self._woken.set()
+        if self._who is not None:
+            self._service.end(self, self._who[1])
         for supply in self._supplies.values():
             supply.end()
 

@@ -357,9 +357,10 @@ class RpcServer:
         try:
             if method.gate is not None:
                 await method.gate.admit(None, call)
-            decoded = (method.decode(data, self._limits) async for data in requests)
-            async with aclosing(method.call(decoded, call)) as replies:
+            async with aclosing(method.call(self._said(method, requests, call), call)) as replies:
                 while (reply := await self._next(replies)) is not _END:
+                    if method.gate is not None:
+                        method.gate.require_still(None, call)
                     await context.write(method.encode(reply, self._limits))
         except OncelogError as error:
             return method.count(error)
@@ -368,6 +369,16 @@ class RpcServer:
         finally:
             self._stream_count -= 1
         return None
+
+    async def _said(
+        self, method: Method, requests: AsyncIterator[bytes], call: CallContext
+    ) -> AsyncIterator[Any]:
+        """What the caller says, as long as he may. No quota counts it: writes that were admitted
+        wait for it. It is bounded by who may call, and by what the handler takes."""
+        async for data in requests:
+            if method.gate is not None:
+                method.gate.require_still(None, call)
+            yield method.decode(data, self._limits)
 
     def _refused_stream(self, method: Method) -> Callable[..., Any]:
         """One that this version does not build."""
