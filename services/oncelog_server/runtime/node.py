@@ -34,6 +34,7 @@ from oncelog_server.runtime.hints import Hints
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.isr import change_isr
 from oncelog_server.runtime.leadership.lease import Membership
+from oncelog_server.runtime.leadership.reassigning import Reassigning
 from oncelog_server.runtime.outside import NodeLimits, Outside
 from oncelog_server.runtime.participants import ParticipantSwitch
 from oncelog_server.runtime.replica.driver import Driver
@@ -49,7 +50,7 @@ from oncelog_server.runtime.replicas import (
 from oncelog_server.runtime.replication.links import Links
 from oncelog_server.runtime.replication.serving import ReplicationService
 from oncelog_server.runtime.rpc import cluster_access
-from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanElection
+from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, Reassign, UncleanElection
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tail import TailBudget
@@ -70,7 +71,7 @@ LOGS_AT_ONCE: Final = 8
 
 
 # Makes the Cluster service's handler.
-ClusterHandler = Callable[[ClusterView, ElectUncleanly, AccessStore], object]
+ClusterHandler = Callable[[ClusterView, ElectUncleanly, Reassign, AccessStore], object]
 
 
 class Node:
@@ -342,9 +343,15 @@ class Node:
     def _handlers(self, view: ClusterView) -> dict[str, object]:
         access = EtcdAccess(self._outside.etcd, view, self._outside.clock)
         handlers: dict[str, object] = {
-            "Cluster": self._cluster_handler(view, self.unclean_elect, access),
+            "Cluster": self._cluster_handler(
+                view, self.unclean_elect, Reassigning(self._outside.etcd, view), access
+            ),
             "Replication": ReplicationService(
-                self._find, cluster_id=view.cluster_id, boot_id=self.boot_id
+                self._find,
+                lambda: view.replicas_on(self.node_id),
+                self._outside.clock,
+                cluster_id=view.cluster_id,
+                boot_id=self.boot_id,
             ),
         }
         participants: list[tuple[Role[Any], Any]] = []

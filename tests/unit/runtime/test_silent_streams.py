@@ -17,7 +17,7 @@ from oncelog_server.runtime.target import Follow
 from oncelogpb.errors import Unavailable
 from oncelogpb.v1 import replication_pb2 as pb
 from tests.simulation.virtual_time import VirtualTimeLoop, run
-from tests.unit.etcd.world import Log
+from tests.unit.etcd.world import Log, LoopClock
 
 CLUSTER, BOOT = b"c" * 16, BootId(b"b" * 16)
 PARTITION = PartitionId(TopicId(b"t" * 16), 0)
@@ -25,7 +25,9 @@ LEADER = Follow(Address("n1", BOOT, "host", 1, 3))
 
 
 def service() -> ReplicationService:
-    return ReplicationService(lambda partition: None, cluster_id=CLUSTER, boot_id=BOOT)
+    return ReplicationService(
+        lambda partition: None, tuple, LoopClock(), cluster_id=CLUSTER, boot_id=BOOT
+    )
 
 
 def fatal(error: BaseException) -> None:

@@ -45,6 +45,11 @@ class ClusterStub(object):
                 request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectRequest.SerializeToString,
                 response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectReply.FromString,
                 _registered_method=True)
+        self.ReassignPartitions = channel.unary_unary(
+                '/oncelogpb.v1.Cluster/ReassignPartitions',
+                request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsReply.FromString,
+                _registered_method=True)
         self.GetConfig = channel.unary_unary(
                 '/oncelogpb.v1.Cluster/GetConfig',
                 request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.GetConfigRequest.SerializeToString,
@@ -106,6 +111,18 @@ class ClusterServicer(object):
 
         To: the process of the node that shall lead.
         Repeated: look who leads first: each election grants an epoch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReassignPartitions(self, request, context):
+        """Says where replicas shall be; the leaders of the partitions do it, and ListTopics shows how far
+        they are. What cannot be (an unknown node, one that does not run the role) is refused before
+        anything is changed. For operators.
+
+        To: any process.
+        Repeated: asks for the same again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -204,6 +221,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectRequest.FromString,
                     response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectReply.SerializeToString,
             ),
+            'ReassignPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReassignPartitions,
+                    request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsReply.SerializeToString,
+            ),
             'GetConfig': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConfig,
                     request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.GetConfigRequest.FromString,
@@ -300,6 +322,33 @@ class Cluster(object):
             '/oncelogpb.v1.Cluster/UncleanElect',
             oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectRequest.SerializeToString,
             oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReassignPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Cluster/ReassignPartitions',
+            oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,18 @@ class ClusterStub:
     Repeated: look who leads first: each election grants an epoch.
     """
 
+    ReassignPartitions: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.ReassignPartitionsRequest,
+        oncelogpb.v1.cluster_pb2.ReassignPartitionsReply,
+    ]
+    """Says where replicas shall be; the leaders of the partitions do it, and ListTopics shows how far
+    they are. What cannot be (an unknown node, one that does not run the role) is refused before
+    anything is changed. For operators.
+
+    To: any process.
+    Repeated: asks for the same again.
+    """
+
     GetConfig: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.cluster_pb2.GetConfigRequest,
         oncelogpb.v1.cluster_pb2.GetConfigReply,
@@ -142,6 +154,18 @@ class ClusterAsyncStub:
 
     To: the process of the node that shall lead.
     Repeated: look who leads first: each election grants an epoch.
+    """
+
+    ReassignPartitions: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.ReassignPartitionsRequest,
+        oncelogpb.v1.cluster_pb2.ReassignPartitionsReply,
+    ]
+    """Says where replicas shall be; the leaders of the partitions do it, and ListTopics shows how far
+    they are. What cannot be (an unknown node, one that does not run the role) is refused before
+    anything is changed. For operators.
+
+    To: any process.
+    Repeated: asks for the same again.
     """
 
     GetConfig: grpc.aio.UnaryUnaryMultiCallable[
@@ -249,6 +273,20 @@ class ClusterServicer(metaclass=abc.ABCMeta):
 
         To: the process of the node that shall lead.
         Repeated: look who leads first: each election grants an epoch.
+        """
+
+    @abc.abstractmethod
+    def ReassignPartitions(
+        self,
+        request: oncelogpb.v1.cluster_pb2.ReassignPartitionsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.cluster_pb2.ReassignPartitionsReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.ReassignPartitionsReply]]:
+        """Says where replicas shall be; the leaders of the partitions do it, and ListTopics shows how far
+        they are. What cannot be (an unknown node, one that does not run the role) is refused before
+        anything is changed. For operators.
+
+        To: any process.
+        Repeated: asks for the same again.
         """
 
     @abc.abstractmethod

@@ -23,6 +23,7 @@ from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.followership import Followership
 from oncelog_server.runtime.replica.following import WentBack
+from oncelog_server.runtime.replica.in_sync import InSync
 from oncelog_server.runtime.replica.leading import Leadership
 from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
@@ -117,6 +118,29 @@ class Driver:
     @property
     def high_watermark(self) -> JournalOffset:
         return JournalOffset(0 if self._leadership is None else self._leadership.high_watermark)
+
+    @property
+    def current_epoch(self) -> int:
+        """That it leads or follows; 0: neither."""
+        if self._state.follows and self._state.followed is not None:
+            return self._state.followed.epoch
+        return self._state.epoch if self._state.leads else 0
+
+    @property
+    def known_high_watermark(self) -> int:
+        """What it knows to be durable, by itself or by whom it follows."""
+        if self._state.leads:
+            return self.high_watermark
+        if self._state.follows and self._followership is not None:
+            return self._followership.high_watermark
+        return self._known_high_watermark
+
+    @property
+    def book(self) -> InSync | None:
+        """Who is in sync, while it leads."""
+        if not self._state.leads or self._leadership is None:
+            return None
+        return self._leadership.book
 
     @property
     def log_start(self) -> JournalOffset:
