@@ -25,7 +25,7 @@ from oncelog_server.runtime.etcd.access_store import EtcdAccess
 from oncelog_server.runtime.etcd.control_partitions import ControlPartitions
 from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterSettings
-from oncelog_server.runtime.etcd.keys import TOPICS, BootValue
+from oncelog_server.runtime.etcd.keys import PARTITIONS, TOPICS, BootValue, partition_of_key
 from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.etcd.topics import EtcdTopics
@@ -514,8 +514,10 @@ class Node:
         assert self._view is not None
         names = [key.removeprefix(TOPICS) for key in changed if key.startswith(TOPICS)]
         topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
+        partitions = [partition_of_key(key) for key in changed if key.startswith(PARTITIONS)]
         for replicas in self._replicas.values():
             replicas.wake()
+            replicas.partitions_changed(partitions)
             if topics:
                 replicas.topics_changed({topic.topic_id for topic in topics})
 
