@@ -18,6 +18,7 @@ from oncelogpb.v1 import (
     offset_manager_pb2,
     participant_pb2,
     partition_leader_pb2,
+    replication_pb2,
 )
 from tests.access.stage import Stage, init
 
@@ -293,12 +294,18 @@ CASES: Final = (
         lambda s: participant_pb2.WriteMarkersRequest(),
         SERVICES,
     ),
+    # ------------------------------------------------------------------------------- replication
+    Case(
+        "Replication",
+        "describe_replicas",
+        lambda s: replication_pb2.DescribeReplicasRequest(),
+        OPERATORS,
+    ),
 )
 
-# Not served by any process yet; their entries stand in the table all the same.
-UNSERVED: Final = {
-    ("Replication", method) for method in ("follow", "describe_replicas", "fetch_snapshot")
-}
+# Not served by any process yet, or as a stream of its own kind; their entries stand in the table
+# all the same.
+UNSERVED: Final = {("Replication", method) for method in ("follow", "fetch_snapshot")}
 
 # Fields that name something, and need nothing for it: why.
 FREE: Final = {

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 import oncelog
 from oncelog_server.cli.app import oncelog as command
 from oncelog_server.cli.failures import ETCD_REFUSED
-from oncelog_server.runtime.cluster_recovery.plan import RECOVERY_EPOCHS
+from oncelog_server.runtime.cluster_recovery.choosing import RECOVERY_EPOCHS
 from tests.integration.by_hand import VISIBLE, ByHand
 from tests.integration.cluster import (
     COORDINATOR,

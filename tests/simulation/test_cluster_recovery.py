@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from oncelog.aio.log import Log
+from oncelog_server.runtime.cluster_recovery.choosing import RECOVERY_EPOCHS
 from oncelog_server.runtime.cluster_recovery.inventory import (
     DataDirectory,
     RecoveryRefused,
@@ -24,7 +25,6 @@ from oncelog_server.runtime.cluster_recovery.perform import (
     plan_of,
     survey,
 )
-from oncelog_server.runtime.cluster_recovery.plan import RECOVERY_EPOCHS
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
 from oncelog_server.runtime.etcd.port import EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import EtcdRefused

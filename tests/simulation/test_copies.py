@@ -10,7 +10,7 @@ from typing import Final
 import pytest
 
 from oncelog_server.core.roles import PARTITION_LEADER, ROLES
-from oncelog_server.runtime.node import NODE_FILE
+from oncelog_server.runtime.storage.node_id import NODE_FILE
 from oncelog_server.runtime.storage.segment import SEGMENT_SUFFIX
 from tests.simulation.copies import Replica
 from tests.simulation.disk import Tear

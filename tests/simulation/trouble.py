@@ -14,8 +14,8 @@ from typing import Final
 
 from oncelog_server.core.roles import COORDINATOR
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
-from oncelog_server.runtime.node import NODE_FILE
 from oncelog_server.runtime.replicas import directory_of
+from oncelog_server.runtime.storage.node_id import NODE_FILE
 from tests.faults.cases import CASES
 from tests.simulation.day import Day
 from tests.simulation.disk import FakeDisk, Tear

@@ -9,6 +9,7 @@ import click
 
 from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
+from oncelog_server.cli.moving import drain, rebalance
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_age, show_time
 from oncelog_server.cli.partitions import (
     ListedPartition,
@@ -35,6 +36,8 @@ def cluster() -> None:
 
 cluster.add_command(recover)
 cluster.add_command(partitions)
+cluster.add_command(drain)
+cluster.add_command(rebalance)
 
 
 @cluster.command(epilog=examples("oncelog cluster status", "oncelog cluster status --json"))

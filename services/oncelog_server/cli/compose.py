@@ -49,6 +49,7 @@ from oncelog_server.runtime.rpc.cluster_service import (
     BalanceLeaders,
     ClusterService,
     ElectUncleanly,
+    Reassign,
 )
 from oncelog_server.runtime.rpc.external import External
 from oncelog_server.runtime.rpc.health import Health, HealthServer
@@ -301,12 +302,13 @@ def _real_node(
         view: ClusterView,
         elect_uncleanly: ElectUncleanly,
         balance_leaders: BalanceLeaders,
+        reassign: Reassign,
         store: AccessStore,
     ) -> object:
         metrics.name_topics(functools.partial(_topic_name, view))
         if external is not None:
             external.learn(view.nodes)
-        return serve_cluster(view, elect_uncleanly, balance_leaders, store)
+        return serve_cluster(view, elect_uncleanly, balance_leaders, reassign, store)
 
     return Node(
         make_roles(settings.roles, settings.loaded),
@@ -371,10 +373,13 @@ def cluster_handler(
         view: ClusterView,
         elect_uncleanly: ElectUncleanly,
         balance_leaders: BalanceLeaders,
+        reassign: Reassign,
         store: AccessStore,
     ) -> object:
         access = AccessService(store, guard)
-        return ClusterService(view, lambda: values, elect_uncleanly, balance_leaders, access, clock)
+        return ClusterService(
+            view, lambda: values, elect_uncleanly, balance_leaders, reassign, access, clock
+        )
 
     return make
 

@@ -128,6 +128,18 @@ _PROCESS: Final = Section(
             TooLarge,
         ),
         _limit(
+            "reassigned_max",
+            cluster_access.REASSIGNED_MAX,
+            "Partitions of one ReassignPartitions.",
+            TooLarge,
+        ),
+        _limit(
+            "replicas_described_max",
+            cluster_access.REPLICAS_DESCRIBED_MAX,
+            "Partitions that one DescribeReplicas names.",
+            TooLarge,
+        ),
+        _limit(
             "rules_max",
             access_store.RULES_MAX,
             "Rules of who may do what, of a cluster.",

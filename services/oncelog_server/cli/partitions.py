@@ -44,6 +44,7 @@ class ListedPartition(NamedTuple):
             "unclean_epoch": partition.unclean_epoch or None,
             "replicas": list(partition.replicas),
             "isr": list(partition.isr),
+            "target": list(partition.target) or None,
             "why_offline": self.why_offline or None,
         }
 
@@ -100,8 +101,11 @@ def replica_counts(found: Sequence[ListedPartition]) -> Counter[str]:
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=names.topics)
 @click.option("--offline", is_flag=True, help="Only those without a leader.")
 @click.option("--lacking", is_flag=True, help="Only those with a replica that is not in sync.")
+@click.option("--moving", is_flag=True, help="Only those whose replicas are moved.")
 @connected
-def partitions(session: Session, topics: tuple[str, ...], offline: bool, lacking: bool) -> None:
+def partitions(
+    session: Session, topics: tuple[str, ...], offline: bool, lacking: bool, moving: bool
+) -> None:
     """Show who leads each partition, its epoch, and its replicas.
 
     Of the topics named, else of all, with the two control topics.
@@ -117,13 +121,15 @@ def partitions(session: Session, topics: tuple[str, ...], offline: bool, lacking
     found = [
         one
         for one in standings(chosen, metadata.nodes)
-        if (one.why_offline or not offline) and (one.lacks_replicas or not lacking)
+        if (one.why_offline or not offline)
+        and (one.lacks_replicas or not lacking)
+        and (one.partition.target or not moving)
     ]
     if session.as_json:
         print_json([one.as_json() for one in found])
         return
     print_table(
-        ["PARTITION", "LEADER", "EPOCH", "UNCLEAN", "IN SYNC", "REPLICAS", "WHY OFFLINE"],
+        ["PARTITION", "LEADER", "EPOCH", "UNCLEAN", "IN SYNC", "REPLICAS", "GO TO", "WHY OFFLINE"],
         [
             [
                 str(one.place),
@@ -132,11 +138,12 @@ def partitions(session: Session, topics: tuple[str, ...], offline: bool, lacking
                 one.partition.unclean_epoch or None,
                 in_sync(one.partition),
                 " ".join(one.partition.replicas),
+                " ".join(one.partition.target) or None,
                 one.why_offline or None,
             ]
             for one in found
         ],
-        empty="no partitions" if not (offline or lacking) else "none: all is well",
+        empty="none: all is well" if offline or lacking else "no partitions",
     )
 
 

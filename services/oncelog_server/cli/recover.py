@@ -54,9 +54,10 @@ def recover(
     """Rebuild etcd's content from data directories, after etcd was wiped or restored.
 
     Stop all services first. Directories of several machines: run it on each of them, one after the
-    other, with the same etcd; each run adds its replicas. Partitions begin a new epoch far above
-    all old ones, so nothing that was acknowledged is lost and no transaction id repeats. Running it
-    again after it failed is safe.
+    other, with the same etcd; each run adds its replicas. Of several replicas of a partition, the
+    one that has most leads, once enough of them were found that every acknowledged record is among
+    them. Partitions begin a new epoch far above all old ones, so nothing that was acknowledged is
+    lost and no transaction id repeats. Running it again after it failed is safe.
     """
     # Imported here: its help needs nothing of it.
     with interrupts.importing():
@@ -70,11 +71,12 @@ def recover(
         parse_endpoints(etcd, tls)
     except (OSError, ValueError) as error:
         raise click.UsageError(str(error)) from None
+    loss = Loss.SHOWN if dry_run else Loss.REFUSED
     recovered = recovering.run(
         recovering.expand(paths),
         lambda: EtcdClient(etcd, prefix=etcd_prefix or DEFAULT_PREFIX, tls=tls),
         Replace.EVERYTHING if replace else Replace.NOTHING,
-        Loss.ACCEPTED if accept_loss or dry_run else Loss.REFUSED,
+        Loss.ACCEPTED if accept_loss else loss,
         dry_run=dry_run,
     )
     if as_json:

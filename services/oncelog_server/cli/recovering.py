@@ -146,6 +146,14 @@ def show(recovered: Recovered, *, dry_run: bool = False) -> None:
     )
     for doubt in plan.doubts:
         click.echo(f"in doubt: {_name(doubt.replica)} in {doubt.replica.path}: {doubt.why}")
+    for partition, (intact, needed) in sorted(plan.waiting.items()):
+        click.echo(f"{partition} waits: {intact} intact replicas found, of {needed} needed")
+    if plan.waiting:
+        click.echo(
+            "partitions that wait are led once enough of their replicas were found: run this on "
+            "the other machines, with the same etcd. Where those are gone for good, --accept-loss "
+            "goes on with what was found"
+        )
     if plan.vacant:
         click.echo("partitions without a replica here come with the directories that hold them")
     if surveyed.mode is Mode.DONE:
@@ -182,6 +190,10 @@ def described(recovered: Recovered, *, dry_run: bool) -> dict[str, Any]:
         ],
         "topics": sorted(plan.topics),
         "vacant": [str(partition) for partition in plan.vacant],
+        "waiting": {
+            str(partition): {"intact": intact, "needed": needed}
+            for partition, (intact, needed) in sorted(plan.waiting.items())
+        },
         "doubts": [
             {
                 "partition": str(doubt.replica.partition),
@@ -209,6 +221,10 @@ def _standing_of(replica: FoundReplica, recovered: Recovered) -> str:
     state = recovered.plan.partitions.get(replica.partition)
     if state is None or replica.node_id not in state.replicas:
         return "as it was"
+    if state.found:
+        return "waits for others"
     if replica.damage:
         return "offline: damaged"
+    if replica.incarnation not in state.isr:
+        return f"follows from epoch {state.epoch + 1}"
     return f"may lead from epoch {state.epoch + 1}"

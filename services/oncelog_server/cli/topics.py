@@ -9,6 +9,7 @@ import click
 
 from oncelog_server.cli import names as names_known
 from oncelog_server.cli.examples import examples
+from oncelog_server.cli.moving import reassign
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_time
 from oncelog_server.cli.partitions import in_sync
 from oncelog_server.cli.session import Session, connected
@@ -211,6 +212,9 @@ def delete(session: Session, name: str, yes: bool) -> None:
         print_json({"name": name, "topic_id": reply.topic_id.hex()})
     else:
         click.echo(f"deleted topic {name}")
+
+
+topic.add_command(reassign)
 
 
 def _say_what_lacks(session: Session, topic: pb.TopicDescription) -> None:

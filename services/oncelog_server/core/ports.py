@@ -81,6 +81,8 @@ class PartitionInfo(NamedTuple):
     # While replicas are moved: those that were added, and the nodes where all of them shall be.
     adding: Sequence[str] = ()
     target: Sequence[str] = ()
+    # Of the last change of any of this; 0: not known.
+    revision: int = 0
 
 
 class NodeInfo(NamedTuple):

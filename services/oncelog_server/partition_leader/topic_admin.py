@@ -149,6 +149,8 @@ class TopicAdmin:
                 description.replicas.extend(known.replicas)
                 description.isr.extend(known.isr)
                 description.unclean_epoch = known.unclean_epoch
+                description.adding.extend(known.adding)
+                description.target.extend(known.target)
             if leader is not None:
                 description.leader.CopyFrom(leader_message(leader))
             partitions.append(description)

@@ -25,7 +25,13 @@ from oncelog_server.runtime.etcd.access_store import EtcdAccess
 from oncelog_server.runtime.etcd.control_partitions import ControlPartitions
 from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterRecord, ClusterSettings
-from oncelog_server.runtime.etcd.keys import BOOTS, TOPICS, BootValue
+from oncelog_server.runtime.etcd.keys import (
+    BOOTS,
+    PARTITIONS,
+    TOPICS,
+    BootValue,
+    partition_of_key,
+)
 from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.etcd.topics import EtcdTopics
@@ -35,8 +41,9 @@ from oncelog_server.runtime.hints import Hints
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.isr import change_isr
 from oncelog_server.runtime.leadership.lease import Membership
+from oncelog_server.runtime.leadership.reassigning import Reassigning
 from oncelog_server.runtime.outside import NodeLimits, Outside
-from oncelog_server.runtime.participants import ParticipantSwitch
+from oncelog_server.runtime.participants import handlers_of
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
 from oncelog_server.runtime.replica.follower import CATCH_UP_BYTES_MAX, Room
@@ -53,29 +60,30 @@ from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc.cluster_service import (
     BalanceLeaders,
     ElectUncleanly,
+    Reassign,
     UncleanElection,
 )
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
-from oncelog_server.runtime.storage.port import Disk
+from oncelog_server.runtime.storage.node_id import load_node_id
 from oncelog_server.runtime.storage.tail import TailBudget
 from oncelog_server.runtime.target import Candidate, Isr, Target
 from oncelogpb.errors import InvalidArgument, Unavailable
 
 VERSION: Final = __version__
-NODE_FILE: Final = "node_id"
 # How often free space is looked at and synced ends are noted.
 HOUSEKEEPING_MS: Final = 1_000
 # How often hints for tools go to etcd.
 HINT_MS: Final = 10_000
 # How long this process's own key may take to show in its view of etcd.
 JOIN_TIMEOUT_MS: Final = 10_000
-NODE_ID_BYTES: Final = 4
 # Logs that are opened, or closed, at once.
 LOGS_AT_ONCE: Final = 8
 
 
 # Makes the Cluster service's handler.
-ClusterHandler = Callable[[ClusterView, ElectUncleanly, BalanceLeaders, AccessStore], object]
+ClusterHandler = Callable[
+    [ClusterView, ElectUncleanly, BalanceLeaders, Reassign, AccessStore], object
+]
 
 
 class Node:
@@ -125,7 +133,7 @@ class Node:
         outside = self._outside
         self._failure = asyncio.get_running_loop().create_future()
         outside.disk.lock()
-        self.node_id = _load_node_id(outside.disk, outside.random_bytes)
+        self.node_id = load_node_id(outside.disk, outside.random_bytes)
         identity = self._identity = ClusterIdentity(
             outside.disk,
             outside.etcd,
@@ -377,34 +385,24 @@ class Node:
     def _handlers(self, view: ClusterView) -> dict[str, object]:
         access = EtcdAccess(self._outside.etcd, view, self._outside.clock)
         self._followers = ReplicationService(
-            self._find, view.lives, cluster_id=view.cluster_id, boot_id=self.boot_id
+            self._find,
+            view.lives,
+            lambda: view.replicas_on(self.node_id),
+            self._outside.clock,
+            cluster_id=view.cluster_id,
+            boot_id=self.boot_id,
         )
-        handlers: dict[str, object] = {
+        return {
             "Cluster": self._cluster_handler(
-                view, self.unclean_elect, self.balance_leaders, access
+                view,
+                self.unclean_elect,
+                self.balance_leaders,
+                Reassigning(self._outside.etcd, view),
+                access,
             ),
             "Replication": self._followers,
+            **handlers_of([(it, it.services(self._envs[it.name])) for it in self._roles]),
         }
-        participants: list[tuple[Role[Any], Any]] = []
-        for role in self._roles:
-            for name, handler in role.services(self._envs[role.name]).items():
-                if name == "Participant":
-                    participants.append((role, handler))
-                else:
-                    handlers[name] = handler
-        if participants:
-            handlers["Participant"] = ParticipantSwitch(
-                {
-                    role.control_topic: handler
-                    for role, handler in participants
-                    if role.control_topic
-                },
-                otherwise=next(
-                    (handler for role, handler in participants if role.control_topic is None),
-                    participants[0][1],
-                ),
-            )
-        return handlers
 
     def _instruct_guard(self, view: ClusterView) -> None:
         if self._outside.guard is None:
@@ -559,10 +557,12 @@ class Node:
         names = [key.removeprefix(TOPICS) for key in changed if key.startswith(TOPICS)]
         topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
         is_about_nodes = any(key.startswith(BOOTS) for key in changed)
+        partitions = [partition_of_key(key) for key in changed if key.startswith(PARTITIONS)]
         for replicas in self._replicas.values():
             replicas.wake()
             if is_about_nodes:
                 replicas.review()
+            replicas.partitions_changed(partitions)
             if topics:
                 replicas.topics_changed({topic.topic_id for topic in topics})
 
@@ -586,14 +586,3 @@ class Node:
         task = vital.spawn(work, self._fail)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
-
-
-def _load_node_id(disk: Disk, random_bytes: Callable[[int], bytes]) -> str:
-    """Of the data directory; drawn at its first start."""
-    if not disk.exists(NODE_FILE):
-        disk.replace_file(NODE_FILE, random_bytes(NODE_ID_BYTES).hex().encode())
-    file = disk.open(NODE_FILE)
-    try:
-        return file.read(0, file.size()).decode()
-    finally:
-        file.close()

@@ -7,11 +7,12 @@ the topic id of a marker group says whose it is.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from oncelog_server.core.ids import TopicId
 from oncelog_server.core.ports import Call
+from oncelog_server.core.role import Role
 from oncelogpb.v1 import participant_pb2 as pb
 
 
@@ -57,3 +58,26 @@ class ParticipantSwitch:
 
     def _owner(self, group: pb.MarkerGroup) -> ParticipantHandler:
         return self._by_topic.get(TopicId(group.partition.topic_id), self._otherwise)
+
+
+def handlers_of(
+    roles: Sequence[tuple[Role[Any], Mapping[str, object]]],
+) -> dict[str, object]:
+    """The handlers of all roles of a process, with one Participant for all of them."""
+    handlers: dict[str, object] = {}
+    participants: list[tuple[Role[Any], Any]] = []
+    for role, services in roles:
+        for name, handler in services.items():
+            if name == "Participant":
+                participants.append((role, handler))
+            else:
+                handlers[name] = handler
+    if participants:
+        handlers["Participant"] = ParticipantSwitch(
+            {role.control_topic: handler for role, handler in participants if role.control_topic},
+            otherwise=next(
+                (handler for role, handler in participants if role.control_topic is None),
+                participants[0][1],
+            ),
+        )
+    return handlers

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from oncelog_server.core.ids import PartitionId, TopicId
@@ -229,20 +229,29 @@ class RoleReplicas:
             [partition for partition in self._drivers if partition.topic_id in topic_ids]
         )
 
+    def partitions_changed(self, partitions: Iterable[PartitionId]) -> None:
+        """Who has replicas of them, or is in sync."""
+        self._records.changed([partition for partition in partitions if partition in self._drivers])
+
     async def remember(self) -> None:
         """Writes down what could not be written before."""
         await self._records.write()
 
     def _record_of(self, partition: PartitionId) -> tuple[str, ReplicaRecord] | None:
-        """Where, and what; None where it leads nothing: the next election writes it."""
+        """Where, and what; None where it neither leads nor is in sync: what it said stays true."""
         driver = self._drivers.get(partition)
-        if driver is None or not driver.leads:
+        if driver is None or not driver.is_open or driver.leaves:
+            return None
+        known, incarnation = self._directory.partition(partition), driver.journal.incarnation
+        is_in_sync = known is not None and incarnation.hex() in known.isr
+        if not driver.leads and not is_in_sync:
             return None
         return directory_of(partition), make_record(
             partition,
-            incarnation=driver.journal.incarnation,
-            epoch=driver.epoch,
+            incarnation=incarnation,
+            epoch=driver.epoch if driver.leads or known is None else known.epoch,
             topic=self._directory.topic_by_id(partition.topic_id),
+            known=known,
         )
 
     # --------------------------------------------------------------------------------- the ticker

@@ -12,9 +12,9 @@ BUGS: Final = (
         "no epoch that anybody may have used is used again",
         (
             Edit(
-                "oncelog_server.runtime.cluster_recovery.plan:_place",
-                "max(replica.last_epoch, noted, epoch_min - RECOVERY_EPOCHS)",
-                "max(replica.last_epoch, epoch_min - RECOVERY_EPOCHS)",
+                "oncelog_server.runtime.cluster_recovery.choosing:_epoch",
+                "max(*noted, *logged,",
+                "max(*logged,",
             ),
         ),
         {
@@ -28,9 +28,9 @@ BUGS: Final = (
         "no epoch that anybody may have used is used again",
         (
             Edit(
-                "oncelog_server.runtime.cluster_recovery.plan:_place",
-                "max(replica.last_epoch, noted, epoch_min - RECOVERY_EPOCHS)",
-                "max(replica.last_epoch, noted)",
+                "oncelog_server.runtime.cluster_recovery.choosing:_epoch",
+                "before.epoch - RECOVERY_EPOCHS, 0)",
+                "0)",
             ),
         ),
         {
@@ -44,9 +44,9 @@ BUGS: Final = (
         "a better copy of a damaged replica may lead later",
         (
             Edit(
-                "oncelog_server.runtime.cluster_recovery.plan:_place",
-                "isr = () if record is None else (record.incarnation,)",
-                "isr = (replica.incarnation,)",
+                "oncelog_server.runtime.cluster_recovery.choosing:choose",
+                "isr=(newest.incarnation,)",
+                "isr=(members[0].incarnation,)",
             ),
         ),
         {
@@ -223,6 +223,56 @@ BUGS: Final = (
                 "cluster_recovery/test_perform",
                 "test_what_is_in_doubt_is_not_lost_before_somebody_says_so",
             ): "DID NOT RAISE RecoveryRefused"
+        },
+    ),
+    Bug(
+        "one-replica-of-three-is-enough-to-recover",
+        "I5: replicas - min_insync_replicas + 1 intact ones, else an acknowledged record may lack",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.choosing:choose",
+                "needed = len(replicas) - least + 1",
+                "needed = min(1, least)",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_plan",
+                "test_i5_with_too_few_intact_replicas_nobody_leads_until_others_come",
+            ): "one of three may lack what was acknowledged"
+        },
+    ),
+    Bug(
+        "an-emptied-replica-counts-at-a-recovery",
+        "I5: who was emptied or damaged since it was in sync proves nothing",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.choosing:_found",
+                "record is not None and record.incarnation == replica.incarnation",
+                "record is not None",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_plan", "test_i5_a_replica_that_was_emptied_proves_nothing"
+            ): "an emptied replica counts"
+        },
+    ),
+    Bug(
+        "the-longest-log-leads-after-a-recovery",
+        "I5: the largest (last epoch, synced end) leads, not the longest log",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.choosing:choose",
+                "(one.last_epoch, one.synced_end, one.node_id)",
+                "(one.synced_end, one.node_id)",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_plan",
+                "test_i5_of_enough_intact_replicas_the_largest_leads",
+            ): "acknowledged records are lost"
         },
     ),
 )

@@ -381,8 +381,9 @@ BUGS: Final = (
             # And the leader counts what it has appended.
             Edit(
                 f"{_LEADERSHIP}._hand_to_disk",
-                "self._wake_supplies()",
-                "self._wake_supplies()\n        self._in_sync.synced(self._journal.log_end)",
+                "for supply in self._supplies:\n            supply.wake()",
+                "self._in_sync.synced(self._journal.log_end)\n"
+                "        for supply in self._supplies:\n            supply.wake()",
             ),
         ),
         {

@@ -431,8 +431,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.record:ReplicaRecord.says_as_much_as",
-                "return self == msgspec.structs.replace(newer, epoch=self.epoch)",
-                "return self.incarnation == newer.incarnation",
+                "self == msgspec.structs.replace(newer, epoch=self.epoch, revision=self.revision)",
+                "self.incarnation == newer.incarnation",
             ),
         ),
         {

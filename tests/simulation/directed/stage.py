@@ -44,8 +44,8 @@ from oncelog_server.runtime.etcd.port import (
     Put,
     TxnResult,
 )
-from oncelog_server.runtime.node import NODE_FILE
 from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.storage.node_id import NODE_FILE
 from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb

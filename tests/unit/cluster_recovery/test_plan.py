@@ -12,10 +12,9 @@ from oncelog_server.core.ids import (
     PartitionId,
     TopicId,
 )
+from oncelog_server.runtime.cluster_recovery.choosing import EPOCH_MAX, RECOVERY_EPOCHS, Missing
 from oncelog_server.runtime.cluster_recovery.inventory import FoundReplica, RecoveryRefused
 from oncelog_server.runtime.cluster_recovery.plan import (
-    EPOCH_MAX,
-    RECOVERY_EPOCHS,
     VACANT,
     InEtcd,
     make_plan,
@@ -168,3 +167,100 @@ def test_contradictions_are_refused() -> None:
         make_plan([replica()], held)
     with pytest.raises(RecoveryRefused, match=f"the last is {EPOCH_MAX}"):
         make_plan([replica(last_epoch=EPOCH_MAX)], InEtcd())
+
+
+# ------------------------------------------------------------------------------ several replicas
+
+ABC = ("a", "b", "c")
+THREE = InEtcd(min_insync_replicas=2)
+
+
+def copy(
+    node_id: str,
+    *,
+    last_epoch: int = 5,
+    end: int = 9,
+    replicas: tuple[str, ...] = ABC,
+    revision: int = 1,
+    is_intact: bool = True,
+) -> FoundReplica:
+    """The replica of a node, of three."""
+    incarnation = node_id.encode().hex() * 16
+    record = ReplicaRecord(
+        CONTROL.topic_id.hex(),
+        CONTROL.number,
+        incarnation if is_intact else BEFORE,
+        last_epoch,
+        replicas=replicas,
+        revision=revision,
+    )
+    return FoundReplica(f"/{node_id}", node_id, CONTROL, record, incarnation, last_epoch, end)
+
+
+def leader_of(state: PartitionState) -> str:
+    """The node of the one in sync."""
+    (incarnation,) = state.isr
+    return bytes.fromhex(incarnation)[:1].decode()
+
+
+@pytest.mark.parametrize(
+    ("found", "leads"),
+    [
+        ([copy("a"), copy("b", end=8), copy("c", end=7)], "a"),
+        ([copy("a", end=99), copy("b", last_epoch=6, end=8)], "b"),
+        ([copy("a", end=8), copy("c")], "c"),
+    ],
+    ids=["all", "a later epoch is more", "two of three"],
+)
+def test_i5_of_enough_intact_replicas_the_largest_leads(
+    found: list[FoundReplica], leads: str
+) -> None:
+    plan = make_plan(found, THREE)
+    state = plan.partitions[CONTROL]
+    assert leader_of(state) == leads, "acknowledged records are lost"
+    assert (state.replicas, state.unclean_epoch, plan.doubts, plan.waiting) == (ABC, 0, [], {})
+    assert state.epoch == max(one.last_epoch for one in found) + RECOVERY_EPOCHS
+
+
+def test_i5_with_too_few_intact_replicas_nobody_leads_until_others_come() -> None:
+    first = make_plan([copy("a", end=3)], THREE)
+    assert first.waiting == {CONTROL: (1, 2)}, "one of three may lack what was acknowledged"
+    assert not may_lead(first.partitions[CONTROL], 5)
+    standing = InEtcd(first.partitions, {}, min_insync_replicas=2)
+    second = make_plan([copy("b", end=4)], standing)
+    assert (second.waiting, leader_of(second.partitions[CONTROL])) == ({}, "b")
+    assert second.partitions[CONTROL].epoch == 5 + RECOVERY_EPOCHS
+    assert second.partitions[CONTROL].found == ()
+    # The third one follows: nothing is left to be said of it.
+    standing = InEtcd(second.partitions, {}, min_insync_replicas=2)
+    assert CONTROL not in make_plan([copy("c", end=9)], standing).partitions
+
+
+def test_i5_a_replica_that_was_emptied_proves_nothing() -> None:
+    plan = make_plan([copy("a"), copy("b", end=1, is_intact=False)], THREE)
+    assert plan.waiting == {CONTROL: (1, 2)}, "an emptied replica counts"
+
+
+def test_i5_what_may_be_lost_is_said_where_the_others_are_given_up() -> None:
+    plan = make_plan([copy("a")], THREE, Missing.GIVEN_UP)
+    (doubt,) = plan.doubts
+    assert "acknowledged records above 9 may be lost" in doubt.why
+    state = plan.partitions[CONTROL]
+    assert (leader_of(state), state.unclean_epoch) == ("a", state.epoch)
+
+
+def test_what_earlier_runs_found_may_be_given_up_to() -> None:
+    first = make_plan([copy("a")], THREE)
+    standing = InEtcd(first.partitions, {}, min_insync_replicas=2)
+    plan = make_plan([], standing, Missing.GIVEN_UP)
+    assert leader_of(plan.partitions[CONTROL]) == "a"
+    assert len(plan.doubts) == 1
+
+
+def test_who_has_no_replica_any_more_is_left_out() -> None:
+    """`c` was away while its replica was moved to `d`."""
+    moved = ("a", "b", "d")
+    found = [copy("a", replicas=moved, revision=7), copy("c", end=99, revision=3)]
+    plan = make_plan(found, THREE)
+    assert plan.left_out == found[1:]
+    assert plan.waiting == {CONTROL: (1, 2)}

@@ -78,7 +78,7 @@ def service(elect: Any = None, balance: Any = None) -> ClusterService:
     values = [Value("node.tick_ms", "100", Source.DEFAULT, "How often.")]
     nobody: Any = None
     access = AccessService(nobody, None)
-    return ClusterService(OneNode(), lambda: values, elect, balance, access, Noon())
+    return ClusterService(OneNode(), lambda: values, elect, balance, nobody, access, Noon())
 
 
 def ask(coroutine: Any) -> Any:

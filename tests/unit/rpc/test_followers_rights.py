@@ -13,6 +13,7 @@ from oncelog_server.core.ids import BootId
 from oncelog_server.core.ports import Address
 from oncelog_server.runtime.access.config import Mode
 from oncelog_server.runtime.access.guard import Guard
+from oncelog_server.runtime.clock import RealClock
 from oncelog_server.runtime.replication.serving import ReplicationService
 from oncelog_server.runtime.rpc import cluster_access
 from oncelog_server.runtime.rpc.certificates import read
@@ -42,6 +43,8 @@ class World:
         self.service = ReplicationService(
             lambda partition: None,
             self.lives,
+            tuple,
+            RealClock(),
             cluster_id=CLUSTER,
             boot_id=LEADER,
         )

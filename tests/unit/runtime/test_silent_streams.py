@@ -27,7 +27,7 @@ from oncelog_server.runtime.target import Follow
 from oncelogpb.errors import Unavailable
 from oncelogpb.v1 import replication_pb2 as pb
 from tests.simulation.virtual_time import VirtualTimeLoop, run
-from tests.unit.etcd.world import Log
+from tests.unit.etcd.world import Log, LoopClock
 
 CLUSTER, BOOT = b"c" * 16, BootId(b"b" * 16)
 PARTITION = PartitionId(TopicId(b"t" * 16), 0)
@@ -39,7 +39,9 @@ async def lives(node: str, boot_id: BootId) -> bool:
 
 
 def service() -> ReplicationService:
-    return ReplicationService(lambda partition: None, lives, cluster_id=CLUSTER, boot_id=BOOT)
+    return ReplicationService(
+        lambda partition: None, lives, tuple, LoopClock(), cluster_id=CLUSTER, boot_id=BOOT
+    )
 
 
 def fatal(error: BaseException) -> None:
@@ -142,7 +144,9 @@ class Asking(Ears):
 def test_i29_what_is_said_on_a_stream_is_not_lost_to_one_that_broke() -> None:
     async def main() -> list[int]:
         streams = Lingering()
-        links = Links(streams, cluster_id=CLUSTER, node_id="n2", reporter=Log(), fatal=fatal)
+        links = Links(
+            streams, cluster_id=CLUSTER, node_id="n2", boot_id=BOOT, reporter=Log(), fatal=fatal
+        )
         ears = Asking()
         ears.dialog = links.follow(PARTITION, LEADER, Incarnation(b"i" * 16), ears)
         await asyncio.sleep(10 * SIGN_OF_LIFE_MS / 1000)
@@ -188,7 +192,12 @@ def test_i29_a_follower_that_neither_says_nor_takes_anything_is_dropped() -> Non
     async def main() -> bool:
         replica = Supplied()
         leader = ReplicationService(
-            lambda partition: cast("Driver", replica), cluster_id=CLUSTER, boot_id=BOOT
+            lambda partition: cast("Driver", replica),
+            lives,
+            tuple,
+            LoopClock(),
+            cluster_id=CLUSTER,
+            boot_id=BOOT,
         )
         replies = leader.follow(asks_once(), None)  # type: ignore[arg-type]
         await anext(replies)

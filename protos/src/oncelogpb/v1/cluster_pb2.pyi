@@ -386,6 +386,75 @@ class BalanceLeadersReply(google.protobuf.message.Message):
 global___BalanceLeadersReply = BalanceLeadersReply
 
 @typing.final
+class PartitionAssignment(google.protobuf.message.Message):
+    """Where the replicas of a partition shall be."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    REPLICAS_FIELD_NUMBER: builtins.int
+    topic: builtins.str
+    """A topic's name (or `__transaction_control`, `__consumer_offsets`) and partition."""
+    number: builtins.int
+    @property
+    def replicas(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Node ids, each once; the first one should lead. Where replicas are moved already, this takes the
+        place of what was said before: those of before, to call a move back.
+        """
+
+    def __init__(
+        self,
+        *,
+        topic: builtins.str = ...,
+        number: builtins.int = ...,
+        replicas: collections.abc.Iterable[builtins.str] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["number", b"number", "replicas", b"replicas", "topic", b"topic"]) -> None: ...
+
+global___PartitionAssignment = PartitionAssignment
+
+@typing.final
+class ReassignPartitionsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ASSIGNMENTS_FIELD_NUMBER: builtins.int
+    VALIDATE_ONLY_FIELD_NUMBER: builtins.int
+    validate_only: builtins.bool
+    """Check, but change nothing."""
+    @property
+    def assignments(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PartitionAssignment]:
+        """At most 100, each partition once."""
+
+    def __init__(
+        self,
+        *,
+        assignments: collections.abc.Iterable[global___PartitionAssignment] | None = ...,
+        validate_only: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["assignments", b"assignments", "validate_only", b"validate_only"]) -> None: ...
+
+global___ReassignPartitionsRequest = ReassignPartitionsRequest
+
+@typing.final
+class ReassignPartitionsReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGUN_FIELD_NUMBER: builtins.int
+    @property
+    def begun(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PartitionAssignment]:
+        """Of the assignments, in their order: those that changed something."""
+
+    def __init__(
+        self,
+        *,
+        begun: collections.abc.Iterable[global___PartitionAssignment] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begun", b"begun"]) -> None: ...
+
+global___ReassignPartitionsReply = ReassignPartitionsReply
+
+@typing.final
 class GetConfigRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

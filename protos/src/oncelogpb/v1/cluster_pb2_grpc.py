@@ -50,6 +50,11 @@ class ClusterStub(object):
                 request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersRequest.SerializeToString,
                 response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersReply.FromString,
                 _registered_method=True)
+        self.ReassignPartitions = channel.unary_unary(
+                '/oncelogpb.v1.Cluster/ReassignPartitions',
+                request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsReply.FromString,
+                _registered_method=True)
         self.GetConfig = channel.unary_unary(
                 '/oncelogpb.v1.Cluster/GetConfig',
                 request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.GetConfigRequest.SerializeToString,
@@ -122,6 +127,18 @@ class ClusterServicer(object):
 
         To: each process whose leadership shall be balanced.
         Repeated: hands over nothing that is gone.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReassignPartitions(self, request, context):
+        """Says where replicas shall be; the leaders of the partitions do it, and ListTopics shows how far
+        they are. What cannot be (an unknown node, one that does not run the role) is refused before
+        anything is changed. For operators.
+
+        To: any process.
+        Repeated: asks for the same again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -224,6 +241,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     servicer.BalanceLeaders,
                     request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersRequest.FromString,
                     response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersReply.SerializeToString,
+            ),
+            'ReassignPartitions': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReassignPartitions,
+                    request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsReply.SerializeToString,
             ),
             'GetConfig': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConfig,
@@ -348,6 +370,33 @@ class Cluster(object):
             '/oncelogpb.v1.Cluster/BalanceLeaders',
             oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersRequest.SerializeToString,
             oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReassignPartitions(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Cluster/ReassignPartitions',
+            oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_cluster__pb2.ReassignPartitionsReply.FromString,
             options,
             channel_credentials,
             insecure,

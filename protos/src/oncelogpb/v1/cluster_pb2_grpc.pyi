@@ -52,6 +52,18 @@ class ClusterStub:
     Repeated: hands over nothing that is gone.
     """
 
+    ReassignPartitions: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.ReassignPartitionsRequest,
+        oncelogpb.v1.cluster_pb2.ReassignPartitionsReply,
+    ]
+    """Says where replicas shall be; the leaders of the partitions do it, and ListTopics shows how far
+    they are. What cannot be (an unknown node, one that does not run the role) is refused before
+    anything is changed. For operators.
+
+    To: any process.
+    Repeated: asks for the same again.
+    """
+
     GetConfig: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.cluster_pb2.GetConfigRequest,
         oncelogpb.v1.cluster_pb2.GetConfigReply,
@@ -164,6 +176,18 @@ class ClusterAsyncStub:
 
     To: each process whose leadership shall be balanced.
     Repeated: hands over nothing that is gone.
+    """
+
+    ReassignPartitions: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.ReassignPartitionsRequest,
+        oncelogpb.v1.cluster_pb2.ReassignPartitionsReply,
+    ]
+    """Says where replicas shall be; the leaders of the partitions do it, and ListTopics shows how far
+    they are. What cannot be (an unknown node, one that does not run the role) is refused before
+    anything is changed. For operators.
+
+    To: any process.
+    Repeated: asks for the same again.
     """
 
     GetConfig: grpc.aio.UnaryUnaryMultiCallable[
@@ -284,6 +308,20 @@ class ClusterServicer(metaclass=abc.ABCMeta):
 
         To: each process whose leadership shall be balanced.
         Repeated: hands over nothing that is gone.
+        """
+
+    @abc.abstractmethod
+    def ReassignPartitions(
+        self,
+        request: oncelogpb.v1.cluster_pb2.ReassignPartitionsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.cluster_pb2.ReassignPartitionsReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.ReassignPartitionsReply]]:
+        """Says where replicas shall be; the leaders of the partitions do it, and ListTopics shows how far
+        they are. What cannot be (an unknown node, one that does not run the role) is refused before
+        anything is changed. For operators.
+
+        To: any process.
+        Repeated: asks for the same again.
         """
 
     @abc.abstractmethod

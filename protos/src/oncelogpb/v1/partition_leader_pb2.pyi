@@ -580,6 +580,8 @@ class PartitionDescription(google.protobuf.message.Message):
     REPLICAS_FIELD_NUMBER: builtins.int
     ISR_FIELD_NUMBER: builtins.int
     UNCLEAN_EPOCH_FIELD_NUMBER: builtins.int
+    ADDING_FIELD_NUMBER: builtins.int
+    TARGET_FIELD_NUMBER: builtins.int
     number: builtins.int
     epoch: builtins.int
     """Leader epoch, 0 before the first election."""
@@ -597,6 +599,14 @@ class PartitionDescription(google.protobuf.message.Message):
 
     @property
     def isr(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def adding(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """While replicas are moved: those of `replicas` that were added, and the nodes where all of them
+        shall be.
+        """
+
+    @property
+    def target(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     def __init__(
         self,
         *,
@@ -606,9 +616,11 @@ class PartitionDescription(google.protobuf.message.Message):
         replicas: collections.abc.Iterable[builtins.str] | None = ...,
         isr: collections.abc.Iterable[builtins.str] | None = ...,
         unclean_epoch: builtins.int = ...,
+        adding: collections.abc.Iterable[builtins.str] | None = ...,
+        target: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["leader", b"leader"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "isr", b"isr", "leader", b"leader", "number", b"number", "replicas", b"replicas", "unclean_epoch", b"unclean_epoch"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["adding", b"adding", "epoch", b"epoch", "isr", b"isr", "leader", b"leader", "number", b"number", "replicas", b"replicas", "target", b"target", "unclean_epoch", b"unclean_epoch"]) -> None: ...
 
 global___PartitionDescription = PartitionDescription
 

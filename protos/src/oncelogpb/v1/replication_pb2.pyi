@@ -305,7 +305,7 @@ class DescribeReplicasRequest(google.protobuf.message.Message):
     """Boot id of the process that is asked, 16 bytes."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.Partition]:
-        """At most 10,000."""
+        """At most 10,000; none: all of which it has a replica."""
 
     def __init__(
         self,
@@ -331,7 +331,7 @@ class DescribeReplicasReply(google.protobuf.message.Message):
     """Boot id of the process that answers, 16 bytes."""
     @property
     def replicas(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___ReplicaDescription]:
-        """One per partition asked for, in order."""
+        """One per partition asked for, in order; or all, by partition."""
 
     def __init__(
         self,
@@ -354,6 +354,9 @@ class ReplicaDescription(google.protobuf.message.Message):
     LOG_START_FIELD_NUMBER: builtins.int
     LOG_END_FIELD_NUMBER: builtins.int
     SYNCED_END_FIELD_NUMBER: builtins.int
+    EPOCH_FIELD_NUMBER: builtins.int
+    HIGH_WATERMARK_FIELD_NUMBER: builtins.int
+    FOLLOWERS_FIELD_NUMBER: builtins.int
     incarnation: builtins.bytes
     """UUID of the replica's directory, 16 bytes. Empty: there is no replica, or it was not opened."""
     last_epoch: builtins.int
@@ -364,8 +367,16 @@ class ReplicaDescription(google.protobuf.message.Message):
     """Journal offset behind its last frame."""
     synced_end: builtins.int
     """Journal offset behind what is synced."""
+    epoch: builtins.int
+    """Leader epoch that it leads, or follows; 0: neither."""
+    high_watermark: builtins.int
+    """What it knows to be durable."""
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
+    @property
+    def followers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FollowerDescription]:
+        """Where it leads: those that acknowledged something in this epoch, by node."""
+
     def __init__(
         self,
         *,
@@ -375,11 +386,49 @@ class ReplicaDescription(google.protobuf.message.Message):
         log_start: builtins.int = ...,
         log_end: builtins.int = ...,
         synced_end: builtins.int = ...,
+        epoch: builtins.int = ...,
+        high_watermark: builtins.int = ...,
+        followers: collections.abc.Iterable[global___FollowerDescription] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["partition", b"partition"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["incarnation", b"incarnation", "last_epoch", b"last_epoch", "log_end", b"log_end", "log_start", b"log_start", "partition", b"partition", "synced_end", b"synced_end"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "followers", b"followers", "high_watermark", b"high_watermark", "incarnation", b"incarnation", "last_epoch", b"last_epoch", "log_end", b"log_end", "log_start", b"log_start", "partition", b"partition", "synced_end", b"synced_end"]) -> None: ...
 
 global___ReplicaDescription = ReplicaDescription
+
+@typing.final
+class FollowerDescription(google.protobuf.message.Message):
+    """What a leader knows of a replica that follows it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NODE_ID_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    IN_SYNC_FIELD_NUMBER: builtins.int
+    SYNCED_END_FIELD_NUMBER: builtins.int
+    HEARD_MS_AGO_FIELD_NUMBER: builtins.int
+    CAUGHT_UP_MS_AGO_FIELD_NUMBER: builtins.int
+    node_id: builtins.str
+    incarnation: builtins.bytes
+    """UUID of its directory, 16 bytes."""
+    in_sync: builtins.bool
+    synced_end: builtins.int
+    """Journal offset behind what it has synced, as it said last."""
+    heard_ms_ago: builtins.int
+    """How long ago that was, and how long ago it last had all that there was, milliseconds."""
+    caught_up_ms_ago: builtins.int
+    def __init__(
+        self,
+        *,
+        node_id: builtins.str = ...,
+        incarnation: builtins.bytes = ...,
+        in_sync: builtins.bool = ...,
+        synced_end: builtins.int = ...,
+        heard_ms_ago: builtins.int = ...,
+        caught_up_ms_ago: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["caught_up_ms_ago", b"caught_up_ms_ago", "heard_ms_ago", b"heard_ms_ago", "in_sync", b"in_sync", "incarnation", b"incarnation", "node_id", b"node_id", "synced_end", b"synced_end"]) -> None: ...
+
+global___FollowerDescription = FollowerDescription
 
 @typing.final
 class FetchSnapshotRequest(google.protobuf.message.Message):

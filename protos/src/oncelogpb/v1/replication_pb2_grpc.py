@@ -69,10 +69,10 @@ class ReplicationServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def DescribeReplicas(self, request, context):
-        """How far replicas of a process are: before an election, so that who has the longest log stands
-        first. A hint that saves retries; nothing is decided by it.
+        """How far the replicas of a process are, and of partitions that it leads, how far those are that
+        follow it. For operators; nothing is decided by it.
 
-        To: any process with a replica of the partitions; for service identities.
+        To: any process with a replica of the partitions.
         Repeated: changes nothing.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)

@@ -42,10 +42,10 @@ class ReplicationStub:
         oncelogpb.v1.replication_pb2.DescribeReplicasRequest,
         oncelogpb.v1.replication_pb2.DescribeReplicasReply,
     ]
-    """How far replicas of a process are: before an election, so that who has the longest log stands
-    first. A hint that saves retries; nothing is decided by it.
+    """How far the replicas of a process are, and of partitions that it leads, how far those are that
+    follow it. For operators; nothing is decided by it.
 
-    To: any process with a replica of the partitions; for service identities.
+    To: any process with a replica of the partitions.
     Repeated: changes nothing.
     """
 
@@ -79,10 +79,10 @@ class ReplicationAsyncStub:
         oncelogpb.v1.replication_pb2.DescribeReplicasRequest,
         oncelogpb.v1.replication_pb2.DescribeReplicasReply,
     ]
-    """How far replicas of a process are: before an election, so that who has the longest log stands
-    first. A hint that saves retries; nothing is decided by it.
+    """How far the replicas of a process are, and of partitions that it leads, how far those are that
+    follow it. For operators; nothing is decided by it.
 
-    To: any process with a replica of the partitions; for service identities.
+    To: any process with a replica of the partitions.
     Repeated: changes nothing.
     """
 
@@ -120,10 +120,10 @@ class ReplicationServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.replication_pb2.DescribeReplicasRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.replication_pb2.DescribeReplicasReply, collections.abc.Awaitable[oncelogpb.v1.replication_pb2.DescribeReplicasReply]]:
-        """How far replicas of a process are: before an election, so that who has the longest log stands
-        first. A hint that saves retries; nothing is decided by it.
+        """How far the replicas of a process are, and of partitions that it leads, how far those are that
+        follow it. For operators; nothing is decided by it.
 
-        To: any process with a replica of the partitions; for service identities.
+        To: any process with a replica of the partitions.
         Repeated: changes nothing.
         """
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.runtime.etcd.identity import Remembered, load_remembered
-from oncelog_server.runtime.node import NODE_FILE
 from oncelog_server.runtime.replica.record import ReplicaRecord, load_record
 from oncelog_server.runtime.replicas import PARTITIONS_DIRECTORY, partition_of
 from oncelog_server.runtime.storage.journal import Journal, JournalDamaged
+from oncelog_server.runtime.storage.node_id import NODE_FILE
 from oncelog_server.runtime.storage.port import Disk
 
 

@@ -27,6 +27,7 @@ from typing import Final
 import msgspec
 
 from oncelog_server.core.ids import CONTROL_PARTITIONS
+from oncelog_server.runtime.cluster_recovery.choosing import Missing
 from oncelog_server.runtime.cluster_recovery.inventory import DataDirectory, RecoveryRefused
 from oncelog_server.runtime.cluster_recovery.plan import InEtcd, Plan, make_plan
 from oncelog_server.runtime.etcd import keys
@@ -67,6 +68,8 @@ class Loss(Enum):
     """What may happen to what is in doubt."""
 
     REFUSED = "refused"
+    # It is said; nothing is done.
+    SHOWN = "shown"
     ACCEPTED = "accepted"
 
 
@@ -93,26 +96,32 @@ async def survey(directories: Sequence[DataDirectory], etcd: Etcd, replace: Repl
     highest = max(directory.remembered.recovery for directory in directories)
     if found is not None and found.cluster_id == cluster_id:
         joining = [d for d in directories if d.remembered.recovery < found.recovery]
+        standing = _standing(listed, found.min_insync_replicas)
         if joining and found.recovery >= highest:
-            return Survey(Mode.JOIN, found, 0, _standing(listed), joining)
+            return Survey(Mode.JOIN, found, 0, standing, joining)
+        if found.recovery == highest and any(state.found for state in standing.partitions.values()):
+            # Not over: nothing is left to find here, but what is missing may be given up.
+            return Survey(Mode.JOIN, found, 0, standing, ())
         known = found.recovery == highest
         for directory in directories:
-            known = known and _is_as_known(directory, etcd_id, revision, _standing(listed))
+            known = known and _is_as_known(directory, etcd_id, revision, standing)
             known = known and await has_history_of(etcd, directory.remembered)
         if known and replace is not Replace.EVERYTHING:
-            return Survey(Mode.DONE, found, 0, _standing(listed), ())
+            return Survey(Mode.DONE, found, 0, standing, ())
         highest = max(highest, found.recovery)
     if listed and replace is Replace.NOTHING:
         raise RecoveryRefused(_what_stands(found, cluster_id))
     cluster = _cluster_of(directories, cluster_id, highest + 1)
     mod_revision = 0 if record is None else record.mod_revision
-    return Survey(Mode.FOUND, cluster, mod_revision, InEtcd(), directories)
+    nothing = InEtcd(min_insync_replicas=cluster.min_insync_replicas)
+    return Survey(Mode.FOUND, cluster, mod_revision, nothing, directories)
 
 
 def plan_of(surveyed: Survey, loss: Loss) -> Plan:
     """Raises RecoveryRefused: contradictions, and doubts unless their loss is accepted."""
     replicas = [replica for directory in surveyed.directories for replica in directory.replicas]
-    plan = make_plan(replicas, surveyed.standing)
+    missing = Missing.GIVEN_UP if loss is Loss.ACCEPTED else Missing.AWAITED
+    plan = make_plan(replicas, surveyed.standing, missing)
     if plan.doubts and loss is Loss.REFUSED:
         named = "\n".join(
             f"  {doubt.replica.partition} in {doubt.replica.path}: {doubt.why}"
@@ -230,7 +239,7 @@ def _what_stands(found: ClusterValue | None, cluster_id: str) -> str:
     )
 
 
-def _standing(listed: Sequence[KeyValue]) -> InEtcd:
+def _standing(listed: Sequence[KeyValue], min_insync_replicas: int) -> InEtcd:
     return InEtcd(
         {
             keys.partition_of_key(kv.key): keys.decode_partition(kv.value)
@@ -242,6 +251,7 @@ def _standing(listed: Sequence[KeyValue]) -> InEtcd:
             for kv in listed
             if kv.key.startswith(keys.TOPICS)
         },
+        min_insync_replicas,
     )
 
 

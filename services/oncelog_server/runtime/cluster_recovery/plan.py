@@ -2,9 +2,10 @@
 
     a replica                                          becomes
     ---------------------------------------------------+--------------------------------------------
-    sound, and of the incarnation that last led        | alone in its ISR, epoch + RECOVERY_EPOCHS
-    of another incarnation, or never seen to lead      | doubt; the same, as an unclean election
-    damaged                                            | doubt; stays offline, as it was before
+    of a partition of which enough were found          | perhaps the leader (`choosing`)
+    of another incarnation, or never in sync           | counted for none; alone, doubt
+    damaged                                            | counted for none; alone, doubt, offline
+    of a node that has no replica any more             | left out
     of no topic that anybody here knows                | doubt; left out
     of a topic whose name belongs to a newer one       | doubt; left out
     not found, of a known topic                        | a vacant key: comes with a later directory
@@ -14,41 +15,33 @@ Invariants:
   * where acknowledged records may be lost, a control journal skips offsets at its next election
     (`unclean_epoch`), so that no TxId repeats;
   * a vacant key keeps a fresh process from creating control partitions over lost ones.
-
-Left out: several replicas of one partition.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple
+from typing import Final
 
 from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     CONTROL_PARTITIONS,
-    COUNTER_MASK,
     TRANSACTION_CONTROL_ID,
     PartitionId,
     TopicId,
+)
+from oncelog_server.runtime.cluster_recovery.choosing import (
+    RECOVERY_EPOCHS,
+    Doubt,
+    Missing,
+    choose,
 )
 from oncelog_server.runtime.cluster_recovery.inventory import FoundReplica, RecoveryRefused
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
 from oncelog_server.runtime.replica.record import TopicRecord
 
-# Epochs may exist that nobody here logged.
-RECOVERY_EPOCHS: Final = 1 << 20
-# Generations carry an epoch in 32 bits.
-EPOCH_MAX: Final = COUNTER_MASK
 CONTROL_IDS: Final = (TRANSACTION_CONTROL_ID, CONSUMER_OFFSETS_ID)
 VACANT: Final = PartitionState(replicas=(), epoch=RECOVERY_EPOCHS)
-
-
-class Doubt(NamedTuple):
-    """Why somebody has to say --accept-loss."""
-
-    replica: FoundReplica
-    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +51,7 @@ class InEtcd:
 
     partitions: Mapping[PartitionId, PartitionState] = field(default_factory=dict)
     topics: Mapping[str, TopicValue] = field(default_factory=dict)
+    min_insync_replicas: int = 1
 
 
 @dataclass(slots=True)
@@ -69,28 +63,45 @@ class Plan:
     doubts: list[Doubt] = field(default_factory=list)
     left_out: list[FoundReplica] = field(default_factory=list)
     vacant: list[PartitionId] = field(default_factory=list)
+    # Partitions of which too few replicas were found so far: how many are intact, of how many.
+    waiting: dict[PartitionId, tuple[int, int]] = field(default_factory=dict)
 
 
-def make_plan(replicas: Sequence[FoundReplica], standing: InEtcd) -> Plan:
+def make_plan(
+    replicas: Sequence[FoundReplica], standing: InEtcd, missing: Missing = Missing.AWAITED
+) -> Plan:
     """Raises RecoveryRefused where the directories contradict each other, or etcd."""
-    _require_single(replicas)
+    _require_no_copies(replicas)
     plan = Plan()
     topics = _topics(replicas, standing)
     known = {*CONTROL_IDS, *topics, *_ids(standing).values()}
-    for replica in sorted(replicas, key=lambda found: found.partition):
-        if replica.partition.topic_id not in known:
+    found: dict[PartitionId, list[FoundReplica]] = {}
+    for replica in sorted(replicas, key=lambda found: (found.partition, found.node_id)):
+        if replica.partition.topic_id in known:
+            found.setdefault(replica.partition, []).append(replica)
+        else:
             _leave_out(plan, replica, standing)
-            continue
-        before = standing.partitions.get(replica.partition, VACANT)
-        if before.replicas == (replica.node_id,):
-            # An earlier run wrote it.
-            continue
-        if before.replicas:
-            raise RecoveryRefused(
-                f"{replica.partition} is in {replica.path} (node {replica.node_id}), and etcd has "
-                f"it at node {before.replicas[0]}: one of the directories is a copy"
+    # Of some, earlier runs found replicas, and this one has none.
+    for partition, state in standing.partitions.items():
+        if state.found:
+            found.setdefault(partition, [])
+    for partition, here in sorted(found.items()):
+        before = standing.partitions.get(partition, VACANT)
+        if before.replicas and not before.found:
+            _come_late(plan, here, before)
+        else:
+            choice = choose(
+                partition,
+                here,
+                before,
+                min_insync_replicas=standing.min_insync_replicas,
+                missing=missing,
             )
-        plan.partitions[replica.partition] = _place(plan, replica, before.epoch)
+            plan.partitions[partition] = choice.state
+            plan.doubts += choice.doubts
+            plan.left_out += choice.left_out
+            if choice.waits is not None:
+                plan.waiting[partition] = choice.waits
     for topic_id, topic in topics.items():
         stands = standing.topics.get(topic.name)
         if stands is None or stands.version < topic.version:
@@ -99,33 +110,17 @@ def make_plan(replicas: Sequence[FoundReplica], standing: InEtcd) -> Plan:
     return plan
 
 
-# ----------------------------------------------------------------------------------- each replica
-
-
-def _place(plan: Plan, replica: FoundReplica, epoch_min: int) -> PartitionState:
-    record = replica.record
-    noted = 0 if record is None else record.epoch
-    epoch = max(replica.last_epoch, noted, epoch_min - RECOVERY_EPOCHS) + RECOVERY_EPOCHS
-    if epoch > EPOCH_MAX:
-        raise RecoveryRefused(f"{replica.partition} is at epoch {epoch}; the last is {EPOCH_MAX}")
-    held_by = (replica.node_id,)
-    if replica.damage:
-        why = f"damaged: {replica.damage}. It stays offline; the others are not hindered"
-        plan.doubts.append(Doubt(replica, why))
-        isr = () if record is None else (record.incarnation,)
-        return PartitionState(replicas=held_by, isr=isr, epoch=epoch)
-    if record is not None and record.incarnation == replica.incarnation:
-        return PartitionState(replicas=held_by, isr=(replica.incarnation,), epoch=epoch)
-    why = (
-        "it has no note of ever having led (replica.json): perhaps its directory was emptied"
-        if record is None
-        else "its log was damaged or emptied since it last led"
-    )
-    lost = f"{why}. Acknowledged records above {replica.synced_end} may be lost"
-    plan.doubts.append(Doubt(replica, lost))
-    return PartitionState(
-        replicas=held_by, isr=(replica.incarnation,), epoch=epoch, unclean_epoch=epoch
-    )
+def _come_late(plan: Plan, here: Sequence[FoundReplica], before: PartitionState) -> None:
+    """An earlier run has chosen who leads: these follow, or are no replicas any more."""
+    for replica in here:
+        if replica.node_id in before.replicas:
+            continue
+        if len(before.replicas) == 1:
+            raise RecoveryRefused(
+                f"{replica.partition} is in {replica.path} (node {replica.node_id}), and etcd has "
+                f"it at node {before.replicas[0]}: one of the directories is a copy"
+            )
+        plan.left_out.append(replica)
 
 
 def _leave_out(plan: Plan, replica: FoundReplica, standing: InEtcd) -> None:
@@ -142,14 +137,17 @@ def _leave_out(plan: Plan, replica: FoundReplica, standing: InEtcd) -> None:
     plan.doubts.append(Doubt(replica, f"left out, and moved to orphans/ at the next start: {why}"))
 
 
-def _require_single(replicas: Sequence[FoundReplica]) -> None:
-    seen: dict[PartitionId, FoundReplica] = {}
+def _require_no_copies(replicas: Sequence[FoundReplica]) -> None:
+    """Each directory has an incarnation of its own."""
+    seen: dict[tuple[PartitionId, str], FoundReplica] = {}
     for replica in replicas:
-        other = seen.setdefault(replica.partition, replica)
+        if not replica.incarnation:
+            continue
+        other = seen.setdefault((replica.partition, replica.incarnation), replica)
         if other is not replica:
             raise RecoveryRefused(
-                f"{replica.partition} is in {other.path} and in {replica.path}: with one replica "
-                "per partition one of them is a copy; leave the older one out"
+                f"{replica.partition} is in {other.path} and in {replica.path}, as the same "
+                "replica: one of them is a copy; leave the older one out"
             )
 
 

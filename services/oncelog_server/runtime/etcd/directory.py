@@ -143,7 +143,9 @@ class ClusterView:
     def partition(self, partition: PartitionId) -> PartitionInfo | None:
         """None where it does not exist, or its topic is not wholly created."""
         entry = self.entry(partition)
-        return None if entry is None else keys.describe(partition, entry.state)
+        if entry is None:
+            return None
+        return keys.describe(partition, entry.state, entry.mod_revision)
 
     def nodes(self) -> Sequence[NodeInfo]:
         return [self._nodes[key] for key in sorted(self._nodes)]

@@ -74,6 +74,18 @@ class LeaderValue(msgspec.Struct, frozen=True):
     port: int
 
 
+class FoundValue(msgspec.Struct, frozen=True):
+    """What a recovery found of a replica."""
+
+    node_id: str
+    # Hex; "" where its journal cannot be opened.
+    incarnation: str
+    last_epoch: int
+    synced_end: int
+    # It was in sync under this incarnation, so it has what it had then.
+    is_intact: bool
+
+
 class PartitionState(msgspec.Struct, frozen=True):
     """`partitions/<topic id>/<number>`: changed by compare-and-set only.
 
@@ -94,6 +106,8 @@ class PartitionState(msgspec.Struct, frozen=True):
     # that should lead first (`leadership/moving`).
     adding: tuple[str, ...] = ()
     target: tuple[str, ...] = ()
+    # While a recovery has not found enough replicas to choose from; then nobody is in sync.
+    found: tuple[FoundValue, ...] = ()
 
 
 class HintValue(msgspec.Struct, frozen=True):
@@ -219,7 +233,8 @@ def address_of(state: PartitionState) -> Address | None:
     return Address(leader.node_id, boot_id, leader.host, leader.port, state.epoch)
 
 
-def describe(partition: PartitionId, state: PartitionState) -> PartitionInfo:
+def describe(partition: PartitionId, state: PartitionState, revision: int = 0) -> PartitionInfo:
+    """`revision`: of the key."""
     return PartitionInfo(
         partition,
         state.replicas,
@@ -229,4 +244,5 @@ def describe(partition: PartitionId, state: PartitionState) -> PartitionInfo:
         state.unclean_epoch,
         state.adding,
         state.target,
+        revision,
     )

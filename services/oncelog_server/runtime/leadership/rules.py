@@ -167,7 +167,7 @@ def make_unclean_bid(
     """The next epoch, for us, whatever the ISR says. The state remembers that it was unclean."""
     epoch = state.epoch + 1
     new = msgspec.structs.replace(
-        state, isr=(incarnation.hex(),), leader=leader, epoch=epoch, unclean_epoch=epoch
+        state, isr=(incarnation.hex(),), leader=leader, epoch=epoch, unclean_epoch=epoch, found=()
     )
     return Bid(partition, mod_revision, state, new)
 

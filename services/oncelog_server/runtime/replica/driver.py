@@ -24,7 +24,9 @@ from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.followership import Followership
 from oncelog_server.runtime.replica.following import WentBack
+from oncelog_server.runtime.replica.in_sync import InSync
 from oncelog_server.runtime.replica.leading import Leadership
+from oncelog_server.runtime.replica.opening import Opening
 from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
 from oncelog_server.runtime.replica.supply import Supply, Tell
@@ -102,7 +104,7 @@ class Driver:
         # Set by every new target: who pauses before another attempt looks at it.
         self._aimed = asyncio.Event()
         # Who waits for the next attempt to open the log.
-        self._opening: asyncio.Future[Candidate] | None = None
+        self._opening = Opening()
 
     # ------------------------------------------------------------------------------ what it shows
 
@@ -127,6 +129,29 @@ class Driver:
     @property
     def high_watermark(self) -> JournalOffset:
         return JournalOffset(0 if self._leadership is None else self._leadership.high_watermark)
+
+    @property
+    def current_epoch(self) -> int:
+        """That it leads or follows; 0: neither."""
+        if self._state.follows and self._state.followed is not None:
+            return self._state.followed.epoch
+        return self._state.epoch if self._state.leads else 0
+
+    @property
+    def known_high_watermark(self) -> int:
+        """What it knows to be durable, by itself or by whom it follows."""
+        if self._state.leads:
+            return self.high_watermark
+        if self._state.follows and self._followership is not None:
+            return self._followership.high_watermark
+        return self._known_high_watermark
+
+    @property
+    def book(self) -> InSync | None:
+        """Who is in sync, while it leads."""
+        if not self._state.leads or self._leadership is None:
+            return None
+        return self._leadership.book
 
     @property
     def log_start(self) -> JournalOffset:
@@ -193,7 +218,7 @@ class Driver:
         if self._state.aim(target):
             self._end(why)
         if (over := self._over()) is not None:
-            self._tell_opening(over)
+            self._opening.failed(over)
         self._go_on()
 
     def isr_seen(self, epoch: int, isr: Isr) -> None:
@@ -208,10 +233,9 @@ class Driver:
             return self.candidate
         if (over := self._over()) is not None:
             raise over
-        if self._opening is None:
-            self._opening = asyncio.get_running_loop().create_future()
+        candidate = self._opening.wait()
         self._go_on()
-        return await asyncio.shield(self._opening)
+        return await candidate
 
     def _over(self) -> OncelogError | None:
         """Why its log is not opened any more."""
@@ -274,11 +298,13 @@ class Driver:
             async with self._around.places:
                 await attempt()
         except Exception as error:
-            self._report_unusable(error)
-            self._tell_opening(error)
+            self._around.report_unusable(self.partition, error)
+            self._opening.failed(error)
             await self._pause()
         else:
-            self._tell_opening(None)
+            # None where a damaged log was moved away.
+            if (candidate := self.candidate) is not None:
+                self._opening.succeeded(candidate)
             self._around.opened(self.partition)
 
     async def _open(self) -> None:
@@ -321,21 +347,6 @@ class Driver:
         except TimeoutError:
             return
 
-    def _tell_opening(self, error: Exception | None) -> None:
-        candidate = self.candidate
-        if error is None and candidate is None:
-            # What went well was to move a damaged log away.
-            return
-        waiting, self._opening = self._opening, None
-        if waiting is None or waiting.done():
-            return
-        if error is not None:
-            waiting.set_exception(error)
-            # Whoever asked may have gone.
-            waiting.exception()
-        elif candidate is not None:
-            waiting.set_result(candidate)
-
     async def _load(self) -> None:
         target = self._state.target
         assert isinstance(target, Lead)
@@ -364,7 +375,7 @@ class Driver:
             leadership.begin(skip=UNCLEAN_SKIP if is_control and behind else 0)
         except (JournalDamaged, OSError) as error:
             # Rot that opening did not see, for it looks at the tail only.
-            self._report_unusable(error)
+            self._around.report_unusable(self.partition, error)
             others = set(target.isr.members) - {self.journal.incarnation}
             if isinstance(error, JournalDamaged) and others:
                 self._found_damage(error)
@@ -390,7 +401,7 @@ class Driver:
             )
         except WentBack as error:
             # etcd will show the epoch that this log knows of, or elections refuse that etcd.
-            self._report_unusable(error)
+            self._around.report_unusable(self.partition, error)
             await self._pause()
             return
         self._followership = followership
@@ -479,15 +490,6 @@ class Driver:
         self._end("a record could not be applied")
         self._around.fatal(error)
 
-    def _report_unusable(self, error: Exception) -> None:
-        self._around.reporter.event(
-            "replica cannot be opened",
-            level="error",
-            partition=str(self.partition),
-            error=str(error),
-        )
-        self._around.reporter.gauge("replica_unusable", 1, partition=str(self.partition))
-
     # ------------------------------------------------------------------------------ the main verb
 
     def submit(self, command: object) -> asyncio.Future[Any]:
@@ -561,9 +563,7 @@ class Driver:
         """See the Replica port."""
         if self._leadership is not None and self._state.leads:
             return self._leadership.advanced()
-        over: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        over.set_result(None)
-        return over
+        return asyncio.sleep(0)
 
     async def checkpoint(self, *, worth_bytes: int = 0) -> None:
         """At a clean stop: see Leadership."""

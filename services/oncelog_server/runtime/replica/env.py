@@ -67,3 +67,12 @@ class ReplicaEnv:
     failed: Callable[[PartitionId, Exception], None]
     # What happened must end the process: a bug that leaves a state which nobody knows.
     fatal: Fatal
+
+    def report_unusable(self, partition: PartitionId, error: Exception) -> None:
+        self.reporter.event(
+            "replica cannot be opened",
+            level="error",
+            partition=str(partition),
+            error=str(error),
+        )
+        self.reporter.gauge("replica_unusable", 1, partition=str(partition))

@@ -34,7 +34,7 @@ process still leads (`leadership`).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -194,6 +194,10 @@ class InSync:
     def progress(self, incarnation: Incarnation) -> Progress | None:
         """None: it has acknowledged nothing in this epoch."""
         return self._progress.get(incarnation)
+
+    def followers(self) -> Mapping[Incarnation, Progress]:
+        """Those that acknowledged something in this epoch."""
+        return self._progress
 
     def has_enough(self, now_ms: int) -> bool:
         """Whether `min_insync_replicas` nodes of the ISR keep up. Where they do not, writes are

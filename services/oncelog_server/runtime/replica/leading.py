@@ -124,6 +124,11 @@ class Leadership:
         return self._hw
 
     @property
+    def book(self) -> InSync | None:
+        """Who is in sync; None before EPOCH_START."""
+        return self._in_sync
+
+    @property
     def waits_for(self) -> str:
         """What keeps it from answering, until it is ready."""
         if self._in_sync is None:

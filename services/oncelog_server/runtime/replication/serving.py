@@ -11,17 +11,20 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
 from oncelog_server.core.ids import BootId, Incarnation, PartitionId
-from oncelog_server.core.ports import Call
+from oncelog_server.core.ports import Call, Clock
+from oncelog_server.core.wire import partition_id
 from oncelog_server.runtime.replica.dialog import Told
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.follower import STREAM_WINDOW_BYTES, Room
 from oncelog_server.runtime.replica.supply import Supply
 from oncelog_server.runtime.replication import wire
-from oncelogpb.errors import InvalidArgument, OncelogError, Unavailable, UnknownPartition
+from oncelog_server.runtime.replication.describing import describe
+from oncelog_server.runtime.rpc.cluster_access import REPLICAS_DESCRIBED_MAX
+from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, Unavailable, UnknownPartition
 from oncelogpb.v1 import replication_pb2 as pb
 
 REPLY_BYTES_MAX: Final = 2 << 20
@@ -33,14 +36,27 @@ STREAM_SILENT_MS: Final = 1_500
 Find = Callable[[PartitionId], Driver | None]
 # Whether etcd shows that run of that node, alive.
 Lives = Callable[[str, BootId], Awaitable[bool]]
+# Of which there is one here, in order.
+Held = Callable[[], Sequence[PartitionId]]
 
 
 class ReplicationService:
     """The Replication handler."""
 
-    def __init__(self, find: Find, lives: Lives, *, cluster_id: bytes, boot_id: BootId) -> None:
+    def __init__(
+        self,
+        find: Find,
+        lives: Lives,
+        held: Held,
+        clock: Clock,
+        *,
+        cluster_id: bytes,
+        boot_id: BootId,
+    ) -> None:
         self.find = find
         self.lives = lives
+        self._held = held
+        self._clock = clock
         self.cluster_id = cluster_id
         self.boot_id = boot_id
         # By the boot id of the follower.
@@ -62,6 +78,32 @@ class ReplicationService:
     def end(self, stream: _Stream, boot_id: BootId) -> None:
         if self._streams.get(boot_id) is stream:
             del self._streams[boot_id]
+
+    def require_meant(self, cluster_id: bytes, boot_id: bytes, *, field: str) -> None:
+        """Raises InvalidArgument where another cluster or process is meant."""
+        if cluster_id != self.cluster_id:
+            raise InvalidArgument("another cluster is meant", field="cluster_id")
+        if boot_id != self.boot_id:
+            raise InvalidArgument("another process is meant", field=field)
+
+    async def describe_replicas(
+        self, request: pb.DescribeReplicasRequest, call: Call
+    ) -> pb.DescribeReplicasReply:
+        """Raises InvalidArgument where another cluster or process is meant, TooLarge."""
+        self.require_meant(request.cluster_id, request.boot_id, field="boot_id")
+        if len(request.partitions) > REPLICAS_DESCRIBED_MAX:
+            raise TooLarge(
+                f"{len(request.partitions)} partitions are above replicas_described_max = "
+                f"{REPLICAS_DESCRIBED_MAX}: ask in parts",
+                limit="replicas_described_max",
+            )
+        asked = [partition_id(named) for named in request.partitions] or self._held()
+        now_ms = self._clock.now().monotonic_ms
+        return pb.DescribeReplicasReply(
+            cluster_id=self.cluster_id,
+            boot_id=self.boot_id,
+            replicas=[describe(one, self.find(one), now_ms) for one in asked],
+        )
 
     async def follow(
         self, requests: AsyncIterator[pb.FollowRequest], call: Call
@@ -108,10 +150,9 @@ class _Stream:
             self.close()
 
     async def _require_meant(self, request: pb.FollowRequest) -> None:
-        if request.cluster_id != self._service.cluster_id:
-            raise InvalidArgument("another cluster is meant", field="cluster_id")
-        if request.leader_boot_id != self._service.boot_id:
-            raise InvalidArgument("another process is meant", field="leader_boot_id")
+        self._service.require_meant(
+            request.cluster_id, request.leader_boot_id, field="leader_boot_id"
+        )
         who = (request.node_id, BootId(request.boot_id))
         if self._who is None:
             await self._introduce(*who)

@@ -21,9 +21,13 @@ from oncelogpb.v1 import cluster_pb2 as pb
 
 # Names and ids of one GetMetadata.
 METADATA_NAMES_MAX: Final = 10_000
+# Partitions of one ReassignPartitions, and those that one DescribeReplicas names.
+REASSIGNED_MAX: Final = 100
+REPLICAS_DESCRIBED_MAX: Final = 10_000
 OPERATED: Final = (
     "unclean_elect",
     "balance_leaders",
+    "reassign_partitions",
     "get_config",
     "list_rules",
     "add_rules",
@@ -33,9 +37,10 @@ OPERATED: Final = (
     "set_quotas",
     "remove_quotas",
 )
-# Followers are processes of ours.
+# Followers are processes of ours; how far they are, operators ask.
 REPLICATION: Final[Mapping[str, Entry]] = {
-    method: serving(method) for method in ("follow", "describe_replicas", "fetch_snapshot")
+    **{method: serving(method) for method in ("follow", "fetch_snapshot")},
+    "describe_replicas": operating("describe_replicas"),
 }
 
 

@@ -7,8 +7,8 @@ NOT_LEADER where it goes, and asks again.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
-from typing import NamedTuple
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import NamedTuple, Protocol
 
 from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
@@ -23,7 +23,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.ports import Address, Call, Clock, Directory, NodeInfo, TopicInfo
 from oncelog_server.runtime.config import Value
 from oncelog_server.runtime.rpc.access_service import AccessService
-from oncelog_server.runtime.rpc.cluster_access import METADATA_NAMES_MAX
+from oncelog_server.runtime.rpc.cluster_access import METADATA_NAMES_MAX, REASSIGNED_MAX
 from oncelogpb.errors import (
     InvalidArgument,
     TooLarge,
@@ -53,6 +53,18 @@ ElectUncleanly = Callable[[UncleanElection], Awaitable[tuple[int, int]]]
 BalanceLeaders = Callable[[], tuple[int, int]]
 
 
+class Reassign(Protocol):
+    """Says where replicas shall be (`leadership/reassigning`)."""
+
+    def require(self, targets: Mapping[PartitionId, Sequence[str]]) -> None:
+        """Raises OncelogError where they cannot be there."""
+        ...
+
+    async def begin(self, targets: Mapping[PartitionId, Sequence[str]]) -> list[PartitionId]:
+        """Those of which something was changed. Raises OncelogError."""
+        ...
+
+
 class ClusterService:
     """Handler object of the Cluster service."""
 
@@ -62,6 +74,7 @@ class ClusterService:
         config: Callable[[], Iterable[Value]],
         elect_uncleanly: ElectUncleanly,
         balance_leaders: BalanceLeaders,
+        reassign: Reassign,
         access: AccessService,
         clock: Clock,
     ) -> None:
@@ -70,6 +83,7 @@ class ClusterService:
         self._config = config
         self._elect_uncleanly = elect_uncleanly
         self._balance_leaders = balance_leaders
+        self._reassign = reassign
         self.list_rules = access.list_rules
         self.add_rules = access.add_rules
         self.remove_rules = access.remove_rules
@@ -123,6 +137,25 @@ class ClusterService:
         handed_over, kept = self._balance_leaders()
         return pb.BalanceLeadersReply(handed_over=handed_over, kept=kept)
 
+    async def reassign_partitions(
+        self, request: pb.ReassignPartitionsRequest, call: Call
+    ) -> pb.ReassignPartitionsReply:
+        if len(request.assignments) > REASSIGNED_MAX:
+            raise TooLarge(
+                f"{len(request.assignments)} assignments are above reassigned_max = "
+                f"{REASSIGNED_MAX}: send them in parts",
+                limit="reassigned_max",
+            )
+        asked = {self._partition(one.topic, one.number): one for one in request.assignments}
+        if len(asked) < len(request.assignments):
+            raise InvalidArgument("a partition is named twice", field="assignments")
+        targets = {partition: tuple(one.replicas) for partition, one in asked.items()}
+        if request.validate_only:
+            self._reassign.require(targets)
+            return pb.ReassignPartitionsReply(begun=request.assignments)
+        begun = await self._reassign.begin(targets)
+        return pb.ReassignPartitionsReply(begun=[asked[partition] for partition in begun])
+
     async def get_config(self, request: pb.GetConfigRequest, call: Call) -> pb.GetConfigReply:
         return pb.GetConfigReply(
             values=[
@@ -171,6 +204,8 @@ class ClusterService:
             replicas=info.replicas,
             isr=info.isr,
             unclean_epoch=info.unclean_epoch,
+            adding=info.adding,
+            target=info.target,
         )
 
     def _route(self, partition: PartitionId, group: str = "") -> pb.Route:

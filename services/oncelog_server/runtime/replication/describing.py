@@ -1,0 +1,45 @@
+"""How far the replicas of a process are, for operators: what each has, and what a leader knows of
+those that follow it."""
+
+from __future__ import annotations
+
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.in_sync import InSync
+from oncelogpb.v1 import replication_pb2 as pb
+from oncelogpb.v1 import types_pb2
+
+
+def describe(partition: PartitionId, driver: Driver | None, now_ms: int) -> pb.ReplicaDescription:
+    """`driver`: None where there is no replica here."""
+    described = pb.ReplicaDescription(
+        partition=types_pb2.Partition(topic_id=partition.topic_id, number=partition.number)
+    )
+    if driver is None or not driver.is_open:
+        return described
+    journal = driver.journal
+    described.incarnation = journal.incarnation
+    described.last_epoch = journal.last_epoch
+    described.log_start, described.log_end = journal.log_start, journal.log_end
+    described.synced_end = journal.synced_end
+    described.epoch = driver.current_epoch
+    described.high_watermark = driver.known_high_watermark
+    if (book := driver.book) is not None:
+        described.followers.extend(_followers(book, now_ms))
+    return described
+
+
+def _followers(book: InSync, now_ms: int) -> list[pb.FollowerDescription]:
+    return [
+        pb.FollowerDescription(
+            node_id=progress.node,
+            incarnation=incarnation,
+            in_sync=incarnation in book.isr,
+            synced_end=progress.synced_end,
+            heard_ms_ago=now_ms - progress.heard_ms,
+            caught_up_ms_ago=now_ms - progress.caught_up_ms,
+        )
+        for incarnation, progress in sorted(
+            book.followers().items(), key=lambda item: (item[1].node, item[0])
+        )
+    ]

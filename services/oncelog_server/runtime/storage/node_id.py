@@ -1,0 +1,21 @@
+"""The id of a node: of its data directory, drawn at its first start."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from oncelog_server.runtime.storage.port import Disk
+
+NODE_FILE: Final = "node_id"
+NODE_ID_BYTES: Final = 4
+
+
+def load_node_id(disk: Disk, random_bytes: Callable[[int], bytes]) -> str:
+    if not disk.exists(NODE_FILE):
+        disk.replace_file(NODE_FILE, random_bytes(NODE_ID_BYTES).hex().encode())
+    file = disk.open(NODE_FILE)
+    try:
+        return file.read(0, file.size()).decode()
+    finally:
+        file.close()
