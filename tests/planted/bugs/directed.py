@@ -381,8 +381,9 @@ BUGS: Final = (
             # And the leader counts what it has appended.
             Edit(
                 f"{_LEADERSHIP}._hand_to_disk",
-                "self._wake_supplies()",
-                "self._wake_supplies()\n        self._in_sync.synced(self._journal.log_end)",
+                "if not self._oldest_append_ms:",
+                "self._in_sync.synced(self._journal.log_end)\n"
+                "        if not self._oldest_append_ms:",
             ),
         ),
         {
