@@ -381,9 +381,9 @@ BUGS: Final = (
             # And the leader counts what it has appended.
             Edit(
                 f"{_LEADERSHIP}._hand_to_disk",
-                "for supply in self._supplies:\n            supply.wake()",
+                "if not self._oldest_append_ms:",
                 "self._in_sync.synced(self._journal.log_end)\n"
-                "        for supply in self._supplies:\n            supply.wake()",
+                "        if not self._oldest_append_ms:",
             ),
         ),
         {

@@ -466,7 +466,7 @@ BUGS: Final = (
         "I25: a follower with nothing to say is not taken for dead",
         (
             Edit(
-                "oncelog_server.runtime.replication.links:_Link._requests",
+                "oncelog_server.runtime.replication.links:_Outgoing.next",
                 "asyncio.timeout(SIGN_OF_LIFE_MS / 1000)",
                 "asyncio.timeout(60)",
             ),

@@ -145,7 +145,12 @@ def test_i29_what_is_said_on_a_stream_is_not_lost_to_one_that_broke() -> None:
     async def main() -> list[int]:
         streams = Lingering()
         links = Links(
-            streams, cluster_id=CLUSTER, node_id="n2", boot_id=BOOT, reporter=Log(), fatal=fatal
+            streams,
+            cluster_id=CLUSTER,
+            node_id="n2",
+            boot_id=BootId(b"f" * 16),
+            reporter=Log(),
+            fatal=fatal,
         )
         ears = Asking()
         ears.dialog = links.follow(PARTITION, LEADER, Incarnation(b"i" * 16), ears)
