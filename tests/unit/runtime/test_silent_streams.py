@@ -142,7 +142,14 @@ class Asking(Ears):
 def test_i29_what_is_said_on_a_stream_is_not_lost_to_one_that_broke() -> None:
     async def main() -> list[int]:
         streams = Lingering()
-        links = Links(streams, cluster_id=CLUSTER, node_id="n2", reporter=Log(), fatal=fatal)
+        links = Links(
+            streams,
+            cluster_id=CLUSTER,
+            node_id="n2",
+            boot_id=BootId(b"f" * 16),
+            reporter=Log(),
+            fatal=fatal,
+        )
         ears = Asking()
         ears.dialog = links.follow(PARTITION, LEADER, Incarnation(b"i" * 16), ears)
         await asyncio.sleep(10 * SIGN_OF_LIFE_MS / 1000)
@@ -188,7 +195,7 @@ def test_i29_a_follower_that_neither_says_nor_takes_anything_is_dropped() -> Non
     async def main() -> bool:
         replica = Supplied()
         leader = ReplicationService(
-            lambda partition: cast("Driver", replica), cluster_id=CLUSTER, boot_id=BOOT
+            lambda partition: cast("Driver", replica), lives, cluster_id=CLUSTER, boot_id=BOOT
         )
         replies = leader.follow(asks_once(), None)  # type: ignore[arg-type]
         await anext(replies)
