@@ -10,6 +10,7 @@ Left out: scheduling, volumes, network policies; tests/tidy/test_deploy.py reads
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -157,6 +158,12 @@ class Pod:
         if self._process is not None and self._process.poll() is None:
             self._process.kill()
             self._process.wait()
+
+    def events(self, event: str) -> list[dict[str, Any]]:
+        """What its log says of such, in order."""
+        lines = self._log.read_text(errors="replace").splitlines()
+        said = [json.loads(line) for line in lines if line.startswith("{")]
+        return [one for one in said if one["event"] == event]
 
     def tail(self) -> str:
         return self._log.read_text(errors="replace")[-4_000:]

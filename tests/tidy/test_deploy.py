@@ -159,7 +159,9 @@ def test_probes_ask_what_the_process_answers(overlay: str, name: str) -> None:
     silence_ms = alive["periodSeconds"] * alive["failureThreshold"] * 1000
     assert silence_ms > settings(overlay, name).node.lease_ms, "others may lead by then"
     assert "lifecycle" not in only
-    assert pods(overlay)[name]["terminationGracePeriodSeconds"] >= 30
+    # What a process does besides handing over takes seconds.
+    grace_s = pods(overlay)[name]["terminationGracePeriodSeconds"]
+    assert grace_s >= settings(overlay, name).node.hand_over_max_ms / 1000 + 30
 
 
 def test_production_has_three_of_each_and_no_two_of_a_kind_on_one_machine() -> None:
@@ -178,6 +180,13 @@ def test_production_has_three_of_each_and_no_two_of_a_kind_on_one_machine() -> N
             if other_name != name
         ]
         assert not any(selected.items() <= other.items() for other in others), "a kind of its own"
+
+
+def test_production_may_lose_any_one_process() -> None:
+    for name in [name for overlay, name in PROCESSES if overlay == "production"]:
+        node = settings("production", name).node
+        assert (node.control_replication_factor, node.min_insync_replicas) == (3, 2)
+        assert node.balance_after_ms > 0, "after a restart leadership comes back"
 
 
 @pytest.mark.parametrize("overlay", OVERLAYS)

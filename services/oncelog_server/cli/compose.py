@@ -322,6 +322,7 @@ def limits_of(config: NodeConfig) -> NodeLimits:
         control_replication_factor=config.control_replication_factor,
         replica_lag_ms=config.replica_lag_ms,
         balance_after_ms=config.balance_after_ms,
+        hand_over_max_ms=config.hand_over_max_ms,
         disk_free_floor_bytes=config.disk_free_floor_bytes,
         segment_bytes=config.segment_bytes,
         snapshot_every_bytes=config.snapshot_every_bytes,

@@ -2,7 +2,7 @@
 stands in for, now and then, to the nodes that should lead (the rules: `leadership/preference`).
 
     leave ─► withdraw from elections ─► say so in the boot key ─► resign what others can lead
-          ─► follow them ─► they drop this node from those in sync ─► done, or HAND_OVER_MAX_MS
+          ─► follow them ─► they drop this node from those in sync ─► done, or out of time
 
 Who stops without it costs every partition that it led a moment without a leader, and every one that
 it followed a moment in which writes wait for it.
@@ -36,9 +36,6 @@ from oncelog_server.runtime.leadership.preference import (
     staying,
 )
 
-# How long a process that stops waits for others, in all. Above a restart of another process, which
-# has to catch up; below what supervisors give it (`oncelog up`: 20 s, Kubernetes here: 60 s).
-HAND_OVER_MAX_MS: Final = 12_000
 # How often it looks.
 LOOK_EVERY_MS: Final = 50
 
@@ -76,6 +73,7 @@ class HandingOver:
         replicas_of: Callable[[PartitionId], Replicas],
         min_insync_replicas: int,
         balance_after_ms: int,
+        hand_over_max_ms: int,
         now_ms: Callable[[], int],
         reporter: Reporter,
     ) -> None:
@@ -87,6 +85,7 @@ class HandingOver:
         self._replicas_of = replicas_of
         self._min_insync_replicas = min_insync_replicas
         self._balancing = Balancing(after_ms=balance_after_ms)
+        self._hand_over_max_ms = hand_over_max_ms
         self._now_ms = now_ms
         self._reporter = reporter
         # What was handed over by `leave`, until somebody else leads it.
@@ -104,7 +103,7 @@ class HandingOver:
         begun_ms, led = self._now_ms(), len(self._elections.led())
         self._elections.withdraw()
         try:
-            async with asyncio.timeout(HAND_OVER_MAX_MS / 1000):
+            async with asyncio.timeout(self._hand_over_max_ms / 1000):
                 await self._membership.announce_leaving()
                 while self._membership.valid() and self._step():  # noqa: ASYNC110
                     await asyncio.sleep(LOOK_EVERY_MS / 1000)

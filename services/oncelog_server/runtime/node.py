@@ -216,6 +216,7 @@ class Node:
             replicas_of=self._of,
             min_insync_replicas=settings.min_insync_replicas,
             balance_after_ms=self._limits.balance_after_ms,
+            hand_over_max_ms=self._limits.hand_over_max_ms,
             now_ms=self._steady_ms(),
             reporter=outside.reporter,
         )

@@ -77,6 +77,10 @@ class NodeConfig:
     # hands over once the first has been in sync for so long, milliseconds; 0: never. Danger: short,
     # and a process that comes and goes costs its clients a retry each time.
     balance_after_ms: int = 30_000
+    # How long a process that stops waits, at most, until others lead what it led and can write
+    # without it, milliseconds. Danger: longer than whoever stops it waits (`oncelog up`: 20 s), and
+    # it is killed; short, and it goes while another one that restarted still catches up.
+    hand_over_max_ms: int = 12_000
     # Below so much free space data is refused (DISK_FULL), bytes; reads, markers and leadership
     # stay. Danger: with 0 nothing is left for control records.
     disk_free_floor_bytes: int = 256 * MIB
@@ -116,6 +120,7 @@ class NodeConfig:
             "min_insync_replicas",
             "control_replication_factor",
             "replica_lag_ms",
+            "hand_over_max_ms",
             "segment_bytes",
             "snapshot_every_bytes",
             "tick_ms",

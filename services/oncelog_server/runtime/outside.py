@@ -58,6 +58,8 @@ class NodeLimits:
     replica_lag_ms: int
     # What another node should lead is handed over when that one was in sync for so long; 0: never.
     balance_after_ms: int
+    # How long a process that stops waits for others.
+    hand_over_max_ms: int
     disk_free_floor_bytes: int
     segment_bytes: int
     snapshot_every_bytes: int
