@@ -159,6 +159,33 @@ def test_leadership_is_spread_from_the_start_and_comes_back_after_a_restart() ->
     run(story(), loop)
 
 
+def test_an_operator_need_not_wait_for_the_balance() -> None:
+    loop = VirtualTimeLoop()
+
+    async def story() -> None:
+        world = World(7, loop, (*SETTINGS, "node.balance_after_ms=0"), THREE)
+        await world.start_all()
+        await until_all_in_sync(world)
+        before = led(world)
+        stopped = world.names[0]
+        await world.stop(stopped)
+        # What it should lead, and cannot, stays where it is.
+        told = [process.node.balance_leaders() for process in world.processes.values()]
+        assert sum(handed_over for handed_over, _ in told) == 0
+        assert sum(kept for _, kept in told) == before[stopped]
+        await world.start(stopped)
+        await until_all_in_sync(world)
+        await asyncio.sleep(300)
+        assert led(world)[stopped] == 0, "nothing is handed back by itself"
+        told = [process.node.balance_leaders() for process in world.processes.values()]
+        assert sum(handed_over for handed_over, _ in told) == before[stopped]
+        await asyncio.sleep(1)
+        assert led(world) == before
+        await world.stop_all()
+
+    run(story(), loop)
+
+
 def test_all_that_stop_together_wait_for_nobody() -> None:
     loop = VirtualTimeLoop()
 

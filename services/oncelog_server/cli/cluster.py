@@ -154,6 +154,38 @@ def _away(metadata: pb.GetMetadataReply, found: Sequence[ListedPartition]) -> li
     ]
 
 
+@cluster.command(epilog=examples("oncelog cluster balance"))
+@connected
+def balance(session: Session) -> None:
+    """Let each partition be led by the first node of its replicas.
+
+    Processes do this by themselves, slowly, once that node has been in sync for
+    node.balance_after_ms. Clients of a partition that is handed over retry once.
+    """
+    replies: dict[str, pb.BalanceLeadersReply] = {}
+    for address in _addresses(session):
+        with open_protocol(address, timeout_ms=session.timeout_ms, tls=session.tls) as protocol:
+            replies[address] = protocol.call("cluster.balance_leaders", pb.BalanceLeadersRequest())
+    if session.as_json:
+        print_json(
+            {
+                address: {"handed_over": reply.handed_over, "kept": reply.kept}
+                for address, reply in replies.items()
+            }
+        )
+        return
+    print_table(
+        ["PROCESS", "HANDED OVER", "KEPT"],
+        [[address, reply.handed_over, reply.kept] for address, reply in replies.items()],
+        empty="no processes",
+    )
+    if any(reply.kept for reply in replies.values()):
+        click.echo(
+            "kept: led in the place of a node that is away or not in sync "
+            "(`oncelog cluster partitions --lacking`)"
+        )
+
+
 @cluster.command(
     epilog=examples(
         "oncelog cluster config",

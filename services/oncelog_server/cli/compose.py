@@ -45,7 +45,11 @@ from oncelog_server.runtime.observe.logs import Log
 from oncelog_server.runtime.observe.metrics import Metrics
 from oncelog_server.runtime.outside import NodeLimits, Outside
 from oncelog_server.runtime.rpc.access_service import AccessService
-from oncelog_server.runtime.rpc.cluster_service import ClusterService, ElectUncleanly
+from oncelog_server.runtime.rpc.cluster_service import (
+    BalanceLeaders,
+    ClusterService,
+    ElectUncleanly,
+)
 from oncelog_server.runtime.rpc.external import External
 from oncelog_server.runtime.rpc.health import Health, HealthServer
 from oncelog_server.runtime.rpc.limits import RpcLimits
@@ -294,12 +298,15 @@ def _real_node(
     serve_cluster = cluster_handler(settings.loaded.values, outside.clock, trust.guard)
 
     def with_names(
-        view: ClusterView, elect_uncleanly: ElectUncleanly, store: AccessStore
+        view: ClusterView,
+        elect_uncleanly: ElectUncleanly,
+        balance_leaders: BalanceLeaders,
+        store: AccessStore,
     ) -> object:
         metrics.name_topics(functools.partial(_topic_name, view))
         if external is not None:
             external.learn(view.nodes)
-        return serve_cluster(view, elect_uncleanly, store)
+        return serve_cluster(view, elect_uncleanly, balance_leaders, store)
 
     return Node(
         make_roles(settings.roles, settings.loaded),
@@ -360,9 +367,14 @@ def cluster_handler(
 ) -> ClusterHandler:
     """Makes the Cluster service of a process with these settings, whose callers the guard asks."""
 
-    def make(view: ClusterView, elect_uncleanly: ElectUncleanly, store: AccessStore) -> object:
+    def make(
+        view: ClusterView,
+        elect_uncleanly: ElectUncleanly,
+        balance_leaders: BalanceLeaders,
+        store: AccessStore,
+    ) -> object:
         access = AccessService(store, guard)
-        return ClusterService(view, lambda: values, elect_uncleanly, access, clock)
+        return ClusterService(view, lambda: values, elect_uncleanly, balance_leaders, access, clock)
 
     return make
 

@@ -30,7 +30,7 @@ from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.free_space import FreeSpace
-from oncelog_server.runtime.handing_over import Balanced, HandingOver
+from oncelog_server.runtime.handing_over import HandingOver
 from oncelog_server.runtime.hints import Hints
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.isr import change_isr
@@ -50,7 +50,11 @@ from oncelog_server.runtime.replicas import (
 from oncelog_server.runtime.replication.links import Links
 from oncelog_server.runtime.replication.serving import ReplicationService
 from oncelog_server.runtime.rpc import cluster_access
-from oncelog_server.runtime.rpc.cluster_service import ElectUncleanly, UncleanElection
+from oncelog_server.runtime.rpc.cluster_service import (
+    BalanceLeaders,
+    ElectUncleanly,
+    UncleanElection,
+)
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tail import TailBudget
@@ -71,7 +75,7 @@ LOGS_AT_ONCE: Final = 8
 
 
 # Makes the Cluster service's handler.
-ClusterHandler = Callable[[ClusterView, ElectUncleanly, AccessStore], object]
+ClusterHandler = Callable[[ClusterView, ElectUncleanly, BalanceLeaders, AccessStore], object]
 
 
 class Node:
@@ -366,7 +370,9 @@ class Node:
     def _handlers(self, view: ClusterView) -> dict[str, object]:
         access = EtcdAccess(self._outside.etcd, view, self._outside.clock)
         handlers: dict[str, object] = {
-            "Cluster": self._cluster_handler(view, self.unclean_elect, access),
+            "Cluster": self._cluster_handler(
+                view, self.unclean_elect, self.balance_leaders, access
+            ),
             "Replication": ReplicationService(
                 self._find, cluster_id=view.cluster_id, boot_id=self.boot_id
             ),
@@ -466,11 +472,12 @@ class Node:
         epoch = await self._elections.unclean_elect(asked.partition, asked.node_id)
         return epoch, self._of(asked.partition).synced_end(asked.partition)
 
-    def balance_now(self) -> Balanced:
-        """Hands over what other nodes should lead, and can. Raises Unavailable."""
+    def balance_leaders(self) -> tuple[int, int]:
+        """See BalanceLeaders. Raises Unavailable."""
         if self._handing_over is None:
             raise Unavailable("this process is starting; try again")
-        return self._handing_over.balance_now()
+        handed_over, kept = self._handing_over.balance_now()
+        return len(handed_over), len(kept)
 
     def _find(self, partition: PartitionId) -> Driver | None:
         replicas = self._replicas.get(role_of(partition.topic_id))

@@ -74,11 +74,11 @@ class Noon:
         return Instant(1, 43_200_000)
 
 
-def service(elect: Any = None) -> ClusterService:
+def service(elect: Any = None, balance: Any = None) -> ClusterService:
     values = [Value("node.tick_ms", "100", Source.DEFAULT, "How often.")]
     nobody: Any = None
     access = AccessService(nobody, None)
-    return ClusterService(OneNode(), lambda: values, elect, access, Noon())
+    return ClusterService(OneNode(), lambda: values, elect, balance, access, Noon())
 
 
 def ask(coroutine: Any) -> Any:
@@ -183,3 +183,8 @@ def test_an_unclean_election_says_what_is_kept(topic: Any, topic_id: Any) -> Non
     reply = ask(service(elect).unclean_elect(request, CALL))
     assert (reply.epoch, reply.kept_end) == (9, 1_234)
     assert asked == [(PartitionId(topic_id, 1), "n1")]
+
+
+def test_what_was_handed_over_and_what_stays_is_told() -> None:
+    reply = ask(service(balance=lambda: (3, 1)).balance_leaders(pb.BalanceLeadersRequest(), CALL))
+    assert (reply.handed_over, reply.kept) == (3, 1)

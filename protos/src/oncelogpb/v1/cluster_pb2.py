@@ -27,7 +27,7 @@ from oncelogpb.v1 import partition_leader_pb2 as oncelogpb_dot_v1_dot_partition_
 from oncelogpb.v1 import types_pb2 as oncelogpb_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aoncelogpb/v1/cluster.proto\x12\x0concelogpb.v1\x1a\x17google/rpc/status.proto\x1a#oncelogpb/v1/partition_leader.proto\x1a\x18oncelogpb/v1/types.proto\"\x88\x01\n\x12GetMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\x12\x1a\n\x12transaction_groups\x18\x03 \x03(\t\x12\x17\n\x0f\x63onsumer_groups\x18\x04 \x03(\t\x12\x1a\n\x12journal_partitions\x18\x05 \x03(\r\"\x94\x01\n\x04Node\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12(\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x16.oncelogpb.v1.Endpoint\x12\r\n\x05roles\x18\x04 \x03(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x12\n\nstarted_ms\x18\x07 \x01(\x03\"h\n\x05Route\x12\r\n\x05group\x18\x01 \x01(\t\x12*\n\tpartition\x18\x02 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12$\n\x06leader\x18\x03 \x01(\x0b\x32\x14.oncelogpb.v1.Leader\"\xfd\x02\n\x10GetMetadataReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12!\n\x05nodes\x18\x02 \x03(\x0b\x32\x12.oncelogpb.v1.Node\x12.\n\x06topics\x18\x03 \x03(\x0b\x32\x1e.oncelogpb.v1.TopicDescription\x12/\n\x12transaction_groups\x18\x04 \x03(\x0b\x32\x13.oncelogpb.v1.Route\x12,\n\x0f\x63onsumer_groups\x18\x05 \x03(\x0b\x32\x13.oncelogpb.v1.Route\x12/\n\x12journal_partitions\x18\x06 \x03(\x0b\x32\x13.oncelogpb.v1.Route\x12\x15\n\retcd_revision\x18\x07 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x08 \x01(\x08\x12\x0f\n\x07time_ms\x18\t \x01(\x03\x12\x32\n\x0erefused_topics\x18\n \x03(\x0b\x32\x1a.oncelogpb.v1.RefusedTopic\"Q\n\x0cRefusedTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"Z\n\x13UncleanElectRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x04 \x01(\x08\"4\n\x11UncleanElectReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08kept_end\x18\x02 \x01(\x04\"\x12\n\x10GetConfigRequest\"H\n\x0b\x43onfigValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0c\n\x04help\x18\x04 \x01(\t\";\n\x0eGetConfigReply\x12)\n\x06values\x18\x01 \x03(\x0b\x32\x19.oncelogpb.v1.ConfigValue\"/\n\rAccessPattern\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x10\n\x08prefixed\x18\x02 \x01(\x08\"\x86\x02\n\nAccessRule\x12*\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0e\x32\x1a.oncelogpb.v1.AccessEffect\x12-\n\x08identity\x18\x02 \x01(\x0b\x32\x1b.oncelogpb.v1.AccessPattern\x12&\n\x04verb\x18\x03 \x01(\x0e\x32\x18.oncelogpb.v1.AccessVerb\x12&\n\x04kind\x18\x04 \x01(\x0e\x32\x18.oncelogpb.v1.AccessKind\x12)\n\x04name\x18\x05 \x01(\x0b\x32\x1b.oncelogpb.v1.AccessPattern\x12\x10\n\x08\x61\x64\x64\x65\x64_by\x18\x06 \x01(\t\x12\x10\n\x08\x61\x64\x64\x65\x64_ms\x18\x07 \x01(\x03\"$\n\x10ListRulesRequest\x12\x10\n\x08identity\x18\x01 \x01(\t\"9\n\x0eListRulesReply\x12\'\n\x05rules\x18\x01 \x03(\x0b\x32\x18.oncelogpb.v1.AccessRule\":\n\x0f\x41\x64\x64RulesRequest\x12\'\n\x05rules\x18\x01 \x03(\x0b\x32\x18.oncelogpb.v1.AccessRule\"\x1e\n\rAddRulesReply\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\r\"=\n\x12RemoveRulesRequest\x12\'\n\x05rules\x18\x01 \x03(\x0b\x32\x18.oncelogpb.v1.AccessRule\"#\n\x10RemoveRulesReply\x12\x0f\n\x07removed\x18\x01 \x01(\r\"\x83\x01\n\x11TestAccessRequest\x12\x10\n\x08identity\x18\x01 \x01(\t\x12&\n\x04verb\x18\x02 \x01(\x0e\x32\x18.oncelogpb.v1.AccessVerb\x12&\n\x04kind\x18\x03 \x01(\x0e\x32\x18.oncelogpb.v1.AccessKind\x12\x0c\n\x04name\x18\x04 \x01(\t\"\x98\x01\n\x0fTestAccessReply\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\x0f\n\x07\x62\x65\x63\x61use\x18\x02 \x01(\t\x12&\n\x04rule\x18\x03 \x01(\x0b\x32\x18.oncelogpb.v1.AccessRule\x12-\n\x0bwould_allow\x18\x04 \x03(\x0b\x32\x18.oncelogpb.v1.AccessRule\x12\x0c\n\x04mode\x18\x05 \x01(\t\"\x8e\x01\n\x05Quota\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.oncelogpb.v1.AccessPattern\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x04\x12\x18\n\x10\x63\x61lls_per_second\x18\x03 \x01(\x04\x12\x10\n\x08\x61\x64\x64\x65\x64_by\x18\x04 \x01(\t\x12\x10\n\x08\x61\x64\x64\x65\x64_ms\x18\x05 \x01(\x03\"\x13\n\x11ListQuotasRequest\"6\n\x0fListQuotasReply\x12#\n\x06quotas\x18\x01 \x03(\x0b\x32\x13.oncelogpb.v1.Quota\"7\n\x10SetQuotasRequest\x12#\n\x06quotas\x18\x01 \x03(\x0b\x32\x13.oncelogpb.v1.Quota\"\x10\n\x0eSetQuotasReply\"F\n\x13RemoveQuotasRequest\x12/\n\nidentities\x18\x01 \x03(\x0b\x32\x1b.oncelogpb.v1.AccessPattern\"$\n\x11RemoveQuotasReply\x12\x0f\n\x07removed\x18\x01 \x01(\r*\x95\x02\n\nAccessVerb\x12\x1b\n\x17\x41\x43\x43\x45SS_VERB_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43\x43\x45SS_VERB_CREATE\x10\x01\x12\x14\n\x10\x41\x43\x43\x45SS_VERB_READ\x10\x02\x12\x15\n\x11\x41\x43\x43\x45SS_VERB_WRITE\x10\x03\x12\x18\n\x14\x41\x43\x43\x45SS_VERB_DESCRIBE\x10\x04\x12\x15\n\x11\x41\x43\x43\x45SS_VERB_ALTER\x10\x05\x12\x16\n\x12\x41\x43\x43\x45SS_VERB_DELETE\x10\x06\x12\x15\n\x11\x41\x43\x43\x45SS_VERB_FENCE\x10\x07\x12\x15\n\x11\x41\x43\x43\x45SS_VERB_ABORT\x10\x08\x12\x15\n\x11\x41\x43\x43\x45SS_VERB_SERVE\x10\t\x12\x17\n\x13\x41\x43\x43\x45SS_VERB_OPERATE\x10\n*\xa7\x01\n\nAccessKind\x12\x1b\n\x17\x41\x43\x43\x45SS_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41\x43\x43\x45SS_KIND_TOPIC\x10\x01\x12\x15\n\x11\x41\x43\x43\x45SS_KIND_GROUP\x10\x02\x12\x18\n\x14\x41\x43\x43\x45SS_KIND_PRODUCER\x10\x03\x12\x1b\n\x17\x41\x43\x43\x45SS_KIND_TRANSACTION\x10\x04\x12\x17\n\x13\x41\x43\x43\x45SS_KIND_CLUSTER\x10\x05*^\n\x0c\x41\x63\x63\x65ssEffect\x12\x1d\n\x19\x41\x43\x43\x45SS_EFFECT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x43\x43\x45SS_EFFECT_ALLOW\x10\x01\x12\x16\n\x12\x41\x43\x43\x45SS_EFFECT_DENY\x10\x02\x32\x98\x06\n\x07\x43luster\x12O\n\x0bGetMetadata\x12 .oncelogpb.v1.GetMetadataRequest\x1a\x1e.oncelogpb.v1.GetMetadataReply\x12R\n\x0cUncleanElect\x12!.oncelogpb.v1.UncleanElectRequest\x1a\x1f.oncelogpb.v1.UncleanElectReply\x12I\n\tGetConfig\x12\x1e.oncelogpb.v1.GetConfigRequest\x1a\x1c.oncelogpb.v1.GetConfigReply\x12I\n\tListRules\x12\x1e.oncelogpb.v1.ListRulesRequest\x1a\x1c.oncelogpb.v1.ListRulesReply\x12\x46\n\x08\x41\x64\x64Rules\x12\x1d.oncelogpb.v1.AddRulesRequest\x1a\x1b.oncelogpb.v1.AddRulesReply\x12O\n\x0bRemoveRules\x12 .oncelogpb.v1.RemoveRulesRequest\x1a\x1e.oncelogpb.v1.RemoveRulesReply\x12L\n\nTestAccess\x12\x1f.oncelogpb.v1.TestAccessRequest\x1a\x1d.oncelogpb.v1.TestAccessReply\x12L\n\nListQuotas\x12\x1f.oncelogpb.v1.ListQuotasRequest\x1a\x1d.oncelogpb.v1.ListQuotasReply\x12I\n\tSetQuotas\x12\x1e.oncelogpb.v1.SetQuotasRequest\x1a\x1c.oncelogpb.v1.SetQuotasReply\x12R\n\x0cRemoveQuotas\x12!.oncelogpb.v1.RemoveQuotasRequest\x1a\x1f.oncelogpb.v1.RemoveQuotasReplyBz\n\x0concelogpb.v1B\x0c\x43lusterProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1aoncelogpb/v1/cluster.proto\x12\x0concelogpb.v1\x1a\x17google/rpc/status.proto\x1a#oncelogpb/v1/partition_leader.proto\x1a\x18oncelogpb/v1/types.proto\"\x88\x01\n\x12GetMetadataRequest\x12\x0e\n\x06topics\x18\x01 \x03(\t\x12\x11\n\ttopic_ids\x18\x02 \x03(\x0c\x12\x1a\n\x12transaction_groups\x18\x03 \x03(\t\x12\x17\n\x0f\x63onsumer_groups\x18\x04 \x03(\t\x12\x1a\n\x12journal_partitions\x18\x05 \x03(\r\"\x94\x01\n\x04Node\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12(\n\x08\x65ndpoint\x18\x03 \x01(\x0b\x32\x16.oncelogpb.v1.Endpoint\x12\r\n\x05roles\x18\x04 \x03(\t\x12\x0f\n\x07version\x18\x05 \x01(\t\x12\x0c\n\x04rack\x18\x06 \x01(\t\x12\x12\n\nstarted_ms\x18\x07 \x01(\x03\"h\n\x05Route\x12\r\n\x05group\x18\x01 \x01(\t\x12*\n\tpartition\x18\x02 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12$\n\x06leader\x18\x03 \x01(\x0b\x32\x14.oncelogpb.v1.Leader\"\xfd\x02\n\x10GetMetadataReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12!\n\x05nodes\x18\x02 \x03(\x0b\x32\x12.oncelogpb.v1.Node\x12.\n\x06topics\x18\x03 \x03(\x0b\x32\x1e.oncelogpb.v1.TopicDescription\x12/\n\x12transaction_groups\x18\x04 \x03(\x0b\x32\x13.oncelogpb.v1.Route\x12,\n\x0f\x63onsumer_groups\x18\x05 \x03(\x0b\x32\x13.oncelogpb.v1.Route\x12/\n\x12journal_partitions\x18\x06 \x03(\x0b\x32\x13.oncelogpb.v1.Route\x12\x15\n\retcd_revision\x18\x07 \x01(\x03\x12\x16\n\x0e\x65tcd_reachable\x18\x08 \x01(\x08\x12\x0f\n\x07time_ms\x18\t \x01(\x03\x12\x32\n\x0erefused_topics\x18\n \x03(\x0b\x32\x1a.oncelogpb.v1.RefusedTopic\"Q\n\x0cRefusedTopic\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x10\n\x08topic_id\x18\x02 \x01(\x0c\x12!\n\x05\x65rror\x18\x03 \x01(\x0b\x32\x12.google.rpc.Status\"Z\n\x13UncleanElectRequest\x12\r\n\x05topic\x18\x01 \x01(\t\x12\x0e\n\x06number\x18\x02 \x01(\r\x12\x0f\n\x07node_id\x18\x03 \x01(\t\x12\x13\n\x0b\x61\x63\x63\x65pt_loss\x18\x04 \x01(\x08\"4\n\x11UncleanElectReply\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x10\n\x08kept_end\x18\x02 \x01(\x04\"\x17\n\x15\x42\x61lanceLeadersRequest\"8\n\x13\x42\x61lanceLeadersReply\x12\x13\n\x0bhanded_over\x18\x01 \x01(\r\x12\x0c\n\x04kept\x18\x02 \x01(\r\"\x12\n\x10GetConfigRequest\"H\n\x0b\x43onfigValue\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\r\n\x05value\x18\x02 \x01(\t\x12\x0e\n\x06source\x18\x03 \x01(\t\x12\x0c\n\x04help\x18\x04 \x01(\t\";\n\x0eGetConfigReply\x12)\n\x06values\x18\x01 \x03(\x0b\x32\x19.oncelogpb.v1.ConfigValue\"/\n\rAccessPattern\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x10\n\x08prefixed\x18\x02 \x01(\x08\"\x86\x02\n\nAccessRule\x12*\n\x06\x65\x66\x66\x65\x63t\x18\x01 \x01(\x0e\x32\x1a.oncelogpb.v1.AccessEffect\x12-\n\x08identity\x18\x02 \x01(\x0b\x32\x1b.oncelogpb.v1.AccessPattern\x12&\n\x04verb\x18\x03 \x01(\x0e\x32\x18.oncelogpb.v1.AccessVerb\x12&\n\x04kind\x18\x04 \x01(\x0e\x32\x18.oncelogpb.v1.AccessKind\x12)\n\x04name\x18\x05 \x01(\x0b\x32\x1b.oncelogpb.v1.AccessPattern\x12\x10\n\x08\x61\x64\x64\x65\x64_by\x18\x06 \x01(\t\x12\x10\n\x08\x61\x64\x64\x65\x64_ms\x18\x07 \x01(\x03\"$\n\x10ListRulesRequest\x12\x10\n\x08identity\x18\x01 \x01(\t\"9\n\x0eListRulesReply\x12\'\n\x05rules\x18\x01 \x03(\x0b\x32\x18.oncelogpb.v1.AccessRule\":\n\x0f\x41\x64\x64RulesRequest\x12\'\n\x05rules\x18\x01 \x03(\x0b\x32\x18.oncelogpb.v1.AccessRule\"\x1e\n\rAddRulesReply\x12\r\n\x05\x61\x64\x64\x65\x64\x18\x01 \x01(\r\"=\n\x12RemoveRulesRequest\x12\'\n\x05rules\x18\x01 \x03(\x0b\x32\x18.oncelogpb.v1.AccessRule\"#\n\x10RemoveRulesReply\x12\x0f\n\x07removed\x18\x01 \x01(\r\"\x83\x01\n\x11TestAccessRequest\x12\x10\n\x08identity\x18\x01 \x01(\t\x12&\n\x04verb\x18\x02 \x01(\x0e\x32\x18.oncelogpb.v1.AccessVerb\x12&\n\x04kind\x18\x03 \x01(\x0e\x32\x18.oncelogpb.v1.AccessKind\x12\x0c\n\x04name\x18\x04 \x01(\t\"\x98\x01\n\x0fTestAccessReply\x12\x0f\n\x07\x61llowed\x18\x01 \x01(\x08\x12\x0f\n\x07\x62\x65\x63\x61use\x18\x02 \x01(\t\x12&\n\x04rule\x18\x03 \x01(\x0b\x32\x18.oncelogpb.v1.AccessRule\x12-\n\x0bwould_allow\x18\x04 \x03(\x0b\x32\x18.oncelogpb.v1.AccessRule\x12\x0c\n\x04mode\x18\x05 \x01(\t\"\x8e\x01\n\x05Quota\x12-\n\x08identity\x18\x01 \x01(\x0b\x32\x1b.oncelogpb.v1.AccessPattern\x12\x18\n\x10\x62ytes_per_second\x18\x02 \x01(\x04\x12\x18\n\x10\x63\x61lls_per_second\x18\x03 \x01(\x04\x12\x10\n\x08\x61\x64\x64\x65\x64_by\x18\x04 \x01(\t\x12\x10\n\x08\x61\x64\x64\x65\x64_ms\x18\x05 \x01(\x03\"\x13\n\x11ListQuotasRequest\"6\n\x0fListQuotasReply\x12#\n\x06quotas\x18\x01 \x03(\x0b\x32\x13.oncelogpb.v1.Quota\"7\n\x10SetQuotasRequest\x12#\n\x06quotas\x18\x01 \x03(\x0b\x32\x13.oncelogpb.v1.Quota\"\x10\n\x0eSetQuotasReply\"F\n\x13RemoveQuotasRequest\x12/\n\nidentities\x18\x01 \x03(\x0b\x32\x1b.oncelogpb.v1.AccessPattern\"$\n\x11RemoveQuotasReply\x12\x0f\n\x07removed\x18\x01 \x01(\r*\x95\x02\n\nAccessVerb\x12\x1b\n\x17\x41\x43\x43\x45SS_VERB_UNSPECIFIED\x10\x00\x12\x16\n\x12\x41\x43\x43\x45SS_VERB_CREATE\x10\x01\x12\x14\n\x10\x41\x43\x43\x45SS_VERB_READ\x10\x02\x12\x15\n\x11\x41\x43\x43\x45SS_VERB_WRITE\x10\x03\x12\x18\n\x14\x41\x43\x43\x45SS_VERB_DESCRIBE\x10\x04\x12\x15\n\x11\x41\x43\x43\x45SS_VERB_ALTER\x10\x05\x12\x16\n\x12\x41\x43\x43\x45SS_VERB_DELETE\x10\x06\x12\x15\n\x11\x41\x43\x43\x45SS_VERB_FENCE\x10\x07\x12\x15\n\x11\x41\x43\x43\x45SS_VERB_ABORT\x10\x08\x12\x15\n\x11\x41\x43\x43\x45SS_VERB_SERVE\x10\t\x12\x17\n\x13\x41\x43\x43\x45SS_VERB_OPERATE\x10\n*\xa7\x01\n\nAccessKind\x12\x1b\n\x17\x41\x43\x43\x45SS_KIND_UNSPECIFIED\x10\x00\x12\x15\n\x11\x41\x43\x43\x45SS_KIND_TOPIC\x10\x01\x12\x15\n\x11\x41\x43\x43\x45SS_KIND_GROUP\x10\x02\x12\x18\n\x14\x41\x43\x43\x45SS_KIND_PRODUCER\x10\x03\x12\x1b\n\x17\x41\x43\x43\x45SS_KIND_TRANSACTION\x10\x04\x12\x17\n\x13\x41\x43\x43\x45SS_KIND_CLUSTER\x10\x05*^\n\x0c\x41\x63\x63\x65ssEffect\x12\x1d\n\x19\x41\x43\x43\x45SS_EFFECT_UNSPECIFIED\x10\x00\x12\x17\n\x13\x41\x43\x43\x45SS_EFFECT_ALLOW\x10\x01\x12\x16\n\x12\x41\x43\x43\x45SS_EFFECT_DENY\x10\x02\x32\xf2\x06\n\x07\x43luster\x12O\n\x0bGetMetadata\x12 .oncelogpb.v1.GetMetadataRequest\x1a\x1e.oncelogpb.v1.GetMetadataReply\x12R\n\x0cUncleanElect\x12!.oncelogpb.v1.UncleanElectRequest\x1a\x1f.oncelogpb.v1.UncleanElectReply\x12X\n\x0e\x42\x61lanceLeaders\x12#.oncelogpb.v1.BalanceLeadersRequest\x1a!.oncelogpb.v1.BalanceLeadersReply\x12I\n\tGetConfig\x12\x1e.oncelogpb.v1.GetConfigRequest\x1a\x1c.oncelogpb.v1.GetConfigReply\x12I\n\tListRules\x12\x1e.oncelogpb.v1.ListRulesRequest\x1a\x1c.oncelogpb.v1.ListRulesReply\x12\x46\n\x08\x41\x64\x64Rules\x12\x1d.oncelogpb.v1.AddRulesRequest\x1a\x1b.oncelogpb.v1.AddRulesReply\x12O\n\x0bRemoveRules\x12 .oncelogpb.v1.RemoveRulesRequest\x1a\x1e.oncelogpb.v1.RemoveRulesReply\x12L\n\nTestAccess\x12\x1f.oncelogpb.v1.TestAccessRequest\x1a\x1d.oncelogpb.v1.TestAccessReply\x12L\n\nListQuotas\x12\x1f.oncelogpb.v1.ListQuotasRequest\x1a\x1d.oncelogpb.v1.ListQuotasReply\x12I\n\tSetQuotas\x12\x1e.oncelogpb.v1.SetQuotasRequest\x1a\x1c.oncelogpb.v1.SetQuotasReply\x12R\n\x0cRemoveQuotas\x12!.oncelogpb.v1.RemoveQuotasRequest\x1a\x1f.oncelogpb.v1.RemoveQuotasReplyBz\n\x0concelogpb.v1B\x0c\x43lusterProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -35,12 +35,12 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'oncelogpb.v1.cluster_pb2', 
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014oncelogpb.v1B\014ClusterProtoP\001Z\026oncelogpb/v1;oncelogpb\242\002\003OCL\252\002\nOncelog.V1\312\002\nOncelog\\V1\342\002\023Oncelog\\V1\\Metadata\352\002\013Oncelog::V1'
-  _globals['_ACCESSVERB']._serialized_start=2596
-  _globals['_ACCESSVERB']._serialized_end=2873
-  _globals['_ACCESSKIND']._serialized_start=2876
-  _globals['_ACCESSKIND']._serialized_end=3043
-  _globals['_ACCESSEFFECT']._serialized_start=3045
-  _globals['_ACCESSEFFECT']._serialized_end=3139
+  _globals['_ACCESSVERB']._serialized_start=2679
+  _globals['_ACCESSVERB']._serialized_end=2956
+  _globals['_ACCESSKIND']._serialized_start=2959
+  _globals['_ACCESSKIND']._serialized_end=3126
+  _globals['_ACCESSEFFECT']._serialized_start=3128
+  _globals['_ACCESSEFFECT']._serialized_end=3222
   _globals['_GETMETADATAREQUEST']._serialized_start=133
   _globals['_GETMETADATAREQUEST']._serialized_end=269
   _globals['_NODE']._serialized_start=272
@@ -55,46 +55,50 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_UNCLEANELECTREQUEST']._serialized_end=1085
   _globals['_UNCLEANELECTREPLY']._serialized_start=1087
   _globals['_UNCLEANELECTREPLY']._serialized_end=1139
-  _globals['_GETCONFIGREQUEST']._serialized_start=1141
-  _globals['_GETCONFIGREQUEST']._serialized_end=1159
-  _globals['_CONFIGVALUE']._serialized_start=1161
-  _globals['_CONFIGVALUE']._serialized_end=1233
-  _globals['_GETCONFIGREPLY']._serialized_start=1235
-  _globals['_GETCONFIGREPLY']._serialized_end=1294
-  _globals['_ACCESSPATTERN']._serialized_start=1296
-  _globals['_ACCESSPATTERN']._serialized_end=1343
-  _globals['_ACCESSRULE']._serialized_start=1346
-  _globals['_ACCESSRULE']._serialized_end=1608
-  _globals['_LISTRULESREQUEST']._serialized_start=1610
-  _globals['_LISTRULESREQUEST']._serialized_end=1646
-  _globals['_LISTRULESREPLY']._serialized_start=1648
-  _globals['_LISTRULESREPLY']._serialized_end=1705
-  _globals['_ADDRULESREQUEST']._serialized_start=1707
-  _globals['_ADDRULESREQUEST']._serialized_end=1765
-  _globals['_ADDRULESREPLY']._serialized_start=1767
-  _globals['_ADDRULESREPLY']._serialized_end=1797
-  _globals['_REMOVERULESREQUEST']._serialized_start=1799
-  _globals['_REMOVERULESREQUEST']._serialized_end=1860
-  _globals['_REMOVERULESREPLY']._serialized_start=1862
-  _globals['_REMOVERULESREPLY']._serialized_end=1897
-  _globals['_TESTACCESSREQUEST']._serialized_start=1900
-  _globals['_TESTACCESSREQUEST']._serialized_end=2031
-  _globals['_TESTACCESSREPLY']._serialized_start=2034
-  _globals['_TESTACCESSREPLY']._serialized_end=2186
-  _globals['_QUOTA']._serialized_start=2189
-  _globals['_QUOTA']._serialized_end=2331
-  _globals['_LISTQUOTASREQUEST']._serialized_start=2333
-  _globals['_LISTQUOTASREQUEST']._serialized_end=2352
-  _globals['_LISTQUOTASREPLY']._serialized_start=2354
-  _globals['_LISTQUOTASREPLY']._serialized_end=2408
-  _globals['_SETQUOTASREQUEST']._serialized_start=2410
-  _globals['_SETQUOTASREQUEST']._serialized_end=2465
-  _globals['_SETQUOTASREPLY']._serialized_start=2467
-  _globals['_SETQUOTASREPLY']._serialized_end=2483
-  _globals['_REMOVEQUOTASREQUEST']._serialized_start=2485
-  _globals['_REMOVEQUOTASREQUEST']._serialized_end=2555
-  _globals['_REMOVEQUOTASREPLY']._serialized_start=2557
-  _globals['_REMOVEQUOTASREPLY']._serialized_end=2593
-  _globals['_CLUSTER']._serialized_start=3142
-  _globals['_CLUSTER']._serialized_end=3934
+  _globals['_BALANCELEADERSREQUEST']._serialized_start=1141
+  _globals['_BALANCELEADERSREQUEST']._serialized_end=1164
+  _globals['_BALANCELEADERSREPLY']._serialized_start=1166
+  _globals['_BALANCELEADERSREPLY']._serialized_end=1222
+  _globals['_GETCONFIGREQUEST']._serialized_start=1224
+  _globals['_GETCONFIGREQUEST']._serialized_end=1242
+  _globals['_CONFIGVALUE']._serialized_start=1244
+  _globals['_CONFIGVALUE']._serialized_end=1316
+  _globals['_GETCONFIGREPLY']._serialized_start=1318
+  _globals['_GETCONFIGREPLY']._serialized_end=1377
+  _globals['_ACCESSPATTERN']._serialized_start=1379
+  _globals['_ACCESSPATTERN']._serialized_end=1426
+  _globals['_ACCESSRULE']._serialized_start=1429
+  _globals['_ACCESSRULE']._serialized_end=1691
+  _globals['_LISTRULESREQUEST']._serialized_start=1693
+  _globals['_LISTRULESREQUEST']._serialized_end=1729
+  _globals['_LISTRULESREPLY']._serialized_start=1731
+  _globals['_LISTRULESREPLY']._serialized_end=1788
+  _globals['_ADDRULESREQUEST']._serialized_start=1790
+  _globals['_ADDRULESREQUEST']._serialized_end=1848
+  _globals['_ADDRULESREPLY']._serialized_start=1850
+  _globals['_ADDRULESREPLY']._serialized_end=1880
+  _globals['_REMOVERULESREQUEST']._serialized_start=1882
+  _globals['_REMOVERULESREQUEST']._serialized_end=1943
+  _globals['_REMOVERULESREPLY']._serialized_start=1945
+  _globals['_REMOVERULESREPLY']._serialized_end=1980
+  _globals['_TESTACCESSREQUEST']._serialized_start=1983
+  _globals['_TESTACCESSREQUEST']._serialized_end=2114
+  _globals['_TESTACCESSREPLY']._serialized_start=2117
+  _globals['_TESTACCESSREPLY']._serialized_end=2269
+  _globals['_QUOTA']._serialized_start=2272
+  _globals['_QUOTA']._serialized_end=2414
+  _globals['_LISTQUOTASREQUEST']._serialized_start=2416
+  _globals['_LISTQUOTASREQUEST']._serialized_end=2435
+  _globals['_LISTQUOTASREPLY']._serialized_start=2437
+  _globals['_LISTQUOTASREPLY']._serialized_end=2491
+  _globals['_SETQUOTASREQUEST']._serialized_start=2493
+  _globals['_SETQUOTASREQUEST']._serialized_end=2548
+  _globals['_SETQUOTASREPLY']._serialized_start=2550
+  _globals['_SETQUOTASREPLY']._serialized_end=2566
+  _globals['_REMOVEQUOTASREQUEST']._serialized_start=2568
+  _globals['_REMOVEQUOTASREQUEST']._serialized_end=2638
+  _globals['_REMOVEQUOTASREPLY']._serialized_start=2640
+  _globals['_REMOVEQUOTASREPLY']._serialized_end=2676
+  _globals['_CLUSTER']._serialized_start=3225
+  _globals['_CLUSTER']._serialized_end=4107
 # @@protoc_insertion_point(module_scope)

@@ -356,6 +356,36 @@ class UncleanElectReply(google.protobuf.message.Message):
 global___UncleanElectReply = UncleanElectReply
 
 @typing.final
+class BalanceLeadersRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___BalanceLeadersRequest = BalanceLeadersRequest
+
+@typing.final
+class BalanceLeadersReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    HANDED_OVER_FIELD_NUMBER: builtins.int
+    KEPT_FIELD_NUMBER: builtins.int
+    handed_over: builtins.int
+    """Partitions that are handed over: another replica is elected within a moment."""
+    kept: builtins.int
+    """Partitions that stay, although another node should lead them: it is away, or not in sync."""
+    def __init__(
+        self,
+        *,
+        handed_over: builtins.int = ...,
+        kept: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["handed_over", b"handed_over", "kept", b"kept"]) -> None: ...
+
+global___BalanceLeadersReply = BalanceLeadersReply
+
+@typing.final
 class GetConfigRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

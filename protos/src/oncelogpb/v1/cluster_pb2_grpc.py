@@ -45,6 +45,11 @@ class ClusterStub(object):
                 request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectRequest.SerializeToString,
                 response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectReply.FromString,
                 _registered_method=True)
+        self.BalanceLeaders = channel.unary_unary(
+                '/oncelogpb.v1.Cluster/BalanceLeaders',
+                request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersReply.FromString,
+                _registered_method=True)
         self.GetConfig = channel.unary_unary(
                 '/oncelogpb.v1.Cluster/GetConfig',
                 request_serializer=oncelogpb_dot_v1_dot_cluster__pb2.GetConfigRequest.SerializeToString,
@@ -106,6 +111,17 @@ class ClusterServicer(object):
 
         To: the process of the node that shall lead.
         Repeated: look who leads first: each election grants an epoch.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def BalanceLeaders(self, request, context):
+        """Hands over, at once, what the answering process leads and the first node of a partition's
+        replicas should. For operators.
+
+        To: each process whose leadership shall be balanced.
+        Repeated: hands over nothing that is gone.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -204,6 +220,11 @@ def add_ClusterServicer_to_server(servicer, server):
                     request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectRequest.FromString,
                     response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectReply.SerializeToString,
             ),
+            'BalanceLeaders': grpc.unary_unary_rpc_method_handler(
+                    servicer.BalanceLeaders,
+                    request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersReply.SerializeToString,
+            ),
             'GetConfig': grpc.unary_unary_rpc_method_handler(
                     servicer.GetConfig,
                     request_deserializer=oncelogpb_dot_v1_dot_cluster__pb2.GetConfigRequest.FromString,
@@ -300,6 +321,33 @@ class Cluster(object):
             '/oncelogpb.v1.Cluster/UncleanElect',
             oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectRequest.SerializeToString,
             oncelogpb_dot_v1_dot_cluster__pb2.UncleanElectReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def BalanceLeaders(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.Cluster/BalanceLeaders',
+            oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_cluster__pb2.BalanceLeadersReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -41,6 +41,17 @@ class ClusterStub:
     Repeated: look who leads first: each election grants an epoch.
     """
 
+    BalanceLeaders: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.BalanceLeadersRequest,
+        oncelogpb.v1.cluster_pb2.BalanceLeadersReply,
+    ]
+    """Hands over, at once, what the answering process leads and the first node of a partition's
+    replicas should. For operators.
+
+    To: each process whose leadership shall be balanced.
+    Repeated: hands over nothing that is gone.
+    """
+
     GetConfig: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.cluster_pb2.GetConfigRequest,
         oncelogpb.v1.cluster_pb2.GetConfigReply,
@@ -142,6 +153,17 @@ class ClusterAsyncStub:
 
     To: the process of the node that shall lead.
     Repeated: look who leads first: each election grants an epoch.
+    """
+
+    BalanceLeaders: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.cluster_pb2.BalanceLeadersRequest,
+        oncelogpb.v1.cluster_pb2.BalanceLeadersReply,
+    ]
+    """Hands over, at once, what the answering process leads and the first node of a partition's
+    replicas should. For operators.
+
+    To: each process whose leadership shall be balanced.
+    Repeated: hands over nothing that is gone.
     """
 
     GetConfig: grpc.aio.UnaryUnaryMultiCallable[
@@ -249,6 +271,19 @@ class ClusterServicer(metaclass=abc.ABCMeta):
 
         To: the process of the node that shall lead.
         Repeated: look who leads first: each election grants an epoch.
+        """
+
+    @abc.abstractmethod
+    def BalanceLeaders(
+        self,
+        request: oncelogpb.v1.cluster_pb2.BalanceLeadersRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.cluster_pb2.BalanceLeadersReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.BalanceLeadersReply]]:
+        """Hands over, at once, what the answering process leads and the first node of a partition's
+        replicas should. For operators.
+
+        To: each process whose leadership shall be balanced.
+        Repeated: hands over nothing that is gone.
         """
 
     @abc.abstractmethod

@@ -23,6 +23,7 @@ from oncelogpb.v1 import cluster_pb2 as pb
 METADATA_NAMES_MAX: Final = 10_000
 OPERATED: Final = (
     "unclean_elect",
+    "balance_leaders",
     "get_config",
     "list_rules",
     "add_rules",

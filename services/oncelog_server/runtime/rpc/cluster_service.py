@@ -48,6 +48,11 @@ class UncleanElection(NamedTuple):
 ElectUncleanly = Callable[[UncleanElection], Awaitable[tuple[int, int]]]
 
 
+# Hands over what other nodes should lead: how many partitions, and how many of them stay here.
+# Raises OncelogError.
+BalanceLeaders = Callable[[], tuple[int, int]]
+
+
 class ClusterService:
     """Handler object of the Cluster service."""
 
@@ -56,6 +61,7 @@ class ClusterService:
         directory: Directory,
         config: Callable[[], Iterable[Value]],
         elect_uncleanly: ElectUncleanly,
+        balance_leaders: BalanceLeaders,
         access: AccessService,
         clock: Clock,
     ) -> None:
@@ -63,6 +69,7 @@ class ClusterService:
         self._clock = clock
         self._config = config
         self._elect_uncleanly = elect_uncleanly
+        self._balance_leaders = balance_leaders
         self.list_rules = access.list_rules
         self.add_rules = access.add_rules
         self.remove_rules = access.remove_rules
@@ -109,6 +116,12 @@ class ClusterService:
         partition = self._partition(request.topic, request.number)
         epoch, kept_end = await self._elect_uncleanly(UncleanElection(partition, request.node_id))
         return pb.UncleanElectReply(epoch=epoch, kept_end=kept_end)
+
+    async def balance_leaders(
+        self, request: pb.BalanceLeadersRequest, call: Call
+    ) -> pb.BalanceLeadersReply:
+        handed_over, kept = self._balance_leaders()
+        return pb.BalanceLeadersReply(handed_over=handed_over, kept=kept)
 
     async def get_config(self, request: pb.GetConfigRequest, call: Call) -> pb.GetConfigReply:
         return pb.GetConfigReply(

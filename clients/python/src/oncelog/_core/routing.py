@@ -79,6 +79,7 @@ class Key(NamedTuple):
 METHODS: Final[dict[str, Method]] = {
     "cluster.get_metadata": Method(Kind.ANYONE, idempotent=True),
     "cluster.get_config": Method(Kind.ANYONE, idempotent=True),
+    "cluster.balance_leaders": Method(Kind.ANYONE, idempotent=True),
     "cluster.unclean_elect": Method(Kind.NODE, idempotent=False),
     "cluster.list_rules": Method(Kind.ANYONE, idempotent=True),
     "cluster.add_rules": Method(Kind.ANYONE, idempotent=True),
