@@ -214,4 +214,21 @@ BUGS: Final = (
             ): "assert"
         },
     ),
+    Bug(
+        "halted-partitions-not-told",
+        "an operator is told which partitions cannot be written: the ISR alone never says so",
+        (
+            Edit(
+                "oncelog_server.cli.doctor.replicas:_is_written",
+                "min(running, len(partition.isr)) >= wanted",
+                "len(partition.isr) >= wanted",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_doctor_replicas",
+                "test_missing_replicas_are_told_and_what_cannot_be_written_fails",
+            ): "two are away"
+        },
+    ),
 )

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from oncelog_server.cli.connection import Connection
 from oncelog_server.cli.direct import Direct
+from oncelog_server.cli.doctor import replicas
 from oncelog_server.cli.doctor.findings import Finding, fail, ok, skip, warn
 from oncelog_server.cli.doctor.reaching import Answer, reach, reached
 from oncelog_server.cli.output import show_age
@@ -159,6 +160,18 @@ class Processes:
             )
         else:
             yield ok("partitions", f"all {count} of {len(topics)} topics have a leader")
+        yield from replicas.look(
+            topics,
+            living={node.node_id for node in self.nodes.values()},
+            min_insync_replicas=self._min_insync_replicas(),
+        )
+
+    def _min_insync_replicas(self) -> int:
+        """As the processes are configured; the first one of a cluster decided. 1 where nobody
+        tells his settings."""
+        configs = (self.config_of(address) for address in self.answering())
+        told = next((config for config in configs if config), {})
+        return int(told.get("node.min_insync_replicas", "1"))
 
     def _journals(self) -> Iterator[Finding]:
         from oncelogpb.ids import show_id
