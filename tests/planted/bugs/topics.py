@@ -26,6 +26,24 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "compacted-revision-cannot-be-read",
+        "the etcd in memory means what etcd means: at the compacted revision all can be read",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.memory:MemoryEtcdServer.get_at",
+                "return self._at_compaction.get(key)",
+                "found = self.get(key)\n"
+                "        return found if found and found.mod_revision <= self._compacted else None",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_memory",
+                "test_the_compacted_revision_can_still_be_read_whatever_was_written_since",
+            ): "assert None =="
+        },
+    ),
+    Bug(
         "late-creation-never-looked-for",
         "I29: what was sent and not answered may arrive after nobody waits for it",
         (
