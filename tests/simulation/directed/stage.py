@@ -254,6 +254,11 @@ class Stage:
         machine = self.replica(name, partition).machine
         return sum(len(group.pending) for group in machine._state.groups.values())
 
+    def failure(self, name: str) -> BaseException | None:
+        """What its process ends of; None: it goes on."""
+        failed = self.world.processes[name].node._failure
+        return failed.exception() if failed is not None and failed.done() else None
+
     def etcd(self, name: str) -> StageEtcd:
         session = self.world.processes[name].etcd
         assert isinstance(session, StageEtcd), "stages make their sessions"
