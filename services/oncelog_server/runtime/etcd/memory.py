@@ -120,10 +120,10 @@ class MemoryEtcdServer:
 
     def restore(self, backup: Backup) -> None:
         """As an operator who put a backup in the place of etcd's data directory: what happened
-        since did not happen. Leases are over."""
+        since did not happen. Leases are over, which is a revision of its own."""
         self.wipe(cluster_id=backup.cluster_id)
         self._keys.update(backup.keys)
-        self.revision = self._compacted = backup.revision
+        self.revision = self._compacted = backup.revision + 1
         self._notify()
 
     # --------------------------------------------------------------------------------- the store
