@@ -383,7 +383,8 @@ BUGS: Final = (
             Edit(
                 f"{_LEADERSHIP}._hand_to_disk",
                 "for supply in self._supplies:",
-                "self._in_sync.synced(self._journal.log_end)\n        for supply in self._supplies:",
+                "self._in_sync.synced(self._journal.log_end)\n"
+                "        for supply in self._supplies:",
             ),
         ),
         {
