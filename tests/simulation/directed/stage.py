@@ -195,10 +195,6 @@ class Stage:
         topic = await self.client.admin.create_topic(TOPIC, partitions, replication_factor=REPLICAS)
         self.data = PartitionId(TopicId(bytes.fromhex(topic.topic_id)), 0)
 
-    def part(self, number: int) -> PartitionId:
-        """A partition of the topic."""
-        return PartitionId(self.data.topic_id, number)
-
     # ------------------------------------------------------------------------------- what there is
 
     def state(self, partition: PartitionId) -> PartitionState:
