@@ -159,9 +159,10 @@ class Copies:
         return self._whose[incarnation]
 
     def followed(self, name: str) -> list[Driver]:
-        """Those of a process that follow a leader."""
+        """Those of a process that follow a leader; none where it could not start."""
         process = self._world.processes[name]
-        drivers = process.node._replicas[process.role]._drivers
+        replicas = process.node._replicas.get(process.role)
+        drivers = {} if replicas is None else replicas._drivers
         return [driver for _, driver in sorted(drivers.items()) if driver.follows]
 
     def is_followed(self, name: str) -> bool:

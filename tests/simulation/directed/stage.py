@@ -195,10 +195,6 @@ class Stage:
         topic = await self.client.admin.create_topic(TOPIC, partitions, replication_factor=REPLICAS)
         self.data = PartitionId(TopicId(bytes.fromhex(topic.topic_id)), 0)
 
-    def part(self, number: int) -> PartitionId:
-        """A partition of the topic."""
-        return PartitionId(self.data.topic_id, number)
-
     # ------------------------------------------------------------------------------- what there is
 
     def state(self, partition: PartitionId) -> PartitionState:
@@ -253,6 +249,11 @@ class Stage:
         """Of all groups, at a leader of theirs."""
         machine = self.replica(name, partition).machine
         return sum(len(group.pending) for group in machine._state.groups.values())
+
+    def failure(self, name: str) -> BaseException | None:
+        """What its process ends of; None: it goes on."""
+        failed = self.world.processes[name].node._failure
+        return failed.exception() if failed is not None and failed.done() else None
 
     def etcd(self, name: str) -> StageEtcd:
         session = self.world.processes[name].etcd

@@ -52,6 +52,15 @@ class _Lease:
     keys: set[str] = field(default_factory=set)
 
 
+@dataclass(frozen=True, slots=True)
+class Backup:
+    """Of a store."""
+
+    revision: int
+    cluster_id: int
+    keys: dict[str, _Stored]
+
+
 class MemoryEtcdServer:
     """The store. Revision 1 is the empty store, as in etcd.
 
@@ -102,6 +111,19 @@ class MemoryEtcdServer:
         self._at_compaction.clear()
         self.revision = self._compacted = 1
         self.cluster_id = self.cluster_id if cluster_id is None else cluster_id
+        self._notify()
+
+    def backup(self) -> Backup:
+        """What an operator may restore."""
+        kept = {key: stored for key, stored in self._keys.items() if not stored.lease}
+        return Backup(self.revision, self.cluster_id, kept)
+
+    def restore(self, backup: Backup) -> None:
+        """As an operator who put a backup in the place of etcd's data directory: what happened
+        since did not happen. Leases are over, which is a revision of its own."""
+        self.wipe(cluster_id=backup.cluster_id)
+        self._keys.update(backup.keys)
+        self.revision = self._compacted = backup.revision + 1
         self._notify()
 
     # --------------------------------------------------------------------------------- the store
