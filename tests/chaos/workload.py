@@ -21,7 +21,11 @@ from typing import Any, Final
 import oncelog.aio
 from oncelog.batch import Record
 from oncelog.checker.events import HistoryWriter
-from oncelog.checker.recorder import RecordedConsumer, RecordedLog
+from oncelog.checker.recorder import (
+    RecordedConsumer,
+    RecordedLog,
+    RecordedTransactionalProducer,
+)
 from oncelogpb import errors
 
 PARTITIONS: Final = 3
@@ -166,7 +170,7 @@ class Workload:
                 self.told.committed(name, begun)
                 self.told.copied += len(records)
 
-        await self._again_and_again(step, self._rest_s)
+        await self._again_and_again(step, self._rest_s, producer)
 
     async def _probe(self, name: str, partition: int) -> None:
         log = await self.open()
@@ -185,13 +189,16 @@ class Workload:
                 await tx.flush()
             self.told.committed(name, begun)
 
-        await self._again_and_again(step, 1 / PULSES_PER_S)
+        await self._again_and_again(step, 1 / PULSES_PER_S, producer)
 
     def _copy_of(self, record: Record) -> bytes:
         return (record.value or b"") + COPY_OF.encode() + self._history.fresh("c").encode()
 
     async def _again_and_again(
-        self, step: Callable[[], Coroutine[Any, Any, None]], rest_s: float
+        self,
+        step: Callable[[], Coroutine[Any, Any, None]],
+        rest_s: float,
+        producer: RecordedTransactionalProducer,
     ) -> None:
         while not self._ends.is_set():
             try:
@@ -203,6 +210,8 @@ class Workload:
                 await asyncio.sleep(REST_S)
             else:
                 await self._rest(REST_S if self._hurry.is_set() else rest_s)
+        # A commit may have begun the next transaction, which would stay open for its timeout.
+        await producer.close()
 
     async def _rest(self, seconds: float) -> None:
         end = time.monotonic() + seconds
