@@ -19,7 +19,7 @@ from tests.chaos.network import CLIENTS, MACHINES, Network
 Leads = Mapping[str, Counter[int]]
 
 # Twice the lease, by default: another leads meanwhile, whatever phase the lease was in.
-PAUSE_S: Final = 10.0
+PAUSE_S: Final = 8.0
 # etcd's members are asked on loopback, or on the bridge: they answer at once or not at all.
 ETCD_ANSWERS_S: Final = 1.0
 
