@@ -88,6 +88,12 @@ FROM ?=
 sim: install ## Random days in the simulated world on all cores: make sim SEEDS=1000 [FROM=1]
 	$(BIN)/python -m tests.simulation --seeds $(SEEDS) $(if $(FROM),--from $(FROM))
 
+# Of trouble; starting, loading and judging come on top.
+SECONDS_OF_CHAOS ?= 180
+.PHONY: chaos
+chaos: install etcd ## Three machines of real processes that die, freeze, are cut off and run full, under load (five minutes)
+	$(BIN)/python -m tests.chaos --seconds $(SECONDS_OF_CHAOS) $(if $(ONLY),--only "$(ONLY)") $(if $(FROM),--seed $(FROM))
+
 .PHONY: flights
 flights: install ## The main job: etcd, three services, the flights data set and Spark on this machine
 	PATH="$(BIN):$$PATH" $(BIN)/python -m oncelog_spark.jobs.flights

@@ -22,7 +22,7 @@ from typing import IO, Final, NamedTuple
 ROOT: Final = Path(__file__).parents[1]
 # Lane -> its rooms. Every test file is in exactly one (tests/tidy).
 LANES: Final[Mapping[str, Sequence[str]]] = {
-    "cluster": ("tests/integration", "tests/interop", "tests/access"),
+    "cluster": ("tests/integration", "tests/interop", "tests/access", "tests/chaos"),
     "spark": ("tests/faults/test_processes.py", "tests/spark", "tests/wheels"),
     "pure": (
         "tests/golden",

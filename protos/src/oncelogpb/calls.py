@@ -44,6 +44,9 @@ from oncelogpb.errors import (
 )
 
 MESSAGE_BYTES_MAX: Final = 32 * 1024 * 1024
+# Our servers end connections that ping more often than every 2 s.
+PING_EVERY_MS: Final = 2_500
+PING_ANSWERED_MS: Final = 2_000
 # gRPC's defaults wait too long for who is back (I29), and do not take a batch of 16 MiB.
 CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.dns_min_time_between_resolutions_ms", 1_000),
@@ -53,8 +56,12 @@ CHANNEL_OPTIONS: Final[tuple[tuple[str, int], ...]] = (
     ("grpc.min_reconnect_backoff_ms", 2_000),
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
-    ("grpc.keepalive_time_ms", 5_000),
-    ("grpc.keepalive_timeout_ms", 5_000),
+    # Who is stopped, or whose machine is gone, closes no connection: calls to him are over
+    # after PING_EVERY_MS + PING_ANSWERED_MS. (Pings of keepalive, too, wait for `ping_timeout_ms`,
+    # a minute by default, and not for `keepalive_timeout_ms`, which bounds unacknowledged bytes.)
+    ("grpc.keepalive_time_ms", PING_EVERY_MS),
+    ("grpc.keepalive_timeout_ms", PING_ANSWERED_MS),
+    ("grpc.http2.ping_timeout_ms", PING_ANSWERED_MS),
     ("grpc.http2.max_pings_without_data", 0),
     # A log is not reached through a web proxy: http_proxy in the environment means other traffic.
     ("grpc.enable_http_proxy", 0),

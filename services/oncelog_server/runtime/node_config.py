@@ -60,7 +60,7 @@ class NodeConfig:
     etcd_tls_key: str = ""
     # How long etcd holds this process's leadership without a sign of life, milliseconds. Danger:
     # short, and a pause costs leadership; long, and a dead leader's partitions wait that long.
-    lease_ms: int = 5_000
+    lease_ms: int = 4_000
     # Nodes on which a record is synced before it is acknowledged; a partition with fewer replicas
     # needs all of its own. Of the cluster: the first process that ever starts decides. Danger: with
     # 1, an acknowledged record may be on one disk alone.

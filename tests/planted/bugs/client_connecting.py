@@ -41,4 +41,21 @@ BUGS: Final = (
             ): "['stays']",
         },
     ),
+    Bug(
+        "dead-processes-asked-one-by-one",
+        "I29: the processes of a machine that is gone are not waited for, each in its turn",
+        (
+            Edit(
+                "oncelog._first_answer:first_answer",
+                "timeout=NEXT_AFTER_MS / 1000 if left else None",
+                "timeout=None",
+            ),
+        ),
+        {
+            unit(
+                "client/test_finding",
+                "test_i29_a_machine_that_is_gone_is_not_waited_for_process_by_process",
+            ): "each was waited for",
+        },
+    ),
 )

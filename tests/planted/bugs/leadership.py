@@ -132,8 +132,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.driver:Driver.tick",
-                " and self._around.lease_valid()",
-                "",
+                "elif self.is_ready:",
+                "if self.is_ready:",
             ),
         ),
         {

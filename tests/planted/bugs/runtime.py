@@ -239,6 +239,39 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "parked-for-ever-past-the-lease",
+        "I31: whose lease has run out answers whoever waits for the high watermark",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver.tick",
+                'self._leadership.lose_replies("the lease ran out")',
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_driver",
+                "test_i31_who_waits_for_the_high_watermark_is_answered_when_the_lease_runs_out",
+            ): "nobody is told",
+        },
+    ),
+    Bug(
+        "renewal-tried-again-late",
+        "I29: a renewal that failed is tried again soon",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.lease:Membership._renew",
+                "pause_s = self._lease_ms / ATTEMPTS_PER_LEASE / 1000",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_lease", "test_i29_a_renewal_that_failed_is_tried_again_soon"
+            ): "assert (",
+        },
+    ),
+    Bug(
         "deadline-from-the-answer",
         "the deadline counts from the moment the last successful keep-alive was sent",
         (

@@ -120,4 +120,21 @@ BUGS: Final = (
             ): ", UnknownOutcome)",
         },
     ),
+    Bug(
+        "stopped-process-holds-calls",
+        "I31: calls to a process that is stopped end soon",
+        (
+            Edit(
+                "oncelog._transport:GrpcTransport._open_channel",
+                "list(calls.CHANNEL_OPTIONS)",
+                "[one for one in calls.CHANNEL_OPTIONS if 'ping_timeout' not in one[0]]",
+            ),
+        ),
+        {
+            unit(
+                "client/test_silent_process",
+                "test_i31_calls_to_a_stopped_process_end_long_before_their_deadline",
+            ): "they wait for their deadline",
+        },
+    ),
 )

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from oncelog._core.routing import Endpoint
+from oncelog._metadata import METADATA_ATTEMPT_MS
 from oncelog.errors import CannotConnect
 from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2 as offsets
@@ -53,6 +54,29 @@ def test_i31_one_sending_is_not_waited_for_beyond_the_calls_deadline() -> None:
             await protocol_over(transport).call(METHOD, FETCH, 3_000)
 
     assert on_virtual_time(work)[1] <= 3.1
+
+
+def test_i29_a_machine_that_is_gone_is_not_waited_for_process_by_process() -> None:
+    """It refuses nothing, and its processes stand first in the list."""
+
+    async def work() -> set[int]:
+        transport = ScriptedTransport(2, 3, 4, 5)
+        protocol = protocol_over(transport)
+        await protocol.topic("a")
+
+        def metadata(to: Endpoint, request: Any) -> Any:
+            if to.port < 5:
+                return asyncio.sleep(1_000)
+            return transport.metadata(to, request)
+
+        transport.handlers["cluster.get_metadata"] = metadata
+        transport.asked.clear()
+        await protocol.refresh(topics=["a"])
+        return {port for _, port in transport.asked}
+
+    asked, seconds = on_virtual_time(work)
+    assert asked == {2, 3, 4, 5}
+    assert seconds < METADATA_ATTEMPT_MS / 1000, "each was waited for"
 
 
 def test_who_asks_while_a_question_is_on_its_way_is_answered_too() -> None:

@@ -13,7 +13,7 @@ from oncelog_server.core.ids import BootId
 from oncelog_server.runtime.etcd.keys import BootValue, boot_key
 from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import Delete, EtcdUnavailable
-from oncelog_server.runtime.leadership.lease import Membership
+from oncelog_server.runtime.leadership.lease import Membership, _Held
 from tests.unit.etcd.world import LEASE_MS, Log, Node, World, loop_ms
 
 
@@ -278,3 +278,36 @@ def test_the_lease_thread_renews_only_while_the_loop_ticks() -> None:
         world.server.close()
 
     asyncio.run(story())
+
+
+def test_i29_a_renewal_that_failed_is_tried_again_soon() -> None:
+    """A machine that died took a member of etcd with it: the next one may answer."""
+    world = World()
+    pauses: list[float] = []
+
+    class Away(Renewals):
+        def keep_alive(self, lease: int, timeout_ms: int) -> int:
+            if super().keep_alive(lease, timeout_ms) and self.sent <= 2:
+                raise EtcdUnavailable("its machine died")
+            return LEASE_MS
+
+    class Stopping(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            assert timeout is not None
+            pauses.append(timeout)
+            return len(pauses) > 4
+
+    async def story() -> None:
+        member = threaded(world, Away(), lambda: 0)
+        await member.start()
+        await member.stop()
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(member, "_stopping", Stopping())
+            patch.setattr(member, "_renewable", lambda: _Held(1, 0))
+            member._renew(asyncio.get_running_loop(), Away())
+        world.server.close()
+
+    asyncio.run(story())
+    usual, after_first, after_second, *rest = pauses
+    assert (after_first, after_second) == (usual / 5, usual / 5)
+    assert rest == [usual, usual]

@@ -13,7 +13,8 @@ from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.target import Close
 from oncelogpb.errors import DiskFull, InvalidArgument, Loading, NotLeader, UnknownOutcome
-from tests.simulation.disk import Tear
+from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import Bench, story
 from tests.unit.runtime.counter import Add
 
@@ -146,6 +147,29 @@ def test_i18_nothing_is_acknowledged_past_the_lease() -> None:
             bench.driver.require_lease()
 
     story(tell)
+
+
+def test_i31_who_waits_for_the_high_watermark_is_answered_when_the_lease_runs_out() -> None:
+    """Cut off from its followers and from etcd, it hears of no new leader; its caller waits."""
+
+    async def main() -> None:
+        bench = Bench(loop, FakeDisk(seed=1, delay_ms=(1_000.0, 1_000.0)))
+        await bench.lead()
+        recorded, read = bench.driver.submit(Add(1)), bench.driver.submit(Add(0))
+        bench.driver.tick()
+        await asyncio.sleep(0)
+        assert not recorded.done(), "the lease is valid"
+        bench.lease_valid = False
+        bench.driver.tick()
+        assert recorded.done(), "nobody is told"
+        with pytest.raises(UnknownOutcome):
+            recorded.result()
+        with pytest.raises(NotLeader):
+            read.result()
+        await asyncio.sleep(5)
+
+    loop = VirtualTimeLoop()
+    run(main(), loop)
 
 
 @pytest.mark.parametrize("tear", list(Tear))

@@ -19,15 +19,16 @@ from typing import Final
 from oncelog._core import retries, routing
 from oncelog._core.retries import Action
 from oncelog._core.routing import Endpoint, Key, PartitionKey
+from oncelog._first_answer import first_answer
 from oncelog._probe import Problem
 from oncelog._transport import Diagnosing, GrpcTransport, Transport
 from oncelog.errors import CannotConnect, Closed
 from oncelog.options import ConnectOptions, require
 from oncelogpb import errors
 from oncelogpb.doubt import READS
-from oncelogpb.v1 import cluster_pb2, partition_leader_pb2
+from oncelogpb.v1 import partition_leader_pb2
 
-# One process has this long to answer a question about metadata before the next one is asked.
+# One process has this long to answer a question about metadata; the next ones are asked meanwhile.
 METADATA_ATTEMPT_MS: Final = 3_000
 # A first contact asks, looks what is wrong, and asks again: each may take this part of its time.
 CONTACT_ROUNDS: Final = 3
@@ -333,32 +334,27 @@ class Metadata:
         attempt_ms = self._attempt_ms(len(processes))
         if not self._reached and self._trying_since_ms is None:
             self._trying_since_ms = self.now_ms()
-        failures: dict[Endpoint, errors.OncelogError] = {}
-        stale: cluster_pb2.GetMetadataReply | None = None
-        for step in range(len(processes)):
-            endpoint = processes[(self._turn + step) % len(processes)]
-            try:
-                reply = await self.transport.call(
-                    endpoint, "cluster.get_metadata", request, attempt_ms
-                )
-            except errors.OncelogError as error:
-                failures[endpoint] = error
-                continue
+        answers = await first_answer(
+            [*processes[self._turn % len(processes) :], *processes[: self._turn % len(processes)]],
+            lambda to: self.transport.call(to, "cluster.get_metadata", request, attempt_ms),
+            # What it says else may be of long ago, and stays so; it counts where nobody knows more.
+            lambda reply: bool(reply.etcd_reachable),
+        )
+        if answers.good is not None or answers.poor is not None:
             self._reached, self._trying_since_ms, self._trouble = True, None, None
-            if not reply.etcd_reachable:
-                # What it says may be of long ago, and stays so; it counts where nobody knows more.
-                stale = stale or reply
-                continue
+        if answers.good is not None:
+            endpoint, reply = answers.good
             self._etcd_lost = False
             self._turn = processes.index(endpoint)
             self.directory.learn(request, reply)
             self.transport.retain(self.processes())
             return
         self._turn += 1
-        if stale is not None:
+        if answers.poor is not None:
             self._etcd_lost = True
-            self.directory.learn(request, stale)
+            self.directory.learn(request, answers.poor)
             return
+        failures = answers.failures
         if not self._reached:
             raise await self._why_nobody(failures)
         said = (f"{endpoint}: {error}" for endpoint, error in failures.items())

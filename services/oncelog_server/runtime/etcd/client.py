@@ -54,9 +54,10 @@ CONNECT_TIMEOUT_MS: Final = 1_000
 # Keys per page of a range.
 PAGE_KEYS: Final = 1_000
 # A watch that heard nothing asks for progress after so long...
-WATCH_QUIET_MS: Final = 2_000
-# ... and is taken for dead, and made anew at the next endpoint, after so long.
-WATCH_SILENCE_MS: Final = 6_000
+WATCH_QUIET_MS: Final = 1_000
+# ... and is taken for dead, and made anew at the next endpoint, after so long: well within a lease,
+# so that who was connected to a machine that died hears in time which leaders died with it.
+WATCH_SILENCE_MS: Final = 2_500
 WATCH_RETRY_MS: Final = 200
 # The stubs of grpc do not name it.
 END_OF_STREAM: Final[Any] = grpc.aio.EOF  # type: ignore[attr-defined]

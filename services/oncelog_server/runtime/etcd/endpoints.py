@@ -33,6 +33,7 @@ CHANNEL_OPTIONS: Final = (
     # etcd ends connections that ping more often than every 5 s (--grpc-keepalive-min-time).
     ("grpc.keepalive_time_ms", 6_000),
     ("grpc.keepalive_timeout_ms", 2_000),
+    ("grpc.http2.ping_timeout_ms", 2_000),
     # A proxy that the environment names is for the way out, not for etcd.
     ("grpc.enable_http_proxy", 0),
     # A channel of one's own per client: a dead one is not shared with another.

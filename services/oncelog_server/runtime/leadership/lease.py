@@ -51,6 +51,8 @@ DRIFT_PERMILLE: Final = 10
 # Fractions of the lease.
 RENEWALS_PER_LEASE: Final = 5
 CALLS_PER_LEASE: Final = 4
+# After a renewal that failed.
+ATTEMPTS_PER_LEASE: Final = 25
 TICKS_PER_LEASE: Final = 10
 assert TICKS_PER_LEASE > 2 * 2, "a loop that is merely late still ticks within lease/2"
 # Between attempts to get a new lease, or to confirm leadership.
@@ -336,14 +338,18 @@ class Membership:
 
     def _renew(self, loop: asyncio.AbstractEventLoop, renewals: BlockingRenewals) -> None:
         self._renewals = renewals
-        pause_s = self._lease_ms / RENEWALS_PER_LEASE / 1000
+        every_s = self._lease_ms / RENEWALS_PER_LEASE / 1000
+        pause_s = every_s
         while not self._stopping.wait(pause_s):
+            pause_s = every_s
             held, sent_ms = self._renewable(), self._now_ms()
             if held is None:
                 continue
             try:
                 left_ms = renewals.keep_alive(held.lease, self._lease_ms // CALLS_PER_LEASE)
             except EtcdUnavailable:
+                # The next endpoint may answer: a machine that died took one with it.
+                pause_s = self._lease_ms / ATTEMPTS_PER_LEASE / 1000
                 continue
             if left_ms > 0:
                 held.deadline_ms = max(held.deadline_ms, self._deadline(sent_ms))

@@ -515,7 +515,10 @@ class Driver:
             return
         # Also while it loads: a member that is dead would hold it up for ever.
         self._leadership.review()
-        if self.is_ready and self._around.lease_valid():
+        if not self._around.lease_valid():
+            # The high watermark may never move again: others lead, and nobody here hears of it.
+            self._leadership.lose_replies("the lease ran out")
+        elif self.is_ready:
             self._leadership.tick()
 
     def keeping_up(self) -> frozenset[str]:

@@ -44,7 +44,7 @@ from oncelog_server.runtime.target import Assignment
 
 # A member whose stream ended, or that never opened one in this epoch, has so long to do so: a dead
 # one holds up every write until it is dropped.
-REPLICA_SILENT_MS: Final = 2_000
+REPLICA_SILENT_MS: Final = 1_000
 
 
 class Why(Enum):

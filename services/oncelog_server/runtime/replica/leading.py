@@ -296,6 +296,10 @@ class Leadership:
         self._quiet_ticks = self._quiet_ticks + 1 if self._is_quiet() else 0
         self.wake()
 
+    def lose_replies(self, why: str) -> None:
+        """Of all who wait for the high watermark: they may ask elsewhere."""
+        self._replies.lose(why)
+
     @property
     def is_at_rest(self) -> bool:
         """There is nothing to do for it or to show of it that is not shown."""
