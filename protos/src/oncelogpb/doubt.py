@@ -54,6 +54,8 @@ READS: Final = frozenset(
         "partition_leader.describe_topics",
         "partition_leader.list_topics",
         "partition_leader.describe_journals",
+        "replication.describe_replicas",
+        "replication.fetch_snapshot",
     }
 )
 
@@ -126,6 +128,8 @@ FACTS: Final[dict[str, Facts]] = {
         "to send it again",
     ),
     "cluster.unclean_elect": NONE,
+    "cluster.balance_leaders": NONE,
+    "cluster.reassign_partitions": NONE,
     "cluster.add_rules": NONE,
     "cluster.remove_rules": NONE,
     "cluster.set_quotas": NONE,

@@ -197,6 +197,8 @@ class Node:
             now_ms=self._steady_ms(),
             on_fatal=self._fail,
         )
+        identity.on_refused(self._fail)
+        self._membership.on_regained(identity.recheck)
         await self._membership.start(previous_boot_id=identity.previous_boot_id)
         await identity.remember_boot(self.boot_id)
         await view.wait_for(

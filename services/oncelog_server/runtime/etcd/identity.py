@@ -28,7 +28,14 @@ import msgspec
 from oncelog_server.core.ids import CONTROL_PARTITIONS, BootId
 from oncelog_server.runtime.etcd.keys import CLUSTER, ClusterValue, cluster_value, encode
 from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
-from oncelog_server.runtime.etcd.port import Compare, Etcd, EtcdCompacted, KeyValue, Put
+from oncelog_server.runtime.etcd.port import (
+    Compare,
+    Etcd,
+    EtcdCompacted,
+    EtcdUnavailable,
+    KeyValue,
+    Put,
+)
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelog_server.runtime.storage.port import Disk
 
@@ -120,6 +127,7 @@ class ClusterIdentity:
         # Highest revision seen, in memory; ahead of the file.
         self._revision = self._remembered.revision
         self._witness: KeyValue | None = None
+        self._fatal: Callable[[BaseException], None] = _nobody_to_tell
         # Of this process; "": the file keeps that of the last one.
         self._boot_id = ""
         self._written_ms = now_ms() - REMEMBER_EVERY_MS
@@ -153,10 +161,7 @@ class ClusterIdentity:
             record, revision = await self._found(proposed)
         self.observe(record, revision, at_least=known.revision)
         if not await has_history_of(self._etcd, known):
-            raise EtcdRefused(
-                f"etcd has another history than it had: this node has seen revision "
-                f"{known.revision}, and now that is another one"
-            )
+            raise _another_history(known.revision)
         assert record is not None, "observe refuses a missing record"
         value = cluster_value(record.value)
         _require_counts(value)
@@ -178,6 +183,18 @@ class ClusterIdentity:
             min_insync_replicas=value.min_insync_replicas,
             lease_ms=value.lease_ms,
         )
+
+    def on_refused(self, fatal: Callable[[BaseException], None]) -> None:
+        """Called where etcd turns out to have another history than it had."""
+        self._fatal = fatal
+
+    async def recheck(self) -> None:
+        """After the loss of a lease: etcd may have been restored meanwhile, and be past the
+        revision that was seen. Raises EtcdUnavailable; EtcdRefused, which ends the process."""
+        if not await has_history_of(self._etcd, self._remembered):
+            error = _another_history(self._revision)
+            self._fatal(error)
+            raise error
 
     async def remember_boot(self, boot_id: BootId) -> None:
         """Call once the previous boot's key is gone (Membership.start) and before leading. Where
@@ -249,7 +266,15 @@ class ClusterIdentity:
         return await self._etcd.get(CLUSTER)
 
     async def _write_revision(self) -> None:
+        """What is remembered is confirmed first: what was seen since may be of another history."""
         try:
+            await self.recheck()
+        except EtcdRefused:
+            return
+        except EtcdUnavailable:
+            self._witness = None
+            await self._write_if_it_can()
+        else:
             await self._write_if_it_can()
         finally:
             self._writing = None
@@ -275,6 +300,17 @@ class ClusterIdentity:
             self._written_ms = self._now_ms()
             await self._offload(lambda: save_remembered(self._disk, remembered))
             self._remembered = remembered
+
+
+def _nobody_to_tell(error: BaseException) -> None:
+    """Whoever asks hears it."""
+
+
+def _another_history(revision: int) -> EtcdRefused:
+    return EtcdRefused(
+        f"etcd has another history than it had: this node has seen revision {revision}, and now "
+        "that is another one"
+    )
 
 
 async def has_history_of(etcd: Etcd, known: Remembered) -> bool:

@@ -56,8 +56,7 @@ from oncelogpb.errors import (
 UNCLEAN_SKIP: Final = 1 << 32
 # A log that could not be opened, or written, is tried again after so long.
 RETRY_MS: Final = 1_000
-# Damaged logs that are copied anew in one run of the process. A disk that damages more of them is
-# better replaced.
+# Damaged logs copied anew in one run: a disk that damages more of them is better replaced.
 ANEW_MAX: Final = 3
 
 
@@ -210,9 +209,10 @@ class Driver:
 
     # ------------------------------------------------------------------------- where it should be
 
-    def aim(self, target: Target, *, why: str = "deposed") -> None:
+    def aim(self, target: Target, *, why: str = "") -> None:
         """Where etcd's word, or the process, wants it. What it leads and should not ends in this
         very turn, for the reason `why`; the rest is done by a task."""
+        why = why or ("topic deleted" if isinstance(target, Leave) else "deposed")
         if target != self._state.target:
             self._aimed.set()
         if self._state.aim(target):
