@@ -21,7 +21,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -317,6 +318,19 @@ async def unary(
         raise Unavailable(f"the channel to {descriptor.name} is closed: {failure}") from None
 
 
+@contextmanager
+def _reading(call: Any, service: str) -> Iterator[None]:
+    """While replies are read: raises OncelogError; at the end the call is over."""
+    try:
+        yield
+    except grpc.aio.AioRpcError as failure:
+        raise from_rpc_error(failure) from None
+    except grpc.aio.UsageError as failure:
+        raise Unavailable(f"the channel to {service} is closed: {failure}") from None
+    finally:
+        call.cancel()
+
+
 async def server_stream(
     channel: grpc.aio.Channel, service: str, method: str, request: Message
 ) -> AsyncGenerator[Any, None]:
@@ -330,15 +344,9 @@ async def server_stream(
         request_serializer=None,
         response_deserializer=rpcs.message_class(rpc.output_type).FromString,
     )(data)
-    try:
+    with _reading(call, descriptor.name):
         while (reply := await call.read()) is not _EOF:
             yield reply
-    except grpc.aio.AioRpcError as failure:
-        raise from_rpc_error(failure) from None
-    except grpc.aio.UsageError as failure:
-        raise Unavailable(f"the channel to {descriptor.name} is closed: {failure}") from None
-    finally:
-        call.cancel()
 
 
 async def exchange(
@@ -353,15 +361,9 @@ async def exchange(
         request_serializer=_serialize,
         response_deserializer=rpcs.message_class(rpc.output_type).FromString,
     )(requests)
-    try:
+    with _reading(call, descriptor.name):
         while (reply := await call.read()) is not _EOF:
             yield reply
-    except grpc.aio.AioRpcError as failure:
-        raise from_rpc_error(failure) from None
-    except grpc.aio.UsageError as failure:
-        raise Unavailable(f"the channel to {descriptor.name} is closed: {failure}") from None
-    finally:
-        call.cancel()
 
 
 def _throttled(limit: str, maximum: int) -> Throttled:

@@ -201,11 +201,13 @@ class HandingOver:
 
     def balance_now(self) -> Balanced:
         """All that can be, at once."""
-        stood_in = self._stood_in()
-        due = [partition for partition in stood_in if self._is_fit(partition)]
+        due: list[PartitionId] = []
+        kept: list[PartitionId] = []
+        for partition in self._stood_in():
+            (due if self._is_fit(partition) else kept).append(partition)
         self._reporter.event("leaders balanced", partitions=len(due))
         self._elections.hand_over(due)
-        return Balanced(due, [partition for partition in stood_in if partition not in due])
+        return Balanced(due, kept)
 
     def _stood_in(self) -> list[PartitionId]:
         """Led here although another node should."""

@@ -4,17 +4,15 @@ those that follow it."""
 from __future__ import annotations
 
 from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.wire import partition_message
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.in_sync import InSync
 from oncelogpb.v1 import replication_pb2 as pb
-from oncelogpb.v1 import types_pb2
 
 
 def describe(partition: PartitionId, driver: Driver | None, now_ms: int) -> pb.ReplicaDescription:
     """`driver`: None where there is no replica here."""
-    described = pb.ReplicaDescription(
-        partition=types_pb2.Partition(topic_id=partition.topic_id, number=partition.number)
-    )
+    described = pb.ReplicaDescription(partition=partition_message(partition))
     if driver is None or not driver.is_open:
         return described
     journal = driver.journal
