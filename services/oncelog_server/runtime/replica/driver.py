@@ -54,8 +54,6 @@ from oncelogpb.errors import (
 
 # A control journal skips so many offsets after an unclean election, so that no TxId repeats.
 UNCLEAN_SKIP: Final = 1 << 32
-# A log that could not be opened, or written, is tried again after so long.
-RETRY_MS: Final = 1_000
 # Damaged logs copied anew in one run: a disk that damages more of them is better replaced.
 ANEW_MAX: Final = 3
 
@@ -100,10 +98,7 @@ class Driver:
         self._readers = Readers(partition)
         # The one that goes where the target is; None: it is there.
         self._working: asyncio.Task[None] | None = None
-        # Set by every new target: who pauses before another attempt looks at it.
-        self._aimed = asyncio.Event()
-        # Who waits for the next attempt to open the log.
-        self._opening = Opening()
+        self._opening = Opening(partition, around, candidate=lambda: self.candidate)
 
     # ------------------------------------------------------------------------------ what it shows
 
@@ -214,7 +209,7 @@ class Driver:
         very turn, for the reason `why`; the rest is done by a task."""
         why = why or ("topic deleted" if isinstance(target, Leave) else "deposed")
         if target != self._state.target:
-            self._aimed.set()
+            self._opening.aimed()
         if self._state.aim(target):
             self._end(why)
         if (over := self._over()) is not None:
@@ -259,7 +254,7 @@ class Driver:
     async def _work(self) -> None:
         try:
             while (work := self._state.work()) is not None:
-                self._aimed.clear()
+                self._opening.looks_at_target()
                 await self._do(work)
         finally:
             self._working = None
@@ -267,9 +262,9 @@ class Driver:
     async def _do(self, work: Work) -> None:
         match work:
             case Work.OPEN:
-                await self._attempt(self._open)
+                await self._opening.attempt(self._open)
             case Work.ABANDON:
-                await self._attempt(self._abandon)
+                await self._opening.attempt(self._abandon)
             case Work.LOAD:
                 await self._load()
             case Work.FOLLOW:
@@ -287,25 +282,9 @@ class Driver:
                 await self._put_aside()
                 self._state.happened(Event.PUT_ASIDE)
             case Work.BEGIN_ANEW:
-                await self._attempt(self._give_up_log)
+                await self._opening.attempt(self._give_up_log)
 
     # ---------------------------------------------------------------------------------- its pieces
-
-    async def _attempt(self, attempt: Callable[[], Awaitable[None]]) -> None:
-        """Whatever it meets (a damaged log, a full disk), the partition stays offline, the process
-        goes on, and it is tried again after a pause."""
-        try:
-            async with self._around.places:
-                await attempt()
-        except Exception as error:
-            self._around.report_unusable(self.partition, error)
-            self._opening.failed(error)
-            await self._pause()
-        else:
-            # None where a damaged log was moved away.
-            if (candidate := self.candidate) is not None:
-                self._opening.succeeded(candidate)
-            self._around.opened(self.partition)
 
     async def _open(self) -> None:
         try:
@@ -339,13 +318,6 @@ class Driver:
         await self._around.commit.leave(self.journal)
         await self._around.offload(self.journal.abandon_unsynced)
         self._state.abandoned()
-
-    async def _pause(self) -> None:
-        try:
-            async with asyncio.timeout(RETRY_MS / 1000):
-                await self._aimed.wait()
-        except TimeoutError:
-            return
 
     async def _load(self) -> None:
         target = self._state.target
@@ -402,7 +374,7 @@ class Driver:
         except WentBack as error:
             # etcd will show the epoch that this log knows of, or elections refuse that etcd.
             self._around.report_unusable(self.partition, error)
-            await self._pause()
+            await self._opening.pause()
             return
         self._followership = followership
         self._state.following(target)
