@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from oncelog_server.core.machine import Decision
-from oncelog_server.runtime.replica import leading
+from oncelog_server.runtime.replica import replaying
 from oncelog_server.runtime.replica.leading import CLOCK_BEHIND_MS
 from oncelog_server.runtime.replica.snapshots import FRAME_BYTES_GUESS
 from oncelog_server.runtime.replica.state import Stage
@@ -344,7 +344,7 @@ def test_who_never_lives_long_enough_for_a_snapshot_takes_one_all_the_same() -> 
 def test_i18_a_replay_that_is_overtaken_writes_no_epoch_start(
     next_epoch: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(leading, "REPLAY_SLICE", 2)
+    monkeypatch.setattr(replaying, "SLICE_FRAMES", 2)
 
     async def tell(bench: Bench) -> None:
         await bench.lead(1)
@@ -486,7 +486,7 @@ def test_i26_the_note_of_what_is_synced_outlives_the_power_though_nothing_is_app
 def test_i29_what_is_noted_while_a_log_is_loaded_ends_no_epoch(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(leading, "REPLAY_SLICE", 10)
+    monkeypatch.setattr(replaying, "SLICE_FRAMES", 10)
     loop = VirtualTimeLoop()
 
     async def tell() -> None:

@@ -19,18 +19,20 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from oncelog_server.core import failpoints
-from oncelog_server.core.frame import Frame, Kind, StoredFrame
+from oncelog_server.core.frame import Frame, Kind
 from oncelog_server.core.ids import Incarnation, PartitionId
 from oncelog_server.core.machine import EpochStart, Tick
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica import replaying
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.gauges import show_replicas
 from oncelog_server.runtime.replica.in_sync import InSync, IsrChange
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.readers import Readers
+from oncelog_server.runtime.replica.replaying import Slice, record_of
 from oncelog_server.runtime.replica.replies import Replies
 from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
 from oncelog_server.runtime.replica.supply import Supply, Tell
@@ -41,8 +43,6 @@ from oncelogpb.errors import CorruptLog, Loading, NotEnoughReplicas, NotLeader
 
 # A change of the ISR whose answer was lost is looked at again after so long.
 ISR_RETRY_MS: Final = 200
-# Frames that are replayed before the loop gets a turn.
-REPLAY_SLICE: Final = 2_000
 # A clock that is so much behind what a journal has seen is told to operators.
 CLOCK_BEHIND_MS: Final = 60_000
 # A replica rests when it had nothing to do for so many ticks: long enough for its outbox to look
@@ -160,17 +160,15 @@ class Leadership:
         self.machine = machine
 
     async def _replay(self, machine: Any) -> None:
-        position = self._journal.log_start
-        saved = self._journal.load_snapshot()
-        if saved is not None:
-            position, state, tables = saved
-            machine.restore(state, tables)
-        for frames, stored in enumerate(self._journal.replay(position), start=1):
-            record = self._decode(stored)
+        position = await replaying.restore(machine, self._journal, self._around.offload)
+        self._covered_by_snapshot(position)
+        part = Slice(frames_max=replaying.SLICE_FRAMES, bytes_max=replaying.SLICE_BYTES)
+        for stored in self._journal.replay(position):
+            record = record_of(self._role, stored)
             machine.apply(record, stored.at)
             self._snapshots.appended(len(stored.frame.payload))
             self._projecting.saw(record, stored.at)
-            if frames % REPLAY_SLICE == 0:
+            if part.is_full(stored):
                 await asyncio.sleep(0)
                 await self._snapshots.make_room_for_slots()
                 if self._is_over:
@@ -178,10 +176,11 @@ class Leadership:
                 if self._snapshots.holds_too_much:
                     raise too_many_slots()
 
-    def _decode(self, stored: StoredFrame) -> Any:
-        if stored.frame.kind is Kind.EPOCH_START:
-            return EpochStart()
-        return self._role.codec.decode(stored.frame)
+    def _covered_by_snapshot(self, offset: int) -> None:
+        """A snapshot holds only what the HW covered when it was written, so after a restart, too,
+        at least that is known, and is neither hidden nor held back from the projection."""
+        self._hw = max(self._hw, offset)
+        self._projecting.advance(self._hw)
 
     def begin(self, *, skip: int) -> None:
         """Appends EPOCH_START. `skip` leaves a hole of so many journal offsets before it."""
