@@ -342,6 +342,7 @@ class Node:
             catch_up=self._catch_up,
             leaving=lambda: view.leaving,
             end_move=self._end_move,
+            replaying=asyncio.Semaphore(1),
         )
         for role in self._roles:
             reporter = outside.role_reporter(role.name)

@@ -42,4 +42,237 @@ BUGS: Final = (
             ): "all below was durable when it was written"
         },
     ),
+    Bug(
+        "followers-keep-no-snapshot",
+        "I35: who is elected replays what is behind its snapshot, not its whole log",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.followership:Followership.report",
+                "self._snapshots.look()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_i35_a_follower_that_is_elected_replays_what_is_behind_its_snapshot_only",
+            ): "a follower has no snapshot"
+        },
+    ),
+    Bug(
+        "follower-snapshot-above-the-high-watermark",
+        "I35: a snapshot of a follower, too, holds only what is durable",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.followership:Followership._covered",
+                "min(self._following.high_watermark, self._journal.synced_end)",
+                "self._journal.synced_end",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_i27_i35_nothing_above_the_high_watermark_is_in_a_followers_snapshot",
+            ): "it may be in no other log"
+        },
+    ),
+    Bug(
+        "follower-snapshot-without-its-outcomes",
+        "I4: a snapshot leaves no outcome behind that was not shown to the projection",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._replay",
+                "projecting.saw(record, stored.at)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_i4_what_a_followers_snapshot_leaves_behind_was_shown_to_the_projection",
+            ): "nobody replays these records again"
+        },
+    ),
+    Bug(
+        "log-cut-under-a-follower-snapshot",
+        "I35: nothing else touches a log while its snapshot is being written",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.followership:Followership.closed",
+                "await self._snapshots.halted()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_i35_nothing_else_touches_a_log_while_a_thread_has_its_snapshot",
+            ): "it is cut under a thread that writes"
+        },
+    ),
+    Bug(
+        "follower-replays-on-when-told-otherwise",
+        "an election does not wait for a replay of who follows no more",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.followership:Followership.end",
+                "self._snapshots.end()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots", "test_a_replay_ends_with_the_following"
+            ): "an election waits for it"
+        },
+    ),
+    Bug(
+        "who-waits-to-replay-is-waited-for",
+        "an election does not wait for another partition's replay",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots.halt",
+                "self._working is not None and not self._has_turn",
+                "False",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots", "test_one_replica_of_a_process_replays_at_a_time"
+            ): "an election waits for another partition"
+        },
+    ),
+    Bug(
+        "many-followers-replay-at-once",
+        "one machine beside those that are led, not one for each partition",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._work",
+                "async with self._around.replication.replaying:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots", "test_one_replica_of_a_process_replays_at_a_time"
+            ): "each has a machine in memory"
+        },
+    ),
+    Bug(
+        "follower-replays-without-a-pause",
+        "the loop goes on while a follower replays",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._replay",
+                "if part.is_full(stored):",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_the_loop_has_turns_while_a_follower_replays",
+            ): "others of the process wait for it"
+        },
+    ),
+    Bug(
+        "failed-follower-snapshot-tried-at-once",
+        "I28: what a disk does not take is tried again after a while",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._failed",
+                "self._not_before_ms = self._now_ms() + pause_ms",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_i28_a_disk_that_takes_no_snapshot_stops_no_follower",
+            ): "it reads all anew"
+        },
+    ),
+    Bug(
+        "alarm-of-a-follower-snapshot-stays",
+        "an alarm ends with what it is about",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.snapshots:Snapshots.drop",
+                "if self._failing:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_a_record_of_a_later_version_stops_no_follower",
+            ): "it alarms for ever"
+        },
+    ),
+    Bug(
+        "rot-found-by-a-follower-is-borne",
+        "I26: a log that cannot be read is copied anew where another one is whole",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._replay_and_save",
+                "self._found_damage(error)",
+                "self._failed()",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots", "test_i26_rot_that_a_replay_finds_is_copied_anew"
+            ): "it holds less than it said"
+        },
+    ),
+    Bug(
+        "large-snapshot-read-for-few-frames",
+        "reading a snapshot never costs more than the frames that it saves",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._is_worth_it",
+                "max(self._around.snapshot_every_bytes, self._restored_bytes)",
+                "self._around.snapshot_every_bytes",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_a_snapshot_that_is_larger_than_the_frames_behind_it_is_not_read_for_them",
+            ): "sums are read for"
+        },
+    ),
+    Bug(
+        "cut-snapshot-still-the-newest",
+        "a follower whose snapshot was cut writes another one",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.snapshots:SnapshotFiles.drop_above",
+                "self.newest = max(self._offsets(), default=0)",
+                "self.newest = max(self.newest, *self._offsets(), 0)",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots", "test_the_newest_snapshot_is_known_without_reading_it"
+            ): "it is of what was cut"
+        },
+    ),
+    Bug(
+        "damaged-snapshot-still-the-newest",
+        "a follower whose snapshot is damaged writes another one",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.snapshots:SnapshotFiles.load",
+                "self.newest = 0",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots",
+                "test_a_snapshot_that_is_damaged_is_not_the_newest_any_more",
+            ): "assert 4 == 0"
+        },
+    ),
 )

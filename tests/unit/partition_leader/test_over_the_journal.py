@@ -59,7 +59,14 @@ class Process:
             opened=lambda partition: None,
             snapshot_every_bytes=snapshot_every_bytes,
             replication=Replication(
-                "n1", 1, 1_000, unchanged, nobody, Room(CATCH_UP_BYTES_MAX), lambda *asked: None
+                "n1",
+                1,
+                1_000,
+                unchanged,
+                nobody,
+                Room(CATCH_UP_BYTES_MAX),
+                lambda *asked: None,
+                asyncio.Semaphore(1),
             ),
             fatal=vital.complain,
             failed=lambda partition, error: None,

@@ -106,6 +106,7 @@ class Bench:
                 follow=lambda *asked: self.follow(*asked),
                 catch_up=Room(CATCH_UP_BYTES_MAX),
                 end_move=self._end_move,
+                replaying=asyncio.Semaphore(1),
             ),
             opened=lambda partition: None,
             failed=lambda partition, error: self.failures.append(error),

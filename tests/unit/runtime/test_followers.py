@@ -78,9 +78,15 @@ class Wire:
 class Trio:
     """n1, n2 and n3, and the wires between them."""
 
-    def __init__(self, loop: VirtualTimeLoop) -> None:
+    def __init__(self, loop: VirtualTimeLoop, *, snapshot_every_bytes: int = 1 << 30) -> None:
         self.benches = [
-            Bench(loop, min_insync_replicas=2, node_id=f"n{number}") for number in (1, 2, 3)
+            Bench(
+                loop,
+                min_insync_replicas=2,
+                node_id=f"n{number}",
+                snapshot_every_bytes=snapshot_every_bytes,
+            )
+            for number in (1, 2, 3)
         ]
         self.wires: list[Wire] = []
         self.revision = 1

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Final
 
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,8 @@ from hypothesis import strategies as st
 from oncelog_server.core.frame import Frame, Kind, StoredFrame
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encoded_bytes
 from oncelog_server.runtime.storage.identity import SyncedEnd
-from oncelog_server.runtime.storage.journal import SEALED_SEGMENTS_OPEN_MAX
+from oncelog_server.runtime.storage.journal import SEALED_SEGMENTS_OPEN_MAX, SEGMENT_BYTES
+from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES
 from oncelog_server.runtime.storage.tail import MemoryTail
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 from tests.simulation.disk import FakeDisk
@@ -355,3 +357,29 @@ def test_i35_a_replay_skips_nothing_where_memory_gives_way_meanwhile() -> None:
     journal._tail.give_way(1 << 20)
     assert journal._tail.start == 51
     assert seen + [stored.at.offset for stored in replay] == list(range(51))
+
+
+@pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 200_000])
+@given(between=st.tuples(st.integers(0, 401), st.integers(0, 401)).map(sorted))
+def test_how_many_bytes_stand_between_two_offsets_is_known_by_the_index(
+    segment_bytes: int, between: list[int]
+) -> None:
+    journal = LONG[segment_bytes]
+    start_at, end = between
+    frames = [stored for stored in journal.replay(0) if start_at <= stored.at.offset < end]
+    size = sum(encoded_bytes(stored.frame) for stored in frames)
+    assert abs(journal.bytes_between(start_at, end) - size) <= 2 * INDEX_INTERVAL_BYTES
+
+
+def test_there_is_nothing_between_offsets_that_go_back() -> None:
+    journal = LONG[200_000]
+    assert journal.bytes_between(300, 0) == journal.bytes_between(400, 390) == 0
+    assert open_journal(FakeDisk()).bytes_between(0, 10) == 0
+
+
+LONG: Final = {
+    segment_bytes: start(
+        FakeDisk(), *("x" * 3_000 for _ in range(400)), segment_bytes=segment_bytes
+    )
+    for segment_bytes in (SEGMENT_BYTES, 200_000)
+}

@@ -320,3 +320,25 @@ def test_a_slot_that_is_written_beside_a_flush_stays_held() -> None:
     slots.flush()
     assert slots.held == 2
     assert (slots.read(1), slots.read(2)) == (b"new!", b"more")
+
+
+def test_the_newest_snapshot_is_known_without_reading_it() -> None:
+    journal = start(FakeDisk(), *"ab")
+    assert journal.snapshot_offset == 0
+    journal = with_three_snapshots(FakeDisk())
+    assert journal.snapshot_offset == 6
+    journal.cut(5)
+    assert journal.snapshot_offset == 4, "it is of what was cut"
+
+
+def test_a_snapshot_that_is_damaged_is_not_the_newest_any_more() -> None:
+    disk = FakeDisk()
+    with_three_snapshots(disk)
+    disk.damage(snapshot_path(6), lambda content: content.__setitem__(20, 255))
+    journal = open_journal(disk)
+    assert journal.snapshot_offset == 6
+    assert journal.load_snapshot() == FOUR
+    assert journal.snapshot_offset == 4, "frames since then are replayed"
+    disk.damage(snapshot_path(4), lambda content: content.__setitem__(20, 255))
+    assert journal.load_snapshot() is None
+    assert journal.snapshot_offset == 0

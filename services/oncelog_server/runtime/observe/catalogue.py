@@ -97,6 +97,12 @@ COMMON: Final = (
         "follower_lag", "Journal offsets below the leader's HW that are not here yet.", "partition"
     ),
     _gauge(
+        "follower_replay_bytes",
+        "About how many bytes of frames a follower would replay if it were elected: those behind "
+        "its snapshot.",
+        "partition",
+    ),
+    _gauge(
         "replica_unusable",
         "1 while the replica can neither lead nor follow: its log or what it is sent is damaged, "
         "or its disk fails. Alarm on it.",

@@ -364,6 +364,7 @@ class Driver:
         try:
             followership = Followership(
                 self.partition,
+                self._role,
                 self.journal,
                 self._around,
                 target=target,
@@ -513,6 +514,8 @@ class Driver:
         """About every second: what others may count on (docs/leadership.md, "Disks"), gauges."""
         if self._journal is not None and not self._is_in_a_thread():
             self._note_synced_end(self._journal)
+            if self._state.follows and self._followership is not None:
+                self._followership.report()
         if self.is_ready and self._leadership is not None:
             self._leadership.report()
 

@@ -39,6 +39,9 @@ class Replication:
     # What all followers of this process that read from files share.
     catch_up: Room
     end_move: EndMove
+    # Held while a follower replays its log for a snapshot: one of the process at a time, for each
+    # has a machine in memory.
+    replaying: asyncio.Semaphore
     # Nodes whose process is about to stop.
     leaving: Callable[[], Collection[str]] = tuple
 

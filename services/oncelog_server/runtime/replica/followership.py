@@ -7,22 +7,25 @@ follow, dropped when they say otherwise. It carries the dialog of `following` to
 Invariants (docs/leadership.md, "Leader and follower"):
   * while a cut is under way nothing is said, and nothing that is heard is taken;
   * after `end` nothing is heard, and what is synced then is acknowledged to nobody;
-  * of a take that is damaged nothing is kept, and asking again costs less and less.
+  * of a take that is damaged nothing is kept, and asking again costs less and less;
+  * its own snapshots (`follower_snapshots`) hold what is durable, and none is written beside a cut.
 
-Left out: snapshots. Who ends before the leader's log begins waits, and says so.
+Left out: a leader's snapshots. Who ends before the leader's log begins waits, and says so.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 from oncelog_server.core.ids import Incarnation, LeaderEpoch, PartitionId
+from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.dialog import Dialog, Said, Told
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import SendSnapshot
+from oncelog_server.runtime.replica.follower_snapshots import FollowerSnapshots
 from oncelog_server.runtime.replica.following import Answer, Cut, Following, Phase
 from oncelog_server.runtime.storage.copying import CopyRefused
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
@@ -46,6 +49,7 @@ class Followership:
     def __init__(
         self,
         partition: PartitionId,
+        role: Role[Any],
         journal: Journal,
         around: ReplicaEnv,
         *,
@@ -63,6 +67,9 @@ class Followership:
         self._write_failed = write_failed
         self._found_damage = found_damage
         self._following = self._anew(high_watermark)
+        self._snapshots = FollowerSnapshots(
+            partition, role, journal, around, covered=self._covered, found_damage=found_damage
+        )
         self._dialog: Dialog | None = None
         self._is_over = False
         self._cutting: asyncio.Task[None] | None = None
@@ -104,6 +111,7 @@ class Followership:
                 timer.cancel()
         if self._dialog is not None:
             self._dialog.close()
+        self._snapshots.end()
         self._went_well()
         self._show(following=0, missing=0)
 
@@ -111,6 +119,7 @@ class Followership:
         """After `end`: returns when it touches the log no more."""
         while self._cutting is not None:
             await asyncio.wait([self._cutting])
+        await self._snapshots.halted()
 
     # ------------------------------------------------------------------------------- what is heard
 
@@ -150,6 +159,7 @@ class Followership:
 
     def _go_on(self, step: Cut | Said | None) -> None:
         if isinstance(step, Cut):
+            self._snapshots.halt()
             self._cutting = vital.spawn(self._cut(step.end), self._around.fatal)
         elif step is not None:
             self._say(step)
@@ -170,6 +180,7 @@ class Followership:
             cut_to=end,
         )
         try:
+            await self._snapshots.halted()
             await self._around.commit.leave(journal)
             await self._around.offload(lambda: journal.cut(end))
         except OSError as error:
@@ -183,6 +194,7 @@ class Followership:
         self._cutting = None
         if self._is_over:
             return
+        self._snapshots.go_on()
         said = self._following.was_cut()
         if self._begins_after_cut:
             self._begins_after_cut = False
@@ -232,6 +244,17 @@ class Followership:
         if self._refusals:
             self._refusals = 0
             self._around.reporter.gauge("replica_unusable", 0, partition=str(self._partition))
+
+    def _covered(self) -> int:
+        """What may be in a snapshot: durable, synced here, and as the leader has it."""
+        if self._following.phase is not Phase.COPYING:
+            return 0
+        return min(self._following.high_watermark, self._journal.synced_end)
+
+    def report(self) -> None:
+        """About every second, while no thread has the log."""
+        if self._following.phase is Phase.COPYING:
+            self._snapshots.look()
 
     def synced(self, end: int) -> None:
         """By the disk here."""

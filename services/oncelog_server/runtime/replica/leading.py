@@ -160,7 +160,7 @@ class Leadership:
         self.machine = machine
 
     async def _replay(self, machine: Any) -> None:
-        position = await replaying.restore(machine, self._journal, self._around.offload)
+        position, _ = await replaying.restore(machine, self._journal, self._around.offload)
         self._covered_by_snapshot(position)
         part = Slice(frames_max=replaying.SLICE_FRAMES, bytes_max=replaying.SLICE_BYTES)
         for stored in self._journal.replay(position):

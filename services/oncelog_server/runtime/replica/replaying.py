@@ -7,7 +7,7 @@ like. The loop has a lease to keep, and others to answer.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from oncelog_server.core.frame import Kind, StoredFrame
 from oncelog_server.core.machine import EpochStart
@@ -39,22 +39,30 @@ class Slice:
         return True
 
 
+class Restored(NamedTuple):
+    """Where a machine stands that was brought to a snapshot, and how many bytes that has."""
+
+    offset: int
+    size: int
+
+
 async def restore(
     machine: Any, journal: Journal, offload: Callable[[Callable[[], None]], Awaitable[None]]
-) -> int:
+) -> Restored:
     """Brings a fresh machine, which nobody else has, to the newest snapshot that is intact, off the
-    loop: large tables take a while. Where the frames behind it begin. Raises OSError."""
-    position = journal.log_start
+    loop: large tables take a while. Raises OSError."""
+    restored = Restored(journal.log_start, 0)
 
     def blocking() -> None:
-        nonlocal position
+        nonlocal restored
         saved = journal.load_snapshot()
         if saved is not None:
-            position, state, tables = saved
+            offset, state, tables = saved
             machine.restore(state, tables)
+            restored = Restored(offset, len(state) + sum(map(len, tables.values())))
 
     await offload(blocking)
-    return position
+    return restored
 
 
 def record_of(role: Role[Any], stored: StoredFrame) -> Any:

@@ -35,7 +35,8 @@ SNAPSHOT_RETRY_MS: Final = 10_000
 
 
 class Snapshots:
-    """Of the machine of one leadership."""
+    """Of the machine of one leadership; or of a follower, which makes one for each
+    (`follower_snapshots`)."""
 
     def __init__(
         self,
@@ -68,7 +69,10 @@ class Snapshots:
 
     def drop(self) -> None:
         """It is over: what was captured is not written any more."""
-        self._wanted = self._failing = self.is_owed = False
+        self._wanted = self.is_owed = False
+        if self._failing:
+            self._failing = False
+            self._reporter.gauge("snapshot_failing", 0, partition=str(self._partition))
         self._captured = None
 
     async def ended(self) -> None:
@@ -143,6 +147,15 @@ class Snapshots:
         elif captured is not None and captured[0] <= high_watermark:
             await self._write(*captured)
 
+    async def save_now(self, machine: Machine[Any, Any, Any], offset: int) -> bool:
+        """The state at `offset`, which is durable, of a machine that nobody else has. False: the
+        disk did not take it."""
+        self.is_owed = False
+        taken: list[Snapshot] = []
+        await self._offload(lambda: taken.append(self._taken(machine)))
+        await self._write(offset, taken[0])
+        return not self.is_owed
+
     async def _write(self, offset: int, snapshot: Snapshot) -> None:
         try:
             failpoints.reach("driver.snapshot.before")
@@ -152,7 +165,7 @@ class Snapshots:
             self._worked()
         except OSError as error:
             self.is_owed = self._wanted
-            self._failed(error)
+            self.failed(error)
         finally:
             self._saving = None
 
@@ -161,7 +174,7 @@ class Snapshots:
             await self._offload(self._journal.flush_slots)
             self._worked()
         except OSError as error:
-            self._failed(error)
+            self.failed(error)
         finally:
             self._saving = None
 
@@ -171,7 +184,7 @@ class Snapshots:
             self._reporter.gauge("snapshot_failing", 0, partition=str(self._partition))
             self._reporter.event("snapshots work again", partition=str(self._partition))
 
-    def _failed(self, error: OSError) -> None:
+    def failed(self, error: Exception) -> None:
         """Until it succeeds, starts are slower, and outcomes take memory. Nothing is lost."""
         self._save_after_ms = self._now_ms() + SNAPSHOT_RETRY_MS
         self._reporter.count("snapshot_failures")

@@ -310,6 +310,12 @@ class Journal:
                 return found
         return []
 
+    def bytes_between(self, start: int, end: int) -> int:
+        """About how many bytes of frames stand there, by the indexes."""
+        segments = [segment for segment in self._segments_from(start) if segment.base < end]
+        sizes = [*(it.size for it in segments[:-1]), *(it.position_of(end) for it in segments[-1:])]
+        return max(0, sum(sizes) - segments[0].position_of(start)) if segments else 0
+
     @property
     def tail_start(self) -> int:
         """From here on, memory has everything."""
@@ -535,6 +541,11 @@ class Journal:
         """By table, how many of its rows the newest snapshot on disk counts, and a next one may
         leave out."""
         return self._snapshots.rows_saved
+
+    @property
+    def snapshot_offset(self) -> int:
+        """Of the newest snapshot; the log start where there is none."""
+        return max(self._snapshots.newest, self.log_start)
 
     def load_snapshot(self) -> tuple[int, bytes, dict[str, bytes]] | None:
         """The newest one that is intact: its offset, the state, and the rows of each table."""

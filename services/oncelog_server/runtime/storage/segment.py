@@ -179,6 +179,13 @@ class Segment:
         index = self._index
         return index is None or index.saved_bytes == len(index) * INDEX_ENTRY_BYTES
 
+    def position_of(self, offset: int) -> int:
+        """About where its frame begins, or would: up to INDEX_INTERVAL_BYTES before."""
+        if offset <= self.base:
+            return 0
+        entry, _ = self.index.around(offset)
+        return 0 if entry is None else entry.position
+
     def begin_index(self) -> None:
         """Starts it anew: there is none, or what it says was found wrong."""
         self._index = OffsetIndex()

@@ -96,6 +96,8 @@ class SnapshotFiles:
         self._directory = directory
         # Tables as the last snapshot, saved or loaded, left them: the CRC goes on from there.
         self._tables: dict[str, TableEnd] = {}
+        # Offset of the newest one, as far as its name says; 0 where there is none.
+        self.newest = 0
 
     @property
     def rows_saved(self) -> dict[str, int]:
@@ -109,13 +111,14 @@ class SnapshotFiles:
         }
         file = SnapshotFile(offset, snapshot.state, tables)
         self._disk.replace_file(self._path(offset), encode_snapshot(file))
-        self._tables = tables
+        self._tables, self.newest = tables, offset
         for old in self._offsets()[:-SNAPSHOTS_KEPT]:
             self._disk.remove(self._path(old))
 
     def load(self) -> tuple[int, bytes, dict[str, bytes]] | None:
         """The newest that is whole, with all rows of each table. Blocking. Raises OSError."""
         self._tables = {}
+        self.newest = 0
         for offset in reversed(self._offsets()):
             found = decode_snapshot(self._read_all(self._path(offset)))
             if found is None or found.offset != offset:
@@ -123,7 +126,7 @@ class SnapshotFiles:
             rows = {name: self._rows(name, end) for name, end in found.tables.items()}
             whole = {name: data for name, data in rows.items() if data is not None}
             if len(whole) == len(rows):
-                self._tables = found.tables
+                self._tables, self.newest = found.tables, offset
                 return offset, found.state, whole
         return None
 
@@ -134,6 +137,7 @@ class SnapshotFiles:
                 # What stands in its tables may be of frames that are cut: all is handed in again.
                 self._tables = {}
                 self._disk.remove(self._path(offset))
+        self.newest = max(self._offsets(), default=0)
 
     def _append_rows(self, name: str, table: Table) -> TableEnd:
         assert len(table.rows) % table.row_bytes == 0, f"table {name}: whole rows only"

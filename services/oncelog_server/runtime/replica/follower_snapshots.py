@@ -1,0 +1,188 @@
+"""Snapshots of a follower, which has no machine: so that it need not replay its whole log when it
+is elected (docs/adr/0049).
+
+    enough frames below the known HW ──► its turn ──► a fresh machine: newest snapshot, frames
+                 ▲                                                     │ up to the known HW
+                 └────── later, and later each time ◄── failed ── written, the machine is dropped
+
+It costs what the leader's own `apply` cost, once more, in small slices between which the loop goes
+on; one replica of the process does it at a time.
+
+Invariants (I27, I35):
+  * what is replayed is below the HW that this replica knows, synced here, and in a log that agrees
+    with the leader's; nothing else is in the snapshot, or shown to the projection;
+  * after `halt` none is begun, and after `halted` none is being written: a log that is cut, closed
+    or loaded is touched by nobody else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any, Final
+
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.role import Role
+from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.projecting import Projecting
+from oncelog_server.runtime.replica.replaying import Slice, record_of, restore
+from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS, Snapshots, too_many_slots
+from oncelog_server.runtime.storage.journal import Journal
+from oncelogpb.errors import CorruptLog
+
+# Between two turns of the loop: others answer callers there, and nobody waits for this.
+SLICE_FRAMES: Final = 200
+SLICE_BYTES: Final = 1 << 20
+# One read of the log, which is verified and decoded in one turn.
+READ_BYTES: Final = 256 << 10
+# One that failed is tried again after twice as long each time, up to this: it reads all of it anew.
+RETRY_MS_MAX: Final = 600_000
+
+
+class FollowerSnapshots:
+    """Of one followership. Whoever made it calls `look`, and at last `end` and `halted`."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        role: Role[Any],
+        journal: Journal,
+        around: ReplicaEnv,
+        *,
+        covered: Callable[[], int],
+        found_damage: Callable[[Exception], None],
+    ) -> None:
+        """`covered`: exclusive; below it all is durable, synced here, and as the leader has it.
+        `found_damage`: what is synced here cannot be read."""
+        self._partition = partition
+        self._role = role
+        self._journal = journal
+        self._around = around
+        self._covered = covered
+        self._found_damage = found_damage
+        self._snapshots = Snapshots(
+            partition,
+            journal,
+            clock=around.clock,
+            reporter=around.reporter,
+            offload=around.offload,
+            every_bytes=around.snapshot_every_bytes,
+        )
+        self._working: asyncio.Task[None] | None = None
+        # It has the process's turn: what it does then is waited for, not cancelled.
+        self._has_turn = False
+        self._halt = asyncio.Event()
+        # Bytes of the newest snapshot and its tables, once it was read.
+        self._restored_bytes = 0
+        # In a row; and not before this moment is it tried again.
+        self._failures = 0
+        self._not_before_ms = 0
+
+    # --------------------------------------------------------------------------- when, and how long
+
+    def look(self) -> None:
+        """About every second."""
+        behind = self._journal.bytes_between(self._journal.snapshot_offset, self._covered())
+        self._show(behind)
+        runs = self._working is not None and not self._working.done()
+        if not runs and not self._halt.is_set() and self._is_worth_it(behind):
+            self._working = vital.spawn(self._work(), self._around.fatal)
+
+    def _is_worth_it(self, behind_bytes: int) -> bool:
+        """Reading a large snapshot costs as much as replaying as many frames, here and for who is
+        elected: so it is not read for fewer."""
+        enough = max(self._around.snapshot_every_bytes, self._restored_bytes)
+        return behind_bytes >= enough and self._now_ms() >= self._not_before_ms
+
+    def halt(self) -> None:
+        """In one turn: no more is begun. `halted` waits for what runs."""
+        self._halt.set()
+        if self._working is not None and not self._has_turn:
+            self._working.cancel()
+
+    async def halted(self) -> None:
+        """After `halt`: returns when it touches the log no more: a slice, or a write, later."""
+        if self._working is not None:
+            await asyncio.wait([self._working])
+
+    def go_on(self) -> None:
+        """After `halted`."""
+        self._halt.clear()
+
+    def end(self) -> None:
+        """Halts for good, and shows nothing any more."""
+        self.halt()
+        self._snapshots.drop()
+        self._show(0)
+
+    def _show(self, behind_bytes: int) -> None:
+        self._around.reporter.gauge(
+            "follower_replay_bytes", behind_bytes, partition=str(self._partition)
+        )
+
+    def _now_ms(self) -> int:
+        return self._around.clock.now().monotonic_ms
+
+    # ------------------------------------------------------------------------------------- the work
+
+    async def _work(self) -> None:
+        try:
+            async with self._around.replication.replaying:
+                self._has_turn = True
+                await self._replay_and_save()
+        finally:
+            self._has_turn = False
+
+    async def _replay_and_save(self) -> None:
+        try:
+            machine = self._role.machine(self._partition)
+            end = await self._replay(machine)
+            # The log may not agree with the leader's for the moment.
+            if self._halt.is_set() or end <= self._journal.snapshot_offset:
+                return
+            if await self._snapshots.save_now(machine, end):
+                self._failures = 0
+            else:
+                self._failed()
+        except CorruptLog as error:
+            self._found_damage(error)
+        except Exception as error:
+            # It is done ahead of time, and nobody waits for it. What a later version wrote, say, or
+            # a bug in `apply`, is met when this replica leads, where it counts.
+            self._snapshots.failed(error)
+            self._failed()
+
+    def _failed(self) -> None:
+        pause_ms = min(SNAPSHOT_RETRY_MS << min(self._failures, 16), RETRY_MS_MAX)
+        self._failures += 1
+        self._not_before_ms = self._now_ms() + pause_ms
+
+    async def _replay(self, machine: Any) -> int:
+        """Where the machine stands then. Less than is covered where it was halted. Raises
+        CorruptLog, OSError, ValueError."""
+        journal = self._journal
+        position, self._restored_bytes = await restore(machine, journal, self._around.offload)
+        covered = self._covered()
+        projecting = Projecting(self._role.projection(self._partition, journal.slots), covered)
+        part = Slice(frames_max=SLICE_FRAMES, bytes_max=SLICE_BYTES)
+        while position < covered and not self._halt.is_set():
+            frames = await journal.read(position, READ_BYTES, below=covered)
+            if not frames:
+                return position
+            for stored in frames:
+                if self._halt.is_set():
+                    return position
+                record = record_of(self._role, stored)
+                machine.apply(record, stored.at)
+                projecting.saw(record, stored.at)
+                position = stored.end
+                if part.is_full(stored):
+                    await asyncio.sleep(0)
+            await self._make_room_for_slots()
+        return position
+
+    async def _make_room_for_slots(self) -> None:
+        await self._snapshots.make_room_for_slots()
+        if self._snapshots.holds_too_much:
+            raise too_many_slots()
