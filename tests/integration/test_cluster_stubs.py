@@ -90,12 +90,14 @@ class Program:
         self._request_id = 0
 
     def create_topic(self, partitions: int = 1) -> bytes:
-        """The topic's id, once each partition has a leader."""
+        """The topic's id, once each partition has a leader that answers."""
         request = partition_leader_pb2.CreateTopicRequest(
             name=f"topic-{next(_names)}", partitions=partitions
         )
         topic_id = self.stubs.leader.CreateTopic(request, timeout=TIMEOUT_S).topic.topic_id
         until(lambda: self._is_led(topic_id), "the topic has leaders")
+        for number in range(partitions):
+            until(functools.partial(self._answers, topic_id, number), "its leaders have loaded")
         return bytes(topic_id)
 
     def _is_led(self, topic_id: bytes) -> bool:
@@ -104,6 +106,9 @@ class Program:
         return bool(reply.topics) and all(
             partition.HasField("leader") for partition in reply.topics[0].partitions
         )
+
+    def _answers(self, topic_id: bytes, number: int) -> bool:
+        return not self._fetch(topic_id, number).HasField("error")
 
     def begin(self) -> int:
         self._request_id += 1
@@ -116,6 +121,11 @@ class Program:
 
     def read(self, topic_id: bytes, number: int = 0) -> list[pb.Row]:
         """What is committed, as rows."""
+        fetched = self._fetch(topic_id, number)
+        assert not fetched.HasField("error"), fetched.error
+        return [row for batch in fetched.batches for row in pb.Rows.FromString(batch.payload).rows]
+
+    def _fetch(self, topic_id: bytes, number: int) -> partition_leader_pb2.FetchedPartition:
         wanted = partition_leader_pb2.FetchPartition(
             partition=pb.Partition(topic_id=topic_id, number=number)
         )
@@ -125,8 +135,7 @@ class Program:
             format=partition_leader_pb2.FORMAT_ROWS,
         )
         (fetched,) = self.stubs.leader.Fetch(request, timeout=TIMEOUT_S).partitions
-        assert not fetched.HasField("error"), fetched.error
-        return [row for batch in fetched.batches for row in pb.Rows.FromString(batch.payload).rows]
+        return fetched
 
 
 @pytest.fixture
@@ -217,7 +226,7 @@ def test_everything_of_a_row_comes_back(program: Program) -> None:
         producer=pb.Producer(producer_id=1 << 63 | 5), batches=[batch_of(place, sent)]
     )
     (result,) = program.stubs.leader.Produce(produce, timeout=TIMEOUT_S).results
-    assert (result.offset, result.HasField("error")) == (0, False)
+    assert (result.offset, result.HasField("error")) == (0, False), result
     assert program.read(place.topic_id) == list(sent.rows)
 
 
