@@ -59,6 +59,11 @@ class _Connections:
             self._open[port, service] = connection
         return connection
 
+    def end_to(self, port: int) -> None:
+        """All connections to one process."""
+        for place in [place for place in self._open if place[0] == port]:
+            self.network.end(self._open.pop(place))
+
     def end(self) -> None:
         self._over = True
         for connection in self._open.values():
@@ -136,6 +141,9 @@ class SimTransport:
 
     def retain(self, members: Collection[Endpoint]) -> None:
         """Nothing is held for who is gone."""
+
+    def abandon(self, to: Endpoint) -> None:
+        self._connections.end_to(self._find(to.port))
 
     async def close(self) -> None:
         self._connections.end()

@@ -31,6 +31,7 @@ EXEMPT: Final[dict[str, str]] = {
     "oncelog._leaving:_flush_all": "each connection once, at the end",
     "oncelog.aio.log:Log.flush": "each producer once",
     "oncelog._metadata:Metadata.led_topic": "asks for metadata",
+    "oncelog._metadata:Metadata._watch_suspects": "asks for metadata",
     "oncelog._first_answer:first_answer": "asks for metadata, one process after the other",
     "oncelog.aio.admin:Admin._fetch_offsets": "reads",
     "oncelog.aio.consumer:Consumer._live": "a sign of life: from = to moves nothing, however often",

@@ -310,25 +310,36 @@ async def unary(
         request_serializer=None,
         response_deserializer=rpcs.message_class(rpc.output_type).FromString,
     )
-    try:
+    with _raising(descriptor.name):
         return await call(data, timeout=timeout_ms / 1000)
-    except grpc.aio.AioRpcError as failure:
-        raise from_rpc_error(failure) from None
-    except grpc.aio.UsageError as failure:
-        raise Unavailable(f"the channel to {descriptor.name} is closed: {failure}") from None
 
 
 @contextmanager
-def _reading(call: Any, service: str) -> Iterator[None]:
-    """While replies are read: raises OncelogError; at the end the call is over."""
+def _raising(service: str) -> Iterator[None]:
+    """While an answer is awaited: raises OncelogError."""
+    task = asyncio.current_task()
+    cancelled_before = 0 if task is None else task.cancelling()
     try:
         yield
     except grpc.aio.AioRpcError as failure:
         raise from_rpc_error(failure) from None
     except grpc.aio.UsageError as failure:
         raise Unavailable(f"the channel to {service} is closed: {failure}") from None
-    finally:
-        call.cancel()
+    except asyncio.CancelledError:
+        # gRPC says so as well where the channel was closed meanwhile; then this task goes on.
+        if task is None or task.cancelling() > cancelled_before:
+            raise
+        raise UnknownOutcome(f"the channel to {service} was closed before it answered") from None
+
+
+@contextmanager
+def _reading(call: Any, service: str) -> Iterator[None]:
+    """While replies are read: raises OncelogError; at the end the call is over."""
+    with _raising(service):
+        try:
+            yield
+        finally:
+            call.cancel()
 
 
 async def server_stream(

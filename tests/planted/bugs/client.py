@@ -8,6 +8,66 @@ from tests.planted.planting import Bug, Edit, unit
 
 BUGS: Final = (
     Bug(
+        "gone-processes-are-waited-for",
+        "I29: who is no member any more answers nothing: calls to it end, and go elsewhere",
+        (
+            Edit(
+                "oncelog._metadata:Metadata._abandon_gone",
+                "            self.transport.abandon(gone)",
+                "            pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_suspects",
+                "test_i29_what_waits_for_a_process_ends_when_the_cluster_says_that_it_is_gone",
+            ): "assert",
+        },
+    ),
+    Bug(
+        "only-what-failed-is-asked-for-anew",
+        "I29: a process that is silent is silent about all that it leads",
+        (
+            Edit(
+                "oncelog._metadata:Metadata._suspect",
+                "        self.directory.forget_processes([endpoint])",
+                "        pass",
+            ),
+            Edit(
+                "oncelog._metadata:Metadata._abandon_gone",
+                "        self.directory.forget_strangers()",
+                "        pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_suspects",
+                "test_i29_who_uses_something_else_of_a_silent_process_asks_first_who_leads_it",
+            ): "assert",
+            unit(
+                "client/test_suspects",
+                "test_i29_nothing_goes_to_who_is_no_member_any_more",
+            ): "assert",
+        },
+    ),
+    Bug(
+        "a-closed-channel-cancels-its-callers",
+        "I31: every call ends with an error of ours, also where its channel is closed under it",
+        (
+            Edit(
+                "oncelogpb.calls:_raising",
+                "        if task is None or task.cancelling() > cancelled_before:",
+                "        if True:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_transport",
+                "test_i31_who_is_gone_is_waited_for_by_nobody",
+            ): "CancelledError",
+        },
+    ),
+    Bug(
         "retry-takes-a-new-sequence",
         "I6: a batch keeps its sequence: a retry under another one is appended again",
         (

@@ -30,8 +30,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog._transport:GrpcTransport._replace_lines",
-                "for watch in list(self._watches):",
-                "for watch in ():",
+                "self._move_watches(list(self._watches))",
+                "pass",
             ),
         ),
         {

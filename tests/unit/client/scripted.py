@@ -4,6 +4,7 @@ leaders that move, refuse, and lose answers."""
 from __future__ import annotations
 
 import asyncio
+from collections import defaultdict
 from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
 from typing import Any, TypeVar
 
@@ -35,6 +36,8 @@ class ScriptedTransport:
         self.listeners: list[Callable[[], None]] = []
         # What `retain` was told, in order.
         self.retained: list[Collection[Endpoint]] = []
+        # What waits for an answer, by process.
+        self._waiting: dict[Endpoint, list[asyncio.Task[Any]]] = defaultdict(list)
         self.delay_s = 0.001
         self.streams: list[list[Any]] = []
 
@@ -75,13 +78,20 @@ class ScriptedTransport:
         self.asked.append((method, to.port))
         if method != "cluster.get_metadata":
             self.requests.append(request)
+        answering = asyncio.ensure_future(self._answer(to, method, request))
+        self._waiting[to].append(answering)
         try:
-            async with asyncio.timeout(timeout_ms / 1000):
-                await asyncio.sleep(self.delay_s)
-                answer = self.handlers[method](to, request)
-                return await answer if asyncio.iscoroutine(answer) else answer
-        except TimeoutError:
-            raise errors.UnknownOutcome("no answer in time") from None
+            done, _ = await asyncio.wait([answering], timeout=timeout_ms / 1000)
+            if not done or answering.cancelled():
+                raise errors.UnknownOutcome("no answer in time")
+            return answering.result()
+        finally:
+            answering.cancel()
+
+    async def _answer(self, to: Endpoint, method: str, request: Any) -> Any:
+        await asyncio.sleep(self.delay_s)
+        answer = self.handlers[method](to, request)
+        return await answer if asyncio.iscoroutine(answer) else answer
 
     async def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
         self.asked.append((method, to.port))
@@ -103,6 +113,10 @@ class ScriptedTransport:
 
     def retain(self, members: Collection[Endpoint]) -> None:
         self.retained.append(members)
+
+    def abandon(self, to: Endpoint) -> None:
+        for waiting in self._waiting.pop(to, []):
+            waiting.cancel()
 
     async def close(self) -> None: ...
 

@@ -7,8 +7,11 @@ import contextlib
 from collections.abc import Callable
 from typing import Any
 
+import pytest
+
 from oncelog._core.routing import Endpoint
 from oncelog._transport import GrpcTransport
+from oncelogpb.errors import UnknownOutcome
 from oncelogpb.v1 import cluster_pb2
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.unit.client.scripted import ScriptedTransport, on_virtual_time, protocol_over
@@ -81,6 +84,51 @@ def test_who_is_no_member_any_more_loses_its_channel_once_nothing_runs_on_it() -
             # Who comes back is connected to again.
             await USES[0](transport, to)
             await transport.close()
+
+    run(story())
+
+
+def test_i31_who_is_gone_is_waited_for_by_nobody() -> None:
+    """Whatever a call is: it ends as one whose answer is lost, and its task goes on."""
+
+    async def story() -> None:
+        leader = Leader()
+        async with serving(
+            "PartitionLeader",
+            fetch=leader.answer,
+            list_topics=leader.answer,
+            subscribe=leader.subscribe,
+        ) as (server, _):
+            transport, to = GrpcTransport(), Endpoint("127.0.0.1", server.port)
+            for use in USES:
+                leader.go.clear()
+                begun = leader.begun
+                using = asyncio.create_task(use(transport, to))
+                while leader.begun == begun:
+                    await asyncio.sleep(0.01)
+                transport.abandon(to)
+                with pytest.raises(UnknownOutcome):
+                    await using
+                leader.go.set()
+                # It was only thought to be gone.
+                await use(transport, to)
+            await transport.close()
+
+    run(story())
+
+
+def test_a_session_with_who_is_gone_is_told_to_be_over() -> None:
+    async def story() -> None:
+        transport, to, ended = GrpcTransport(), Endpoint("127.0.0.1", 1), asyncio.Event()
+        other = Endpoint("127.0.0.1", 2)
+        forget = transport.on_end(to, "coordinator", ended.set)
+        forget_other = transport.on_end(other, "coordinator", lambda: pytest.fail("it stands"))
+        transport.abandon(to)
+        await ended.wait()
+        forget()
+        forget_other()
+        transport.abandon(Endpoint("127.0.0.1", 3))
+        await transport.close()
 
     run(story())
 

@@ -36,6 +36,9 @@ CONTACT_ROUNDS: Final = 3
 CONTACT_ATTEMPT_MS_MIN: Final = 200
 # A topic that no process knows is asked for again this long: one that was just created spreads.
 TOPIC_GRACE_MS: Final = 500
+# How often we look whether a process that did not answer is a member still, and for how long.
+SUSPECT_LOOK_MS: Final = 500
+SUSPECT_MS: Final = 15_000
 # Who waits for elections looks at least this often: at the back-off of this attempt.
 LED_ATTEMPT_MAX: Final = 3
 # The service that every process has, whatever its roles.
@@ -100,6 +103,9 @@ class Metadata:
         self._etcd_lost = False
         # A process did not answer as it should: what we know of them may be old.
         self._doubted = False
+        # Processes that did not answer, and when: they may be gone.
+        self._suspects: dict[Endpoint, float] = {}
+        self._watching: asyncio.Task[None] | None = None
         # True: the question of the refresh under way has gone; who comes now goes with the next.
         self._asked = False
         # When the topics in use were asked about last, and who asks now.
@@ -223,8 +229,35 @@ class Metadata:
         if isinstance(key, PartitionKey) and isinstance(error, _GONE):
             self.directory.forget_topic_id(key.topic_id)
         if action in (Action.REDIRECT, Action.ASK):
+            self._suspect(self._known(key))
             self.directory.forget(key)
         return False
+
+    def _suspect(self, endpoint: Endpoint | None) -> None:
+        """It did not answer: who uses anything else that it leads asks first who leads that now."""
+        if endpoint is None or self._closed:
+            return
+        self.directory.forget_processes([endpoint])
+        self._suspects[endpoint] = self.now_ms()
+        if self._watching is None or self._watching.done():
+            self._watching = asyncio.get_running_loop().create_task(self._watch_suspects())
+
+    async def _watch_suspects(self) -> None:
+        """Looks whether they are members of the cluster still. What waits for one that is not ends
+        at once: its machine may be gone, and then nothing else would end it for seconds."""
+        while self._suspects:
+            await asyncio.sleep(SUSPECT_LOOK_MS / 1000)
+            with contextlib.suppress(errors.OncelogError):
+                await self.refresh(deadline=self.deadline(METADATA_ATTEMPT_MS))
+            over_ms = self.now_ms() - SUSPECT_MS
+            self._suspects = {who: at for who, at in self._suspects.items() if at > over_ms}
+
+    def _abandon_gone(self) -> None:
+        """After an answer: who is no member any more leads nothing, and answers nothing."""
+        self.directory.forget_strangers()
+        for gone in self._suspects.keys() - self.directory.members():
+            del self._suspects[gone]
+            self.transport.abandon(gone)
 
     def _require_right(self, topic: str | bytes) -> None:
         """Raises PermissionDenied."""
@@ -348,6 +381,7 @@ class Metadata:
             self._turn = processes.index(endpoint)
             self.directory.learn(request, reply)
             self.transport.retain(self.processes())
+            self._abandon_gone()
             return
         self._turn += 1
         if answers.poor is not None:

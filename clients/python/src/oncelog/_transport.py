@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
-from collections.abc import AsyncGenerator, Callable, Collection, Iterator
+from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, runtime_checkable
 
@@ -55,6 +55,11 @@ class Transport(Protocol):
 
     def retain(self, members: Collection[Endpoint]) -> None:
         """These are the processes there are: what is held for others may go, where nothing runs."""
+        ...
+
+    def abandon(self, to: Endpoint) -> None:
+        """That process is gone: what waits for its answers is over, as calls whose answer is lost
+        are."""
         ...
 
     async def close(self) -> None: ...
@@ -182,6 +187,13 @@ class GrpcTransport:
                 self._leave(self._lines.pop(to))
         self._end_idle()
 
+    def abandon(self, to: Endpoint) -> None:
+        line = self._lines.pop(to, None)
+        if line is None:
+            return
+        self._move_watches([watch for watch in self._watches if watch.to == to])
+        self._leave(line)
+
     async def diagnose(self, to: Endpoint, seconds: float) -> Problem | None:
         return await diagnose(to, self._tls, seconds)
 
@@ -205,15 +217,19 @@ class GrpcTransport:
         return line
 
     def _replace_lines(self) -> None:
-        """New ones from now on. What is bound to a stream, as a session is, moves to the new one:
-        its holder hears what it hears of a stream that ended."""
+        """New ones from now on."""
         self._old += self._lines.values()
         self._lines.clear()
-        for watch in list(self._watches):
+        self._move_watches(list(self._watches))
+        self._end_idle()
+
+    def _move_watches(self, watches: Iterable[_Watch]) -> None:
+        """What is bound to a stream, as a session is, moves to the new one: its holder hears what
+        it hears of a stream that ended."""
+        for watch in watches:
             watch.forget()
             watch.forget = self._line(watch.to).stream(watch.service).on_end(watch.listener)
             asyncio.get_running_loop().call_soon(self._tell, watch)
-        self._end_idle()
 
     def _tell(self, watch: _Watch) -> None:
         if watch in self._watches:

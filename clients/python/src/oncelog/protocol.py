@@ -74,7 +74,7 @@ class AsyncProtocol(Repeating):
     async def close(self) -> None:
         """Ends every call that is under way. Safe to repeat."""
         self._closed = True
-        for asking in (self._looking, self._refreshing):
+        for asking in (self._watching, self._looking, self._refreshing):
             if asking is not None:
                 asking.cancel()
                 await asyncio.gather(asking, return_exceptions=True)

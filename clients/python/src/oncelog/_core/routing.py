@@ -14,7 +14,7 @@ says NOT_LEADER, and that answer corrects it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from enum import Enum
 from typing import Any, Final, NamedTuple
 
@@ -320,6 +320,22 @@ class Directory:
             self._leaders.pop(key, None)
         else:
             self._routes.pop(key, None)
+
+    def members(self) -> set[Endpoint]:
+        """The processes there are."""
+        return {Endpoint(node.endpoint.host, node.endpoint.port) for node in self.nodes}
+
+    def forget_processes(self, endpoints: Collection[Endpoint]) -> None:
+        """What they led, others may lead by now."""
+        for partition in [key for key, at in self._leaders.items() if at in endpoints]:
+            del self._leaders[partition]
+        for key in [key for key, at in self._routes.items() if at in endpoints]:
+            del self._routes[key]
+
+    def forget_strangers(self) -> None:
+        """The same of all that are no members any more."""
+        members = self.members()
+        self.forget_processes({*self._leaders.values(), *self._routes.values()}.difference(members))
 
     def forget_topic(self, name: str) -> None:
         topic = self._topics.pop(name, None)

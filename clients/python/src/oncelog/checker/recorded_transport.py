@@ -67,6 +67,9 @@ class RecordedTransport:
     def retain(self, members: Collection[Endpoint]) -> None:
         self.inner.retain(members)
 
+    def abandon(self, to: Endpoint) -> None:
+        self.inner.abandon(to)
+
     async def close(self) -> None:
         await self.inner.close()
 
