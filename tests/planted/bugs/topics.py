@@ -9,6 +9,23 @@ from tests.planted.planting import Bug, Edit, unit
 
 BUGS: Final = (
     Bug(
+        "control-topics-shown-with-one-replica",
+        "a control topic is shown with as many replicas as its partitions have",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.directory:ClusterView._count_replicas",
+                "min(counts, default=1)",
+                "1",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_topics",
+                "test_i25_control_partitions_with_three_replicas_wait_for_three_processes",
+            ): "as its partitions have"
+        },
+    ),
+    Bug(
         "abandoned-name-kept",
         "I29: who gives a creation up frees its name, for nobody else may",
         (

@@ -7,7 +7,7 @@ import asyncio
 import msgspec
 import pytest
 
-from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId
+from oncelog_server.core.ids import TRANSACTION_CONTROL, TRANSACTION_CONTROL_ID, PartitionId
 from oncelog_server.runtime.etcd import keys, topics
 from oncelog_server.runtime.etcd.control_partitions import (
     ControlPartitions,
@@ -143,6 +143,12 @@ def test_i25_control_partitions_with_three_replicas_wait_for_three_processes(
         entry = first.view.entry(PartitionId(TRANSACTION_CONTROL_ID, 7))
         assert entry is not None
         assert sorted(entry.state.replicas) == ["n1", "n2", "n4"]
+        for described in (
+            first.view.topic(TRANSACTION_CONTROL),
+            first.view.topic_by_id(TRANSACTION_CONTROL_ID),
+        ):
+            assert described is not None
+            assert described.replication_factor == 3, "as its partitions have"
 
     world.run(story)
 

@@ -13,7 +13,7 @@ Invariant: the revision of the picture never goes back.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from oncelog_server.core.ids import (
@@ -78,12 +78,8 @@ class Guard(Protocol):
 
 
 def _control_topic(name: str, topic_id: TopicId) -> TopicInfo:
+    """No key describes one; how many replicas it has is told by its partitions."""
     return TopicInfo(name, topic_id, CONTROL_PARTITIONS, 1, {}, 0)
-
-
-CONTROL_TOPICS: Final[Mapping[str, TopicInfo]] = {
-    name: _control_topic(name, topic_id) for name, topic_id in CONTROL_TOPIC_IDS.items()
-}
 
 
 class ClusterView:
@@ -110,6 +106,9 @@ class ClusterView:
         self._topics: dict[str, TopicInfo] = {}
         self._names: dict[TopicId, str] = {}
         self._deletions = Deletions(etcd, self._names.get, on_fatal)
+        self._control: dict[TopicId, TopicInfo] = {
+            topic_id: _control_topic(name, topic_id) for name, topic_id in CONTROL_TOPIC_IDS.items()
+        }
         self._partitions: dict[PartitionId, Entry] = {}
         self._creating: dict[str, TopicId] = {}
         # Who may do what.
@@ -128,12 +127,12 @@ class ClusterView:
         return keys.address_of(entry.state)
 
     def topic(self, name: str) -> TopicInfo | None:
-        return CONTROL_TOPICS.get(name) or self._topics.get(name)
+        control = CONTROL_TOPIC_IDS.get(name)
+        return self._topics.get(name) if control is None else self._control[control]
 
     def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
-        for control in CONTROL_TOPICS.values():
-            if control.topic_id == topic_id:
-                return control
+        if (control := self._control.get(topic_id)) is not None:
+            return control
         name = self._names.get(topic_id)
         return None if name is None else self._topics[name]
 
@@ -165,8 +164,7 @@ class ClusterView:
     async def is_gone(self, topic_id: TopicId) -> bool:
         """See the port. Of an id that a client once learned: a topic under creation is unknown
         to everybody. Raises Unavailable where etcd does not answer."""
-        known = self.topic_by_id(topic_id)
-        if known is not None and known.name in CONTROL_TOPICS:
+        if topic_id in self._control:
             return False
         return await self._deletions.is_gone(topic_id)
 
@@ -395,6 +393,20 @@ class ClusterView:
             self._partitions.pop(partition, None)
         else:
             self._partitions[partition] = Entry(keys.decode_partition(value), revision)
+        if partition.topic_id in self._control:
+            self._count_replicas(partition.topic_id)
+
+    def _count_replicas(self, topic_id: TopicId) -> None:
+        """Of a control topic: as many as each of its partitions has, or shall have."""
+        partitions = (PartitionId(topic_id, number) for number in range(CONTROL_PARTITIONS))
+        counts = [
+            len(entry.state.target or entry.state.replicas)
+            for partition in partitions
+            if (entry := self._partitions.get(partition)) is not None
+        ]
+        self._control[topic_id] = self._control[topic_id]._replace(
+            replication_factor=min(counts, default=1)
+        )
 
     def _set_topic(self, key: str, value: bytes | None) -> None:
         name = key.removeprefix(keys.TOPICS)
