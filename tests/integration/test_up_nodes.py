@@ -84,7 +84,7 @@ def test_i21_a_copy_goes_on_while_one_process_of_each_role_is_killed(up: Up, fol
 
 def test_leadership_goes_back_to_who_should_lead(up: Up) -> None:
     """What was killed may be led by others, until somebody asks; or it was back in time."""
-    until(lambda: not up.ask("cluster", "partitions", "--lacking"), "all are in sync")
+    until(lambda: not up.ask("cluster", "partitions", "--under-replicated"), "all are in sync")
     asked = up.ask("cluster", "balance")
     assert len(asked) == len(NAMES)
     assert sum(told["kept"] for told in asked.values()) == 0

@@ -2,22 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import click
 
 from oncelog_server.cli import names
+from oncelog_server.cli.asking import address_of
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.moving import drain, rebalance
-from oncelog_server.cli.output import print_fields, print_json, print_table, show_age, show_time
+from oncelog_server.cli.output import (
+    print_fields,
+    print_json,
+    print_table,
+    show_age,
+    show_few,
+    show_time,
+)
 from oncelog_server.cli.partitions import (
     ListedPartition,
+    Wrong,
     in_sync,
     leaderships,
     partitions,
     replica_counts,
-    standings,
+    survey,
+    what_is_wrong,
 )
 from oncelog_server.cli.places import PLACE, Place
 from oncelog_server.cli.recover import recover
@@ -25,8 +35,9 @@ from oncelog_server.cli.session import Session, connected, open_protocol
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2
 
-# Of offline partitions, in `cluster status`: one node that is away may have thousands.
-OFFLINE_SHOWN_MAX: Final = 20
+# Of partitions that are offline or unwritable, in `cluster status`: one node that is away may have
+# thousands.
+SHOWN_MAX: Final = 20
 
 
 @click.group()
@@ -43,15 +54,18 @@ cluster.add_command(rebalance)
 @cluster.command(epilog=examples("oncelog cluster status", "oncelog cluster status --json"))
 @connected
 def status(session: Session) -> None:
-    """Show nodes, etcd, and what is offline and why."""
+    """Show nodes, etcd, and the partitions with which something is wrong, and what.
+
+    All processes are asked at once; one that does not answer is said to be unreachable.
+    """
     request = pb.GetMetadataRequest()
     metadata: pb.GetMetadataReply = session.call("cluster.get_metadata", request)
     listed: partition_leader_pb2.ListTopicsReply = session.call(
         "partition_leader.list_topics", partition_leader_pb2.ListTopicsRequest(internal=True)
     )
-    found = standings(listed.topics, metadata.nodes)
-    offline = [one for one in found if one.why_offline]
-    nodes = _nodes(metadata, found)
+    found, told = survey(session, listed.topics, metadata)
+    wrong = what_is_wrong(found)
+    nodes = _nodes(metadata, found, told.unreachable)
     topics = sum(not topic.name.startswith("__") for topic in listed.topics)
     if session.as_json:
         print_json(
@@ -65,11 +79,13 @@ def status(session: Session) -> None:
                 "nodes_away": _away(metadata, found),
                 "topics": topics,
                 "partitions": len(found),
-                "partitions_without_leader": [str(one.place) for one in offline],
-                "partitions_lacking_replicas": [
-                    str(one.place) for one in found if one.lacks_replicas
-                ],
-                "offline": [one.as_json() for one in offline],
+                "partitions_without_leader": _names(wrong.offline),
+                "partitions_unwritable": _names(wrong.unwritable),
+                "partitions_under_replicated": _names(wrong.under_replicated),
+                "partitions_moving": _names(_moving(found)),
+                "partitions_not_known": _names(wrong.not_known),
+                "offline": [one.as_json() for one in wrong.offline],
+                "unwritable": [one.as_json() for one in wrong.unwritable],
             }
         )
         return
@@ -80,13 +96,35 @@ def status(session: Session) -> None:
             ("etcd", f"{etcd} (revision {metadata.etcd_revision})"),
             ("topics", str(topics)),
             ("partitions", str(len(found))),
-            ("with a replica that is not in sync", str(sum(one.lacks_replicas for one in found))),
-            ("partitions without a leader", str(len(offline)) if offline else "none"),
+            ("offline", _counted(wrong.offline)),
+            ("unwritable", _counted(wrong.unwritable) + _not_known(wrong)),
+            ("under-replicated", _counted(wrong.under_replicated)),
+            ("moving", _counted(_moving(found))),
         ]
     )
     _print_nodes(metadata, found, nodes)
-    if offline:
-        _print_offline(offline)
+    _print_wrong("offline", [(one, one.why_offline) for one in wrong.offline])
+    _print_wrong("unwritable", [(one, one.why_unwritable or "") for one in wrong.unwritable])
+
+
+def _names(found: Sequence[ListedPartition]) -> list[str]:
+    return [str(one.place) for one in found]
+
+
+def _moving(found: Sequence[ListedPartition]) -> list[ListedPartition]:
+    return [one for one in found if one.partition.target]
+
+
+def _counted(found: Sequence[ListedPartition]) -> str:
+    """How many, and which where they are few."""
+    return f"{len(found)}: {show_few(_names(found))}" if found else "none"
+
+
+def _not_known(wrong: Wrong) -> str:
+    """Whose leaders did not say."""
+    if not wrong.not_known:
+        return ""
+    return f" ({len(wrong.not_known)} not known: {show_few(_names(wrong.not_known))})"
 
 
 def _print_nodes(
@@ -95,18 +133,21 @@ def _print_nodes(
     rows = [
         [node["node_id"], node["address"], " ".join(node["roles"]), node["leads"],
          node["replicas"], node["rack"] or None, _up_for(metadata, node["started_ms"]),
-         node["boot_id"][:8], node["version"]]
+         node["boot_id"][:8], node["version"], node["unreachable"]]
         for node in nodes
     ]  # fmt: skip
     rows += [
-        [away["node_id"], "not running", None, 0, away["replicas"], None, None, None, None]
+        [away["node_id"], "not running", None, 0, away["replicas"], None, None, None, None, None]
         for away in _away(metadata, found)
     ]
     print_table(
-        ["NODE", "ADDRESS", "ROLES", "LEADS", "REPLICAS", "RACK", "UP", "BOOT", "VERSION"],
+        [
+            "NODE", "ADDRESS", "ROLES", "LEADS", "REPLICAS", "RACK", "UP", "BOOT", "VERSION",
+            "UNREACHABLE",
+        ],
         rows,
         empty="no processes",
-    )
+    )  # fmt: skip
 
 
 def _up_for(metadata: pb.GetMetadataReply, started_ms: int) -> str | None:
@@ -114,23 +155,28 @@ def _up_for(metadata: pb.GetMetadataReply, started_ms: int) -> str | None:
     return show_age(metadata.time_ms - started_ms) if started_ms and metadata.time_ms else None
 
 
-def _print_offline(offline: Sequence[ListedPartition]) -> None:
+def _print_wrong(what: str, wrong: Sequence[tuple[ListedPartition, str]]) -> None:
+    """`what` is an option of `cluster partitions`, too."""
+    if not wrong:
+        return
     print_table(
-        ["OFFLINE", "EPOCH", "IN SYNC", "REPLICAS", "WHY"],
+        [what.upper(), "EPOCH", "IN SYNC", "REPLICAS", "WHY"],
         [
             [str(one.place), one.partition.epoch, in_sync(one.partition),
-             " ".join(one.partition.replicas), one.why_offline]
-            for one in offline[:OFFLINE_SHOWN_MAX]
+             " ".join(one.partition.replicas), why]
+            for one, why in wrong[:SHOWN_MAX]
         ],
         empty="",
     )  # fmt: skip
-    if len(offline) > OFFLINE_SHOWN_MAX:
-        click.echo(
-            f"and {len(offline) - OFFLINE_SHOWN_MAX} more: `oncelog cluster partitions --offline`"
-        )
+    if len(wrong) > SHOWN_MAX:
+        click.echo(f"and {len(wrong) - SHOWN_MAX} more: `oncelog cluster partitions --{what}`")
 
 
-def _nodes(metadata: pb.GetMetadataReply, found: Sequence[ListedPartition]) -> list[dict[str, Any]]:
+def _nodes(
+    metadata: pb.GetMetadataReply,
+    found: Sequence[ListedPartition],
+    unreachable: Mapping[str, str],
+) -> list[dict[str, Any]]:
     """By role, then by address."""
     leads, replicas = leaderships(found), replica_counts(found)
     nodes = [
@@ -141,6 +187,7 @@ def _nodes(metadata: pb.GetMetadataReply, found: Sequence[ListedPartition]) -> l
             "started_ms": node.started_ms,
             "leads": leads[node.node_id],
             "replicas": replicas[node.node_id],
+            "unreachable": unreachable.get(node.node_id),
         }
         for node in metadata.nodes
     ]
@@ -185,7 +232,7 @@ def balance(session: Session) -> None:
     if any(reply.kept for reply in replies.values()):
         click.echo(
             "kept: led in the place of a node that is away or not in sync "
-            "(`oncelog cluster partitions --lacking`)"
+            "(`oncelog cluster partitions --under-replicated`)"
         )
 
 
@@ -297,7 +344,7 @@ def _value(value: pb.ConfigValue) -> dict[str, Any]:
 
 def _node(node: pb.Node) -> dict[str, Any]:
     return {
-        "address": f"{node.endpoint.host}:{node.endpoint.port}",
+        "address": address_of(node),
         "roles": list(node.roles),
         "node_id": node.node_id,
         "boot_id": node.boot_id.hex(),

@@ -1,5 +1,5 @@
-"""Blocking calls to one process at a time, without the client: no retries, no redirects, nobody
-else asked. For who wants to know what that process says, or has no time to import the client.
+"""Calls to one process each, without the client: no retries, no redirects, nobody else asked. For
+who wants to know what that process says, or has no time to import the client.
 """
 
 from __future__ import annotations
@@ -33,12 +33,23 @@ class Direct:
     def ask(self, address: str, method: str, request: Any, reply: Any, *, timeout_s: float) -> Any:
         """`method` as "Cluster/GetMetadata", `reply` its message class. Raises grpc.RpcError,
         ValueError."""
-        call = self._channel(address.strip()).unary_unary(
+        return self._call(address, method, request, reply)(request, timeout=timeout_s)
+
+    def begin(
+        self, address: str, method: str, request: Any, reply: Any, *, timeout_s: float
+    ) -> grpc.Future[Any]:
+        """As `ask`, without waiting: `result()` of what it returns does."""
+        begun: grpc.Future[Any] = self._call(address, method, request, reply).future(
+            request, timeout=timeout_s
+        )
+        return begun
+
+    def _call(self, address: str, method: str, request: Any, reply: Any) -> Any:
+        return self._channel(address.strip()).unary_unary(
             f"/oncelogpb.v1.{method}",
             request_serializer=type(request).SerializeToString,
             response_deserializer=reply.FromString,
         )
-        return call(request, timeout=timeout_s)
 
     def close(self) -> None:
         for channel in self._channels.values():

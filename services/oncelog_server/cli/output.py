@@ -23,6 +23,8 @@ PIPE_WIDTH: Final = 400
 # A table of more rows has no colours and folds nothing: styled, a row takes a quarter of a
 # millisecond, and a listing may have tens of thousands.
 STYLED_ROWS_MAX: Final = 1_000
+# Names that one line quotes.
+FEW: Final = 5
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -98,6 +100,12 @@ def print_fields(fields: Iterable[tuple[str, Any]]) -> None:
     for name, value in fields:
         table.add_row(name, escape("-" if value in (None, "") else str(value)))
     console().print(table)
+
+
+def show_few(names: Sequence[str]) -> str:
+    """So many as one line takes."""
+    more = len(names) - FEW
+    return ", ".join(names[:FEW]) + (f" and {more} more" if more > 0 else "")
 
 
 def show_time(time_ms: int) -> str | None:

@@ -1,22 +1,34 @@
-"""`oncelog cluster partitions`, and what `cluster status` says of partitions: who leads each, how
-many of its replicas are in sync, and why one is offline.
+"""`oncelog cluster partitions`, and what every command says of partitions: who leads each, which of
+its replicas are in sync, and what is wrong with it.
 
-All of it is what the answering process sees in etcd. What only a process knows of its own replica
-(that its files are damaged, say) stands in that process's log; the events to look for are named.
+    offline            it has no leader: nothing is read or written
+    unwritable         its leader refuses writes: too few replicas in sync keep up, or it loads
+    under-replicated   fewer of its replicas are in sync and run than it should have
+
+Who leads, and who is in sync, is what the answering process sees in etcd. The rest is what the
+processes say themselves, each of its own replicas (`asking`, `replicas`).
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import click
 
 from oncelog_server.cli import names
+from oncelog_server.cli.asking import Key, Told, address_of, ask_replicas
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.output import print_json, print_table
 from oncelog_server.cli.places import Place
+from oncelog_server.cli.replicas import (
+    Living,
+    ShownReplica,
+    show_replicas,
+    why_offline,
+    why_unwritable,
+)
 from oncelog_server.cli.session import Session, connected
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
@@ -27,58 +39,136 @@ class ListedPartition(NamedTuple):
 
     place: Place
     partition: leader_pb.PartitionDescription
+    replicas: tuple[ShownReplica, ...]
     # "": it is led.
     why_offline: str
+    # "": it takes writes; None: nobody says.
+    why_unwritable: str | None
+    # As its leader says; None: it does not.
+    high_watermark: int | None
+    # Of its replicas, those whose nodes run.
+    running: int
 
     @property
-    def lacks_replicas(self) -> bool:
-        """Some are not in sync."""
-        return len(self.partition.isr) < len(self.partition.replicas)
+    def is_under_replicated(self) -> bool:
+        """Those in sync are never fewer than `min_insync_replicas`, whether they run or not. A copy
+        that is being added is not missing."""
+        wanted = len(self.partition.replicas) - len(self.partition.adding)
+        return min(len(self.partition.isr), self.running) < wanted
+
+    @property
+    def preferred(self) -> str | None:
+        """The node that should lead."""
+        return self.partition.replicas[0] if self.partition.replicas else None
 
     def as_json(self) -> dict[str, Any]:
         partition = self.partition
         return {
             "partition": str(self.place),
             "leader_node": partition.leader.node_id or None,
+            "preferred_node": self.preferred,
             "epoch": partition.epoch,
             "unclean_epoch": partition.unclean_epoch or None,
+            "high_watermark": self.high_watermark,
             "replicas": list(partition.replicas),
             "isr": list(partition.isr),
+            "adding": list(partition.adding) or None,
             "target": list(partition.target) or None,
+            "writable": self.is_writable,
+            "under_replicated": self.is_under_replicated,
             "why_offline": self.why_offline or None,
+            "why_unwritable": self.why_unwritable or None,
+            "replica_states": [one.as_json() for one in self.replicas],
         }
 
+    @property
+    def is_writable(self) -> bool | None:
+        """None: nobody says."""
+        if self.why_offline:
+            return False
+        return None if self.why_unwritable is None else not self.why_unwritable
 
-def standings(
-    topics: Iterable[leader_pb.TopicDescription], nodes: Iterable[pb.Node]
+
+class Wrong(NamedTuple):
+    """What is wrong with partitions. One may be in several."""
+
+    offline: list[ListedPartition]
+    unwritable: list[ListedPartition]
+    under_replicated: list[ListedPartition]
+    # Their leaders did not say whether they take writes.
+    not_known: list[ListedPartition]
+
+
+def what_is_wrong(found: Iterable[ListedPartition]) -> Wrong:
+    listed = list(found)
+    return Wrong(
+        offline=[one for one in listed if one.why_offline],
+        unwritable=[one for one in listed if one.why_unwritable],
+        under_replicated=[one for one in listed if one.is_under_replicated],
+        not_known=[one for one in listed if not one.why_offline and one.why_unwritable is None],
+    )
+
+
+def list_partitions(
+    topics: Iterable[leader_pb.TopicDescription], nodes: Iterable[pb.Node], told: Told
 ) -> list[ListedPartition]:
     """By topic, as listed."""
-    living = {node.node_id: f"{node.endpoint.host}:{node.endpoint.port}" for node in nodes}
+    living = {node.node_id: Living(address_of(node), node.rack) for node in nodes}
     return [
-        ListedPartition(
-            Place(topic.name, partition.number), partition, why_offline(partition, living)
-        )
+        _listed(topic, partition, living, told)
         for topic in topics
         for partition in topic.partitions
     ]
 
 
-def why_offline(partition: leader_pb.PartitionDescription, living: Mapping[str, str]) -> str:
-    """`living` has the address of each node that runs; "": the partition has a leader."""
-    if partition.HasField("leader"):
-        return ""
-    here = [f"{node} ({living[node]})" for node in partition.replicas if node in living]
-    if not partition.replicas:
-        return "nothing is known of it yet"
-    if not here:
-        gone = ", ".join(partition.replicas)
-        return f"no living replica: start the process of node {gone}, with its data"
-    if not partition.epoch:
-        return f"never led so far: its first election is due on {', '.join(here)}"
-    return (
-        f"{', '.join(here)} runs and does not lead it: it starts, or its replica is damaged or not "
-        "in sync; look for `replica cannot be opened` and `partition offline` in its log"
+def _listed(
+    topic: leader_pb.TopicDescription,
+    partition: leader_pb.PartitionDescription,
+    living: Mapping[str, Living],
+    told: Told,
+) -> ListedPartition:
+    key = (topic.topic_id, partition.number)
+    replicas = show_replicas(key, partition, living, told)
+    leader = told.replicas.get(partition.leader.node_id, {}).get(key)
+    return ListedPartition(
+        place=Place(topic.name, partition.number),
+        partition=partition,
+        replicas=replicas,
+        why_offline=why_offline(partition, replicas, living),
+        why_unwritable=why_unwritable(key, partition, told),
+        high_watermark=None if leader is None or not leader.epoch else leader.high_watermark,
+        running=sum(node in living for node in partition.replicas),
     )
+
+
+def survey(
+    session: Session,
+    topics: Sequence[leader_pb.TopicDescription],
+    metadata: pb.GetMetadataReply,
+    *,
+    only: bool = False,
+) -> tuple[list[ListedPartition], Told]:
+    """Asks all processes at once, and says which did not answer. `only`: just those that have
+    replicas of these topics, and of these."""
+    with session.direct() as direct:
+        told = ask_replicas(
+            direct, metadata.cluster_id, metadata.nodes, _held(topics) if only else None
+        )
+    if told.is_refused:
+        session.say("how far replicas are is told to operators only")
+    for node, why in sorted(told.unreachable.items()):
+        session.say(f"node {node} is unreachable: {why}")
+    return list_partitions(topics, metadata.nodes, told), told
+
+
+def _held(topics: Iterable[leader_pb.TopicDescription]) -> dict[str, list[Key]]:
+    """Partitions by the node that has a replica."""
+    held: dict[str, list[Key]] = {}
+    for topic in topics:
+        for partition in topic.partitions:
+            for node in partition.replicas:
+                held.setdefault(node, []).append((topic.topic_id, partition.number))
+    return held
 
 
 def leaderships(found: Sequence[ListedPartition]) -> Counter[str]:
@@ -94,57 +184,152 @@ def replica_counts(found: Sequence[ListedPartition]) -> Counter[str]:
 @click.command(
     epilog=examples(
         "oncelog cluster partitions",
-        "oncelog cluster partitions payments --json",
+        "oncelog cluster partitions payments --replicas",
         "oncelog cluster partitions --offline",
+        "oncelog cluster partitions --node 1f3a90b2 --under-replicated --json",
     )
 )
 @click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=names.topics)
 @click.option("--offline", is_flag=True, help="Only those without a leader.")
-@click.option("--lacking", is_flag=True, help="Only those with a replica that is not in sync.")
+@click.option("--unwritable", is_flag=True, help="Only those that are led and refuse writes.")
+@click.option(
+    "--under-replicated",
+    is_flag=True,
+    help="Only those of whose replicas fewer are in sync and run than there should be.",
+)
 @click.option("--moving", is_flag=True, help="Only those whose replicas are moved.")
+@click.option("--node", "node_id", metavar="NODE", help="Only those with a replica on this node.")
+@click.option("--replicas", is_flag=True, help="A line for each replica: what it does, its lag.")
 @connected
 def partitions(
-    session: Session, topics: tuple[str, ...], offline: bool, lacking: bool, moving: bool
+    session: Session,
+    topics: tuple[str, ...],
+    offline: bool,
+    unwritable: bool,
+    under_replicated: bool,
+    moving: bool,
+    node_id: str | None,
+    replicas: bool,
 ) -> None:
     """Show who leads each partition, its epoch, and its replicas.
 
-    Of the topics named, else of all, with the two control topics.
+    Of the topics named, else of all, with the two control topics. All processes are asked at once;
+    one that does not answer is said to be unreachable, and the rest is shown.
     """
     listed: leader_pb.ListTopicsReply = session.call(
         "partition_leader.list_topics", leader_pb.ListTopicsRequest(internal=True)
     )
     metadata: pb.GetMetadataReply = session.call("cluster.get_metadata", pb.GetMetadataRequest())
-    missing = sorted(set(topics) - {topic.name for topic in listed.topics})
-    if missing:
-        raise click.UsageError(f"There is no topic {missing[0]}; see `oncelog topic list`.")
-    chosen = [topic for topic in listed.topics if not topics or topic.name in topics]
+    chosen = _chosen(listed.topics, topics)
+    _require_known(node_id, metadata, listed.topics)
+    surveyed, _ = survey(session, chosen, metadata)
     found = [
         one
-        for one in standings(chosen, metadata.nodes)
+        for one in surveyed
         if (one.why_offline or not offline)
-        and (one.lacks_replicas or not lacking)
+        and (one.why_unwritable or not unwritable)
+        and (one.is_under_replicated or not under_replicated)
         and (one.partition.target or not moving)
+        and (node_id is None or node_id in one.partition.replicas)
     ]
     if session.as_json:
         print_json([one.as_json() for one in found])
-        return
+    elif replicas:
+        print_replicas(found)
+    else:
+        print_partitions(
+            found,
+            empty="none: all is well"
+            if offline or unwritable or under_replicated
+            else "no partitions",
+        )
+
+
+def _chosen(
+    listed: Iterable[leader_pb.TopicDescription], named: Collection[str]
+) -> list[leader_pb.TopicDescription]:
+    """Raises UsageError."""
+    topics = list(listed)
+    missing = sorted(set(named) - {topic.name for topic in topics})
+    if missing:
+        raise click.UsageError(f"There is no topic {missing[0]}; see `oncelog topic list`.")
+    return [topic for topic in topics if not named or topic.name in named]
+
+
+def _require_known(
+    node_id: str | None,
+    metadata: pb.GetMetadataReply,
+    topics: Iterable[leader_pb.TopicDescription],
+) -> None:
+    """One that has no replica is known where it runs. Raises UsageError."""
+    known = {node.node_id for node in metadata.nodes}
+    known.update(*(partition.replicas for topic in topics for partition in topic.partitions))
+    if node_id is not None and node_id not in known:
+        raise click.UsageError(f"There is no node {node_id}; see `oncelog cluster status`.")
+
+
+def print_partitions(found: Iterable[ListedPartition], *, empty: str) -> None:
+    """A line for each."""
     print_table(
-        ["PARTITION", "LEADER", "EPOCH", "UNCLEAN", "IN SYNC", "REPLICAS", "GO TO", "WHY OFFLINE"],
+        [
+            "PARTITION", "LEADER", "PREFERRED", "EPOCH", "HIGH WATERMARK", "WRITABLE", "IN SYNC",
+            "REPLICAS", "GO TO", "UNCLEAN", "WHY",
+        ],
         [
             [
                 str(one.place),
                 one.partition.leader.node_id or "none",
+                preferred_instead(one),
                 one.partition.epoch,
-                one.partition.unclean_epoch or None,
+                one.high_watermark,
+                show_known(one.is_writable),
                 in_sync(one.partition),
                 " ".join(one.partition.replicas),
                 " ".join(one.partition.target) or None,
-                one.why_offline or None,
+                one.partition.unclean_epoch or None,
+                one.why_offline or one.why_unwritable or None,
             ]
             for one in found
         ],
-        empty="none: all is well" if offline or lacking else "no partitions",
-    )
+        empty=empty,
+    )  # fmt: skip
+
+
+def print_replicas(found: Iterable[ListedPartition]) -> None:
+    """A line for each replica, by partition."""
+    print_table(
+        [
+            "PARTITION", "NODE", "RACK", "IN SYNC", "STATE", "LAST EPOCH", "LOG END", "SYNCED",
+            "LAG", "WHY",
+        ],
+        [
+            [
+                str(one.place),
+                replica.node_id,
+                replica.rack or None,
+                show_known(replica.is_in_sync),
+                replica.state.value,
+                replica.last_epoch,
+                replica.log_end,
+                replica.synced_end,
+                replica.lag,
+                replica.why or None,
+            ]
+            for one in found
+            for replica in one.replicas
+        ],
+        empty="no replicas",
+    )  # fmt: skip
+
+
+def preferred_instead(one: ListedPartition) -> str | None:
+    """The node that should lead; None: it does."""
+    return None if one.preferred == one.partition.leader.node_id else one.preferred
+
+
+def show_known(value: bool | None) -> str:
+    """A question mark: nobody says."""
+    return "?" if value is None else "yes" if value else "no"
 
 
 def in_sync(partition: leader_pb.PartitionDescription) -> str:

@@ -12,6 +12,7 @@ import click
 
 from oncelog_server.cli import interrupts, output
 from oncelog_server.cli.connection import Connection, connection_options
+from oncelog_server.cli.direct import Direct
 from oncelog_server.cli.failures import ETCD_AWAY, UNREACHABLE_REASONS, Refused
 
 # The client takes half a second to import: who asks for help does not wait for it.
@@ -37,6 +38,7 @@ class Session:
         self.timeout_ms = connection.timeout_ms
         self.bootstrap = connection.bootstrap
         self.tls = connection.tls
+        self._connection = connection
         self._protocol: Protocol | None = None
 
     @property
@@ -48,6 +50,10 @@ class Session:
     def call(self, method: str, request: Any) -> Any:
         """Raises OncelogError."""
         return self.protocol.call(method, request)
+
+    def direct(self) -> Direct:
+        """For calls to one process each. A context."""
+        return Direct(self._connection)
 
     def listed(self, method: str, request: Any, *, limit: int = 0) -> tuple[list[Any], bool]:
         """All items of a listing, page by page, or the first `limit` of them; and whether there are

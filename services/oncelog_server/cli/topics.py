@@ -3,19 +3,41 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Final
 
 import click
 
 from oncelog_server.cli import names as names_known
+from oncelog_server.cli.asking import Unanswered, ask_journals
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.moving import reassign
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_time
-from oncelog_server.cli.partitions import in_sync
+from oncelog_server.cli.partitions import (
+    ListedPartition,
+    in_sync,
+    preferred_instead,
+    print_replicas,
+    show_known,
+    survey,
+)
 from oncelog_server.cli.session import Session, connected
-from oncelogpb.errors import PermissionDenied
+from oncelog_server.core.roles import PARTITION_LEADER
 from oncelogpb.ids import show_id
+from oncelogpb.v1 import cluster_pb2
 from oncelogpb.v1 import partition_leader_pb2 as pb
+
+# What `topic describe` says of a partition, beside what is said of it where a topic is listed.
+_MORE: Final = (
+    "preferred_node",
+    "high_watermark",
+    "adding",
+    "target",
+    "writable",
+    "under_replicated",
+    "why_offline",
+    "why_unwritable",
+    "replica_states",
+)
 
 
 @click.group()
@@ -93,20 +115,33 @@ def list_(session: Session, internal: bool) -> None:
     )
 
 
-@topic.command(epilog=examples("oncelog topic describe payments"))
+@topic.command(
+    epilog=examples("oncelog topic describe payments", "oncelog topic describe payments --replicas")
+)
 @click.argument(
     "names", nargs=-1, required=True, metavar="NAME...", shell_complete=names_known.topics
 )
+@click.option("--replicas", is_flag=True, help="A line for each replica: what it does, its lag.")
 @connected
-def describe(session: Session, names: tuple[str, ...]) -> None:
-    """Show a topic's partitions, their leaders, replicas and journals."""
+def describe(session: Session, names: tuple[str, ...], replicas: bool) -> None:
+    """Show a topic's partitions, their leaders, replicas and journals.
+
+    All processes are asked at once; one that does not answer is said to be unreachable, and the
+    rest is shown.
+    """
     request = pb.DescribeTopicsRequest(names=names)
     reply: pb.DescribeTopicsReply = session.call("partition_leader.describe_topics", request)
-    journals = _journals(session, reply.topics)
+    metadata: cluster_pb2.GetMetadataReply = session.call(
+        "cluster.get_metadata", cluster_pb2.GetMetadataRequest()
+    )
+    surveyed, _ = survey(session, reply.topics, metadata, only=True)
+    found = {topic: [one for one in surveyed if one.place.topic == topic] for topic in names}
+    journals = _journals(session, reply.topics, metadata)
     if session.as_json:
         print_json(
             [
-                _json(topic) | {"journals": [_journal(j) for j in journals[topic.topic_id]]}
+                _json(topic, found[topic.name])
+                | {"journals": [_journal(j) for j in journals[topic.topic_id]]}
                 for topic in reply.topics
             ]
         )
@@ -122,10 +157,15 @@ def describe(session: Session, names: tuple[str, ...]) -> None:
             ]
         )
         print_table(
-            ["PARTITION", "LEADER", "NODE", "EPOCH", "IN SYNC", "REPLICAS", "UNCLEAN"],
-            [_partition_row(partition) for partition in described.partitions],
+            [
+                "PARTITION", "LEADER", "NODE", "PREFERRED", "EPOCH", "WRITABLE", "IN SYNC",
+                "REPLICAS", "GO TO", "UNCLEAN", "WHY",
+            ],
+            [_partition_row(one) for one in found[described.name]],
             empty="no partitions",
-        )
+        )  # fmt: skip
+        if replicas:
+            print_replicas(found[described.name])
         print_table(
             ["PARTITION", "COMMITTED END", "JOURNAL", "HIGH WATERMARK", "OPEN TX", "DAMAGED"],
             [_journal_row(journal) for journal in journals[described.topic_id]],
@@ -238,20 +278,22 @@ def parse_configs(pairs: Sequence[str]) -> dict[str, str]:
 
 
 def _journals(
-    session: Session, topics: Iterable[pb.TopicDescription]
+    session: Session,
+    topics: Iterable[pb.TopicDescription],
+    metadata: cluster_pb2.GetMetadataReply,
 ) -> dict[bytes, list[pb.JournalDescription]]:
     """By topic id, of the partitions that have a leader: each process tells what it leads. Only
-    operators are told."""
+    operators are told. `survey` said who does not answer."""
     journals: dict[bytes, list[pb.JournalDescription]] = {topic.topic_id: [] for topic in topics}
-    try:
-        reply: pb.DescribeJournalsReply = session.call(
-            "partition_leader.describe_journals", pb.DescribeJournalsRequest()
-        )
-    except PermissionDenied:
-        session.say("how the journals stand is told to operators only")
-        return journals
-    for journal in reply.journals:
-        journals.get(journal.partition.topic_id, []).append(journal)
+    leaders = [node for node in metadata.nodes if PARTITION_LEADER in node.roles]
+    with session.direct() as direct:
+        answers = ask_journals(direct, leaders)
+    for answer in answers.values():
+        if not isinstance(answer, Unanswered):
+            for journal in answer.journals:
+                journals.get(journal.partition.topic_id, []).append(journal)
+    for found in journals.values():
+        found.sort(key=lambda journal: journal.partition.number)
     return journals
 
 
@@ -281,7 +323,9 @@ def _journal_row(journal: pb.JournalDescription) -> list[Any]:
     ]
 
 
-def _json(topic: pb.TopicDescription) -> dict[str, Any]:
+def _json(topic: pb.TopicDescription, found: Iterable[ListedPartition] = ()) -> dict[str, Any]:
+    """`found`: what is known of its partitions beside what etcd shows."""
+    more = {one.place.number: one.as_json() for one in found}
     return {
         "name": topic.name,
         "topic_id": topic.topic_id.hex(),
@@ -298,20 +342,26 @@ def _json(topic: pb.TopicDescription) -> dict[str, Any]:
                 "isr": list(partition.isr),
                 "unclean_epoch": partition.unclean_epoch or None,
             }
+            | {name: more[partition.number][name] for name in _MORE if partition.number in more}
             for partition in topic.partitions
         ],
     }
 
 
-def _partition_row(partition: pb.PartitionDescription) -> list[Any]:
+def _partition_row(one: ListedPartition) -> list[Any]:
+    partition = one.partition
     return [
         partition.number,
         _address(partition) or "none",
         partition.leader.node_id or None,
+        preferred_instead(one),
         partition.epoch,
+        show_known(one.is_writable),
         in_sync(partition),
         " ".join(partition.replicas),
+        " ".join(partition.target) or None,
         partition.unclean_epoch or None,
+        one.why_offline or one.why_unwritable or None,
     ]
 
 

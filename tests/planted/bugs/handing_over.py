@@ -219,16 +219,16 @@ BUGS: Final = (
         "an operator is told which partitions cannot be written: the ISR alone never says so",
         (
             Edit(
-                "oncelog_server.cli.doctor.replicas:_is_written",
-                "min(running, len(partition.isr)) >= wanted",
-                "len(partition.isr) >= wanted",
+                "oncelog_server.runtime.replication.describing:describe",
+                "driver.is_ready and book.has_enough(now_ms)",
+                "driver.is_ready",
             ),
         ),
         {
             unit(
-                "cli/test_doctor_replicas",
-                "test_missing_replicas_are_told_and_what_cannot_be_written_fails",
-            ): "two are away"
+                "runtime/test_describing",
+                "test_a_leader_says_whether_it_takes_writes_and_who_keeps_up",
+            ): "nobody else keeps up"
         },
     ),
 )

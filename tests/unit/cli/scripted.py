@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pytest
 from click.testing import CliRunner, Result
 
@@ -14,11 +16,16 @@ from oncelog_server.cli import session
 from oncelog_server.cli.app import oncelog
 from oncelog_server.cli.connection import PROFILE_VARIABLE, SETTINGS
 from oncelogpb.errors import OncelogError
-from oncelogpb.v1 import cluster_pb2, types_pb2
+from oncelogpb.v1 import cluster_pb2, replication_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 
 TOPIC_ID = b"payments........"
 Answer = Callable[[Any], Any]
+N1 = cluster_pb2.Node(
+    node_id="n1",
+    endpoint=types_pb2.Endpoint(host="h", port=7401),
+    roles=["partition_leader"],
+)
 
 
 class Cluster:
@@ -29,10 +36,14 @@ class Cluster:
             "partition_leader.describe_topics": describe_topics,
             "partition_leader.list_topics": leader_pb.ListTopicsReply(topics=[payments()]),
             "cluster.get_metadata": cluster_pb2.GetMetadataReply(
-                topics=[payments()], etcd_reachable=True
+                topics=[payments()], etcd_reachable=True, nodes=[N1]
             ),
+            "replication.describe_replicas": replication_pb2.DescribeReplicasReply(),
+            "partition_leader.describe_journals": leader_pb.DescribeJournalsReply(),
         }
         self.answers |= {name.replace("__", "."): answer for name, answer in answers.items()}
+        # What one node says, instead of `answers`: by its host.
+        self.nodes: dict[str, Any] = {}
         # A topic as it is once its elections are over.
         self.led: leader_pb.TopicDescription | None = None
         self.asked: list[tuple[str, Any]] = []
@@ -97,6 +108,7 @@ def run(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) -> Callable[..., Result]
             return _Connected(cluster)
 
         monkeypatch.setattr(session, "open_protocol", protocol)
+        monkeypatch.setattr(session, "Direct", lambda connection: _Direct(cluster))
         return CliRunner().invoke(oncelog, line.split(), input=io.BytesIO(stdin or b""))
 
     return command
@@ -119,3 +131,53 @@ class _Connected:
 
     def close(self) -> None:
         pass
+
+
+class Silence(grpc.RpcError):
+    """What the transport says of a process that gives no answer, or a refusal."""
+
+    def __init__(self, code: grpc.StatusCode = grpc.StatusCode.DEADLINE_EXCEEDED) -> None:
+        super().__init__()
+        self._code = code
+
+    def code(self) -> grpc.StatusCode:
+        return self._code
+
+    def details(self) -> str:
+        return "as scripted"
+
+
+class _Direct:
+    """Calls to one process each."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    def begin(
+        self, address: str, method: str, request: Any, reply: Any, *, timeout_s: float
+    ) -> Any:
+        service, _, name = method.partition("/")
+        known = f"{_snake(service)}.{_snake(name)}"
+        answer = self._cluster.nodes.get(address.partition(":")[0])
+        if answer is None or known != "replication.describe_replicas":
+            answer = self._cluster.call(known, request)
+        return _Answered(answer)
+
+    def __enter__(self) -> _Direct:
+        return self
+
+    def __exit__(self, *exception: object) -> None: ...
+
+
+class _Answered:
+    def __init__(self, answer: Any) -> None:
+        self._answer = answer
+
+    def result(self) -> Any:
+        if isinstance(self._answer, Exception):
+            raise self._answer
+        return self._answer
+
+
+def _snake(name: str) -> str:
+    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()

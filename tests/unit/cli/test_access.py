@@ -7,13 +7,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import grpc
 import pytest
 from click.testing import Result
 
 from oncelogpb.errors import PermissionDenied
 from oncelogpb.v1 import cluster_pb2 as pb
 from tests.access.world import message_of, rule_of
-from tests.unit.cli.scripted import Cluster, json_of
+from tests.unit.cli.scripted import Cluster, Silence, json_of
 
 Run = Callable[..., Result]
 
@@ -184,7 +185,9 @@ def test_quotas_are_set_listed_and_lifted(run: Run) -> None:
 
 
 def test_journals_are_for_operators_and_topics_are_described_without(run: Run) -> None:
-    cluster = Cluster(partition_leader__describe_journals=PermissionDenied("not yours"))
+    refused = Silence(grpc.StatusCode.PERMISSION_DENIED)
+    cluster = Cluster(partition_leader__describe_journals=lambda request: refused)
+    cluster.nodes["h"] = refused
     told = run(cluster, "topic describe payments")
     assert told.exit_code == 0
     assert "operators only" in told.stderr

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import pytest
 from click.testing import Result
 
 from oncelog_server.cli import cluster as cluster_command
-from oncelog_server.cli.partitions import why_offline
 from oncelogpb.v1 import cluster_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
-from tests.unit.cli.scripted import Cluster, json_of
+from oncelogpb.v1 import replication_pb2 as replication
+from tests.unit.cli.scripted import Cluster, Silence, json_of
 
 Run = Callable[..., Result]
 LEADS, NOW = "n1", 1_767_225_600_000
@@ -44,8 +45,8 @@ def partition(
 
 
 def seen(*partitions: leader_pb.PartitionDescription) -> Cluster:
-    """n1 and n2 run, n3 does not."""
-    return Cluster(
+    """n1 and n2 run, n3 does not. What is led takes writes."""
+    cluster = Cluster(
         cluster__get_metadata=cluster_pb2.GetMetadataReply(
             etcd_reachable=True,
             time_ms=NOW,
@@ -55,6 +56,32 @@ def seen(*partitions: leader_pb.PartitionDescription) -> Cluster:
             topics=[leader_pb.TopicDescription(name="t", partitions=partitions)]
         ),
     )
+    for name in ("n1", "n2"):
+        cluster.nodes[name] = described(
+            *(replica(one) for one in partitions if one.leader.node_id == name)
+        )
+    return cluster
+
+
+def described(*replicas: replication.ReplicaDescription) -> replication.DescribeReplicasReply:
+    return replication.DescribeReplicasReply(replicas=replicas)
+
+
+def replica(of: leader_pb.PartitionDescription, **more: Any) -> replication.ReplicaDescription:
+    """Its leader's own."""
+    told: dict[str, Any] = {
+        "stage": replication.REPLICA_STAGE_READY,
+        "incarnation": b"\xaa" * 16,
+        "epoch": of.epoch,
+        "log_end": 9,
+        "synced_end": 9,
+        "high_watermark": 9,
+        "min_insync_replicas": 2,
+        "takes_writes": True,
+    }
+    return replication.ReplicaDescription(
+        partition=types_pb2.Partition(number=of.number), **(told | more)
+    )
 
 
 MIXED = (
@@ -63,6 +90,8 @@ MIXED = (
     partition(2, "n3", epoch=7),
     partition(3, "n1", leader="n1"),
 )
+# It is led, and two must be in sync: n3 does not run.
+HALTED = partition(4, "n1", "n2", "n3", leader="n1")
 
 
 def test_nodes_are_shown_with_what_they_lead_and_where_they_stand(run: Run) -> None:
@@ -73,7 +102,8 @@ def test_nodes_are_shown_with_what_they_lead_and_where_they_stand(run: Run) -> N
     ]
     assert [n["started"] for n in shown["nodes"]] == ["2025-12-31T23:58:59.000Z", None]
     assert shown["nodes_away"] == [{"node_id": "n3", "replicas": 2}]
-    assert shown["partitions_lacking_replicas"] == ["t/0"]
+    assert shown["partitions_under_replicated"] == ["t/0", "t/2"]
+    assert shown["partitions_unwritable"] == shown["partitions_not_known"] == []
     for_people = run(seen(*MIXED), "cluster status").stdout
     assert "1m1s" in for_people
     assert "not running" in for_people
@@ -88,26 +118,10 @@ def test_what_is_offline_names_the_node_that_has_it(run: Run) -> None:
     assert "start the process of node n3" in run(seen(*MIXED), "cluster status").stdout
 
 
-@pytest.mark.parametrize(
-    ("of", "said"),
-    [
-        (partition(0, "n1", leader="n1"), ""),
-        (partition(0, "n3", "n4"), "no living replica: start the process of node n3, n4"),
-        (partition(0, "n1", epoch=0, isr=[]), "never led so far: its first election is due on n1"),
-        (partition(0, "n1", "n3"), "n1 (h:1) runs and does not lead it"),
-        (leader_pb.PartitionDescription(number=0), "nothing is known of it yet"),
-    ],
-)
-def test_why_a_partition_is_offline(of: leader_pb.PartitionDescription, said: str) -> None:
-    why = why_offline(of, {"n1": "h:1", "n2": "h:2"})
-    assert why.startswith(said)
-    assert bool(why) == bool(said)
-
-
 def test_a_node_with_thousands_of_partitions_does_not_fill_the_screen(run: Run) -> None:
     many = seen(*(partition(number, "n3") for number in range(3_000)))
     for_people = run(many, "cluster status").stdout
-    shown = cluster_command.OFFLINE_SHOWN_MAX
+    shown = cluster_command.SHOWN_MAX
     assert f"and {3_000 - shown} more: `oncelog cluster partitions --offline`" in for_people
     assert "t/19 " in for_people
     assert "t/20 " not in for_people
@@ -116,14 +130,26 @@ def test_a_node_with_thousands_of_partitions_does_not_fill_the_screen(run: Run) 
 
 @pytest.mark.parametrize(
     ("words", "numbers"),
-    [("", [0, 1, 2, 3]), ("t", [0, 1, 2, 3]), ("--offline", [2]), ("--lacking", [0])],
+    [
+        ("", [0, 1, 2, 3, 4]),
+        ("t", [0, 1, 2, 3, 4]),
+        ("--offline", [2]),
+        ("--unwritable", [4]),
+        ("--under-replicated", [0, 2, 4]),
+        ("--node n2", [0, 1, 4]),
+        ("--node n2 --under-replicated", [0, 4]),
+        ("--moving", []),
+    ],
 )
 def test_partitions_are_chosen_by_what_is_wrong_with_them(
     words: str, numbers: list[int], run: Run
 ) -> None:
-    shown = json_of(run(seen(*MIXED), f"cluster partitions {words} --json"))
+    cluster = seen(*MIXED, HALTED)
+    cluster.nodes["n1"].replicas.append(replica(HALTED, takes_writes=False))
+    del cluster.nodes["n1"].replicas[2]
+    shown = json_of(run(cluster, f"cluster partitions {words} --json"))
     assert [one["partition"] for one in shown] == [f"t/{number}" for number in numbers]
-    assert "WHY OFFLINE" in run(seen(*MIXED), f"cluster partitions {words}").stdout
+    assert ("WRITABLE" if numbers else "no") in run(cluster, f"cluster partitions {words}").stdout
 
 
 def test_partitions_show_epochs_and_who_is_in_sync(run: Run) -> None:
@@ -140,17 +166,90 @@ def test_a_topic_that_is_not_there_is_said(run: Run) -> None:
 
 
 def test_a_topic_shows_leader_epoch_and_replicas_of_each_partition(run: Run) -> None:
-    described = leader_pb.DescribeTopicsReply(
+    topics = leader_pb.DescribeTopicsReply(
         topics=[leader_pb.TopicDescription(name="t", partitions=MIXED)]
     )
     cluster = Cluster(
-        partition_leader__describe_topics=described,
-        partition_leader__describe_journals=leader_pb.DescribeJournalsReply(),
+        partition_leader__describe_topics=topics,
+        cluster__get_metadata=seen(*MIXED).answers["cluster.get_metadata"],
     )
+    cluster.nodes |= seen(*MIXED).nodes
     for_people = run(cluster, "topic describe t").stdout
     assert "2 of 3" in for_people
     assert "n1 n2 n3" in for_people
     (topic,) = json_of(run(cluster, "topic describe t --json"))
     assert [(p["epoch"], p["unclean_epoch"]) for p in topic["partitions"]] == [
         (3, None), (3, 3), (7, None), (3, None)
+    ]  # fmt: skip
+    assert [(p["writable"], p["high_watermark"]) for p in topic["partitions"]] == [
+        (True, 9), (True, 9), (False, None), (True, 9)
+    ]  # fmt: skip
+    assert [one["state"] for one in topic["partitions"][0]["replica_states"]] == [
+        "leads", "loading", "not running"
+    ]  # fmt: skip
+    assert "not running" not in for_people
+    with_replicas = run(cluster, "topic describe t --replicas").stdout
+    assert "not running" in with_replicas
+
+
+def test_what_is_led_and_refuses_writes_is_named_with_the_reason(run: Run) -> None:
+    cluster = seen(*MIXED, HALTED)
+    cluster.nodes["n1"] = described(replica(MIXED[0]), replica(HALTED, takes_writes=False))
+    shown = json_of(run(cluster, "cluster status --json"))
+    assert shown["partitions_unwritable"] == ["t/4"]
+    # n1 leads that, and says nothing of it.
+    assert shown["partitions_not_known"] == ["t/3"]
+    (unwritable,) = shown["unwritable"]
+    assert "fewer than 2 replicas in sync" in unwritable["why_unwritable"]
+    for_people = run(cluster, "cluster status").stdout
+    assert "1: t/4 (1 not known: t/3)" in for_people
+    assert "min_insync_replicas" in for_people
+
+
+def test_a_process_that_does_not_answer_is_unreachable_and_the_rest_is_shown(run: Run) -> None:
+    cluster = seen(*MIXED)
+    cluster.nodes["n1"] = Silence()
+    shown = json_of(run(cluster, "cluster status --json"))
+    assert [node["unreachable"] for node in shown["nodes"]] == ["no answer within 3 s", None]
+    assert shown["partitions_not_known"] == ["t/0", "t/3"]
+    done = run(cluster, "cluster partitions --replicas")
+    assert done.exit_code == 0
+    assert "node n1 is unreachable: no answer within 3 s" in done.stderr
+    assert "unreachable" in done.stdout
+    assert "leads" in done.stdout, "n2 answers"
+
+
+def test_who_is_no_operator_is_told_what_etcd_shows(run: Run) -> None:
+    cluster = seen(*MIXED)
+    for name in ("n1", "n2"):
+        cluster.nodes[name] = Silence(grpc.StatusCode.PERMISSION_DENIED)
+    done = run(cluster, "cluster partitions")
+    assert done.exit_code == 0
+    assert "operators only" in done.stderr
+    assert "unreachable" not in done.stdout + done.stderr
+    shown = json_of(run(cluster, "cluster partitions --json"))
+    assert [one["writable"] for one in shown] == [None, None, False, None]
+
+
+def test_a_node_that_is_not_there_is_said(run: Run) -> None:
+    done = run(seen(*MIXED), "cluster partitions --node n9")
+    assert done.exit_code == 2
+    assert "There is no node n9" in done.stderr
+
+
+def test_what_scripts_read_of_a_partition_stays_as_it_is(run: Run) -> None:
+    (first, *_) = json_of(run(seen(*MIXED), "cluster partitions --json"))
+    assert sorted(first) == [
+        "adding", "epoch", "high_watermark", "isr", "leader_node", "partition", "preferred_node",
+        "replica_states", "replicas", "target", "unclean_epoch", "under_replicated",
+        "why_offline", "why_unwritable", "writable",
+    ]  # fmt: skip
+    assert sorted(first["replica_states"][0]) == [
+        "in_sync", "lag", "last_epoch", "log_end", "node_id", "rack", "state", "synced_end", "why",
+    ]  # fmt: skip
+    status = json_of(run(seen(*MIXED), "cluster status --json"))
+    assert sorted(status) == [
+        "cluster_id", "etcd", "nodes", "nodes_away", "offline", "partitions",
+        "partitions_moving", "partitions_not_known", "partitions_under_replicated",
+        "partitions_unwritable", "partitions_without_leader", "topics", "unwritable",
     ]  # fmt: skip

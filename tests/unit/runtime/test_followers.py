@@ -427,11 +427,13 @@ def test_i26_takes_that_are_damaged_on_the_way_are_asked_for_more_and_more_seldo
         assert len(takes) < 15, "more and more seldom"
         assert two.reporter.gauges["replica_unusable", str(PARTITION)] == 1
         assert two.reporter.events.count("replica cannot follow") == 1
+        assert "cannot take what its leader sends" in two.driver.unfit
         assert one.driver.leads, "it is not the leader's log"
         wire.bends = False
         await asyncio.sleep(REFUSED_PAUSE_MS_MAX / 1000)
         assert trio.frames(two) == trio.frames(one)
         assert two.reporter.gauges["replica_unusable", str(PARTITION)] == 0
+        assert two.driver.unfit == ""
         assert await answer == 5
 
 

@@ -26,6 +26,44 @@ else:
 
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
 
+class _ReplicaStage:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _ReplicaStageEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_ReplicaStage.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    REPLICA_STAGE_UNSPECIFIED: _ReplicaStage.ValueType  # 0
+    REPLICA_STAGE_CLOSED: _ReplicaStage.ValueType  # 1
+    """Its log is not open: it is being opened, or cannot be."""
+    REPLICA_STAGE_STANDBY: _ReplicaStage.ValueType  # 2
+    """Its log is open; it neither leads nor follows."""
+    REPLICA_STAGE_LOADING: _ReplicaStage.ValueType  # 3
+    """It leads, and does not answer yet: it loads its log, or waits for other replicas."""
+    REPLICA_STAGE_READY: _ReplicaStage.ValueType  # 4
+    """It leads, and answers."""
+    REPLICA_STAGE_FOLLOWING: _ReplicaStage.ValueType  # 5
+    """It copies its leader's log."""
+    REPLICA_STAGE_CLOSING: _ReplicaStage.ValueType  # 6
+    """What it led or followed is being ended."""
+
+class ReplicaStage(_ReplicaStage, metaclass=_ReplicaStageEnumTypeWrapper):
+    """What a replica does."""
+
+REPLICA_STAGE_UNSPECIFIED: ReplicaStage.ValueType  # 0
+REPLICA_STAGE_CLOSED: ReplicaStage.ValueType  # 1
+"""Its log is not open: it is being opened, or cannot be."""
+REPLICA_STAGE_STANDBY: ReplicaStage.ValueType  # 2
+"""Its log is open; it neither leads nor follows."""
+REPLICA_STAGE_LOADING: ReplicaStage.ValueType  # 3
+"""It leads, and does not answer yet: it loads its log, or waits for other replicas."""
+REPLICA_STAGE_READY: ReplicaStage.ValueType  # 4
+"""It leads, and answers."""
+REPLICA_STAGE_FOLLOWING: ReplicaStage.ValueType  # 5
+"""It copies its leader's log."""
+REPLICA_STAGE_CLOSING: ReplicaStage.ValueType  # 6
+"""What it led or followed is being ended."""
+global___ReplicaStage = ReplicaStage
+
 @typing.final
 class FollowRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -357,6 +395,10 @@ class ReplicaDescription(google.protobuf.message.Message):
     EPOCH_FIELD_NUMBER: builtins.int
     HIGH_WATERMARK_FIELD_NUMBER: builtins.int
     FOLLOWERS_FIELD_NUMBER: builtins.int
+    STAGE_FIELD_NUMBER: builtins.int
+    UNFIT_FIELD_NUMBER: builtins.int
+    MIN_INSYNC_REPLICAS_FIELD_NUMBER: builtins.int
+    TAKES_WRITES_FIELD_NUMBER: builtins.int
     incarnation: builtins.bytes
     """UUID of the replica's directory, 16 bytes. Empty: there is no replica, or it was not opened."""
     last_epoch: builtins.int
@@ -371,6 +413,16 @@ class ReplicaDescription(google.protobuf.message.Message):
     """Leader epoch that it leads, or follows; 0: neither."""
     high_watermark: builtins.int
     """What it knows to be durable."""
+    stage: global___ReplicaStage.ValueType
+    """What it does. Unspecified: there is no replica, or the process is of an earlier version."""
+    unfit: builtins.str
+    """Why it can neither lead nor follow now, in words; it tries again by itself. Empty: it can."""
+    min_insync_replicas: builtins.int
+    """Where it leads, and has loaded its log: how many replicas must be in sync for a write. 0: it does
+    not lead, or is not that far.
+    """
+    takes_writes: builtins.bool
+    """Where it leads: it answers, and so many replicas keep up. Else writes are refused, or wait."""
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     @property
@@ -389,9 +441,13 @@ class ReplicaDescription(google.protobuf.message.Message):
         epoch: builtins.int = ...,
         high_watermark: builtins.int = ...,
         followers: collections.abc.Iterable[global___FollowerDescription] | None = ...,
+        stage: global___ReplicaStage.ValueType = ...,
+        unfit: builtins.str = ...,
+        min_insync_replicas: builtins.int = ...,
+        takes_writes: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["partition", b"partition"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "followers", b"followers", "high_watermark", b"high_watermark", "incarnation", b"incarnation", "last_epoch", b"last_epoch", "log_end", b"log_end", "log_start", b"log_start", "partition", b"partition", "synced_end", b"synced_end"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "followers", b"followers", "high_watermark", b"high_watermark", "incarnation", b"incarnation", "last_epoch", b"last_epoch", "log_end", b"log_end", "log_start", b"log_start", "min_insync_replicas", b"min_insync_replicas", "partition", b"partition", "stage", b"stage", "synced_end", b"synced_end", "takes_writes", b"takes_writes", "unfit", b"unfit"]) -> None: ...
 
 global___ReplicaDescription = ReplicaDescription
 
@@ -407,6 +463,8 @@ class FollowerDescription(google.protobuf.message.Message):
     SYNCED_END_FIELD_NUMBER: builtins.int
     HEARD_MS_AGO_FIELD_NUMBER: builtins.int
     CAUGHT_UP_MS_AGO_FIELD_NUMBER: builtins.int
+    HAS_DIALOG_FIELD_NUMBER: builtins.int
+    KEEPS_UP_FIELD_NUMBER: builtins.int
     node_id: builtins.str
     incarnation: builtins.bytes
     """UUID of its directory, 16 bytes."""
@@ -416,6 +474,10 @@ class FollowerDescription(google.protobuf.message.Message):
     heard_ms_ago: builtins.int
     """How long ago that was, and how long ago it last had all that there was, milliseconds."""
     caught_up_ms_ago: builtins.int
+    has_dialog: builtins.bool
+    """It has a dialog with the leader. Without one it will acknowledge nothing."""
+    keeps_up: builtins.bool
+    """It has all that there is, or had it within `replica_lag_ms`."""
     def __init__(
         self,
         *,
@@ -425,8 +487,10 @@ class FollowerDescription(google.protobuf.message.Message):
         synced_end: builtins.int = ...,
         heard_ms_ago: builtins.int = ...,
         caught_up_ms_ago: builtins.int = ...,
+        has_dialog: builtins.bool = ...,
+        keeps_up: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["caught_up_ms_ago", b"caught_up_ms_ago", "heard_ms_ago", b"heard_ms_ago", "in_sync", b"in_sync", "incarnation", b"incarnation", "node_id", b"node_id", "synced_end", b"synced_end"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["caught_up_ms_ago", b"caught_up_ms_ago", "has_dialog", b"has_dialog", "heard_ms_ago", b"heard_ms_ago", "in_sync", b"in_sync", "incarnation", b"incarnation", "keeps_up", b"keeps_up", "node_id", b"node_id", "synced_end", b"synced_end"]) -> None: ...
 
 global___FollowerDescription = FollowerDescription
 

@@ -10,12 +10,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Final
 
+from oncelog_server.cli.asking import address_of, ask_replicas
 from oncelog_server.cli.connection import Connection
 from oncelog_server.cli.direct import Direct
 from oncelog_server.cli.doctor import replicas
 from oncelog_server.cli.doctor.findings import Finding, fail, ok, skip, warn
 from oncelog_server.cli.doctor.reaching import Answer, reach, reached
-from oncelog_server.cli.output import show_age
+from oncelog_server.cli.output import FEW, show_age, show_few
+from oncelog_server.cli.partitions import list_partitions
 from oncelog_server.core.roles import COORDINATOR, PARTITION_LEADER, ROLES
 
 if TYPE_CHECKING:
@@ -27,8 +29,6 @@ AT_ONCE_MAX: Final = 8
 # Above it, times of records and the order of what expires surprise; leases do not mind.
 SKEW_WARN_MS: Final = 1_000
 SKEW_FAIL_MS: Final = 60_000
-# Names that one line quotes.
-QUOTED_MAX: Final = 5
 
 
 class Processes:
@@ -47,7 +47,7 @@ class Processes:
         bootstrap = [one.strip() for one in given.value.split(",") if one.strip()]
         found = self._reach(bootstrap)
         for answer in self.answers.values():
-            self.nodes |= {_address(node): node for node in answer.metadata.nodes}
+            self.nodes |= {address_of(node): node for node in answer.metadata.nodes}
         if self.answers or given.source != "default":
             yield from self._told(found)
         yield from self._told(self._reach(sorted(self.nodes.keys() - set(bootstrap))))
@@ -143,35 +143,9 @@ class Processes:
         if not listed:
             yield skip("partitions", "no partition leader process tells the topics")
             return
-        topics = listed[0].topics
-        leaderless = [
-            f"{topic.name}/{partition.number}"
-            for topic in topics
-            for partition in topic.partitions
-            if not partition.HasField("leader")
-        ]
-        count = sum(len(topic.partitions) for topic in topics)
-        if leaderless:
-            yield fail(
-                "partitions",
-                f"{len(leaderless)} of {count} have no leader: {_quoted(leaderless)}",
-                "start the processes that hold them; their logs say why they do not lead "
-                "(docs/operating.md, A partition that stays offline)",
-            )
-        else:
-            yield ok("partitions", f"all {count} of {len(topics)} topics have a leader")
-        yield from replicas.look(
-            topics,
-            living={node.node_id for node in self.nodes.values()},
-            min_insync_replicas=self._min_insync_replicas(),
-        )
-
-    def _min_insync_replicas(self) -> int:
-        """As the processes are configured; the first one of a cluster decided. 1 where nobody
-        tells his settings."""
-        configs = (self.config_of(address) for address in self.answering())
-        told = next((config for config in configs if config), {})
-        return int(told.get("node.min_insync_replicas", "1"))
+        cluster_id = next(iter(self.answers.values())).metadata.cluster_id
+        told = ask_replicas(self._direct, cluster_id, self.nodes.values())
+        yield from replicas.look(list_partitions(listed[0].topics, self.nodes.values(), told))
 
     def _journals(self) -> Iterator[Finding]:
         from oncelogpb.ids import show_id
@@ -189,7 +163,7 @@ class Processes:
         if damaged:
             yield fail(
                 "damage",
-                f"{len(damaged)} committed transactions have a damaged part: {_quoted(damaged)}",
+                f"{len(damaged)} committed transactions have a damaged part: {show_few(damaged)}",
                 "`oncelog topic describe` names the partitions, `oncelog tx resolve` ends it",
             )
         elif described:
@@ -203,7 +177,7 @@ class Processes:
         request = pb.ListTransactionsRequest(
             states=[types_pb2.TRANSACTION_STATE_ONGOING],
             min_age_ms=old_s * 1000,
-            limit=QUOTED_MAX + 1,
+            limit=FEW + 1,
         )
         listed = self._answers_of(
             COORDINATOR, "Coordinator/ListTransactions", request, pb.ListTransactionsReply
@@ -223,14 +197,9 @@ class Processes:
         ]
         yield warn(
             "transactions",
-            f"open for long: {_quoted(told)}",
+            f"open for long: {show_few(told)}",
             "`oncelog tx describe TXID` says more; `oncelog tx abort TXID` ends it",
         )
-
-
-def _address(node: cluster_pb2.Node) -> str:
-    host = node.endpoint.host
-    return f"[{host}]:{node.endpoint.port}" if ":" in host else f"{host}:{node.endpoint.port}"
 
 
 def _one_cluster(answers: Iterable[Answer], answering: int) -> Finding:
@@ -258,7 +227,7 @@ def _versions(nodes: Iterable[cluster_pb2.Node]) -> Finding:
     own = metadata.version("oncelog-server")
     by_version: dict[str, list[str]] = {}
     for node in nodes:
-        by_version.setdefault(node.version, []).append(_address(node))
+        by_version.setdefault(node.version, []).append(address_of(node))
     told = "; ".join(f"{name}: {', '.join(places)}" for name, places in sorted(by_version.items()))
     if len(by_version) > 1:
         return warn(
@@ -299,7 +268,7 @@ def _open_doors(addresses: Iterable[str]) -> Iterator[Finding]:
     if found:
         yield warn(
             "tls",
-            f"whoever reaches {_quoted(found)} may do everything: they speak without TLS",
+            f"whoever reaches {show_few(found)} may do everything: they speak without TLS",
             "node.tls_ca, node.tls_certificate and node.tls_key turn it on",
         )
 
@@ -316,13 +285,8 @@ def _etcd_seen(answers: Iterable[Answer]) -> Finding:
     if away:
         return fail(
             "etcd",
-            f"not reached by {_quoted(away)}: past its lease nobody may lead there",
+            f"not reached by {show_few(away)}: past its lease nobody may lead there",
             "start etcd, or look at the network from there to it",
         )
     newest = max(one.metadata.etcd_revision for one in answers)
     return ok("etcd", f"every process reaches it (revision {newest})")
-
-
-def _quoted(names: Sequence[str]) -> str:
-    more = len(names) - QUOTED_MAX
-    return ", ".join(names[:QUOTED_MAX]) + (f" and {more} more" if more > 0 else "")

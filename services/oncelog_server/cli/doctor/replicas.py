@@ -1,67 +1,56 @@
-"""Whether the partitions that are led have the replicas that they should, and enough of them to be
-written.
-
-The replicas in sync are told as incarnations, which are on no node that a command could name; who
-runs is told by node. A partition is written where enough of both are there.
-"""
+"""Whether partitions can be read and written, and have the replicas that they should: the words of
+`cluster status`, with what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from typing import TYPE_CHECKING, Final
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from oncelog_server.cli.doctor.findings import Finding, fail, ok, warn
+from oncelog_server.cli.output import show_few
+from oncelog_server.cli.partitions import ListedPartition, what_is_wrong
 
-if TYPE_CHECKING:
-    from oncelogpb.v1 import partition_leader_pb2 as pb
-
-AREA: Final = "replicas"
-# Names that one line quotes.
-QUOTED_MAX: Final = 5
+AREA: Final = "partitions"
 
 
-def look(
-    topics: Iterable[pb.TopicDescription], *, living: Collection[str], min_insync_replicas: int
-) -> Iterator[Finding]:
-    """`living`: nodes that run. Says nothing where no partition should have more than one."""
-    led = [
-        (f"{topic.name}/{partition.number}", partition)
-        for topic in topics
-        for partition in topic.partitions
-        if partition.HasField("leader") and len(partition.replicas) > 1
-    ]
-    halted = [
-        name for name, partition in led if not _is_written(partition, living, min_insync_replicas)
-    ]
-    lacking = [name for name, partition in led if len(partition.isr) < len(partition.replicas)]
-    if halted:
+def look(found: Sequence[ListedPartition]) -> Iterator[Finding]:
+    """At all partitions of a cluster."""
+    wrong = what_is_wrong(found)
+    if wrong.offline:
         yield fail(
             AREA,
-            f"{len(halted)} partitions cannot be written, for fewer than {min_insync_replicas} of "
-            f"their replicas are in sync and run (min_insync_replicas): {_quoted(halted)}",
-            "start the processes of the missing replicas, with data (`oncelog cluster status` "
-            "names who does not run); reads go on",
+            f"{len(wrong.offline)} of {len(found)} are offline: {_few(wrong.offline)}; the first "
+            f"one: {wrong.offline[0].why_offline}",
+            "start the processes that hold them; `oncelog cluster partitions --offline` says why "
+            "each does not lead (docs/operating.md, A partition that stays offline)",
         )
-    if lacking:
+    if wrong.unwritable:
+        yield fail(
+            AREA,
+            f"{len(wrong.unwritable)} of {len(found)} are unwritable: {_few(wrong.unwritable)}; "
+            f"the first one: {wrong.unwritable[0].why_unwritable}",
+            "start the processes of the missing replicas, with data (`oncelog cluster status` "
+            "names who does not run); `oncelog cluster partitions --unwritable --replicas` says "
+            "what each replica does; reads go on unless it loads",
+        )
+    if wrong.under_replicated:
         yield warn(
             AREA,
-            f"{len(lacking)} of {len(led)} partitions have a replica that is not in sync: "
-            f"{_quoted(lacking)}",
-            "it catches up by itself where its process runs; see `oncelog cluster partitions "
-            "--lacking`, and the log of who does not: `replica cannot be opened`, `not followed`",
+            f"{len(wrong.under_replicated)} of {len(found)} are under-replicated: "
+            f"{_few(wrong.under_replicated)}",
+            "a replica catches up by itself where its process runs; `oncelog cluster partitions "
+            "--under-replicated --replicas` says what each does",
         )
-    if led and not halted and not lacking:
-        yield ok(AREA, f"all replicas of {len(led)} partitions are in sync")
+    if wrong.not_known:
+        yield warn(
+            AREA,
+            f"of {len(wrong.not_known)} it is not known whether they are writable, for their "
+            f"leaders do not say: {_few(wrong.not_known)}",
+            "see the lines about connections; only operators are told",
+        )
+    if not any(wrong):
+        yield ok(AREA, f"all {len(found)} have leaders that take writes, and all their replicas")
 
 
-def _is_written(
-    partition: pb.PartitionDescription, living: Collection[str], min_insync_replicas: int
-) -> bool:
-    wanted = min(min_insync_replicas, len(partition.replicas))
-    running = sum(node in living for node in partition.replicas)
-    return min(running, len(partition.isr)) >= wanted
-
-
-def _quoted(names: Sequence[str]) -> str:
-    more = len(names) - QUOTED_MAX
-    return ", ".join(names[:QUOTED_MAX]) + (f" and {more} more" if more > 0 else "")
+def _few(found: Sequence[ListedPartition]) -> str:
+    return show_few([str(one.place) for one in found])

@@ -117,6 +117,14 @@ class Driver:
         return self._journal
 
     @property
+    def unfit(self) -> str:
+        """Why it can neither lead nor follow, in words; "": it can."""
+        if self._state.is_damaged:
+            return "its log is damaged, and is copied anew"
+        refused = "" if self._followership is None else self._followership.cannot_follow
+        return refused or self._opening.unfit
+
+    @property
     def epoch(self) -> LeaderEpoch:
         return LeaderEpoch(self._state.epoch)
 
@@ -347,7 +355,7 @@ class Driver:
             leadership.begin(skip=UNCLEAN_SKIP if is_control and behind else 0)
         except (JournalDamaged, OSError) as error:
             # Rot that opening did not see, for it looks at the tail only.
-            self._around.report_unusable(self.partition, error)
+            self._opening.unusable(error)
             others = set(target.isr.members) - {self.journal.incarnation}
             if isinstance(error, JournalDamaged) and others:
                 self._found_damage(error)
@@ -356,6 +364,7 @@ class Driver:
                 self._end("its journal cannot be replayed")
             self._around.failed(self.partition, error)
         else:
+            self._opening.unfit = ""
             self._led()
 
     async def _follow(self) -> None:
@@ -374,9 +383,10 @@ class Driver:
             )
         except WentBack as error:
             # etcd will show the epoch that this log knows of, or elections refuse that etcd.
-            self._around.report_unusable(self.partition, error)
+            self._opening.unusable(error)
             await self._opening.pause()
             return
+        self._opening.unfit = ""
         self._followership = followership
         self._state.following(target)
         followership.begin()

@@ -81,6 +81,8 @@ class Followership:
         self._refusals = 0
         # Why it was begun anew, as it was told last.
         self._told_why = ""
+        # Why what the leader sends is refused again and again; "": it is not.
+        self.cannot_follow = ""
 
     @property
     def high_watermark(self) -> int:
@@ -225,6 +227,8 @@ class Followership:
         version. Asked again, more and more seldom."""
         self._refusals += 1
         hopeless = isinstance(error, UnknownFrame)
+        if self._refusals >= (1 if hopeless else REFUSALS_MAX):
+            self.cannot_follow = f"it cannot take what its leader sends: {error}"
         if self._refusals == (1 if hopeless else REFUSALS_MAX):
             self._around.reporter.gauge("replica_unusable", 1, partition=str(self._partition))
             self._around.reporter.event(
@@ -240,7 +244,7 @@ class Followership:
         self._begin_again(str(error), pause_ms=pause_ms)
 
     def _went_well(self) -> None:
-        self._told_why = ""
+        self._told_why = self.cannot_follow = ""
         if self._refusals:
             self._refusals = 0
             self._around.reporter.gauge("replica_unusable", 0, partition=str(self._partition))

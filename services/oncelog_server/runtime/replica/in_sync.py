@@ -199,6 +199,14 @@ class InSync:
         """Those that acknowledged something in this epoch."""
         return self._progress
 
+    def has_dialog(self, incarnation: Incarnation) -> bool:
+        """Without one it acknowledges nothing."""
+        return incarnation in self._speaking
+
+    def keeps_up(self, incarnation: Incarnation, now_ms: int) -> bool:
+        """Whether it is in sync or not."""
+        return not self._lags(incarnation, now_ms)
+
     def has_enough(self, now_ms: int) -> bool:
         """Whether `min_insync_replicas` nodes of the ISR keep up. Where they do not, writes are
         refused before anything is appended (NOT_ENOUGH_REPLICAS)."""

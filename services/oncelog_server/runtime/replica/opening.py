@@ -1,4 +1,5 @@
-"""The attempts to open the log of one replica, or to mend it, and who waits for the next one."""
+"""The attempts to open the log of one replica, or to mend it, who waits for the next one, and what
+is wrong with the replica as far as that is known."""
 
 from __future__ import annotations
 
@@ -29,6 +30,8 @@ class Opening:
         self._around = around
         self._candidate = candidate
         self._next: asyncio.Future[Candidate] | None = None
+        # Why it can neither lead nor follow; "": nothing is wrong.
+        self.unfit = ""
         # Set by every new target: who pauses before another attempt looks at it.
         self._aimed = asyncio.Event()
 
@@ -47,14 +50,20 @@ class Opening:
             async with self._around.places:
                 await attempt()
         except Exception as error:
-            self._around.report_unusable(self._partition, error)
+            self.unusable(error)
             self.failed(error)
             await self.pause()
         else:
+            self.unfit = ""
             # None where a damaged log was moved away.
             if (candidate := self._candidate()) is not None:
                 self._succeeded(candidate)
             self._around.opened(self._partition)
+
+    def unusable(self, error: Exception) -> None:
+        """Until something that was tried again succeeds."""
+        self.unfit = str(error)
+        self._around.report_unusable(self._partition, error)
 
     async def pause(self) -> None:
         """Before another attempt, or until there is a new target."""

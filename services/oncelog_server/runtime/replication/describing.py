@@ -3,17 +3,35 @@ those that follow it."""
 
 from __future__ import annotations
 
+from typing import Final
+
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.wire import partition_message
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.in_sync import InSync
+from oncelog_server.runtime.replica.state import Stage
 from oncelogpb.v1 import replication_pb2 as pb
+
+_STAGES: Final = {
+    Stage.CLOSED: pb.REPLICA_STAGE_CLOSED,
+    Stage.STANDBY: pb.REPLICA_STAGE_STANDBY,
+    Stage.LOADING: pb.REPLICA_STAGE_LOADING,
+    Stage.READY: pb.REPLICA_STAGE_READY,
+    Stage.FOLLOWING: pb.REPLICA_STAGE_FOLLOWING,
+    Stage.CLOSING: pb.REPLICA_STAGE_CLOSING,
+    # Put aside: it is no replica any more.
+    Stage.GONE: pb.REPLICA_STAGE_UNSPECIFIED,
+}
 
 
 def describe(partition: PartitionId, driver: Driver | None, now_ms: int) -> pb.ReplicaDescription:
     """`driver`: None where there is no replica here."""
     described = pb.ReplicaDescription(partition=partition_message(partition))
-    if driver is None or not driver.is_open:
+    if driver is None:
+        return described
+    described.stage = _STAGES[driver.stage]
+    described.unfit = driver.unfit
+    if not driver.is_open:
         return described
     journal = driver.journal
     described.incarnation = journal.incarnation
@@ -24,6 +42,8 @@ def describe(partition: PartitionId, driver: Driver | None, now_ms: int) -> pb.R
     described.high_watermark = driver.known_high_watermark
     if (book := driver.book) is not None:
         described.followers.extend(_followers(book, now_ms))
+        described.min_insync_replicas = book.min_insync_replicas
+        described.takes_writes = driver.is_ready and book.has_enough(now_ms)
     return described
 
 
@@ -36,6 +56,8 @@ def _followers(book: InSync, now_ms: int) -> list[pb.FollowerDescription]:
             synced_end=progress.synced_end,
             heard_ms_ago=now_ms - progress.heard_ms,
             caught_up_ms_ago=now_ms - progress.caught_up_ms,
+            has_dialog=book.has_dialog(incarnation),
+            keeps_up=book.keeps_up(incarnation, now_ms),
         )
         for incarnation, progress in sorted(
             book.followers().items(), key=lambda item: (item[1].node, item[0])

@@ -31,6 +31,8 @@ REPLY_BYTES_MAX: Final = 2 << 20
 # A stream on which nothing came for so long is over: its follower's machine is dead, or cut off,
 # and no connection tells that soon.
 STREAM_SILENT_MS: Final = 1_500
+# Replicas that are described in one turn of the loop: a process may have 100,000.
+DESCRIBED_AT_ONCE: Final = 500
 
 # The replica of a partition here; None where there is none.
 Find = Callable[[PartitionId], Driver | None]
@@ -98,12 +100,15 @@ class ReplicationService:
                 limit="replicas_described_max",
             )
         asked = [partition_id(named) for named in request.partitions] or self._held()
-        now_ms = self._clock.now().monotonic_ms
-        return pb.DescribeReplicasReply(
-            cluster_id=self.cluster_id,
-            boot_id=self.boot_id,
-            replicas=[describe(one, self.find(one), now_ms) for one in asked],
-        )
+        reply = pb.DescribeReplicasReply(cluster_id=self.cluster_id, boot_id=self.boot_id)
+        for first in range(0, len(asked), DESCRIBED_AT_ONCE):
+            now_ms = self._clock.now().monotonic_ms
+            reply.replicas.extend(
+                describe(one, self.find(one), now_ms)
+                for one in asked[first : first + DESCRIBED_AT_ONCE]
+            )
+            await asyncio.sleep(0)
+        return reply
 
     async def follow(
         self, requests: AsyncIterator[pb.FollowRequest], call: Call
