@@ -147,6 +147,7 @@ def _print_nodes(
         ],
         rows,
         empty="no processes",
+        only_where_told=("RACK", "UNREACHABLE"),
     )  # fmt: skip
 
 

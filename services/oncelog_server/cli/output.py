@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any, Final
 
@@ -47,12 +47,26 @@ def print_json(value: Any) -> None:
     click.echo(json.dumps(value))
 
 
-def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, empty: str) -> None:
-    """A table, or what `empty` says. Numbers stand right."""
+def print_table(
+    columns: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    empty: str,
+    only_where_told: Collection[str] = (),
+) -> None:
+    """A table, or what `empty` says. Numbers stand right. `only_where_told`: columns that are left
+    out where no row has anything in them."""
     shown = [list(row) for row in rows]
     if not shown:
         console().print(empty)
         return
+    kept = [
+        place
+        for place, name in enumerate(columns)
+        if name not in only_where_told or any(row[place] is not None for row in shown)
+    ]
+    columns = [columns[place] for place in kept]
+    shown = [[row[place] for place in kept] for row in shown]
     numeric = [all(isinstance(row[index], int) for row in shown) for index in range(len(columns))]
     cells = [["-" if cell is None else str(cell) for cell in row] for row in shown]
     if len(cells) > STYLED_ROWS_MAX:

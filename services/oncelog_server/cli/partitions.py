@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import click
 
@@ -32,6 +32,9 @@ from oncelog_server.cli.replicas import (
 from oncelog_server.cli.session import Session, connected
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
+
+# Columns of partitions that are left out where there is nothing to say.
+SELDOM: Final = ("PREFERRED", "GO TO", "UNCLEAN", "WHY")
 
 
 class ListedPartition(NamedTuple):
@@ -292,6 +295,7 @@ def print_partitions(found: Iterable[ListedPartition], *, empty: str) -> None:
             for one in found
         ],
         empty=empty,
+        only_where_told=SELDOM,
     )  # fmt: skip
 
 
@@ -319,6 +323,7 @@ def print_replicas(found: Iterable[ListedPartition]) -> None:
             for replica in one.replicas
         ],
         empty="no replicas",
+        only_where_told=("RACK", "WHY"),
     )  # fmt: skip
 
 

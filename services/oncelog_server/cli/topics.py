@@ -13,6 +13,7 @@ from oncelog_server.cli.examples import examples
 from oncelog_server.cli.moving import reassign
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_time
 from oncelog_server.cli.partitions import (
+    SELDOM,
     ListedPartition,
     in_sync,
     preferred_instead,
@@ -163,6 +164,7 @@ def describe(session: Session, names: tuple[str, ...], replicas: bool) -> None:
             ],
             [_partition_row(one) for one in found[described.name]],
             empty="no partitions",
+            only_where_told=SELDOM,
         )  # fmt: skip
         if replicas:
             print_replicas(found[described.name])

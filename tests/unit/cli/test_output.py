@@ -42,3 +42,10 @@ def test_a_long_table_has_one_line_per_row(capsys: pytest.CaptureFixture[str]) -
 def test_an_empty_table_says_so(capsys: pytest.CaptureFixture[str]) -> None:
     print_table(COLUMNS, [], empty="no groups")
     assert capsys.readouterr().out == "no groups\n"
+
+
+def test_columns_without_anything_in_them_are_left_out(capsys: pytest.CaptureFixture[str]) -> None:
+    rows = [["t/0", None, None], ["t/1", None, "n1"]]
+    print_table(["NAME", "WHY", "GO TO"], rows, empty="", only_where_told=("WHY", "GO TO"))
+    header, *_ = capsys.readouterr().out.splitlines()
+    assert header.split() == ["NAME", "GO", "TO"]
