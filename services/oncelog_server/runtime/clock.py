@@ -46,7 +46,7 @@ class RealClock:
         """`lease_clock_ms` counts a sleep of the machine, which is no jump of the wall clock."""
         self._monotonic_ms = monotonic_ms
         self._wall_ms = wall_ms
-        self._steady_ms = lease_clock_ms
+        self._lease_clock_ms = lease_clock_ms
         self._looked_ms = monotonic_ms()
         # What is added to the monotonic clock to get the wall.
         self._ahead_ms = wall_ms() - self._looked_ms
@@ -61,7 +61,7 @@ class RealClock:
         return Instant(now_ms, now_ms + ahead_ms)
 
     def _catch_up(self, ahead_ms: int, now_ms: int) -> int:
-        slept_ms = self._steady_ms() - now_ms
+        slept_ms = self._lease_clock_ms() - now_ms
         asleep_ms, self._slept_ms = slept_ms - self._slept_ms, slept_ms
         passed_ms = now_ms - self._looked_ms
         return min(ahead_ms, self._ahead_ms + asleep_ms + passed_ms * (SLEW - 1))

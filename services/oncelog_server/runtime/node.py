@@ -139,7 +139,7 @@ class Node:
             outside.etcd,
             random_bytes=outside.random_bytes,
             offload=outside.offload,
-            now_ms=self._steady_ms(),
+            now_ms=self._lease_clock(),
         )
         record = await identity.join(
             ClusterSettings(
@@ -194,7 +194,7 @@ class Node:
             lease_ms=settings.lease_ms,
             reporter=outside.reporter,
             renewals=outside.renewals,
-            now_ms=self._steady_ms(),
+            now_ms=self._lease_clock(),
             on_fatal=self._fail,
         )
         identity.on_refused(self._fail)
@@ -233,7 +233,7 @@ class Node:
             min_insync_replicas=settings.min_insync_replicas,
             balance_after_ms=self._limits.balance_after_ms,
             hand_over_max_ms=self._limits.hand_over_max_ms,
-            now_ms=self._steady_ms(),
+            now_ms=self._lease_clock(),
             reporter=outside.reporter,
         )
         view.on_change(self._view_changed)
@@ -577,7 +577,7 @@ class Node:
     def _lease_valid(self) -> bool:
         return self._membership is not None and self._membership.valid()
 
-    def _steady_ms(self) -> Callable[[], int]:
+    def _lease_clock(self) -> Callable[[], int]:
         """What leases are measured by: a clock that counts suspension of the machine too. With an
         etcd in memory, the loop's own."""
         if self._outside.renewals is not None:

@@ -15,18 +15,18 @@ class Times:
     """What the system's clocks say."""
 
     def __init__(self) -> None:
-        self.monotonic_ms, self.wall_ms, self.steady_ms = 5_000, START_MS, 9_000
+        self.monotonic_ms, self.wall_ms, self.lease_clock_ms = 5_000, START_MS, 9_000
         self.clock = RealClock(
             monotonic_ms=lambda: self.monotonic_ms,
             wall_ms=lambda: self.wall_ms,
-            lease_clock_ms=lambda: self.steady_ms,
+            lease_clock_ms=lambda: self.lease_clock_ms,
         )
 
     def passes(self, ms: int, *, looks: int = 1) -> int:
         """Time goes on, and is looked at so often; how far the wall has come since the start."""
         for _ in range(looks):
             self.monotonic_ms += ms // looks
-            self.steady_ms += ms // looks
+            self.lease_clock_ms += ms // looks
             self.wall_ms += ms // looks
             now = self.clock.now()
             assert now.monotonic_ms == self.monotonic_ms
@@ -60,7 +60,7 @@ def test_a_clock_that_is_set_right_is_followed() -> None:
 def test_a_machine_that_slept_has_not_jumped() -> None:
     times = Times()
     # The loop's clock does not count it.
-    times.steady_ms += WEEK_MS
+    times.lease_clock_ms += WEEK_MS
     times.wall_ms += WEEK_MS
     assert times.passes(1_000) == WEEK_MS + 1_000
     times.wall_ms += WEEK_MS

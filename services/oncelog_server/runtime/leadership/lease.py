@@ -77,7 +77,7 @@ class _Held:
 
     def __init__(self, lease: int, deadline_ms: int) -> None:
         self.lease = lease
-        # On the steady clock. Only grows.
+        # On the lease clock. Only grows.
         self.deadline_ms = deadline_ms
         # Of the key's put under this lease; 0 before.
         self.revision = 0
