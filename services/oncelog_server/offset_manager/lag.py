@@ -106,7 +106,7 @@ class LagWatch:
         looked_at = 0
         for name, group in machine.recent_groups():
             room = self._series_max - len(chosen)
-            chosen += islice(_standings(name, group, self._env), room + 1)
+            chosen += islice(_positions(name, group, self._env), room + 1)
             if len(chosen) > self._series_max:
                 chosen.pop()
                 break
@@ -114,11 +114,11 @@ class LagWatch:
         return chosen, machine.groups - looked_at
 
     async def _edges(
-        self, standings: Iterable[GroupPosition]
+        self, positions: Iterable[GroupPosition]
     ) -> Mapping[tuple[PartitionId, View], Edges]:
         """Of those that a leader answers for."""
         wanted: dict[tuple[Address, View], dict[PartitionId, None]] = {}
-        for one in standings:
+        for one in positions:
             leader = self._env.directory.leader_of(one.partition)
             if leader is not None:
                 wanted.setdefault((leader, one.view), {})[one.partition] = None
@@ -150,7 +150,7 @@ class LagWatch:
         ]
 
 
-def _standings(name: str, group: Group, env: OffsetManagerEnv) -> Iterator[GroupPosition]:
+def _positions(name: str, group: Group, env: OffsetManagerEnv) -> Iterator[GroupPosition]:
     """In all partitions of the topics that a group has offsets of: what it never committed waits
     as well."""
     views = {partition.topic_id: step.step.view for partition, step in group.committed.items()}
