@@ -23,7 +23,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from oncelog_server.coordinator.config import CoordinatorConfig
-from oncelog_server.coordinator.endings import Endings
+from oncelog_server.coordinator.ended_transactions import EndedTransactions
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.producers import Producer
 from oncelog_server.core.access import Need, ResourceKind, Verb
@@ -57,10 +57,10 @@ OFFSETS_PER_CALL_MAX: Final = 10_000
 def entries(
     env: CoordinatorEnv,
     config: CoordinatorConfig,
-    endings: Callable[[CoordinatorReplica], Endings],
+    ended_transactions: Callable[[CoordinatorReplica], EndedTransactions],
 ) -> Mapping[str, Entry]:
     """By RPC."""
-    needs = _Needs(env, config, endings)
+    needs = _Needs(env, config, ended_transactions)
     return {
         "init_producer": Entry(needs.of_init),
         "begin_transaction": Entry(needs.of_begin),
@@ -83,11 +83,11 @@ class _Needs:
         self,
         env: CoordinatorEnv,
         config: CoordinatorConfig,
-        endings: Callable[[CoordinatorReplica], Endings],
+        ended_transactions: Callable[[CoordinatorReplica], EndedTransactions],
     ) -> None:
         self._env = env
         self._config = config
-        self._endings_of = endings
+        self._ended_transactions_of = ended_transactions
         self._topics = TopicNames(env.directory)
 
     # ----------------------------------------------------------------------------------- producers
@@ -191,7 +191,7 @@ class _Needs:
         if transaction is not None:
             yield transaction_need(verb, state.producers[transaction.producer_id])
             return
-        outcome = self._endings_of(replica).known_outcome(tx_id)
+        outcome = self._ended_transactions_of(replica).known_outcome(tx_id)
         # Of one that has expired nothing is told, but that.
         if not outcome.expired:
             yield transaction_need(verb, state.producers.get(outcome.producer.producer_id))

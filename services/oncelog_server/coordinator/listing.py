@@ -14,7 +14,7 @@ from typing import Final
 
 from oncelog_server.coordinator import describe
 from oncelog_server.coordinator.access import transaction_need
-from oncelog_server.coordinator.endings import state_of
+from oncelog_server.coordinator.ended_transactions import state_of
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import Transaction

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 
 from oncelog_server.coordinator import access
 from oncelog_server.coordinator.config import CoordinatorConfig
-from oncelog_server.coordinator.endings import Endings
+from oncelog_server.coordinator.ended_transactions import EndedTransactions
 from oncelog_server.coordinator.machine import CoordinatorMachine
 from oncelog_server.coordinator.outbox import CoordinatorOutbox
 from oncelog_server.coordinator.outcomes import SLOT_BYTES, SLOT_FILE, Outcomes
@@ -51,10 +51,14 @@ class CoordinatorRole:
         return machine.checkpoint_offset()
 
     def services(self, env: CoordinatorEnv) -> Mapping[str, object]:
-        return {"Coordinator": CoordinatorService(self._config, env, self._waiting, self._endings)}
+        return {
+            "Coordinator": CoordinatorService(
+                self._config, env, self._waiting, self._ended_transactions
+            )
+        }
 
     def access(self, env: CoordinatorEnv) -> Tables:
-        return {"Coordinator": access.entries(env, self._config, self._endings)}
+        return {"Coordinator": access.entries(env, self._config, self._ended_transactions)}
 
-    def _endings(self, replica: CoordinatorReplica) -> Endings:
-        return Endings(replica, self._outcomes[replica.partition])
+    def _ended_transactions(self, replica: CoordinatorReplica) -> EndedTransactions:
+        return EndedTransactions(replica, self._outcomes[replica.partition])

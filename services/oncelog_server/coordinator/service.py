@@ -34,7 +34,7 @@ from oncelog_server.coordinator.commands import (
     UnbornTold,
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
-from oncelog_server.coordinator.endings import Endings, state_of
+from oncelog_server.coordinator.ended_transactions import EndedTransactions, state_of
 from oncelog_server.coordinator.fitness import Fitness, UnheardOf
 from oncelog_server.coordinator.listing import Listing
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
@@ -77,12 +77,12 @@ class CoordinatorService:
         config: CoordinatorConfig,
         env: CoordinatorEnv,
         waiting: Waiting,
-        endings: Callable[[CoordinatorReplica], Endings],
+        ended_transactions: Callable[[CoordinatorReplica], EndedTransactions],
     ) -> None:
         self._config = config
         self._env = env
         self._waiting = waiting
-        self._endings_of = endings
+        self._ended_transactions_of = ended_transactions
         self._fitness = Fitness(config, env)
         self._listing = Listing(env)
         # Sessions whose stream tells its end. Invariant: one per producer and stream.
@@ -165,7 +165,7 @@ class CoordinatorService:
     async def _repeat_commit(
         self, replica: CoordinatorReplica, command: CommitTransaction
     ) -> CommitAnswer:
-        answer = await self._endings(replica).repeat_commit(command)
+        answer = await self._ended_transactions(replica).repeat_commit(command)
         if command.begin_next is None:
             return answer
         try:
@@ -189,7 +189,7 @@ class CoordinatorService:
         replica = self._lead(command.tx_id, "tx_id")
         answer: AbortAnswer | Elsewhere = await self._submit(replica, command)
         if isinstance(answer, Elsewhere):
-            self._endings(replica).repeat_abort(command)
+            self._ended_transactions(replica).repeat_abort(command)
         return pb.AbortTransactionReply(state=types.TRANSACTION_STATE_ABORTED)
 
     async def transact(self, request: pb.TransactRequest, call: Call) -> pb.TransactReply:
@@ -295,9 +295,9 @@ class CoordinatorService:
         transaction = state.transactions.get(tx_id)
         if transaction is not None and journal_offset_of(tx_id) < below:
             return describe.kept(state, transaction, below=below)
-        endings = self._endings(replica)
-        outcome = endings.known_outcome(tx_id)
-        found = [] if outcome.expired else await endings.records(tx_id, outcome)
+        ended_transactions = self._ended_transactions(replica)
+        outcome = ended_transactions.known_outcome(tx_id)
+        found = [] if outcome.expired else await ended_transactions.records(tx_id, outcome)
         return describe.over(state, tx_id, outcome, found)
 
     async def list_transactions(
@@ -330,7 +330,7 @@ class CoordinatorService:
         state = state_of(replica)
         found = verdict(state, tx_id, producer, partition, below=replica.high_watermark)
         if found is None:
-            found = verdict_of(self._endings(replica).outcome(tx_id), producer)
+            found = verdict_of(self._ended_transactions(replica).outcome(tx_id), producer)
         if is_unborn(state, tx_id):
             self._about_unborn(replica, UnbornAsked(tx_id, producer, partition), found)
         elif found is AnswerCode.ONGOING:
@@ -369,8 +369,8 @@ class CoordinatorService:
             )
         return self._env.replicas.lead(PartitionId(TRANSACTION_CONTROL_ID, number))
 
-    def _endings(self, replica: CoordinatorReplica) -> Endings:
-        return self._endings_of(replica)
+    def _ended_transactions(self, replica: CoordinatorReplica) -> EndedTransactions:
+        return self._ended_transactions_of(replica)
 
     def _count_begun(self, answer: BeginAnswer, before: int) -> None:
         """A repeated request id begins nothing: its TxId is older than the call."""

@@ -65,7 +65,7 @@ from oncelog_server.coordinator.commands import (
 )
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.decide_one_shot import refusal_of
-from oncelog_server.coordinator.endings import Endings
+from oncelog_server.coordinator.ended_transactions import EndedTransactions
 from oncelog_server.coordinator.machine import CoordinatorMachine
 from oncelog_server.coordinator.outcomes import Outcomes
 from oncelog_server.coordinator.questions import AnswerCode, is_unborn, verdict, verdict_of
@@ -166,7 +166,7 @@ class CoordinatorDriver(HostDriver):
             MachineHost(lambda: CoordinatorMachine(PARTITION, config), CODEC, outcomes)
         )
         replica: Any = HostReplica(self.host)
-        self.endings = Endings(replica, outcomes)
+        self.ended_transactions = EndedTransactions(replica, outcomes)
         # What the service looks up for commands whose transaction the machine does not keep.
         self._ended: dict[str, Any] = {}
         self.granted: dict[str, ProducerIdentity] = {}
@@ -270,7 +270,7 @@ class CoordinatorDriver(HostDriver):
         command = CommitTransaction(
             tx(words[0]), who, manifest(options), seq(options.get("seq")), following
         )
-        return self._or_ended(command, line, lambda: self.endings.repeat_commit(command))
+        return self._or_ended(command, line, lambda: self.ended_transactions.repeat_commit(command))
 
     def _abort(self, words: Sequence[str], options: dict[str, str], line: str) -> str:
         who = None if words[1] == "operator" else self._identity(words[1], options)
@@ -278,7 +278,7 @@ class CoordinatorDriver(HostDriver):
         command = AbortTransaction(tx(words[0]), who, parts)
 
         async def ended() -> AbortAnswer:
-            return self.endings.repeat_abort(command)
+            return self.ended_transactions.repeat_abort(command)
 
         return self._or_ended(command, line, ended)
 
@@ -347,7 +347,7 @@ class CoordinatorDriver(HostDriver):
             return "ask -> LOADING"
         found = verdict(self.machine.state, tx_id, who, where, below=self.host.high_watermark)
         if found is None:
-            found = verdict_of(self.endings.outcome(tx_id), who)
+            found = verdict_of(self.ended_transactions.outcome(tx_id), who)
         asked = UnbornAsked(tx_id, who, where)
         if is_unborn(self.machine.state, tx_id):
             self.host.signal(UnbornTold(*asked) if found is AnswerCode.NEVER else asked)
@@ -361,7 +361,7 @@ class CoordinatorDriver(HostDriver):
         if transaction is not None:
             return f"{transaction.state.name}"
         try:
-            outcome = self.endings.known_outcome(tx_id)
+            outcome = self.ended_transactions.known_outcome(tx_id)
         except OncelogError as error:
             return self.show(error)
         if outcome.expired:

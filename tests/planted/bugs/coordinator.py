@@ -295,7 +295,7 @@ BUGS: Final = (
         "a new leader owes, answers and serves nothing until the HW covers its EPOCH_START",
         (
             Edit(
-                "oncelog_server.coordinator.endings:state_of",
+                "oncelog_server.coordinator.ended_transactions:state_of",
                 "if machine is None or replica.high_watermark <= machine.state.epoch_start:",
                 "if machine is None:",
             ),
@@ -344,7 +344,7 @@ BUGS: Final = (
         "I31: a call ends with a known error when its leadership ends between two turns",
         (
             Edit(
-                "oncelog_server.coordinator.endings:Endings.outcome",
+                "oncelog_server.coordinator.ended_transactions:EndedTransactions.outcome",
                 "state = state_of(self._replica)",
                 "state = self._replica.machine.state",
             ),

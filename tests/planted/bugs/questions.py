@@ -42,7 +42,7 @@ BUGS: Final = (
         "I4: what is not durable yet may be lost, or not: UNAVAILABLE, never a guess",
         (
             Edit(
-                "oncelog_server.coordinator.endings:Endings.known_outcome",
+                "oncelog_server.coordinator.ended_transactions:EndedTransactions.known_outcome",
                 "journal_offset_of(tx_id) >= self._replica.high_watermark",
                 "journal_offset_of(tx_id) > self._replica.high_watermark",
             ),

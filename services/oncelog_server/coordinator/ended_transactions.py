@@ -38,7 +38,7 @@ def state_of(replica: CoordinatorReplica) -> CoordinatorState:
     return machine.state
 
 
-class Endings:
+class EndedTransactions:
     """Of one journal partition that this process leads."""
 
     def __init__(self, replica: CoordinatorReplica, outcomes: Outcomes) -> None:
