@@ -12,7 +12,7 @@ from oncelog.aio.log import Log
 from oncelog.batch import Record
 from oncelog.checker import HistoryWriter, check
 from oncelog.checker.recorder import RecordedLog
-from oncelog_server.core.frame import Kind
+from oncelog_server.core.frame import FrameKind
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import EpochStart, Snapshot
 from oncelog_server.core.role import Role
@@ -213,7 +213,7 @@ def replay(
         position, state, tables = saved
         machine.restore(state, tables)
     for stored in journal.replay(position):
-        is_epoch = stored.frame.kind is Kind.EPOCH_START
+        is_epoch = stored.frame.kind is FrameKind.EPOCH_START
         record = EpochStart() if is_epoch else role.codec.decode(stored.frame)
         seen(record)
         machine.apply(record, stored.at)

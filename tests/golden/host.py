@@ -26,7 +26,7 @@ import abc
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import (
     Codec,
@@ -89,7 +89,9 @@ class MachineHost:
     @property
     def ready(self) -> bool:
         """Ready: the HW covers the EPOCH_START of this epoch."""
-        starts = (s.at.offset for s in reversed(self.frames) if s.frame.kind is Kind.EPOCH_START)
+        starts = (
+            s.at.offset for s in reversed(self.frames) if s.frame.kind is FrameKind.EPOCH_START
+        )
         return self.high_watermark > next(starts)
 
     # ------------------------------------------------------------------------------ the main verb
@@ -226,7 +228,7 @@ class MachineHost:
 
     def _append(self, record: Any) -> At:
         if isinstance(record, EpochStart):
-            frame = Frame(Kind.EPOCH_START)
+            frame = Frame(FrameKind.EPOCH_START)
         else:
             frame = self._codec.encode(record)
             assert self._codec.encode(self._codec.decode(frame)) == frame, "the codec loses things"
@@ -240,7 +242,7 @@ class MachineHost:
         return at
 
     def _decode(self, stored: StoredFrame) -> Any:
-        if stored.frame.kind is Kind.EPOCH_START:
+        if stored.frame.kind is FrameKind.EPOCH_START:
             return EpochStart()
         return self._codec.decode(stored.frame)
 

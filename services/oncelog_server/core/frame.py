@@ -11,7 +11,7 @@ from typing import Final, NamedTuple
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 
 
-class Kind(IntEnum):
+class FrameKind(IntEnum):
     """Kinds of frame. An unknown one stops the replica; it is never skipped."""
 
     # First frame of a leader epoch. Occupies one journal offset; only it may jump ahead.
@@ -26,7 +26,7 @@ class Kind(IntEnum):
     RECORD = 5
 
 
-OCCUPY_RECORDS: Final = frozenset({Kind.DATA, Kind.ONE_SHOT})
+OCCUPY_RECORDS: Final = frozenset({FrameKind.DATA, FrameKind.ONE_SHOT})
 
 
 class ControlCode(IntEnum):
@@ -41,7 +41,7 @@ class ControlCode(IntEnum):
 class Frame(NamedTuple):
     """A frame without its place. Fields that a kind does not use are 0."""
 
-    kind: Kind
+    kind: FrameKind
     # A view of bytes where it was left in the message that brought it (oncelogpb.in_place).
     payload: bytes | memoryview = b""
     record_count: int = 0

@@ -11,7 +11,7 @@ from typing import Final, Generic, TypeVar
 
 import msgspec
 
-from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.frame import Frame, FrameKind
 
 R = TypeVar("R")
 
@@ -26,10 +26,10 @@ class RecordCodec(Generic[R]):
         self._whose = whose
 
     def encode(self, record: R) -> Frame:
-        return Frame(Kind.RECORD, _ENCODER.encode(record))
+        return Frame(FrameKind.RECORD, _ENCODER.encode(record))
 
     def decode(self, frame: Frame) -> R:
         """Raises ValueError for a frame of another kind or a payload of another format."""
-        if frame.kind is not Kind.RECORD:
+        if frame.kind is not FrameKind.RECORD:
             raise ValueError(f"a journal of {frame.kind.name} frames is not {self._whose}")
         return self._decoder.decode(frame.payload)

@@ -11,7 +11,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.ids import (
     CONTROL_PARTITIONS,
     Generation,
@@ -105,7 +105,7 @@ def _one_shot_batch(marker: pb.Marker) -> Frame:
             "a one-shot's batch holds records that match its CRC32C", field="markers.batch"
         )
     return Frame(
-        Kind.ONE_SHOT,
+        FrameKind.ONE_SHOT,
         batch.payload,
         record_count=batch.record_count,
         producer_id=marker.producer.producer_id,

@@ -30,7 +30,7 @@ from typing import Final, assert_never
 import msgspec
 
 from oncelog_server.core.age import JournalAge
-from oncelog_server.core.frame import At, ControlCode, Frame, Kind
+from oncelog_server.core.frame import At, ControlCode, Frame, FrameKind
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch, Offset, journal_partition_of
 from oncelog_server.core.machine import (
     NOTHING_SAVED,
@@ -277,7 +277,7 @@ class PartitionMachine:
         if aged_ms >= self._next_sweep_ms:
             self._sweep(aged_ms)
         if isinstance(record, Frame):
-            if record.kind is Kind.ONE_SHOT:
+            if record.kind is FrameKind.ONE_SHOT:
                 self._apply_one_shot(record, at)
             elif record.tx_id:
                 self._apply_pending(record, at)

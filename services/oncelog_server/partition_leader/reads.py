@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from oncelog_server.core.frame import OCCUPY_RECORDS, ControlCode, Kind, StoredFrame
+from oncelog_server.core.frame import OCCUPY_RECORDS, ControlCode, FrameKind, StoredFrame
 from oncelog_server.core.ports import led_machine
 from oncelog_server.partition_leader.committed_log import Stretch
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
@@ -219,7 +219,7 @@ def _head(
 ) -> Head:
     frame = stored.frame
     fields: dict[str, Any] = {}
-    if frame.kind is Kind.DATA:
+    if frame.kind is FrameKind.DATA:
         # In a one-shot these two fields of the frame hold what its marker says.
         fields = {"writer": frame.writer, "base_sequence": frame.base_sequence}
     return Head(
@@ -240,7 +240,7 @@ def _head(
 def _raw(stored: StoredFrame) -> tuple[Head, bulk.Chunk]:
     frame, at = stored
     if frame.kind in OCCUPY_RECORDS:
-        kind = Head.KIND_ONE_SHOT if frame.kind is Kind.ONE_SHOT else Head.KIND_DATA
+        kind = Head.KIND_ONE_SHOT if frame.kind is FrameKind.ONE_SHOT else Head.KIND_DATA
         return _head(stored, kind, at.offset, at.time_ms), frame.payload
     head = Head(
         kind=_CONTROL_KINDS.get(frame.control, Head.KIND_CONTROL),
@@ -251,7 +251,7 @@ def _raw(stored: StoredFrame) -> tuple[Head, bulk.Chunk]:
         producer=types_pb2.Producer(producer_id=frame.producer_id, generation=frame.generation),
         journal_offset=at.offset,
     )
-    if frame.kind is Kind.MARKER:
+    if frame.kind is FrameKind.MARKER:
         parts = parts_of(frame)
         head.marker_writers.extend(part.writer for part in parts)
         head.marker_counts.extend(part.record_count for part in parts)

@@ -27,7 +27,7 @@ from typing import Final, assert_never
 
 import msgspec
 
-from oncelog_server.core.frame import ControlCode, Frame, Kind
+from oncelog_server.core.frame import ControlCode, Frame, FrameKind
 from oncelog_server.core.ids import (
     Generation,
     JournalOffset,
@@ -75,7 +75,7 @@ class PartitionCodec:
             return record
         if isinstance(record, MarkerWritten):
             return Frame(
-                Kind.MARKER,
+                FrameKind.MARKER,
                 b"".join(_PART.pack(*part) for part in record.parts),
                 producer_id=record.producer_id,
                 generation=record.generation,
@@ -86,14 +86,14 @@ class PartitionCodec:
             )
         if isinstance(record, Resolved):
             payload = msgspec.msgpack.encode(record.resolution)
-            return Frame(Kind.RECORD, payload, tx_id=record.tx_id)
+            return Frame(FrameKind.RECORD, payload, tx_id=record.tx_id)
         assert_never(record)
 
     def decode(self, frame: Frame) -> Record:
         """Raises ValueError for a payload of another format."""
-        if frame.kind is Kind.DATA or frame.kind is Kind.ONE_SHOT:
+        if frame.kind is FrameKind.DATA or frame.kind is FrameKind.ONE_SHOT:
             return frame
-        if frame.kind is Kind.MARKER:
+        if frame.kind is FrameKind.MARKER:
             return MarkerWritten(
                 TxId(frame.tx_id),
                 ProducerId(frame.producer_id),
@@ -103,10 +103,10 @@ class PartitionCodec:
                 coordinator_epoch=LeaderEpoch(frame.writer),
                 parts=parts_of(frame),
             )
-        if frame.kind is Kind.RECORD:
+        if frame.kind is FrameKind.RECORD:
             resolution = _RESOLUTION.decode(frame.payload)
             return Resolved(TxId(frame.tx_id), resolution)
-        raise ValueError(f"a {Kind(frame.kind).name} frame is no record of a partition")
+        raise ValueError(f"a {FrameKind(frame.kind).name} frame is no record of a partition")
 
 
 def parts_of(frame: Frame) -> tuple[WriterPart, ...]:
@@ -123,7 +123,7 @@ def one_shot(
 ) -> Frame:
     """The one frame of a one-shot transaction. `batch` holds the records and their header."""
     return batch._replace(
-        kind=Kind.ONE_SHOT,
+        kind=FrameKind.ONE_SHOT,
         base_sequence=prepare_offset,
         writer=coordinator_epoch,
     )

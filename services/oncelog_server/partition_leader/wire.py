@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from oncelog_server.core.frame import ControlCode, Frame, Kind
+from oncelog_server.core.frame import ControlCode, Frame, FrameKind
 from oncelog_server.core.ids import (
     PartitionId,
     TxId,
@@ -80,7 +80,7 @@ def data_frame(
     request: pb.ProduceRequest, batch: types_pb2.Batch, payload: bytes | memoryview
 ) -> Frame:
     return Frame(
-        Kind.DATA,
+        FrameKind.DATA,
         payload,
         batch.record_count,
         request.producer.producer_id,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog_server.core.frame import At, ControlCode, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import At, ControlCode, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Snapshot, Table
 from oncelog_server.runtime.replica.record import ReplicaRecord, save_record
@@ -36,11 +36,11 @@ LINE = re.compile(r"^((?:[0-9a-f]{2} ?)+)(?: |$)")
 
 FRAMES: dict[str, StoredFrame] = {
     "EPOCH_START": StoredFrame(
-        Frame(Kind.EPOCH_START), At(JournalOffset(0), LeaderEpoch(1), 1_700_000_000_000)
+        Frame(FrameKind.EPOCH_START), At(JournalOffset(0), LeaderEpoch(1), 1_700_000_000_000)
     ),
     "DATA": StoredFrame(
         Frame(
-            Kind.DATA,
+            FrameKind.DATA,
             b"batch",
             record_count=3,
             producer_id=0x0002_0000_0000_0007,
@@ -56,7 +56,7 @@ FRAMES: dict[str, StoredFrame] = {
     ),
     "MARKER": StoredFrame(
         Frame(
-            Kind.MARKER,
+            FrameKind.MARKER,
             b"parts",
             producer_id=0x0002_0000_0000_0007,
             generation=0x0000_0001_0000_0004,
@@ -66,11 +66,12 @@ FRAMES: dict[str, StoredFrame] = {
         At(JournalOffset(4), LeaderEpoch(1), 1_700_000_000_002),
     ),
     "ONE_SHOT": StoredFrame(
-        Frame(Kind.ONE_SHOT, b"rows", record_count=2, tx_id=0x0002_0000_0000_0011, encoding=2),
+        Frame(FrameKind.ONE_SHOT, b"rows", record_count=2, tx_id=0x0002_0000_0000_0011, encoding=2),
         At(JournalOffset(5), LeaderEpoch(1), 1_700_000_000_003),
     ),
     "RECORD": StoredFrame(
-        Frame(Kind.RECORD, b"\x92\x01\xc0"), At(JournalOffset(7), LeaderEpoch(1), 1_700_000_000_004)
+        Frame(FrameKind.RECORD, b"\x92\x01\xc0"),
+        At(JournalOffset(7), LeaderEpoch(1), 1_700_000_000_004),
     ),
 }
 
@@ -107,7 +108,7 @@ def shown() -> dict[str, bytes]:
 
 def test_the_page_shows_every_kind_and_every_file() -> None:
     assert sorted(shown()) == sorted(written())
-    assert {kind.name for kind in Kind} <= shown().keys()
+    assert {kind.name for kind in FrameKind} <= shown().keys()
 
 
 @pytest.mark.parametrize("name", sorted(written()))
@@ -151,8 +152,8 @@ def test_the_layout_of_the_page_has_no_hole() -> None:
 def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
     disk = FakeDisk()
     journal = Journal.open(disk, "j")
-    journal.append(Frame(Kind.EPOCH_START), epoch=1, time_ms=1)
-    journal.append(Frame(Kind.RECORD, b"x"), epoch=1, time_ms=1)
+    journal.append(Frame(FrameKind.EPOCH_START), epoch=1, time_ms=1)
+    journal.append(Frame(FrameKind.RECORD, b"x"), epoch=1, time_ms=1)
     for write in journal.take_writes()[0]:
         disk.write_and_sync(write.file, write.position, b"".join(write.chunks))
     journal.mark_synced(journal.log_end)

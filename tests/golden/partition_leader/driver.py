@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from oncelog_server.core.frame import Frame, Kind, StoredFrame
+from oncelog_server.core.frame import Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import (
     PLAIN_PRODUCER_BIT,
     Generation,
@@ -147,13 +147,13 @@ class PartitionDriver(AskingDriver):
         for stored in self.host.frames:
             if not start < stored.end <= below:
                 continue
-            if stored.frame.kind in (Kind.DATA, Kind.ONE_SHOT):
+            if stored.frame.kind in (FrameKind.DATA, FrameKind.ONE_SHOT):
                 lines.append(f"@{stored.at.offset} {show_frame(stored.frame)}")
             elif view == "raw":
                 record = self.host._decode(stored)
                 shown = (
                     self.show_record(record)
-                    if stored.frame.kind is not Kind.EPOCH_START
+                    if stored.frame.kind is not FrameKind.EPOCH_START
                     else "EPOCH"
                 )
                 lines.append(f"@{stored.at.offset} {shown}")
@@ -212,7 +212,7 @@ def _batches(verb: str, words: Sequence[str], options: dict[str, str]) -> tuple[
     producer_id, generation = _producer(words[0])
     return tuple(
         Frame(
-            Kind.DATA,
+            FrameKind.DATA,
             b"." * int(options.get("bytes", 10)),
             record_count=int(count),
             producer_id=producer_id,
@@ -243,7 +243,7 @@ def _marker(word: str) -> p.Marker:
     batch = None
     if kind == "oneshot":
         batch = Frame(
-            Kind.ONE_SHOT,
+            FrameKind.ONE_SHOT,
             b"." * 10,
             record_count=int(content[0]),
             producer_id=producer_id,
@@ -274,7 +274,7 @@ def _who(record: Any) -> str:
 
 def show_frame(frame: Frame) -> str:
     batch = f"{frame.base_sequence}+{frame.record_count}"
-    if frame.kind is Kind.ONE_SHOT:
+    if frame.kind is FrameKind.ONE_SHOT:
         return (
             f"ONE_SHOT {show_tx(frame.tx_id)} {_who(frame)} {frame.record_count} records "
             f"prepare={frame.base_sequence} epoch={frame.writer}"

@@ -6,7 +6,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 
-from oncelog_server.core.frame import Kind
+from oncelog_server.core.frame import FrameKind
 from oncelogpb import errors
 from tests.simulation.directed.stage import Stage, play
 
@@ -140,7 +140,7 @@ def test_i7_logs_are_compared_until_their_epochs_agree() -> None:
             name: [
                 f.at.epoch
                 for f in stage.frames(name, stage.data)
-                if f.frame.kind is Kind.EPOCH_START
+                if f.frame.kind is FrameKind.EPOCH_START
             ]
             for name in (second, third)
         }

@@ -18,7 +18,7 @@ from oncelog_server.coordinator.values import (
     TopicParts,
 )
 from oncelog_server.core.age import TimePassed
-from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TopicId, TxId
 
 u64 = st.integers(0, 2**64 - 1)
@@ -108,10 +108,10 @@ def test_tags_are_stable() -> None:
 @pytest.mark.parametrize(
     "frame",
     [
-        Frame(Kind.DATA, b"x", record_count=1),
-        Frame(Kind.RECORD, b""),
-        Frame(Kind.RECORD, msgspec.msgpack.encode(["from-a-later-version", 1])),
-        Frame(Kind.RECORD, msgspec.msgpack.encode(["aborted", "not a number"])),
+        Frame(FrameKind.DATA, b"x", record_count=1),
+        Frame(FrameKind.RECORD, b""),
+        Frame(FrameKind.RECORD, msgspec.msgpack.encode(["from-a-later-version", 1])),
+        Frame(FrameKind.RECORD, msgspec.msgpack.encode(["aborted", "not a number"])),
     ],
 )
 def test_what_is_not_a_record_is_refused(frame: Frame) -> None:
@@ -120,5 +120,5 @@ def test_what_is_not_a_record_is_refused(frame: Frame) -> None:
 
 
 def test_a_record_of_an_earlier_version_lacks_the_last_fields() -> None:
-    old = Frame(Kind.RECORD, msgspec.msgpack.encode(["committed", 7]))
+    old = Frame(FrameKind.RECORD, msgspec.msgpack.encode(["committed", 7]))
     assert codec.decode(old) == records.Committed(TxId(7), ())

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from oncelog_server.core.age import TimePassed
-from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.ids import (
     Generation,
     LeaderEpoch,
@@ -68,7 +68,7 @@ RECORDS: st.SearchStrategy[Record] = st.one_of(
 def test_a_record_survives_its_frame(record: Record) -> None:
     codec = CODEC
     frame = codec.encode(record)
-    assert frame.kind is Kind.RECORD
+    assert frame.kind is FrameKind.RECORD
     assert frame.span == 1
     assert codec.decode(frame) == record
 
@@ -83,7 +83,12 @@ def test_a_known_record_keeps_its_bytes() -> None:
 
 
 @pytest.mark.parametrize(
-    "frame", [Frame(Kind.MARKER), Frame(Kind.RECORD, b"\x91\xa7unknown"), Frame(Kind.RECORD, b"")]
+    "frame",
+    [
+        Frame(FrameKind.MARKER),
+        Frame(FrameKind.RECORD, b"\x91\xa7unknown"),
+        Frame(FrameKind.RECORD, b""),
+    ],
 )
 def test_a_strange_frame_is_refused(frame: Frame) -> None:
     with pytest.raises(ValueError):

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import (
     TRANSACTION_CONTROL_ID,
     BootId,
@@ -73,7 +73,7 @@ class FakeReplica:
         self._codec = PartitionCodec()
         self._parked: list[tuple[int, asyncio.Future[Any], object]] = []
         self._advanced: asyncio.Future[None] | None = None
-        self._append(Frame(Kind.EPOCH_START), EpochStart())
+        self._append(Frame(FrameKind.EPOCH_START), EpochStart())
         self.high_watermark = self.log_end
 
     @property

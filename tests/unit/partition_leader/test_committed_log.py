@@ -8,7 +8,7 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.ids import JournalOffset
 from oncelog_server.partition_leader.committed_log import (
     ROW_BYTES,
@@ -23,7 +23,7 @@ def part(batches: int, *, journal: int = 1, records: int = 2, times: int = 0) ->
     columns = WriterColumns()
     for number in range(batches):
         frame = Frame(
-            Kind.DATA,
+            FrameKind.DATA,
             b"x" * 100,
             record_count=records,
             base_sequence=number * records,

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.ids import (
     JournalOffset,
     LeaderEpoch,
@@ -57,7 +57,7 @@ class Scene:
 
     def write(self, tx: int) -> Any:
         frame = Frame(
-            Kind.DATA,
+            FrameKind.DATA,
             b"payload",
             producer_id=ProducerId(tx),
             generation=GENERATION,

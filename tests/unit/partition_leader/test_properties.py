@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.ids import (
     PLAIN_PRODUCER_BIT,
     JournalOffset,
@@ -152,7 +152,7 @@ class Oracle:
         if producer in self.open:
             return
         offset = self.take_offset()
-        batch = _frame(producer + 1, offset, 0, 0, count)._replace(kind=Kind.ONE_SHOT)
+        batch = _frame(producer + 1, offset, 0, 0, count)._replace(kind=FrameKind.ONE_SHOT)
         self.markers.append(
             Marker(
                 TxId(offset),
@@ -214,7 +214,7 @@ class Oracle:
 
 def _frame(producer_id: int, tx_id: int, writer: int, sequence: int, count: int) -> Frame:
     return Frame(
-        Kind.DATA,
+        FrameKind.DATA,
         b"." * (count * 3000),
         record_count=count,
         producer_id=producer_id,
@@ -243,8 +243,8 @@ def _committed(host: MachineHost) -> list[tuple[int, int, int, int]]:
                 first = stretch.first_offset + stored.at.offset - stretch.journal_offset
                 assert first == position, "the committed log is dense (I14)"
                 frame = stored.frame
-                sequence = 0 if frame.kind is Kind.ONE_SHOT else frame.base_sequence
-                writer = 0 if frame.kind is Kind.ONE_SHOT else frame.writer
+                sequence = 0 if frame.kind is FrameKind.ONE_SHOT else frame.base_sequence
+                writer = 0 if frame.kind is FrameKind.ONE_SHOT else frame.writer
                 seen.append((frame.tx_id, writer, sequence, frame.record_count))
                 position = first + frame.record_count
     return seen

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog_server.core.frame import ControlCode, Frame, Kind
+from oncelog_server.core.frame import ControlCode, Frame, FrameKind
 from oncelog_server.core.ids import (
     Generation,
     JournalOffset,
@@ -40,7 +40,7 @@ markers = st.builds(
 )
 frames = st.builds(
     Frame,
-    st.sampled_from([Kind.DATA, Kind.ONE_SHOT]),
+    st.sampled_from([FrameKind.DATA, FrameKind.ONE_SHOT]),
     st.binary(max_size=20),
     st.integers(1, 99),
     U64,
@@ -78,15 +78,20 @@ def test_the_bytes_of_a_marker() -> None:
 
 
 def test_a_one_shot_says_what_its_marker_says() -> None:
-    batch = Frame(Kind.DATA, b"xy", record_count=2, producer_id=7, generation=9, tx_id=5)
+    batch = Frame(FrameKind.DATA, b"xy", record_count=2, producer_id=7, generation=9, tx_id=5)
     frame = one_shot(batch, prepare_offset=JournalOffset(11), coordinator_epoch=LeaderEpoch(3))
-    assert (frame.kind, frame.control) == (Kind.ONE_SHOT, ControlCode.NONE), "the kind says it"
+    assert (frame.kind, frame.control) == (FrameKind.ONE_SHOT, ControlCode.NONE), "the kind says it"
     assert (frame.base_sequence, frame.writer, frame.span) == (11, 3, 2)
     assert frame.payload is batch.payload, "passed on, not copied"
 
 
 @pytest.mark.parametrize(
-    "frame", [Frame(Kind.MARKER, b"short"), Frame(Kind.EPOCH_START), Frame(Kind.RECORD, b"\xc1")]
+    "frame",
+    [
+        Frame(FrameKind.MARKER, b"short"),
+        Frame(FrameKind.EPOCH_START),
+        Frame(FrameKind.RECORD, b"\xc1"),
+    ],
 )
 def test_a_frame_of_another_format_is_refused(frame: Frame) -> None:
     with pytest.raises(ValueError):

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from oncelog_server.core.frame import At, Frame, Kind
+from oncelog_server.core.frame import At, Frame, FrameKind
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.machine import (
     NOTHING_SAVED,
@@ -93,7 +93,7 @@ class CounterMachine:
 
 class CounterCodec:
     def encode(self, record: Added) -> Frame:
-        return Frame(Kind.RECORD, msgspec.msgpack.encode(record))
+        return Frame(FrameKind.RECORD, msgspec.msgpack.encode(record))
 
     def decode(self, frame: Frame) -> Added:
         return msgspec.msgpack.decode(frame.payload, type=Added)

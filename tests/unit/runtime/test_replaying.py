@@ -7,7 +7,7 @@ import asyncio
 
 import pytest
 
-from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch
 from oncelog_server.runtime.replica import replaying
 from oncelog_server.runtime.replica.replaying import Slice
@@ -20,7 +20,7 @@ from tests.unit.runtime.counter import Add
 
 def frame(payload_bytes: int) -> StoredFrame:
     payload = bytes(payload_bytes)
-    return StoredFrame(Frame(Kind.RECORD, payload), At(JournalOffset(1), LeaderEpoch(1), 0))
+    return StoredFrame(Frame(FrameKind.RECORD, payload), At(JournalOffset(1), LeaderEpoch(1), 0))
 
 
 @pytest.mark.parametrize(

@@ -6,14 +6,14 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from oncelog_server.core.frame import Frame, Kind, StoredFrame
+from oncelog_server.core.frame import Frame, FrameKind, StoredFrame
 from oncelog_server.runtime.storage.journal import SEGMENT_BYTES, Journal
 from oncelog_server.runtime.storage.tail import MemoryTail
 from tests.simulation.disk import FakeDisk
 
 DIRECTORY = "partitions/p"
 FIRST_SEGMENT = f"{DIRECTORY}/{0:020d}.log"
-EPOCH_START = Frame(Kind.EPOCH_START)
+EPOCH_START = Frame(FrameKind.EPOCH_START)
 
 
 def drawn_uuids(seed: int) -> Callable[[int], bytes]:
@@ -28,11 +28,11 @@ def open_journal(disk: FakeDisk, *, segment_bytes: int = SEGMENT_BYTES, seed: in
 
 
 def record(text: str) -> Frame:
-    return Frame(Kind.RECORD, text.encode())
+    return Frame(FrameKind.RECORD, text.encode())
 
 
 def data(payload: bytes, record_count: int) -> Frame:
-    return Frame(Kind.DATA, payload, record_count, producer_id=7, base_sequence=3)
+    return Frame(FrameKind.DATA, payload, record_count, producer_id=7, base_sequence=3)
 
 
 def append(journal: Journal, *frames: Frame, epoch: int = 1, time_ms: int = 1_000) -> list[int]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.runtime.storage import disk as disk_module
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.disk import (
@@ -286,7 +286,7 @@ def test_a_journal_on_the_real_disk_comes_back(tmp_path: Path) -> None:
         for text in map(str, range(100, 140)):
             for journal in journals:
                 journal.append(record(text), epoch=1, time_ms=1)
-                journal.append(Frame(Kind.DATA, b"x" * 300, 2), epoch=1, time_ms=1)
+                journal.append(Frame(FrameKind.DATA, b"x" * 300, 2), epoch=1, time_ms=1)
                 commit.wrote(journal, ends.append, errors.append)
             await asyncio.sleep(0)
         await commit.flush()

@@ -7,7 +7,7 @@ from crc32c import crc32c
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog_server.core.frame import At, ControlCode, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import At, ControlCode, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.runtime.storage import frames
 from oncelog_server.runtime.storage.frames import (
@@ -29,7 +29,7 @@ U64 = st.integers(0, 2**64 - 1)
 U32 = st.integers(0, 2**32 - 1)
 FRAMES = st.builds(
     Frame,
-    kind=st.sampled_from(Kind),
+    kind=st.sampled_from(FrameKind),
     payload=st.binary(max_size=300),
     record_count=U32,
     producer_id=U64,
@@ -43,7 +43,7 @@ FRAMES = st.builds(
     client_crc=U32,
 )
 PLACES = st.builds(At, offset=U64, epoch=U32, time_ms=U64)
-SAMPLE = Frame(Kind.DATA, b"payload", 3, producer_id=5, tx_id=9)
+SAMPLE = Frame(FrameKind.DATA, b"payload", 3, producer_id=5, tx_id=9)
 SAMPLE_AT = At(JournalOffset(17), LeaderEpoch(4), 1_234)
 
 
@@ -91,7 +91,7 @@ def test_i26_every_cut_is_noticed() -> None:
 
 def test_the_payload_is_not_copied_to_be_encoded() -> None:
     assert encode(SAMPLE, SAMPLE_AT)[1] is SAMPLE.payload
-    assert len(encode(Frame(Kind.EPOCH_START), SAMPLE_AT)) == 1
+    assert len(encode(Frame(FrameKind.EPOCH_START), SAMPLE_AT)) == 1
 
 
 def test_a_payload_may_be_a_view_of_a_message() -> None:

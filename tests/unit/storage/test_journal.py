@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog_server.core.frame import Frame, Kind, StoredFrame
+from oncelog_server.core.frame import Frame, FrameKind, StoredFrame
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encoded_bytes
 from oncelog_server.runtime.storage.identity import SyncedEnd
 from oncelog_server.runtime.storage.journal import SEALED_SEGMENTS_OPEN_MAX, SEGMENT_BYTES
@@ -39,8 +39,13 @@ from tests.unit.storage.journals import (
 
 def test_a_batch_takes_as_many_offsets_as_it_has_records() -> None:
     journal = open_journal(FakeDisk())
-    frames = [EPOCH_START, data(b"abc", 3), record("r"), Frame(Kind.ONE_SHOT, b"x", 2, tx_id=5)]
-    marker = Frame(Kind.MARKER, tx_id=9)
+    frames = [
+        EPOCH_START,
+        data(b"abc", 3),
+        record("r"),
+        Frame(FrameKind.ONE_SHOT, b"x", 2, tx_id=5),
+    ]
+    marker = Frame(FrameKind.MARKER, tx_id=9)
     assert append(journal, *frames, marker) == [0, 1, 4, 5, 7]
     assert journal.log_end == 8
 
@@ -58,7 +63,7 @@ def test_the_first_frame_is_an_epoch_start() -> None:
         (record("a"), 2, None, "epoch 2 has no EPOCH_START"),
         (record("a"), 0, None, "epoch 0 has no EPOCH_START"),
         (record("a"), 1, 9, "only an EPOCH_START jumps ahead"),
-        (Frame(Kind.DATA), 1, None, "no records"),
+        (Frame(FrameKind.DATA), 1, None, "no records"),
     ],
 )
 def test_what_does_not_belong_is_not_appended(

@@ -9,7 +9,7 @@ from collections.abc import Callable
 import pytest
 from crc32c import crc32c
 
-from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.runtime.storage.epochs import EPOCHS_FILE
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
@@ -343,7 +343,7 @@ STRANGERS = [
     ("epoch begins without EPOCH_START", record("x"), 2, 2),
     ("EPOCH_START of the same epoch", EPOCH_START, 1, 2),
     ("EPOCH_START goes back", EPOCH_START, 2, 1),
-    ("no records", Frame(Kind.DATA, b"x", 0), 1, 2),
+    ("no records", Frame(FrameKind.DATA, b"x", 0), 1, 2),
 ]
 
 
@@ -563,5 +563,5 @@ def test_an_index_that_points_beyond_the_log_is_made_again_from_its_first_byte()
 
 
 def test_a_frame_of_no_records_belongs_nowhere() -> None:
-    empty = StoredFrame(Frame(Kind.ONE_SHOT, b"x", 0), At(JournalOffset(2), LeaderEpoch(1), 1))
+    empty = StoredFrame(Frame(FrameKind.ONE_SHOT, b"x", 0), At(JournalOffset(2), LeaderEpoch(1), 1))
     assert misplaced(empty, Place(0, 2, 1)) == "a frame of records holds none"

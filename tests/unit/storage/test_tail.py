@@ -7,7 +7,7 @@ from typing import Final
 
 import pytest
 
-from oncelog_server.core.frame import At, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.runtime.storage.frames import HEADER_BYTES
 from oncelog_server.runtime.storage.tail import FRAME_MEMORY_BYTES, MemoryTail, TailBudget
@@ -24,7 +24,8 @@ def test_what_is_dropped_is_let_go_soon_however_large_frames_are(payload_bytes: 
         payload = memoryview(bytes(payload_bytes))
         payloads.append(weakref.ref(payload))
         stored = StoredFrame(
-            Frame(Kind.DATA, payload, record_count=1), At(JournalOffset(offset), LeaderEpoch(1), 0)
+            Frame(FrameKind.DATA, payload, record_count=1),
+            At(JournalOffset(offset), LeaderEpoch(1), 0),
         )
         tail.append(stored, bytes(HEADER_BYTES), synced_end=offset)
         del payload, stored
@@ -37,7 +38,7 @@ def test_what_is_dropped_is_let_go_soon_however_large_frames_are(payload_bytes: 
 
 def frame(offset: int, payload_bytes: int = 1_000) -> StoredFrame:
     return StoredFrame(
-        Frame(Kind.DATA, bytes(payload_bytes), record_count=1),
+        Frame(FrameKind.DATA, bytes(payload_bytes), record_count=1),
         At(JournalOffset(offset), LeaderEpoch(1), 0),
     )
 

@@ -19,7 +19,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, Final
 
 from oncelog_server.core import failpoints
-from oncelog_server.core.frame import Frame, Kind
+from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.ids import Incarnation, PartitionId
 from oncelog_server.core.machine import EpochStart, Tick
 from oncelog_server.core.ports import Outbox
@@ -189,7 +189,7 @@ class Leadership:
         self._look_at_the_clock()
         failpoints.reach("driver.epoch_start.before")
         at = self._journal.append(
-            Frame(Kind.EPOCH_START),
+            Frame(FrameKind.EPOCH_START),
             epoch=self.epoch,
             time_ms=self._around.clock.now().wall_ms,
             skip_to=start + skip if skip else None,

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple
 
-from oncelog_server.core.frame import Kind, StoredFrame
+from oncelog_server.core.frame import FrameKind, StoredFrame
 from oncelog_server.core.machine import EpochStart
 from oncelog_server.core.role import Role
 from oncelog_server.runtime.storage.frames import encoded_bytes
@@ -67,6 +67,6 @@ async def restore(
 
 def record_of(role: Role[Any], stored: StoredFrame) -> Any:
     """What a machine applies. Raises ValueError for what no role of this version wrote."""
-    if stored.frame.kind is Kind.EPOCH_START:
+    if stored.frame.kind is FrameKind.EPOCH_START:
         return EpochStart()
     return role.codec.decode(stored.frame)

@@ -4,7 +4,7 @@
        0     4  magic                     "ONCE"
        4     4  CRC32C                    of bytes 8 to the end of the payload
        8     1  format version            1
-       9     1  kind                      oncelog_server.core.frame.Kind
+       9     1  kind                      oncelog_server.core.frame.FrameKind
       10     1  control code              of a MARKER
       11     1  payload encoding          of DATA and ONE_SHOT
       12     2  header length             96
@@ -40,7 +40,7 @@ from typing import Final
 
 from crc32c import crc32c
 
-from oncelog_server.core.frame import OCCUPY_RECORDS, At, ControlCode, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import OCCUPY_RECORDS, At, ControlCode, Frame, FrameKind, StoredFrame
 from oncelogpb.errors import TooLarge
 
 MAGIC: Final = b"ONCE"
@@ -58,7 +58,7 @@ _STEP: Final = struct.Struct("<4s5xB6xI4xQ8xI")
 assert _SEAL.size + _BODY.size == HEADER_BYTES
 assert _STEP.size == 44
 
-_KINDS: Final = {int(kind): kind for kind in Kind}
+_KINDS: Final = {int(kind): kind for kind in FrameKind}
 _CONTROLS: Final = {int(code): code for code in ControlCode}
 _NO_HEADER: Final = bytes(HEADER_BYTES)
 

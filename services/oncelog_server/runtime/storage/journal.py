@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from errno import EIO
 from typing import Final, Self
 
-from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, Kind, StoredFrame
+from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Snapshot
 from oncelog_server.runtime.storage.copying import copied_frames
@@ -142,7 +142,7 @@ class Journal:
         chunks = encode(frame, at)
         size = encoded_bytes(frame)
         segment = self._segment_for(size)
-        if frame.kind is Kind.EPOCH_START:
+        if frame.kind is FrameKind.EPOCH_START:
             self._begin_epoch(EpochEntry(epoch, offset, self.log_end))
         else:
             segment.index.saw(offset, segment.size)
@@ -170,7 +170,7 @@ class Journal:
 
     def _append_copy(self, stored: StoredFrame, header: memoryview, size: int) -> None:
         segment = self._segment_for(size)
-        if stored.frame.kind is Kind.EPOCH_START:
+        if stored.frame.kind is FrameKind.EPOCH_START:
             self._begin_epoch(EpochEntry(stored.at.epoch, stored.at.offset, self.log_end))
         else:
             segment.index.saw(stored.at.offset, segment.size)
@@ -189,7 +189,7 @@ class Journal:
         self._tail.append(stored, header, synced_end=self.synced_end)
 
     def _require_order(self, frame: Frame, epoch: int, offset: int) -> None:
-        if frame.kind is Kind.EPOCH_START:
+        if frame.kind is FrameKind.EPOCH_START:
             assert epoch > self.last_epoch, f"epoch {epoch} begins after {self.last_epoch}"
             assert offset >= self.log_end, "a journal never goes back"
             return

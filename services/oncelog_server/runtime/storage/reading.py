@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
-from oncelog_server.core.frame import Kind, StoredFrame
+from oncelog_server.core.frame import FrameKind, StoredFrame
 from oncelog_server.runtime.storage.frames import (
     HEADER_BYTES,
     FrameDamaged,
@@ -110,7 +110,7 @@ def step_on(block: memoryview, at: int, following: int) -> tuple[int, int, int]:
     offset, end, size = step(block, at)
     if offset != following:
         # Only an EPOCH_START jumps ahead; that is rare, so its CRC is looked at.
-        jumps = offset > following and decode(block, at).frame.kind is Kind.EPOCH_START
+        jumps = offset > following and decode(block, at).frame.kind is FrameKind.EPOCH_START
         if not jumps:
             raise FrameDamaged(f"journal offset {offset} stands where {following} should")
     return offset, end, size

@@ -20,7 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from oncelog_server.core.frame import Kind
+from oncelog_server.core.frame import FrameKind
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.epochs import EPOCHS_FILE, EpochEntry, EpochTable
 from oncelog_server.runtime.storage.identity import (
@@ -153,7 +153,7 @@ def _walk_segment(segment: Segment, before: Place, epochs: EpochTable, until: in
 def _scan_into(segment: Segment, start: Place, epochs: EpochTable, until: int | None) -> Scan:
     scan = Scan(segment.file, start, until=until)
     for stored in scan:
-        if stored.frame.kind is Kind.EPOCH_START:
+        if stored.frame.kind is FrameKind.EPOCH_START:
             epochs.add(EpochEntry(stored.at.epoch, stored.at.offset, scan.place.offset))
         else:
             segment.index.saw(stored.at.offset, scan.place.position)

@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from oncelog_server.core.frame import Kind, StoredFrame
+from oncelog_server.core.frame import FrameKind, StoredFrame
 from oncelog_server.runtime.storage.damage import UnknownFrame
 from oncelog_server.runtime.storage.frames import (
     FrameDamaged,
@@ -123,7 +123,7 @@ class Scan:
 def misplaced(stored: StoredFrame, place: Place) -> str | None:
     """Why an intact frame does not belong at `place`; None where it does."""
     kind, at = stored.frame.kind, stored.at
-    begins_epoch = kind is Kind.EPOCH_START
+    begins_epoch = kind is FrameKind.EPOCH_START
     if at.offset != place.offset and not (begins_epoch and at.offset > place.offset):
         return f"journal offset {at.offset} stands where {place.offset} is next"
     if at.epoch < place.epoch or (begins_epoch and at.epoch == place.epoch):
