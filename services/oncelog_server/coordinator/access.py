@@ -88,7 +88,7 @@ class _Needs:
         self._env = env
         self._config = config
         self._ended_transactions_of = ended_transactions
-        self._topics = TopicNames(env.directory)
+        self._topics = TopicNames(env.metadata)
 
     # ----------------------------------------------------------------------------------- producers
 

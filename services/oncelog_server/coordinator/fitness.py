@@ -81,10 +81,10 @@ class Fitness:
     async def explain(self, unheard: UnheardOf) -> NoReturn:
         """Raises UnknownTopic or UnknownPartition where etcd says so, else Unavailable."""
         topic_id, number = unheard.partition
-        if await self._env.directory.is_gone(topic_id):
+        if await self._env.metadata.is_gone(topic_id):
             name = topic_id.hex()
             raise UnknownTopic(f"no topic with id {name}", topic_id=name)
-        if not await self._env.directory.exists(unheard.partition):
+        if not await self._env.metadata.exists(unheard.partition):
             raise UnknownPartition(
                 f"there is no partition {number} of this topic", partition=number
             )
@@ -92,7 +92,7 @@ class Fitness:
 
     def _require_sound(self, batch: OneShotBatch) -> None:
         """As its leader would judge it."""
-        topic = self._env.directory.topic_by_id(batch.partition.topic_id)
+        topic = self._env.metadata.topic_by_id(batch.partition.topic_id)
         if topic is None or batch.partition.number >= topic.partitions:
             raise UnheardOf(batch.partition)
         records.validate(
@@ -119,7 +119,7 @@ class Fitness:
         counts: dict[TopicId, int | None] = {CONSUMER_OFFSETS_ID: CONTROL_PARTITIONS}
         for participant in participants:
             if participant.topic_id not in counts:
-                topic = self._env.directory.topic_by_id(participant.topic_id)
+                topic = self._env.metadata.topic_by_id(participant.topic_id)
                 counts[participant.topic_id] = None if topic is None else topic.partitions
             count = counts[participant.topic_id]
             if count is not None and participant.number >= count:

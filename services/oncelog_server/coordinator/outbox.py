@@ -122,7 +122,7 @@ class CoordinatorOutbox:
         for group in groups:
             self._replica.signal(MarkersSent(group.participant))
             self._tally.sent(group)
-            leader = self._env.directory.leader_of(group.participant)
+            leader = self._env.metadata.leader_of(group.participant)
             if leader is None:
                 self._spawn(self._without_leader(group))
             else:
@@ -170,10 +170,10 @@ class CoordinatorOutbox:
     async def _without_leader(self, group: OweMarkers) -> None:
         """Nobody leads it now; or its topic was deleted, or there never was such a partition, and
         that is the end of it: nothing can be written there any more under a decided TxId."""
-        directory, participant = self._env.directory, group.participant
+        metadata, participant = self._env.metadata, group.participant
         try:
-            gone = await directory.is_gone(participant.topic_id)
-            gone = gone or not await directory.exists(participant)
+            gone = await metadata.is_gone(participant.topic_id)
+            gone = gone or not await metadata.exists(participant)
         except OncelogError:
             gone = False
         if not gone:
@@ -274,7 +274,7 @@ class CoordinatorOutbox:
     async def _call_offset_manager(
         self, owed: OweOffsets, request: offsets_pb.CommitTransactionOffsetsRequest
     ) -> None:
-        leader = self._env.directory.leader_of(owed.offsets.participant)
+        leader = self._env.metadata.leader_of(owed.offsets.participant)
         if leader is None:
             raise NotLeader("nobody leads the group's partition of __consumer_offsets now")
         await self._env.peers.call(

@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from oncelog_server.core.access import Need, ResourceKind, Verb
 from oncelog_server.core.ids import CONTROL_TOPIC_IDS, TopicId
-from oncelog_server.core.ports import Call, Directory
+from oncelog_server.core.ports import Call, ClusterMetadata
 from oncelog_server.core.wire import TOPIC_ID_BYTES
 from oncelogpb.errors import OncelogError, TooLarge, Unavailable, UnknownTopic
 
@@ -89,8 +89,8 @@ class UnheardTopics(Exception):
 class TopicNames:
     """Names by topic id. An id belongs to one name for ever, so what was found is kept."""
 
-    def __init__(self, directory: Directory) -> None:
-        self._directory = directory
+    def __init__(self, metadata: ClusterMetadata) -> None:
+        self._metadata = metadata
         self._needs: dict[tuple[Verb, bytes], Need] = {}
         self._gone: dict[TopicId, None] = {}
 
@@ -100,7 +100,7 @@ class TopicNames:
         known = self._needs.get(key)
         if known is not None:
             return known
-        topic = self._directory.topic_by_id(TopicId(topic_id))
+        topic = self._metadata.topic_by_id(TopicId(topic_id))
         if topic is None:
             return None
         if len(self._needs) >= TOPICS_KEPT:
@@ -135,7 +135,7 @@ class TopicNames:
         """Returns once each of them is known, or known to be gone. Raises Unavailable where one is
         neither: the caller heard of it before this process did."""
         for topic_id in topic_ids:
-            if not await self._directory.is_gone(topic_id):
+            if not await self._metadata.is_gone(topic_id):
                 raise Unavailable(
                     f"this process has not heard of the topic with id {topic_id.hex()} yet; try "
                     "again"

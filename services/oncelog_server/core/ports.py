@@ -104,7 +104,7 @@ class NodeInfo(NamedTuple):
     leaving: bool = False
 
 
-class Directory(Protocol):
+class ClusterMetadata(Protocol):
     """This process's view of etcd: never ahead of it, usually a few ms behind."""
 
     cluster_id: bytes
@@ -149,7 +149,7 @@ class TopicStore(Protocol):
     async def create(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> TopicInfo:
-        """Returns when this process's Directory shows it."""
+        """Returns when this process's ClusterMetadata shows it."""
         ...
 
     async def alter(

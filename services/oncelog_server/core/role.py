@@ -11,7 +11,7 @@ from oncelog_server.core.machine import Codec, Machine, Projection
 from oncelog_server.core.needs import Tables
 from oncelog_server.core.ports import (
     Clock,
-    Directory,
+    ClusterMetadata,
     Outbox,
     Peers,
     Replica,
@@ -35,7 +35,7 @@ class RoleEnv(Generic[M_co]):
     """The outside, as handed to a role's service and outbox. M_co: the role's machine."""
 
     clock: Clock
-    directory: Directory
+    metadata: ClusterMetadata
     topics: TopicStore
     peers: Peers
     # Of this role only.

@@ -24,7 +24,7 @@ from oncelogpb.v1 import offset_manager_pb2 as pb
 
 def entries(env: OffsetManagerEnv) -> Mapping[str, Entry]:
     """By RPC."""
-    groups = _Groups(TopicNames(env.directory))
+    groups = _Groups(TopicNames(env.metadata))
     return {
         "commit_offsets": Entry(groups.of_commit),
         "commit_transaction_offsets": Entry(groups.of_commit, services_may=True),

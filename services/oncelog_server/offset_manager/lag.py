@@ -119,7 +119,7 @@ class LagWatch:
         """Of those that a leader answers for."""
         wanted: dict[tuple[Address, View], dict[PartitionId, None]] = {}
         for one in positions:
-            leader = self._env.directory.leader_of(one.partition)
+            leader = self._env.metadata.leader_of(one.partition)
             if leader is not None:
                 wanted.setdefault((leader, one.view), {})[one.partition] = None
         found: dict[tuple[PartitionId, View], Edges] = {}
@@ -155,7 +155,7 @@ def _positions(name: str, group: Group, env: OffsetManagerEnv) -> Iterator[Group
     as well."""
     views = {partition.topic_id: step.step.view for partition, step in group.committed.items()}
     for topic_id, view in views.items():
-        topic = env.directory.topic_by_id(topic_id)
+        topic = env.metadata.topic_by_id(topic_id)
         for number in range(0 if topic is None else topic.partitions):
             partition = PartitionId(topic_id, number)
             committed = group.committed.get(partition)

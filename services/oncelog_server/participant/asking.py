@@ -150,7 +150,7 @@ class QuestionOutbox(abc.ABC, Generic[M]):
             reporter.count("questions_unanswered", len(questions), reason=error.reason)
 
     def _leader(self, journal_partition: int) -> Address | None:
-        return self.env.directory.leader_of(PartitionId(TRANSACTION_CONTROL_ID, journal_partition))
+        return self.env.metadata.leader_of(PartitionId(TRANSACTION_CONTROL_ID, journal_partition))
 
 
 def _run(leader: Address) -> Run:

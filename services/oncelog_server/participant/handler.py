@@ -75,7 +75,7 @@ class ParticipantHandler:
             for group, outcome in zip(request.groups, submitted, strict=True)
         ]
         unheard = {outcome.topic_id for outcome in submitted if isinstance(outcome, Unheard)}
-        gone = await self._env.directory.gone(unheard, timeout_ms=GONE_WAIT_MS)
+        gone = await self._env.metadata.gone(unheard, timeout_ms=GONE_WAIT_MS)
         return pb.WriteMarkersReply(
             groups=[
                 wire.gone_group_result(group) if _went_with_its_topic(outcome, gone) else result
@@ -90,9 +90,9 @@ class ParticipantHandler:
                 replica = self._env.replicas.lead(partition)
             except (UnknownTopic, UnknownPartition) as unknown:
                 return Unheard(partition.topic_id, unknown)
-            directory = self._env.directory
-            require_boot(directory, partition, group.leader_boot_id)
-            require_granted(directory, group.journal_partition, group.coordinator_epoch)
+            metadata = self._env.metadata
+            require_boot(metadata, partition, group.leader_boot_id)
+            require_granted(metadata, group.journal_partition, group.coordinator_epoch)
             command, no_room = _with_room(replica, self._decode(group))
             return Submitted(command, replica.submit(command), no_room)
         except OncelogError as refusal:

@@ -63,7 +63,7 @@ class _Places:
     def __init__(self, env: PartitionEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
         self._config = config
-        self._topics = TopicNames(env.directory)
+        self._topics = TopicNames(env.metadata)
 
     def of_batches(
         self, produce: pb.ProduceRequest | LiftedProduce, call: Call

@@ -144,7 +144,7 @@ class Producing:
         return None
 
     def _limits_of(self, partition: PartitionId) -> records.BatchLimits:
-        topic = self._env.directory.topic_by_id(partition.topic_id)
+        topic = self._env.metadata.topic_by_id(partition.topic_id)
         most, name = self._config.max_batch_bytes, "max_batch_bytes"
         if topic is not None and max_batch_bytes(topic.configs) < most:
             most, name = max_batch_bytes(topic.configs), MAX_BATCH_BYTES

@@ -56,10 +56,10 @@ class TopicAdmin:
         asked = len(request.names) + len(request.topic_ids)
         most = self._config.items_per_call_max
         wire.require_few("topics", asked, "items_per_call_max", most)
-        directory = self._env.directory
-        found = [_required(directory.topic(name), repr(name)) for name in request.names]
+        metadata = self._env.metadata
+        found = [_required(metadata.topic(name), repr(name)) for name in request.names]
         found += [
-            _required(directory.topic_by_id(TopicId(topic_id)), f"with id {topic_id.hex()}")
+            _required(metadata.topic_by_id(TopicId(topic_id)), f"with id {topic_id.hex()}")
             for topic_id in request.topic_ids
         ]
         partitions = sum(topic.partitions for topic in found)
@@ -68,10 +68,10 @@ class TopicAdmin:
         return pb.DescribeTopicsReply(topics=self._describe_all(found))
 
     async def list_topics(self, request: pb.ListTopicsRequest, call: Call) -> pb.ListTopicsReply:
-        directory = self._env.directory
-        topics = list(directory.topics())
+        metadata = self._env.metadata
+        topics = list(metadata.topics())
         if request.internal:
-            control = (directory.topic(name) for name in sorted(CONTROL_TOPIC_IDS))
+            control = (metadata.topic(name) for name in sorted(CONTROL_TOPIC_IDS))
             topics += [topic for topic in control if topic is not None]
         return pb.ListTopicsReply(topics=self._describe_all(sorted(topics, key=lambda t: t.name)))
 
@@ -98,7 +98,7 @@ class TopicAdmin:
         return pb.DeleteTopicReply(topic_id=topic_id)
 
     def _default_factor(self) -> int:
-        nodes = self._env.directory.nodes()
+        nodes = self._env.metadata.nodes()
         alive = {node.node_id for node in nodes if PARTITION_LEADER in node.roles}
         return REPLICATION_FACTOR if len(alive) >= REPLICATION_FACTOR else 1
 
@@ -115,7 +115,7 @@ class TopicAdmin:
             )
         self._require_few_partitions(partitions)
         require_configs(configs)
-        if self._env.directory.topic(name) is not None:
+        if self._env.metadata.topic(name) is not None:
             raise TopicExists(f"topic {name!r} exists")
 
     def _require_few_partitions(self, partitions: int) -> None:
@@ -140,9 +140,9 @@ class TopicAdmin:
         partitions = []
         for number in range(topic.partitions):
             partition = PartitionId(topic.topic_id, number)
-            known = self._env.directory.partition(partition)
+            known = self._env.metadata.partition(partition)
             # Not as etcd names it: a process that is gone leads nothing.
-            leader = self._env.directory.leader_of(partition)
+            leader = self._env.metadata.leader_of(partition)
             description = pb.PartitionDescription(number=number)
             if known is not None:
                 description.epoch = known.epoch

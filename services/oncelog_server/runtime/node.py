@@ -373,7 +373,7 @@ class Node:
             self._replicas[role.name] = replicas
             self._envs[role.name] = RoleEnv(
                 clock=outside.clock,
-                directory=view,
+                metadata=view,
                 topics=topics,
                 peers=outside.peers,
                 replicas=replicas,

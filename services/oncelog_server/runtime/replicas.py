@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Final
 
 from oncelog_server.core.ids import PartitionId, TopicId
-from oncelog_server.core.ports import Directory, Outbox
+from oncelog_server.core.ports import ClusterMetadata, Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv
@@ -54,7 +54,7 @@ class RoleReplicas:
         self,
         role: Role[Any],
         disk: Disk,
-        directory: Directory,
+        metadata: ClusterMetadata,
         around: ReplicaEnv,
         make_outbox: Callable[[Driver], Outbox],
         segment_bytes: int,
@@ -63,7 +63,7 @@ class RoleReplicas:
     ) -> None:
         self._role = role
         self._disk = disk
-        self._directory = directory
+        self._metadata = metadata
         self._around = around
         self._make_outbox = make_outbox
         self._segment_bytes = segment_bytes
@@ -104,16 +104,16 @@ class RoleReplicas:
         return driver is not None and driver.is_open
 
     def _elsewhere(self, partition: PartitionId) -> Exception:
-        known = self._directory.partition(partition)
+        known = self._metadata.partition(partition)
         if known is None:
-            topic = self._directory.topic_by_id(partition.topic_id)
+            topic = self._metadata.topic_by_id(partition.topic_id)
             if topic is None:
                 return UnknownTopic(f"no topic with id {partition.topic_id.hex()}")
             if partition.number >= topic.partitions:
                 return UnknownPartition(
                     f"topic {topic.name} has {topic.partitions} partitions, not {partition.number}"
                 )
-        leader = self._directory.leader_of(partition)
+        leader = self._metadata.leader_of(partition)
         if leader is None:
             return NotLeader(f"partition {partition} has no leader now; try again")
         return NotLeader(
@@ -242,7 +242,7 @@ class RoleReplicas:
         driver = self._drivers.get(partition)
         if driver is None or not driver.is_open or driver.leaves:
             return None
-        known, incarnation = self._directory.partition(partition), driver.journal.incarnation
+        known, incarnation = self._metadata.partition(partition), driver.journal.incarnation
         is_in_sync = known is not None and incarnation.hex() in known.isr
         if not driver.leads and not is_in_sync:
             return None
@@ -250,7 +250,7 @@ class RoleReplicas:
             partition,
             incarnation=incarnation,
             epoch=driver.epoch if driver.leads or known is None else known.epoch,
-            topic=self._directory.topic_by_id(partition.topic_id),
+            topic=self._metadata.topic_by_id(partition.topic_id),
             known=known,
         )
 

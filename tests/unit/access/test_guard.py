@@ -212,7 +212,7 @@ def test_a_service_is_known_by_the_certificate_of_this_process() -> None:
 
 
 class Etcd:
-    """The Directory port, as far as it is asked."""
+    """The ClusterMetadata port, as far as it is asked."""
 
     def __init__(self, known: dict[bytes, str], gone: set[bytes]) -> None:
         self.known, self.gone, self.asked = known, gone, 0

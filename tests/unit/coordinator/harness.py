@@ -137,7 +137,7 @@ class LedReplica:
 
 
 class Surroundings:
-    """Clock, Directory, Peers, Replicas and Reporter ports in one."""
+    """Clock, ClusterMetadata, Peers, Replicas and Reporter ports in one."""
 
     cluster_id = b"c" * 16
 

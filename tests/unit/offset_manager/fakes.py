@@ -74,7 +74,7 @@ class FakeReplicas:
         return list(self.by_number.values())
 
 
-class FakeDirectory:
+class FakeMetadata:
     def __init__(self) -> None:
         self.coordinator: Address | None = Address("n", BootId(b"c" * 16), "localhost", 1, 1)
 
@@ -144,13 +144,13 @@ class Outside:
 
     def __init__(self, *numbers: int, answer: Callable[[Any], Any] = lambda request: None) -> None:
         self.replicas = FakeReplicas(*numbers)
-        self.directory = FakeDirectory()
+        self.metadata = FakeMetadata()
         self.clock = FakeClock()
         self.peers = FakePeers(answer)
         self.reporter = FakeReporter()
         self.env: OffsetManagerEnv = RoleEnv(
             clock=self.clock,
-            directory=self.directory,  # type: ignore[arg-type]
+            metadata=self.metadata,  # type: ignore[arg-type]
             topics=None,  # type: ignore[arg-type]
             peers=self.peers,
             replicas=self.replicas,  # type: ignore[arg-type]

@@ -14,14 +14,14 @@ from oncelog_server.offset_manager.lag import FIRST_LOOK_MS, LagWatch
 from oncelogpb.errors import Unavailable, UnknownTopic, to_status
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.simulation.virtual_time import VirtualTimeLoop, run
-from tests.unit.offset_manager.fakes import FakeDirectory, FakeReporter, Outside
+from tests.unit.offset_manager.fakes import FakeMetadata, FakeReporter, Outside
 
 ORDERS, CLICKS = TopicId(b"orders.........."), TopicId(b"clicks..........")
 EVERY_MS = 10_000
 Tell = Callable[["Watched"], Coroutine[Any, Any, None]]
 
 
-class Directory(FakeDirectory):
+class Metadata(FakeMetadata):
     """Two topics of three partitions; the third of each is led by another node."""
 
     def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
@@ -76,11 +76,11 @@ class Watched:
 
     def __init__(self, *, series_max: int = 100) -> None:
         outside = Outside(0)
-        self.directory, self.peers, self.reporter = Directory(), Peers(), Reporter()
+        self.metadata, self.peers, self.reporter = Metadata(), Peers(), Reporter()
         self.replica = outside.replicas.by_number[0]
         self.env = outside.env.__class__(
             clock=outside.clock,
-            directory=self.directory,  # type: ignore[arg-type]
+            metadata=self.metadata,  # type: ignore[arg-type]
             topics=None,  # type: ignore[arg-type]
             peers=self.peers,
             replicas=None,  # type: ignore[arg-type]
@@ -206,10 +206,10 @@ def test_who_leads_no_more_shows_nothing() -> None:
 def test_a_fault_in_a_look_costs_that_look_alone() -> None:
     async def tell(watched: Watched) -> None:
         await watched.commit("g", step(ORDERS, 0, 60))
-        real, watched.directory.topic_by_id = watched.directory.topic_by_id, None  # type: ignore
+        real, watched.metadata.topic_by_id = watched.metadata.topic_by_id, None  # type: ignore
         assert not await watched.look()
         assert watched.reporter.events == ["lag not measured"]
-        watched.directory.topic_by_id = real  # type: ignore[method-assign]
+        watched.metadata.topic_by_id = real  # type: ignore[method-assign]
         assert await watched.look()
 
     told(tell)

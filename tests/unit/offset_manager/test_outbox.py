@@ -245,7 +245,7 @@ def test_a_new_coordinator_is_asked_at_once() -> None:
         await _pend(told.outside, T1)
         await told.after(0)
         assert await told.after(1_000) == 1
-        told.outside.directory.coordinator = Address("m", BootId(b"d" * 16), "localhost", 9, 2)
+        told.outside.metadata.coordinator = Address("m", BootId(b"d" * 16), "localhost", 9, 2)
         assert await told.after(300) == 1
 
     asyncio.run(story())
@@ -254,11 +254,11 @@ def test_a_new_coordinator_is_asked_at_once() -> None:
 def test_without_a_coordinator_it_waits() -> None:
     async def story() -> None:
         told = Story()
-        told.outside.directory.coordinator = None
+        told.outside.metadata.coordinator = None
         await _pend(told.outside, T1)
         await told.after(0)
         assert await told.after(5_000) == 0
-        told.outside.directory.coordinator = Address("m", BootId(b"d" * 16), "localhost", 9, 2)
+        told.outside.metadata.coordinator = Address("m", BootId(b"d" * 16), "localhost", 9, 2)
         assert await told.after(300) == 1
 
     asyncio.run(story())

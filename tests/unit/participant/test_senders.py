@@ -7,7 +7,7 @@ from typing import Any, cast
 import pytest
 
 from oncelog_server.core.ids import TRANSACTION_CONTROL_ID, PartitionId
-from oncelog_server.core.ports import Directory, PartitionInfo
+from oncelog_server.core.ports import ClusterMetadata, PartitionInfo
 from oncelog_server.participant.senders import require_granted
 from oncelogpb.errors import NotLeader
 
@@ -32,9 +32,9 @@ def test_i19_an_epoch_counts_for_its_own_journal_partition(
     journal_partition: int, epoch: int, taken: bool
 ) -> None:
     """Of a partition that is not known here nothing can be said."""
-    directory: Any = Granted({0: 1, 2: 5})
+    metadata: Any = Granted({0: 1, 2: 5})
     try:
-        require_granted(cast(Directory, directory), journal_partition, epoch)
+        require_granted(cast(ClusterMetadata, metadata), journal_partition, epoch)
     except NotLeader:
         assert not taken
     else:

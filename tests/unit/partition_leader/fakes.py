@@ -168,8 +168,8 @@ class FakeReplicas:
 
 
 @dataclass
-class FakeDirectory:
-    """The Directory port."""
+class FakeMetadata:
+    """The ClusterMetadata port."""
 
     cluster_id: bytes = b"c" * 16
     by_name: dict[str, TopicInfo] = field(default_factory=lambda: {TOPIC.name: TOPIC})
@@ -216,35 +216,35 @@ class FakeDirectory:
 class FakeTopics:
     """The TopicStore port."""
 
-    def __init__(self, directory: FakeDirectory) -> None:
-        self._directory = directory
+    def __init__(self, metadata: FakeMetadata) -> None:
+        self._metadata = metadata
 
     async def create(
         self, name: str, partitions: int, replication_factor: int, configs: Mapping[str, str]
     ) -> TopicInfo:
-        if name in self._directory.by_name:
+        if name in self._metadata.by_name:
             raise TopicExists(name)
         topic_id = TopicId(name.encode().ljust(16, b"."))
         topic = TopicInfo(name, topic_id, partitions, replication_factor, dict(configs), 0)
-        self._directory.by_name[name] = topic
+        self._metadata.by_name[name] = topic
         return topic
 
     async def alter(
         self, name: str, configs: Mapping[str, str], *, partitions: int = 0
     ) -> TopicInfo:
-        found = self._directory.by_name.get(name)
+        found = self._metadata.by_name.get(name)
         if found is None:
             raise UnknownTopic(name)
         merged = {k: v for k, v in {**found.configs, **configs}.items() if v}
-        self._directory.by_name[name] = found._replace(
+        self._metadata.by_name[name] = found._replace(
             configs=merged, partitions=partitions or found.partitions
         )
-        return self._directory.by_name[name]
+        return self._metadata.by_name[name]
 
     async def delete(self, name: str, only: TopicId | None = None) -> TopicId:
-        if only not in (None, self._directory.by_name[name].topic_id):
+        if only not in (None, self._metadata.by_name[name].topic_id):
             raise UnknownTopic(name)
-        return self._directory.by_name.pop(name).topic_id
+        return self._metadata.by_name.pop(name).topic_id
 
 
 class FakePeers:
@@ -331,13 +331,13 @@ class World:
         self.replicas = FakeReplicas(
             {id_: FakeReplica(id_, self.config, self.clock) for id_ in (FIRST, SECOND)}
         )
-        self.directory = FakeDirectory()
+        self.metadata = FakeMetadata()
         self.peers = FakePeers()
         self.reporter = FakeReporter()
         self.env = RoleEnv(
             clock=self.clock,
-            directory=self.directory,
-            topics=FakeTopics(self.directory),
+            metadata=self.metadata,
+            topics=FakeTopics(self.metadata),
             peers=self.peers,
             replicas=self.replicas,
             reporter=self.reporter,

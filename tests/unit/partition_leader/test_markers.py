@@ -128,11 +128,11 @@ def test_a_deleted_topic_is_done_only_when_etcd_says_so() -> None:
     request = pb.WriteMarkersRequest(groups=[group(marker(5, 9), marker(6, 10), partition=unknown)])
     (reply,) = write(world, request)
     assert errors.from_status(reply.groups[0].error).reason == "UNKNOWN_TOPIC"
-    world.directory.gone_ids.add(unknown.topic_id)
-    world.directory.etcd_reachable = False
+    world.metadata.gone_ids.add(unknown.topic_id)
+    world.metadata.etcd_reachable = False
     (reply,) = write(world, request)
     assert errors.from_status(reply.groups[0].error).reason == "UNKNOWN_TOPIC"
-    world.directory.etcd_reachable = True
+    world.metadata.etcd_reachable = True
     (reply,) = write(world, request)
     assert [r.status for r in reply.groups[0].results] == [pb.MarkerResult.STATUS_GONE] * 2
     assert [r.tx_id for r in reply.groups[0].results] == [5, 6]
@@ -146,8 +146,8 @@ def test_nobody_waits_for_what_etcd_says_of_a_topic_of_others() -> None:
         return True
 
     world = World()
-    world.directory.etcd_reachable = False
-    world.directory.is_gone = frozen  # type: ignore[method-assign]
+    world.metadata.etcd_reachable = False
+    world.metadata.is_gone = frozen  # type: ignore[method-assign]
     unknown = PartitionId(TopicId(b"g" * 16), 0)
     request = pb.WriteMarkersRequest(
         groups=[group(marker(5, 9), partition=unknown), group(marker(6, 10, parts=PART))]

@@ -29,7 +29,7 @@ class Story:
 
     def __init__(self) -> None:
         self.world = World()
-        self.world.directory.coordinators = {0: COORDINATOR, 2: COORDINATOR}
+        self.world.metadata.coordinators = {0: COORDINATOR, 2: COORDINATOR}
         self.outbox = PartitionOutbox(self.world.first, self.world.env)
         self.verdicts: dict[int, int] = {}
         self.world.peers.answer = self._answer
@@ -138,7 +138,7 @@ def test_silence_and_no_coordinator_end_nothing() -> None:
         await told.pass_time(5_000)
         assert told.open == [5]
         assert told.world.reporter.counted["questions_unanswered/NOT_LEADER"] > 1
-        told.world.directory.coordinators.clear()
+        told.world.metadata.coordinators.clear()
         assert await told.pass_time(5_000) == []
         assert told.open == [5]
 
@@ -149,7 +149,7 @@ def test_another_coordinator_is_asked_at_once() -> None:
     async def story(told: Story) -> None:
         await told.send(5)
         await told.pass_time(1_400)
-        told.world.directory.coordinators[0] = NEXT_COORDINATOR
+        told.world.metadata.coordinators[0] = NEXT_COORDINATOR
         assert await told.pass_time(LOOK_EVERY_MS) == [[5]]
         assert told.world.peers.asked[-1][0] == NEXT_COORDINATOR
 
@@ -162,7 +162,7 @@ def test_the_same_process_in_a_later_epoch_is_asked_at_once_and_once() -> None:
     async def story(told: Story) -> None:
         await told.send(5)
         await told.pass_time(1_400)
-        told.world.directory.coordinators[0] = COORDINATOR._replace(epoch=4)
+        told.world.metadata.coordinators[0] = COORDINATOR._replace(epoch=4)
         assert await told.pass_time(LOOK_EVERY_MS) == [[5]]
         assert await told.pass_time(LOOK_EVERY_MS * 3) == [], "it has been asked"
 

@@ -138,7 +138,7 @@ def test_an_unsound_batch_is_refused_and_not_appended(
 def test_the_limit_of_the_topic_is_named() -> None:
     world = World()
     limited = TOPIC._replace(configs={"max.batch.bytes": "1024"})
-    world.directory.by_name[TOPIC.name] = limited
+    world.metadata.by_name[TOPIC.name] = limited
     (reply,) = produce(world, plain(batch([b"x" * 2000])))
     refusal = errors.from_status(reply.results[0].error)
     assert refusal.reason == "TOO_LARGE"
@@ -159,7 +159,7 @@ def the_disk_is_full(world: World) -> None:
 
 def its_topic_takes_less(world: World) -> None:
     limited = TOPIC._replace(configs={"max.batch.bytes": "1"})
-    world.directory.by_name[TOPIC.name] = limited
+    world.metadata.by_name[TOPIC.name] = limited
 
 
 def a_later_generation_was_here(world: World) -> None:

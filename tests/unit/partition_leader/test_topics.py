@@ -43,14 +43,14 @@ def test_create_fills_in_the_defaults_and_shows_what_is_in_force() -> None:
     assert (topic.name, len(topic.partitions), topic.replication_factor) == ("new", 3, 1)
     assert topic.configs == {"max.batch.bytes": "2048", "materialization": "reference"}
     assert topic.partitions[2].leader.node_id == "node"
-    assert admin.world.directory.by_name["new"].configs == {"max.batch.bytes": "2048"}
+    assert admin.world.metadata.by_name["new"].configs == {"max.batch.bytes": "2048"}
 
 
 def test_validate_only_creates_nothing() -> None:
     admin = Admin()
     topic = admin.create(validate_only=True, partitions=5)
     assert len(topic.partitions) == 5
-    assert "new" not in admin.world.directory.by_name
+    assert "new" not in admin.world.metadata.by_name
 
 
 REFUSED = [
@@ -79,7 +79,7 @@ def test_refused(
     admin = Admin()
     with pytest.raises(kind):
         admin.create(**{"validate_only": validate_only, **fields})
-    assert set(admin.world.directory.by_name) == {TOPIC.name}
+    assert set(admin.world.metadata.by_name) == {TOPIC.name}
 
 
 @pytest.mark.parametrize("name", ["partitions", "replication_factor"])
@@ -129,7 +129,7 @@ def test_alter_adds_partitions_up_to_the_limit_of_a_topic() -> None:
 def test_the_control_topics_are_left_alone_and_hidden() -> None:
     admin = Admin()
     control = TopicInfo(TRANSACTION_CONTROL, TRANSACTION_CONTROL_ID, 16, 1, {}, 0)
-    admin.world.directory.by_name[TRANSACTION_CONTROL] = control
+    admin.world.metadata.by_name[TRANSACTION_CONTROL] = control
     with pytest.raises(errors.InvalidArgument):
         admin.do("delete_topic", pb.DeleteTopicRequest(name=TRANSACTION_CONTROL))
     with pytest.raises(errors.InvalidArgument):
@@ -159,4 +159,4 @@ def test_delete() -> None:
     request = pb.DeleteTopicRequest(name=TOPIC.name, topic_id=TOPIC.topic_id)
     reply = admin.do("delete_topic", request)
     assert reply.topic_id == TOPIC.topic_id
-    assert admin.world.directory.by_name == {}
+    assert admin.world.metadata.by_name == {}

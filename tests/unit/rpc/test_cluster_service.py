@@ -31,7 +31,7 @@ CALL = CallContext(1_000, "")
 
 
 class OneNode:
-    """A Directory in which n1 leads everything but partition 1 of flights."""
+    """A ClusterMetadata in which n1 leads everything but partition 1 of flights."""
 
     cluster_id = b"c" * 16
 

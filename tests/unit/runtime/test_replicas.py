@@ -12,7 +12,7 @@ import pytest
 
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import Incarnation, PartitionId, TopicId
-from oncelog_server.core.ports import Address, Directory, PartitionInfo, TopicInfo
+from oncelog_server.core.ports import Address, ClusterMetadata, PartitionInfo, TopicInfo
 from oncelog_server.runtime.replica.driver import UNCLEAN_SKIP, Driver
 from oncelog_server.runtime.replica.record import load_record
 from oncelog_server.runtime.replica.state import Stage
@@ -30,7 +30,7 @@ PARTITION = PartitionId(TopicId(b"c" * 16), 0)
 
 
 class OneTopic:
-    """As much of the Directory port as replicas ask."""
+    """As much of the ClusterMetadata port as replicas ask."""
 
     def __init__(self) -> None:
         self.info = TopicInfo("t", PARTITION.topic_id, 1, 1, {}, 0)
@@ -50,11 +50,11 @@ class Shelf(Bench):
 
     def __init__(self, loop: VirtualTimeLoop) -> None:
         super().__init__(loop)
-        self.directory = OneTopic()
+        self.metadata = OneTopic()
         self.replicas = RoleReplicas(
             self.role,
             self.disk,
-            cast(Directory, self.directory),
+            cast(ClusterMetadata, self.metadata),
             self.around,
             lambda driver: Quiet(),
             1 << 16,
@@ -159,7 +159,7 @@ def test_i27_a_replica_that_is_loading_does_not_answer() -> None:
 def test_what_changed_about_a_topic_is_written_down() -> None:
     async def tell(shelf: Shelf) -> None:
         await shelf.granted(1)
-        shelf.directory.info = shelf.directory.info._replace(configs={"a": "b"}, version=1)
+        shelf.metadata.info = shelf.metadata.info._replace(configs={"a": "b"}, version=1)
         shelf.replicas.topics_changed({PARTITION.topic_id})
         await shelf.replicas.remember()
         record = load_record(shelf.disk, directory_of(PARTITION))

@@ -1,4 +1,4 @@
-"""ClusterView: this process's picture of etcd (the Directory port).
+"""ClusterView: this process's picture of etcd (the ClusterMetadata port).
 
 One range, then one watch from the revision after it. Each revision is applied in one loop turn, so
 the picture is always that of some revision, never ahead of etcd and usually a few ms behind.
@@ -83,7 +83,7 @@ def _control_topic(name: str, topic_id: TopicId) -> TopicInfo:
 
 
 class ClusterView:
-    """The Directory port. `start` before use; `stop` at the end."""
+    """The ClusterMetadata port. `start` before use; `stop` at the end."""
 
     def __init__(
         self,

@@ -16,7 +16,7 @@ from oncelog_server.core.needs import (
     require_few,
     serving,
 )
-from oncelog_server.core.ports import Call, Directory
+from oncelog_server.core.ports import Call, ClusterMetadata
 from oncelogpb.v1 import cluster_pb2 as pb
 
 # Names and ids of one GetMetadata.
@@ -44,9 +44,9 @@ REPLICATION: Final[Mapping[str, Entry]] = {
 }
 
 
-def entries(directory: Directory) -> Mapping[str, Entry]:
+def entries(metadata: ClusterMetadata) -> Mapping[str, Entry]:
     """Of Cluster, by RPC."""
-    topics = TopicNames(directory)
+    topics = TopicNames(metadata)
 
     def described(request: pb.GetMetadataRequest, call: Call) -> Sequence[ItemNeed]:
         """Names first, then ids; one that is unknown here is absent from the reply."""

@@ -20,7 +20,7 @@ from oncelog_server.core.ids import (
     TopicId,
     control_partition,
 )
-from oncelog_server.core.ports import Address, Call, Clock, Directory, NodeInfo, TopicInfo
+from oncelog_server.core.ports import Address, Call, Clock, ClusterMetadata, NodeInfo, TopicInfo
 from oncelog_server.runtime.config import Value
 from oncelog_server.runtime.rpc.access_service import AccessService
 from oncelog_server.runtime.rpc.cluster_access import METADATA_NAMES_MAX, REASSIGNED_MAX
@@ -70,7 +70,7 @@ class ClusterService:
 
     def __init__(
         self,
-        directory: Directory,
+        metadata: ClusterMetadata,
         config: Callable[[], Iterable[Value]],
         elect_uncleanly: ElectUncleanly,
         balance_leaders: BalanceLeaders,
@@ -78,7 +78,7 @@ class ClusterService:
         access: AccessService,
         clock: Clock,
     ) -> None:
-        self._directory = directory
+        self._metadata = metadata
         self._clock = clock
         self._config = config
         self._elect_uncleanly = elect_uncleanly
@@ -94,10 +94,10 @@ class ClusterService:
 
     async def get_metadata(self, request: pb.GetMetadataRequest, call: Call) -> pb.GetMetadataReply:
         _require_bounded(request)
-        revision, reachable = self._directory.etcd_status()
+        revision, reachable = self._metadata.etcd_status()
         return pb.GetMetadataReply(
-            cluster_id=self._directory.cluster_id,
-            nodes=[_node(node) for node in self._directory.nodes()],
+            cluster_id=self._metadata.cluster_id,
+            nodes=[_node(node) for node in self._metadata.nodes()],
             topics=[self._describe(topic) for topic in self._wanted_topics(request, call)],
             transaction_groups=[
                 self._route(control_partition(TRANSACTION_CONTROL_ID, group), group)
@@ -173,9 +173,9 @@ class ClusterService:
         may = (asked for place, asked in enumerate(places) if place not in call.refused)
         for name, topic_id in dict.fromkeys(may):
             if name:
-                topic = self._directory.topic(name)
+                topic = self._metadata.topic(name)
             else:
-                topic = self._directory.topic_by_id(TopicId(topic_id))
+                topic = self._metadata.topic_by_id(TopicId(topic_id))
             if topic is not None:
                 yield topic
 
@@ -193,13 +193,13 @@ class ClusterService:
         )
 
     def _describe_partition(self, partition: PartitionId) -> leader_pb.PartitionDescription:
-        info = self._directory.partition(partition)
+        info = self._metadata.partition(partition)
         if info is None:
             return leader_pb.PartitionDescription(number=partition.number)
         return leader_pb.PartitionDescription(
             number=partition.number,
             # Not as etcd names it: a process that is gone leads nothing.
-            leader=_leader(self._directory.leader_of(partition)),
+            leader=_leader(self._metadata.leader_of(partition)),
             epoch=info.epoch,
             replicas=info.replicas,
             isr=info.isr,
@@ -212,7 +212,7 @@ class ClusterService:
         return pb.Route(
             group=group,
             partition=types_pb.Partition(topic_id=partition.topic_id, number=partition.number),
-            leader=_leader(self._directory.leader_of(partition)),
+            leader=_leader(self._metadata.leader_of(partition)),
         )
 
     def _partition(self, name: str, number: int) -> PartitionId:
@@ -220,7 +220,7 @@ class ClusterService:
         if name in CONTROL_TOPIC_IDS:
             topic_id, count = CONTROL_TOPIC_IDS[name], CONTROL_PARTITIONS
         else:
-            topic = self._directory.topic(name)
+            topic = self._metadata.topic(name)
             if topic is None:
                 raise UnknownTopic(f"no topic {name!r}", topic=name)
             topic_id, count = topic.topic_id, topic.partitions
