@@ -101,6 +101,7 @@ class CoordinatorState:
         self.lifetime.turn(now_ms)
         self.sessions.turn(now_ms)
         self.unborn.turn(now_ms)
+        # A session whose grace has passed is kept while there is a transaction to abort for it.
         for producer_id, _ in list(self.sessions.over(len(self.producers))):
             producer = self.producers.get(producer_id)
             if producer is None or not producer.open_tx:
@@ -118,8 +119,9 @@ class CoordinatorState:
             self.idle.set(signal.tx_id, now_ms + transaction.timeout_ms)
 
     def _remember_asked(self, signal: PartitionAsked) -> None:
-        """Where there is no room, it is not told of an abort, and learns it when it asks again.
-        Offsets always find room, there are few: a commit that does not name them is refused."""
+        """So that an abort is told to it. Where there is no room to remember it, it learns of the
+        abort when it asks again. Partitions of offsets are always remembered: a commit that does
+        not name them is refused, and there are few."""
         asked = self.asked.setdefault(signal.tx_id, set())
         # Above parts_max it is no participant that anybody could name in a manifest either.
         has_room = len(asked) < self.config.parts_max

@@ -265,8 +265,9 @@ class Replica(Protocol[M_co]):
         ...
 
     async def read(self, from_offset: int, max_bytes: int, *, below: int) -> Sequence[StoredFrame]:
-        """Frames in journal order, the first being the one that holds `from_offset`; at least one,
-        at most about max_bytes, all below `below`. Raises CorruptLog."""
+        """Frames in journal order, all of them below the journal offset `below`. The first one
+        holds `from_offset`. About `max_bytes` in all, but at least one frame, however large. Raises
+        CorruptLog."""
         ...
 
     async def read_frames(self, offsets: Sequence[int]) -> Sequence[StoredFrame]:

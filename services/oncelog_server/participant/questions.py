@@ -107,8 +107,9 @@ class Questions:
         self._turn(now_ms)
 
     def due(self, below: JournalOffset) -> list[Question]:
-        """As far as the first that a transaction holds is below the HW. By TxId, hence by journal
-        partition, of which each gets as many as one call takes: there may be very many."""
+        """What to ask now: about transactions whose first batch here is below the HW, for what is
+        above may be cut. By TxId, and so by journal partition: of each partition at most as many as
+        one call takes, and the rest next time, for there may be very many."""
         found: list[Question] = []
         counts: Counter[int] = Counter()
         for tx_id in sorted(self._timers.due()):

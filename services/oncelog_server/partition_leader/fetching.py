@@ -101,7 +101,8 @@ class Fetching:
                     break
                 kept = _size(cursor for cursor in cursors if cursor not in moved)
                 if kept and not call.has_room(budget):
-                    # Two that wait for each other, each with what it found, would wait for ever.
+                    # It answers with what it has. Two fetches that wait for room, each of which
+                    # holds some, might wait for each other for ever.
                     break
                 await call.room(budget)
                 await self._read_all(moved, request, budget - kept)

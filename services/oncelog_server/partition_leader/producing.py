@@ -41,9 +41,9 @@ class _Judged(NamedTuple):
 
 
 class _Submitted(NamedTuple):
-    # In which it was decided: a later one knows nothing of it.
+    # The leader epoch in which it was decided. In a later one, this process knows nothing of it.
     epoch: int
-    # In this leadership.
+    # The machine of that epoch: this process may have stepped down meanwhile.
     machine: Any
     claim: Claim | None
     judged: Sequence[_Judged]

@@ -277,7 +277,8 @@ class Elections:
 
     def _vanish(self, partition: PartitionId, history: History, entry: Entry | None) -> None:
         if entry is not None:
-            # Assigned to others; what we saw of it stays true.
+            # Its replicas were moved to other nodes. They may be moved back: the epochs that were
+            # seen and left here are remembered.
             if history.led_epoch:
                 self._step_down(partition, history)
             elif history.follows is not None:

@@ -52,7 +52,8 @@ from oncelogpb.errors import (
     UnknownPartition,
 )
 
-# A control journal skips so many offsets after an unclean election, so that no TxId repeats.
+# A TxId contains a journal offset. After an unclean election, offsets that were lost would be given
+# out again, so a control journal leaves out so many of them.
 UNCLEAN_SKIP: Final = 1 << 32
 # Damaged logs copied anew in one run: a disk that damages more of them is better replaced.
 ANEW_MAX: Final = 3

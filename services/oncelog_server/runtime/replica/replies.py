@@ -52,7 +52,8 @@ class Replies:
             self._answer(self._parked.popleft())
 
     def lose(self, why: str) -> None:
-        """Nobody here can say any more what becomes of what they were decided on."""
+        """Fails all that wait: this process will not learn any more whether the records that they
+        were decided on become durable, or are cut by the next leader."""
         parked, self._parked = self._parked, deque()
         for item in parked:
             if not item.future.done():

@@ -37,7 +37,7 @@ class _Waiting(NamedTuple):
     journal: Journal
     on_synced: Callable[[int], None]
     on_failed: Callable[[OSError], None]
-    # Of what was appended to it.
+    # Bytes of frames that were appended to this journal, and are not written yet.
     unwritten_bytes: int
 
 

@@ -148,7 +148,7 @@ class Segment:
         self.synced = 0
         self._file: File | None = None
         self._index: OffsetIndex | None = None
-        # What the index file says was found wrong; it goes before anything is written to it.
+        # The index file does not fit the frames. It is removed before an entry is written to it.
         self._index_file_is_wrong = False
 
     @property
