@@ -7,6 +7,7 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ pytestmark = pytest.mark.integration
 NODES = 3
 # Long enough for several commands between the freezing of a process and the end of its lease.
 LEASE_MS = 12_000
+# Until what is synced is noted durably, about each second.
+NOTED_S = 2.5
 WRONG = ("offline", "unwritable", "under-replicated")
 
 
@@ -156,3 +159,29 @@ def nothing_is_written(shell: Shell) -> None:
     done = shell.run("doctor")
     assert done.exit_code == REFUSED
     assert "are unwritable: copied/0, copied/1, copied/2" in done.stdout
+
+
+def test_a_replica_whose_log_is_damaged_says_where(up: Up, folder: Path) -> None:
+    """The only copy: with others, it would be copied anew."""
+    created = up.ask("topic", "create", "rotten", "--partitions=1", "--replication-factor=1")
+    up.ask("produce", "rotten", given="".join(f"{'x' * 100}{n}\n" for n in range(1_000)))
+    (node,) = created["partitions"][0]["replicas"]
+    (data,) = (path.parent for path in folder.glob("*/node_id") if path.read_text() == node)
+    (pid,) = children_of(up.pid, f"--data={data}\0")
+    time.sleep(NOTED_S)
+    (segment,) = data.glob(f"partitions/{created['topic_id']}-0/*.log")
+    with segment.open("r+b") as file:
+        file.seek(10_000)
+        file.write(b"rot")
+    # `oncelog up` starts it again.
+    os.kill(pid, signal.SIGKILL)
+
+    def shown() -> Any:
+        (partition,) = up.ask("cluster", "partitions", "rotten")
+        return partition
+
+    until(lambda: shown()["replica_states"][0]["state"] == "unfit", "it is looked at")
+    assert segment.name in shown()["replica_states"][0]["why"]
+    until(lambda: "is unfit: " in (shown()["why_offline"] or ""), "nobody leads it")
+    assert segment.name in shown()["why_offline"]
+    up.ask("topic", "delete", "rotten", "--yes")

@@ -178,6 +178,11 @@ def test_a_topic_shows_leader_epoch_and_replicas_of_each_partition(run: Run) -> 
     assert "2 of 3" in for_people
     assert "n1 n2 n3" in for_people
     (topic,) = json_of(run(cluster, "topic describe t --json"))
+    assert sorted(topic["partitions"][0]) == [
+        "adding", "epoch", "high_watermark", "isr", "leader", "leader_node", "number",
+        "preferred_node", "replica_states", "replicas", "target", "unclean_epoch",
+        "under_replicated", "why_offline", "why_unwritable", "writable",
+    ]  # fmt: skip
     assert [(p["epoch"], p["unclean_epoch"]) for p in topic["partitions"]] == [
         (3, None), (3, 3), (7, None), (3, None)
     ]  # fmt: skip
