@@ -15,8 +15,8 @@ from oncelog_server.core.ids import BootId, PartitionId
 from oncelog_server.runtime.clock import RealClock
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.client import EtcdClient
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.control_partitions import create_control_partitions
-from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd, find_or_build
 from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterSettings
 from oncelog_server.runtime.etcd.keys import BootValue

@@ -11,7 +11,7 @@ import pytest
 from oncelog.aio.log import Log
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.roles import PARTITION_LEADER, ROLES
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from tests.simulation.machines import role_of_name
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import Cluster, World

@@ -11,7 +11,7 @@ from oncelog.aio.log import Log
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import PartitionInfo
 from oncelog_server.core.roles import PARTITION_LEADER
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
 from oncelog_server.runtime.leadership.moving import move
 from oncelog_server.runtime.replicas import ORPHANS_DIRECTORY, directory_of

@@ -32,7 +32,7 @@ from oncelog_server.runtime.clock import RealClock
 from oncelog_server.runtime.collector import calm_collector
 from oncelog_server.runtime.config import ConfigError, Settings, Value
 from oncelog_server.runtime.etcd.client import EtcdClient
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.endpoints import EtcdTls
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.port import EtcdUnavailable

@@ -24,7 +24,7 @@ from typing import Final, NamedTuple, Protocol
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Reporter
 from oncelog_server.core.roles import role_of
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.lease import Membership

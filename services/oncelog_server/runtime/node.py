@@ -22,8 +22,8 @@ from oncelog_server.core.roles import role_of
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.access.instructing import instruct
 from oncelog_server.runtime.etcd.access_store import EtcdAccess
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.control_partitions import ControlPartitions
-from oncelog_server.runtime.etcd.directory import ClusterView
 from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterRecord, ClusterSettings
 from oncelog_server.runtime.etcd.keys import (
     BOOTS,

@@ -398,7 +398,7 @@ BUGS: Final = (
         "I29: after a gap in the watch, what a new listing lacks is gone",
         (
             Edit(
-                "oncelog_server.runtime.etcd.directory:ClusterView._replace",
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView._replace",
                 "changed = {key for key in self._values if key not in fresh}",
                 "changed = set()",
             ),

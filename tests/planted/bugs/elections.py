@@ -273,7 +273,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "etcd/test_directory",
+                "etcd/test_cluster_view",
                 "test_i1_nobody_is_told_gone_by_a_read_that_was_sent_before_he_asked",
             ): "assert not True",
         },

@@ -13,7 +13,7 @@ BUGS: Final = (
         "a control topic is shown with as many replicas as its partitions have",
         (
             Edit(
-                "oncelog_server.runtime.etcd.directory:ClusterView._count_replicas",
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView._count_replicas",
                 "min(counts, default=1)",
                 "1",
             ),
@@ -163,7 +163,7 @@ BUGS: Final = (
         "I18, ADR 32: nobody leads a partition before its topic counts it",
         (
             Edit(
-                "oncelog_server.runtime.etcd.directory:ClusterView._counts",
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView._counts",
                 "return topic is not None and partition.number < topic.partitions",
                 "return topic is not None",
             ),
@@ -180,14 +180,14 @@ BUGS: Final = (
         "I25: a view never goes back",
         (
             Edit(
-                "oncelog_server.runtime.etcd.directory:ClusterView._list_until_answered",
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView._list_until_answered",
                 "if revision >= self.revision and not older:",
                 "if not older:",
             ),
         ),
         {
             unit(
-                "etcd/test_directory", "test_i25_a_list_of_an_earlier_revision_is_not_taken"
+                "etcd/test_cluster_view", "test_i25_a_list_of_an_earlier_revision_is_not_taken"
             ): "it believed that a topic was gone"
         },
     ),
@@ -196,14 +196,14 @@ BUGS: Final = (
         "I25: a view never goes back",
         (
             Edit(
-                "oncelog_server.runtime.etcd.directory:ClusterView._list_until_answered",
+                "oncelog_server.runtime.etcd.cluster_view:ClusterView._list_until_answered",
                 "if revision >= self.revision and not older:",
                 "if revision >= self.revision:",
             ),
         ),
         {
             unit(
-                "etcd/test_directory",
+                "etcd/test_cluster_view",
                 "test_i25_a_list_in_which_a_key_is_older_than_it_was_is_not_taken",
             ): "assert [] == [True]"
         },

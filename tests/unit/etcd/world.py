@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 
 from oncelog_server.core.ids import BootId, PartitionId
 from oncelog_server.core.machine import Instant
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.keys import BootValue
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
 from oncelog_server.runtime.etcd.topics import EtcdTopics

@@ -8,7 +8,7 @@ from oncelog_server.core.needs import Entry
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.etcd.access_view import ACCESS
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 
 
 def instruct(

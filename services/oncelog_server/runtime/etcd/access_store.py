@@ -12,7 +12,7 @@ from oncelog_server.core.ports import Clock, StoredQuota, StoredRule
 from oncelog_server.core.quotas import Quota
 from oncelog_server.runtime.etcd import access_view
 from oncelog_server.runtime.etcd.access_view import AccessView
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.keys import TXN_KEYS_MAX
 from oncelog_server.runtime.etcd.port import Delete, Etcd, EtcdUnavailable, Put
 from oncelogpb.errors import InvalidArgument, LimitExceeded, TooLarge, UnknownOutcome

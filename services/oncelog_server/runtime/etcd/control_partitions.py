@@ -16,7 +16,7 @@ from oncelog_server.core.ids import CONTROL_PARTITIONS, PartitionId
 from oncelog_server.core.ports import Reporter
 from oncelog_server.core.roles import CONTROL_TOPIC_OF_ROLE
 from oncelog_server.runtime.etcd import keys
-from oncelog_server.runtime.etcd.directory import ClusterView, Entry
+from oncelog_server.runtime.etcd.cluster_view import ClusterView, Entry
 from oncelog_server.runtime.etcd.keys import PartitionState, encode
 from oncelog_server.runtime.etcd.placed import holders, placed
 from oncelog_server.runtime.etcd.placement import TooFewNodes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.keys import PartitionState
 from oncelog_server.runtime.etcd.placement import Holder, spread
 

@@ -31,7 +31,7 @@ from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.ports import Clock, TopicInfo
 from oncelog_server.core.roles import PARTITION_LEADER
 from oncelog_server.runtime.etcd import keys
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.keys import (
     TXN_KEYS_MAX,
     CreatingValue,

@@ -33,7 +33,7 @@ from oncelog_server.core.ids import Incarnation, PartitionId
 from oncelog_server.core.ports import Reporter
 from oncelog_server.core.roles import role_of
 from oncelog_server.runtime import vital
-from oncelog_server.runtime.etcd.directory import ClusterView, Entry
+from oncelog_server.runtime.etcd.cluster_view import ClusterView, Entry
 from oncelog_server.runtime.etcd.keys import (
     PARTITIONS,
     TOPICS,

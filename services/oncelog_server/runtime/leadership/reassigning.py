@@ -13,7 +13,7 @@ import msgspec
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.roles import role_of
-from oncelog_server.runtime.etcd.directory import ClusterView
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.keys import (
     PARTITIONS,
     decode_partition,

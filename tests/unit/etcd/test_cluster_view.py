@@ -15,7 +15,7 @@ from oncelog_server.core.ids import (
     TopicId,
 )
 from oncelog_server.runtime.etcd import keys
-from oncelog_server.runtime.etcd.directory import PROBE_MS
+from oncelog_server.runtime.etcd.cluster_view import PROBE_MS
 from oncelog_server.runtime.etcd.keys import LeaderValue, PartitionState, TopicValue
 from oncelog_server.runtime.etcd.port import Delete, KeyValue, Put
 from oncelogpb.errors import Unavailable
