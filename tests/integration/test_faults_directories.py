@@ -160,8 +160,8 @@ def test_a_partition_whose_directory_was_lost_is_led_again_by_an_unclean_electio
     why = shell.refused("consume", topic, "--partition", "1", "--timeout", "1", code=UNREACHABLE)
     assert why == "UNAVAILABLE"
     assert shell.run("cluster", "unclean-elect", lost).exit_code == WRONG_USAGE
-    elected = shell.ask("cluster", "unclean-elect", lost, "--accept-loss")
-    assert (elected["partition"], elected["epoch"]) == (lost, 2)
+    (elected,) = shell.ask("cluster", "unclean-elect", lost, "--accept-loss")["elected"]
+    assert (elected["partition"], elected["epoch"], elected["kept_end"]) == (lost, 2, 0)
     assert lost not in shell.ask("cluster", "status")["partitions_without_leader"]
     with log.producer() as plain:
         plain.send(topic, b"anew", partition=1)

@@ -42,6 +42,7 @@ from tests.planted.bugs import (
     streams,
     supplying,
     topics,
+    unclean,
     wire,
 )
 from tests.planted.planting import Bug
@@ -58,6 +59,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *offset_manager.BUGS,
     *runtime.BUGS,
     *elections.BUGS,
+    *unclean.BUGS,
     *operating.BUGS,
     *handing_over.BUGS,
     *leadership.BUGS,

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import click
 
-from oncelog_server.cli import names
 from oncelog_server.cli.asking import address_of
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.moving import drain, rebalance
@@ -29,9 +28,9 @@ from oncelog_server.cli.partitions import (
     survey,
     what_is_wrong,
 )
-from oncelog_server.cli.places import PLACE, Place
 from oncelog_server.cli.recover import recover
 from oncelog_server.cli.session import Session, connected, open_protocol
+from oncelog_server.cli.unclean import unclean_elect
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2
 
@@ -49,6 +48,7 @@ cluster.add_command(recover)
 cluster.add_command(partitions)
 cluster.add_command(drain)
 cluster.add_command(rebalance)
+cluster.add_command(unclean_elect)
 
 
 @cluster.command(epilog=examples("oncelog cluster status", "oncelog cluster status --json"))
@@ -273,53 +273,6 @@ def config(session: Session, address: str | None, changed: bool, verbose: bool) 
         ],
         empty="all settings are defaults" if changed else "no settings",
     )
-
-
-@cluster.command(
-    name="unclean-elect",
-    epilog=examples("oncelog cluster unclean-elect payments/0 --accept-loss"),
-)
-@click.argument("place", type=PLACE, metavar="TOPIC/PARTITION", shell_complete=names.places)
-@click.option("--node", "node_id", help="The replica's node. Default: the only replica.")
-@click.option("--accept-loss", is_flag=True, help="Acknowledged records may be lost.")
-@connected
-def unclean_elect(session: Session, place: Place, node_id: str | None, accept_loss: bool) -> None:
-    """Let a replica lead although it may lack acknowledged records. The last resort.
-
-    For a partition that stays without a leader because its replica lost data that it had
-    acknowledged (a truncated or replaced disk). It keeps what is synced there; everything
-    acknowledged above that is lost for good.
-    """
-    if not accept_loss:
-        raise click.UsageError(
-            f"Records of {place} that were acknowledged may be lost for good. If you have no "
-            "better copy, repeat the command with --accept-loss."
-        )
-    request = pb.UncleanElectRequest(
-        topic=place.topic,
-        number=place.number,
-        node_id=node_id or _only_replica(session, place),
-        accept_loss=True,
-    )
-    reply: pb.UncleanElectReply = session.call("cluster.unclean_elect", request)
-    if session.as_json:
-        print_json({"partition": str(place), "epoch": reply.epoch, "kept_end": reply.kept_end})
-        return
-    click.echo(f"{request.node_id} leads {place} in epoch {reply.epoch}")
-    click.echo(f"kept: journal offsets below {reply.kept_end}; acknowledged records above are lost")
-
-
-def _only_replica(session: Session, place: Place) -> str:
-    listed: partition_leader_pb2.ListTopicsReply = session.call(
-        "partition_leader.list_topics", partition_leader_pb2.ListTopicsRequest(internal=True)
-    )
-    for topic in listed.topics:
-        if topic.name == place.topic and place.number < len(topic.partitions):
-            replicas = topic.partitions[place.number].replicas
-            if len(replicas) == 1:
-                return str(replicas[0])
-            raise click.UsageError(f"{place} has {len(replicas)} replicas; choose one with --node.")
-    raise click.UsageError(f"There is no partition {place}; see `oncelog topic list --internal`.")
 
 
 def _addresses(session: Session) -> list[str]:

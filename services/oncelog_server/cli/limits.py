@@ -140,6 +140,12 @@ _PROCESS: Final = Section(
             TooLarge,
         ),
         _limit(
+            "told_characters_max",
+            cluster_access.TOLD_CHARACTERS_MAX,
+            "What one UncleanElect says that its caller was told.",
+            TooLarge,
+        ),
+        _limit(
             "rules_max",
             access_store.RULES_MAX,
             "Rules of who may do what, of a cluster.",

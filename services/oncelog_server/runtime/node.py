@@ -42,6 +42,7 @@ from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.isr import change_isr
 from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.leadership.reassigning import Reassigning
+from oncelog_server.runtime.leadership.unclean import UncleanElection
 from oncelog_server.runtime.outside import NodeLimits, Outside
 from oncelog_server.runtime.participants import handlers_of
 from oncelog_server.runtime.replica.driver import Driver
@@ -61,7 +62,6 @@ from oncelog_server.runtime.rpc.cluster_service import (
     BalanceLeaders,
     ElectUncleanly,
     Reassign,
-    UncleanElection,
 )
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
 from oncelog_server.runtime.storage.node_id import load_node_id
@@ -478,8 +478,7 @@ class Node:
             raise Unavailable("this process is starting; try again")
         if role_of(asked.partition.topic_id) not in self._replicas:
             raise InvalidArgument("this process does not run the role that leads this topic")
-        epoch = await self._elections.unclean_elect(asked.partition, asked.node_id)
-        return epoch, self._of(asked.partition).synced_end(asked.partition)
+        return await self._elections.unclean_elect(asked)
 
     def balance_leaders(self) -> tuple[int, int]:
         """See BalanceLeaders. Raises Unavailable."""

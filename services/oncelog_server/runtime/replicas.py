@@ -217,10 +217,6 @@ class RoleReplicas:
         self._records.forget(partition)
         await self._around.offload(lambda: put_aside(self._disk, directory_of(partition)))
 
-    def synced_end(self, partition: PartitionId) -> int:
-        """What an unclean election keeps."""
-        return self._drivers[partition].journal.synced_end
-
     # ------------------------------------------------------- what directories say of themselves
 
     def topics_changed(self, topic_ids: Collection[TopicId]) -> None:

@@ -90,3 +90,5 @@ class Candidate(NamedTuple):
     incarnation: bytes
     # Largest epoch in its journal; 0 for an empty one.
     last_epoch: int
+    # What an unclean election keeps of it.
+    synced_end: int = 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from oncelog_server.runtime.rpc.cluster_service import UncleanElection
+from oncelog_server.runtime.leadership.unclean import UncleanElection
 from tests.simulation.directed.stage import Stage, play
 
 LEASE_S = 7.0

@@ -290,16 +290,6 @@ def test_status_names_partitions_without_a_leader(run: Run) -> None:
     assert "NOT reachable" in run(cluster, "cluster status").stdout
 
 
-def test_unclean_elect_takes_the_only_replica(run: Run) -> None:
-    reply = cluster_pb2.UncleanElectReply(epoch=9, kept_end=77)
-    cluster = Cluster(cluster__unclean_elect=reply)
-    shown = json_of(run(cluster, "cluster unclean-elect payments/1 --accept-loss --json"))
-    (request,) = cluster.requests("cluster.unclean_elect")
-    assert (request.topic, request.number, request.node_id) == ("payments", 1, "n1")
-    assert request.accept_loss
-    assert shown == {"partition": "payments/1", "epoch": 9, "kept_end": 77}
-
-
 def test_the_cluster_is_found(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """--bootstrap, else the environment, else the running `oncelog up`, else the usual ports."""
     cluster = Cluster()

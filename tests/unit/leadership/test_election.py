@@ -13,6 +13,7 @@ from oncelog_server.runtime.etcd.control_partitions import create_control_partit
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
 from oncelog_server.runtime.etcd.port import Put
 from oncelog_server.runtime.leadership.election import STAND_PAUSE_MS
+from oncelog_server.runtime.leadership.unclean import UncleanElection
 from oncelog_server.runtime.target import Candidate, Lead
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome, UnknownPartition
 from tests.unit.etcd.world import Node, World
@@ -339,7 +340,7 @@ def test_unclean_election_takes_an_unfit_replica_and_says_so(world: World) -> No
         put_topic(world, "n1")
         put_state(world, PartitionState(("n1",), isr=("ee" * 16,), epoch=4))
         await node.start()
-        assert await node.elections.unclean_elect(P0, "n1") == 5
+        assert await node.elections.unclean_elect(UncleanElection(P0, "n1")) == (5, 0)
         granted = state_of(world)
         target = node.host.targets[P0]
         assert isinstance(target, Lead)
@@ -358,18 +359,18 @@ def test_unclean_election_is_refused_in_order_of_precedence(world: World) -> Non
         await node.start()
         elect = node.elections.unclean_elect
         with pytest.raises(InvalidArgument, match="ask node n2 itself"):
-            await elect(P0, "n2")
+            await elect(UncleanElection(P0, "n2"))
         with pytest.raises(UnknownPartition):
-            await elect(PartitionId(TOPIC, 9), "n1")
+            await elect(UncleanElection(PartitionId(TOPIC, 9), "n1"))
         with pytest.raises(InvalidArgument, match="holds no replica"):
-            await elect(P0, "n1")
+            await elect(UncleanElection(P0, "n1"))
         put_topic(world, "n1")
         await World.until(lambda: node.leads(P0) == 1)
         with pytest.raises(InvalidArgument, match="living leader"):
-            await elect(P0, "n1")
+            await elect(UncleanElection(P0, "n1"))
         node.etcd.unavailable = True
         with pytest.raises(Unavailable):
-            await elect(P0, "n1")
+            await elect(UncleanElection(P0, "n1"))
 
     world.run(story)
 
@@ -382,7 +383,7 @@ def test_unclean_election_without_an_answer_is_an_unknown_outcome(world: World) 
         await node.start()
         node.etcd.drop_next_txn_reply()
         with pytest.raises(UnknownOutcome):
-            await node.elections.unclean_elect(P0, "n1")
+            await node.elections.unclean_elect(UncleanElection(P0, "n1"))
         # It was applied: the round finds out.
         await World.until(lambda: node.leads(P0) == 5)
 

@@ -14,6 +14,7 @@ from oncelog_server.core.ids import PartitionId
 from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.keys import PartitionState
 from oncelog_server.runtime.etcd.port import Compare, KeyValue, TxnResult
+from oncelog_server.runtime.leadership.unclean import UncleanElection
 from oncelog_server.runtime.target import Candidate
 from oncelogpb.errors import Unavailable
 from tests.unit.etcd.world import LEASE_MS, Node, World, loop_ms
@@ -129,10 +130,10 @@ def test_an_unclean_election_that_was_adopted_before_its_answer_is_won_once(worl
         await node.start()
         await asyncio.sleep(1)
         node.etcd.hold_next_txn_reply()
-        electing = asyncio.create_task(node.elections.unclean_elect(P0, "n1"))
+        electing = asyncio.create_task(node.elections.unclean_elect(UncleanElection(P0, "n1")))
         await World.until(lambda: node.leads(P0) == 5)
         node.etcd.release_held_replies()
-        assert await electing == 5
+        assert await electing == (5, 0)
         assert elected(node) == [5]
 
     world.run(story)
@@ -146,7 +147,7 @@ def test_an_unclean_election_does_not_go_below_an_epoch_of_the_log(world: World)
         await node.start()
         node.host.default = node.host.default._replace(last_epoch=9)
         with pytest.raises(Unavailable, match="etcd shows epoch 4"):
-            await node.elections.unclean_elect(P0, "n1")
+            await node.elections.unclean_elect(UncleanElection(P0, "n1"))
         assert state_of(world).epoch == 4
 
     world.run(story)

@@ -18,6 +18,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.machine import Instant
 from oncelog_server.core.ports import Address, NodeInfo, PartitionInfo, TopicInfo
 from oncelog_server.runtime.config import Source, Value
+from oncelog_server.runtime.leadership.unclean import Seen, UncleanElection
 from oncelog_server.runtime.rpc.access_service import AccessService
 from oncelog_server.runtime.rpc.cluster_access import METADATA_NAMES_MAX
 from oncelog_server.runtime.rpc.cluster_service import ClusterService
@@ -157,6 +158,7 @@ UNCLEAN = {"topic": "flights", "number": 1, "node_id": "n1", "accept_loss": True
         ({"node_id": ""}, InvalidArgument),
         ({"topic": "nothing"}, UnknownTopic),
         ({"number": 2}, UnknownPartition),
+        ({"told": "x" * 1_001}, TooLarge),
         ({"topic": "__consumer_offsets", "number": 16}, UnknownPartition),
     ],
 )
@@ -182,7 +184,14 @@ def test_an_unclean_election_says_what_is_kept(topic: Any, topic_id: Any) -> Non
     request = pb.UncleanElectRequest(**{**UNCLEAN, "topic": topic})
     reply = ask(service(elect).unclean_elect(request, CALL))
     assert (reply.epoch, reply.kept_end) == (9, 1_234)
-    assert asked == [(PartitionId(topic_id, 1), "n1")]
+    request.seen.MergeFrom(pb.SeenReplica(epoch=8, incarnation="ab", last_epoch=7, synced_end=6))
+    request.told = "much"
+    ask(service(elect).unclean_elect(request, CALL))
+    partition = PartitionId(topic_id, 1)
+    assert asked == [
+        UncleanElection(partition, "n1", by=CALL.identity),
+        UncleanElection(partition, "n1", Seen(8, "ab", 7, 6), by=CALL.identity, told="much"),
+    ]
 
 
 def test_what_was_handed_over_and_what_stays_is_told() -> None:

@@ -316,13 +316,25 @@ class UncleanElectRequest(google.protobuf.message.Message):
     NUMBER_FIELD_NUMBER: builtins.int
     NODE_ID_FIELD_NUMBER: builtins.int
     ACCEPT_LOSS_FIELD_NUMBER: builtins.int
+    SEEN_FIELD_NUMBER: builtins.int
+    TOLD_FIELD_NUMBER: builtins.int
     topic: builtins.str
     """A topic's name (or `__transaction_control`, `__consumer_offsets`) and partition."""
     number: builtins.int
     node_id: builtins.str
-    """The replica that shall lead; with one replica: its node."""
+    """The replica that shall lead: its node. Of several, the one with the largest (last epoch, synced
+    end) has most (Replication.DescribeReplicas).
+    """
     accept_loss: builtins.bool
     """Must be true: acknowledged records may be lost."""
+    told: builtins.str
+    """What the caller was told may be lost, at most 1,000 characters: it stands in the audit log, and
+    in the log of the process.
+    """
+    @property
+    def seen(self) -> global___SeenReplica:
+        """What the caller saw when he decided; another state is refused. Absent: whatever stands there."""
+
     def __init__(
         self,
         *,
@@ -330,10 +342,40 @@ class UncleanElectRequest(google.protobuf.message.Message):
         number: builtins.int = ...,
         node_id: builtins.str = ...,
         accept_loss: builtins.bool = ...,
+        seen: global___SeenReplica | None = ...,
+        told: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["accept_loss", b"accept_loss", "node_id", b"node_id", "number", b"number", "topic", b"topic"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["seen", b"seen"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["accept_loss", b"accept_loss", "node_id", b"node_id", "number", b"number", "seen", b"seen", "told", b"told", "topic", b"topic"]) -> None: ...
 
 global___UncleanElectRequest = UncleanElectRequest
+
+@typing.final
+class SeenReplica(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EPOCH_FIELD_NUMBER: builtins.int
+    INCARNATION_FIELD_NUMBER: builtins.int
+    LAST_EPOCH_FIELD_NUMBER: builtins.int
+    SYNCED_END_FIELD_NUMBER: builtins.int
+    epoch: builtins.int
+    """Leader epoch of the partition (PartitionDescription)."""
+    incarnation: builtins.str
+    """Of the replica that shall lead, hex."""
+    last_epoch: builtins.int
+    """Leader epoch of its last frame, and the journal offset behind what it has synced."""
+    synced_end: builtins.int
+    def __init__(
+        self,
+        *,
+        epoch: builtins.int = ...,
+        incarnation: builtins.str = ...,
+        last_epoch: builtins.int = ...,
+        synced_end: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "incarnation", b"incarnation", "last_epoch", b"last_epoch", "synced_end", b"synced_end"]) -> None: ...
+
+global___SeenReplica = SeenReplica
 
 @typing.final
 class UncleanElectReply(google.protobuf.message.Message):

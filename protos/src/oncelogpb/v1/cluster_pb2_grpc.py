@@ -112,10 +112,11 @@ class ClusterServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def UncleanElect(self, request, context):
-        """Lets a replica lead although it may lack acknowledged records. For operators.
+        """Lets a replica lead although it may lack acknowledged records: only where nobody leads, and the
+        replica is not in sync, which would be elected by itself. It is alone in sync then. For operators.
 
         To: the process of the node that shall lead.
-        Repeated: look who leads first: each election grants an epoch.
+        Repeated: with `seen` it is refused once it was granted; without, look who leads first.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

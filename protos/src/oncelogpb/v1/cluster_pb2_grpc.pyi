@@ -35,10 +35,11 @@ class ClusterStub:
         oncelogpb.v1.cluster_pb2.UncleanElectRequest,
         oncelogpb.v1.cluster_pb2.UncleanElectReply,
     ]
-    """Lets a replica lead although it may lack acknowledged records. For operators.
+    """Lets a replica lead although it may lack acknowledged records: only where nobody leads, and the
+    replica is not in sync, which would be elected by itself. It is alone in sync then. For operators.
 
     To: the process of the node that shall lead.
-    Repeated: look who leads first: each election grants an epoch.
+    Repeated: with `seen` it is refused once it was granted; without, look who leads first.
     """
 
     BalanceLeaders: grpc.UnaryUnaryMultiCallable[
@@ -161,10 +162,11 @@ class ClusterAsyncStub:
         oncelogpb.v1.cluster_pb2.UncleanElectRequest,
         oncelogpb.v1.cluster_pb2.UncleanElectReply,
     ]
-    """Lets a replica lead although it may lack acknowledged records. For operators.
+    """Lets a replica lead although it may lack acknowledged records: only where nobody leads, and the
+    replica is not in sync, which would be elected by itself. It is alone in sync then. For operators.
 
     To: the process of the node that shall lead.
-    Repeated: look who leads first: each election grants an epoch.
+    Repeated: with `seen` it is refused once it was granted; without, look who leads first.
     """
 
     BalanceLeaders: grpc.aio.UnaryUnaryMultiCallable[
@@ -291,10 +293,11 @@ class ClusterServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.cluster_pb2.UncleanElectRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.cluster_pb2.UncleanElectReply, collections.abc.Awaitable[oncelogpb.v1.cluster_pb2.UncleanElectReply]]:
-        """Lets a replica lead although it may lack acknowledged records. For operators.
+        """Lets a replica lead although it may lack acknowledged records: only where nobody leads, and the
+        replica is not in sync, which would be elected by itself. It is alone in sync then. For operators.
 
         To: the process of the node that shall lead.
-        Repeated: look who leads first: each election grants an epoch.
+        Repeated: with `seen` it is refused once it was granted; without, look who leads first.
         """
 
     @abc.abstractmethod

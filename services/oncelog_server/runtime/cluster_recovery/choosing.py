@@ -25,6 +25,7 @@ import msgspec
 from oncelog_server.core.ids import COUNTER_MASK, PartitionId
 from oncelog_server.runtime.cluster_recovery.inventory import FoundReplica, RecoveryRefused
 from oncelog_server.runtime.etcd.keys import FoundValue, PartitionState
+from oncelog_server.runtime.leadership.last_resort import rank
 from oncelog_server.runtime.replica.record import ReplicaRecord
 
 # Epochs may exist that nobody here logged.
@@ -90,7 +91,7 @@ def choose(
         choice.waits = (intact, needed)
         choice.state = msgspec.structs.replace(choice.state, found=tuple(answers.values()))
         return choice
-    best = max(sound, key=lambda one: (one.last_epoch, one.synced_end, one.node_id), default=None)
+    best = max(sound, key=rank, default=None)
     if best is not None:
         choice.state = msgspec.structs.replace(choice.state, isr=(best.incarnation,))
     if intact >= needed:

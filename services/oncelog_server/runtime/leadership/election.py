@@ -64,7 +64,7 @@ from oncelog_server.runtime.leadership.rules import (
     make_bid,
     resignation,
 )
-from oncelog_server.runtime.leadership.unclean import unclean_bid
+from oncelog_server.runtime.leadership.unclean import UncleanElection, unclean_bid
 from oncelog_server.runtime.target import (
     Assignment,
     Candidate,
@@ -511,8 +511,8 @@ class Elections:
                 level="error",
                 partition=str(partition),
                 why="its in-sync replica is lost or was damaged; the replica here lacks records",
-                do=f"bring the old data directory back, or accept the loss: oncelog cluster "
-                f"unclean-elect (partition {partition.number}, node {self._node_id})",
+                do="bring the old data directory back; where it is gone for good, `oncelog cluster "
+                "unclean-elect` says what each replica has, and lets one lead",
             )
             history.reported_revision = entry.mod_revision
         history.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
@@ -551,14 +551,16 @@ class Elections:
 
     # ------------------------------------------------------------------------------- by operators
 
-    async def unclean_elect(self, partition: PartitionId, node_id: str) -> int:
-        """Leads although acknowledged records may be lost (one replica); the new epoch. Raises
-        InvalidArgument, UnknownPartition, Unavailable, UnknownOutcome."""
-        if node_id != self._node_id:
-            raise InvalidArgument(f"this is node {self._node_id}: ask node {node_id} itself")
+    async def unclean_elect(self, asked: UncleanElection) -> tuple[int, int]:
+        """Leads although acknowledged records may be lost, alone in sync; the new epoch, and the
+        synced end that is kept. Raises InvalidArgument, UnknownPartition, Unavailable,
+        UnknownOutcome."""
+        partition = asked.partition
+        if asked.node_id != self._node_id:
+            raise InvalidArgument(f"this is node {self._node_id}: ask node {asked.node_id} itself")
         try:
-            bid = await unclean_bid(
-                partition, self._etcd, leader=self._self, opened=self._host.opened
+            bid, kept_end = await unclean_bid(
+                asked, self._etcd, leader=self._self, opened=self._host.opened
             )
         except EtcdUnavailable as error:
             raise Unavailable(f"nothing was changed: {error}") from error
@@ -571,7 +573,8 @@ class Elections:
             raise Unavailable("the partition changed meanwhile, or its leader lives; look again")
         if history.led_epoch != bid.new.epoch:
             raise UnknownOutcome("this process lost its lease meanwhile; describe the partition")
-        return bid.new.epoch
+        asked.report(self._reporter, epoch=bid.new.epoch, kept_end=kept_end)
+        return bid.new.epoch, kept_end
 
     def _refuse(self, partition: PartitionId, epoch: int, known: int) -> None:
         error = epoch_went_back(partition, epoch, known=known)

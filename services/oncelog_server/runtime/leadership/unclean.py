@@ -1,30 +1,77 @@
 """What an operator may force: a replica that is not in the ISR leads, although acknowledged records
 may be lost (`oncelog cluster unclean-elect`). This judges the demand and makes the bid; the vote is
-an election like any other.
+an election like any other. Which replica it should be is said by `last_resort`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from typing import NamedTuple
 
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.runtime.etcd.keys import LeaderValue, boot_key, decode_partition, partition_key
+from oncelog_server.core.ports import Reporter
+from oncelog_server.runtime.etcd.keys import (
+    LeaderValue,
+    PartitionState,
+    boot_key,
+    decode_partition,
+    partition_key,
+)
 from oncelog_server.runtime.etcd.port import Etcd
 from oncelog_server.runtime.etcd.refusal import epoch_went_back
-from oncelog_server.runtime.leadership.rules import Bid, make_unclean_bid
+from oncelog_server.runtime.leadership.rules import Bid, Fitness, fitness, make_unclean_bid
 from oncelog_server.runtime.target import Candidate
 from oncelogpb.errors import InvalidArgument, UnknownPartition
 
 
+class Seen(NamedTuple):
+    """What an operator saw of a partition, and of the replica that shall lead, when he decided."""
+
+    # Of the partition, in etcd.
+    epoch: int
+    # Hex.
+    incarnation: str
+    last_epoch: int
+    synced_end: int
+
+
+class UncleanElection(NamedTuple):
+    """What an operator asks for, checked."""
+
+    partition: PartitionId
+    # The node that shall lead.
+    node_id: str
+    # None: whatever stands there now.
+    seen: Seen | None = None
+    # Identity of who asks; "" without TLS.
+    by: str = ""
+    # What he was told may be lost.
+    told: str = ""
+
+    def report(self, reporter: Reporter, *, epoch: int, kept_end: int) -> None:
+        """It was granted: said in the process's log, whether or not calls are audited."""
+        reporter.event(
+            "elected uncleanly, by an operator",
+            level="warning",
+            partition=str(self.partition),
+            epoch=epoch,
+            kept_end=kept_end,
+            by=self.by,
+            told=self.told,
+        )
+
+
 async def unclean_bid(
-    partition: PartitionId,
+    asked: UncleanElection,
     etcd: Etcd,
     *,
     leader: LeaderValue,
     opened: Callable[[PartitionId], Awaitable[Candidate]],
-) -> Bid:
-    """`leader` is this process. Raises InvalidArgument (no replica here, or a leader that lives),
+) -> tuple[Bid, int]:
+    """And the synced end that is kept. `leader` is this process. Raises InvalidArgument (no replica
+    here, one that needs no such election, a leader that lives, or another state than was seen),
     UnknownPartition, EtcdUnavailable, EtcdRefused."""
+    partition = asked.partition
     found, _ = await etcd.get(partition_key(partition))
     if found is None:
         raise UnknownPartition(f"etcd knows no partition {partition}")
@@ -42,10 +89,34 @@ async def unclean_bid(
     candidate = await opened(partition)
     if candidate.last_epoch > state.epoch:
         raise epoch_went_back(partition, state.epoch, known=candidate.last_epoch)
-    return make_unclean_bid(
+    if fitness(state, candidate) is Fitness.FIT:
+        raise InvalidArgument(
+            f"the replica of {partition} on node {leader.node_id} lacks nothing that was "
+            "acknowledged: it is elected by itself, within seconds; if not, the log of its process "
+            "says why"
+        )
+    _require_as_seen(asked, state, candidate)
+    bid = make_unclean_bid(
         partition,
         state,
         found.mod_revision,
         leader=leader,
         incarnation=candidate.incarnation,
     )
+    return bid, candidate.synced_end
+
+
+def _require_as_seen(asked: UncleanElection, state: PartitionState, candidate: Candidate) -> None:
+    """Whoever decided on something else decides again."""
+    seen = asked.seen
+    if seen is None:
+        return
+    incarnation = candidate.incarnation.hex()
+    has_less = (candidate.last_epoch, candidate.synced_end) < (seen.last_epoch, seen.synced_end)
+    if has_less or (seen.epoch, seen.incarnation) != (state.epoch, incarnation):
+        raise InvalidArgument(
+            f"partition {asked.partition} is not as it was seen: it is in epoch {state.epoch}, and "
+            f"node {asked.node_id} has replica {incarnation}, synced to {candidate.synced_end} in "
+            f"epoch {candidate.last_epoch}; look again",
+            field="seen",
+        )

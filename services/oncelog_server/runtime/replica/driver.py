@@ -192,7 +192,8 @@ class Driver:
         """What an election asks of it; None while it may not stand in one."""
         if self._journal is None or not self._state.may_stand:
             return None
-        return Candidate(self._journal.incarnation, self._journal.last_epoch)
+        journal = self._journal
+        return Candidate(journal.incarnation, journal.last_epoch, journal.synced_end)
 
     def require_ready(self) -> None:
         """Raises NotLeader or Loading unless this replica may answer."""

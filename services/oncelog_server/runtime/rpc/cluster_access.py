@@ -24,6 +24,8 @@ METADATA_NAMES_MAX: Final = 10_000
 # Partitions of one ReassignPartitions, and those that one DescribeReplicas names.
 REASSIGNED_MAX: Final = 100
 REPLICAS_DESCRIBED_MAX: Final = 10_000
+# What one UncleanElect says that its caller was told.
+TOLD_CHARACTERS_MAX: Final = 1_000
 OPERATED: Final = (
     "unclean_elect",
     "balance_leaders",

@@ -8,7 +8,7 @@ NOT_LEADER where it goes, and asks again.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
@@ -22,8 +22,13 @@ from oncelog_server.core.ids import (
 )
 from oncelog_server.core.ports import Address, Call, Clock, ClusterMetadata, NodeInfo, TopicInfo
 from oncelog_server.runtime.config import Value
+from oncelog_server.runtime.leadership.unclean import Seen, UncleanElection
 from oncelog_server.runtime.rpc.access_service import AccessService
-from oncelog_server.runtime.rpc.cluster_access import METADATA_NAMES_MAX, REASSIGNED_MAX
+from oncelog_server.runtime.rpc.cluster_access import (
+    METADATA_NAMES_MAX,
+    REASSIGNED_MAX,
+    TOLD_CHARACTERS_MAX,
+)
 from oncelogpb.errors import (
     InvalidArgument,
     TooLarge,
@@ -34,15 +39,6 @@ from oncelogpb.errors import (
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 from oncelogpb.v1 import types_pb2 as types_pb
-
-
-class UncleanElection(NamedTuple):
-    """What an operator asks for, checked."""
-
-    partition: PartitionId
-    # The node that shall lead.
-    node_id: str
-
 
 # Lets that node lead; the epoch granted and the synced end kept. Raises OncelogError.
 ElectUncleanly = Callable[[UncleanElection], Awaitable[tuple[int, int]]]
@@ -127,8 +123,21 @@ class ClusterService:
             )
         if not request.node_id:
             raise InvalidArgument("name the node that shall lead", field="node_id")
+        if len(request.told) > TOLD_CHARACTERS_MAX:
+            raise TooLarge(
+                f"{len(request.told)} characters are above told_characters_max = "
+                f"{TOLD_CHARACTERS_MAX}",
+                limit="told_characters_max",
+            )
         partition = self._partition(request.topic, request.number)
-        epoch, kept_end = await self._elect_uncleanly(UncleanElection(partition, request.node_id))
+        asked = UncleanElection(
+            partition,
+            request.node_id,
+            _seen(request.seen) if request.HasField("seen") else None,
+            by=call.identity,
+            told=request.told,
+        )
+        epoch, kept_end = await self._elect_uncleanly(asked)
         return pb.UncleanElectReply(epoch=epoch, kept_end=kept_end)
 
     async def balance_leaders(
@@ -227,6 +236,10 @@ class ClusterService:
         if number >= count:
             raise UnknownPartition(f"{name} has partitions 0 to {count - 1}", topic=name)
         return PartitionId(topic_id, number)
+
+
+def _seen(seen: pb.SeenReplica) -> Seen:
+    return Seen(seen.epoch, seen.incarnation, seen.last_epoch, seen.synced_end)
 
 
 def _refused(request: pb.GetMetadataRequest, call: Call) -> Iterable[pb.RefusedTopic]:
