@@ -3,7 +3,10 @@ backup; what was acknowledged is there afterwards, and transactions go on."""
 
 from __future__ import annotations
 
+import getpass
+import json
 import shutil
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -41,12 +44,25 @@ def test_i5_a_wiped_etcd_is_rebuilt_from_three_copies(tmp_path: Path) -> None:
         fill(up, 0)
         up.interrupt()
     shutil.rmtree(folder / "etcd" / "member")
-    with up_over(folder, "--nodes=3", "--recover") as up:
+    audit = tmp_path / "audit.log"
+    with up_over(folder, "--nodes=3", "--recover", f"--set=authorization.audit_log={audit}") as up:
         assert consumed(up) == list(range(RECORDS))
         fill(up, RECORDS)
         assert consumed(up) == list(range(2 * RECORDS))
         assert all(len(part["replicas"]) == 3 for part in partitions(up))
         up.interrupt()
+    # Each of the nine processes tells it.
+    told = [line for line in audited(audit) if line["what"] == "oncelog cluster recover"]
+    assert len(told) == 9
+    assert {(line["who"], line["from"]) for line in told} == {
+        (getpass.getuser(), socket.gethostname())
+    }
+    assert json.loads(told[0]["request"])["replace"] == "what is refused"
+    assert not list(folder.glob("*/recovered.json")), "it is told once"
+
+
+def audited(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
 
 
 def test_i5_an_etcd_restored_from_an_old_backup_is_rebuilt(tmp_path: Path) -> None:

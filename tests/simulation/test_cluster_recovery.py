@@ -113,7 +113,7 @@ async def attempt(
             look(directories[-1], lambda partition: None)
         surveyed = await survey(directories, etcd, replace)
         plan = plan_of(surveyed, Loss.REFUSED)
-        await perform(surveyed, plan, etcd)
+        await perform(surveyed, plan, etcd, lambda: None)
         return surveyed.mode
     finally:
         for disk in disks:

@@ -7,6 +7,7 @@ over an etcd in memory, for `oncelog.testing`; its journals, drivers and gRPC ar
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import functools
 import os
 import signal
@@ -29,6 +30,7 @@ from oncelog_server.partition_leader.role import PartitionLeaderRole
 from oncelog_server.runtime import open_files
 from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.clock import RealClock
+from oncelog_server.runtime.cluster_recovery import accounts
 from oncelog_server.runtime.collector import calm_collector
 from oncelog_server.runtime.config import ConfigError, Settings, Value
 from oncelog_server.runtime.etcd.client import EtcdClient
@@ -165,6 +167,10 @@ async def serve(settings: ServeSettings) -> None:
     def make_node() -> Node:
         return _real_node(settings, log, metrics, etcd, peers, health, trust)
 
+    def tell() -> None:
+        with contextlib.closing(RealDisk(config.data_dir)) as disk:
+            accounts.tell(disk, trust.guard, metrics.reporter("node", log))
+
     try:
         trust.say(log, is_loopback=_is_loopback(_listen_address(config, ())))
         _serve_metrics(config, metrics, log)
@@ -172,7 +178,7 @@ async def serve(settings: ServeSettings) -> None:
         trust.start()
         if probes is not None:
             log.line("health checks", port=await probes.start(), tls=config.health_tls)
-        await _run(make_node, health, stopped, log)
+        await _run(make_node, health, stopped, log, tell)
     except EtcdRefused:
         raise
     except EtcdUnavailable as error:
@@ -203,8 +209,13 @@ def _serve_metrics(config: NodeConfig, metrics: Metrics, log: Log) -> None:
 
 
 async def _run(
-    make_node: Callable[[], Node], health: Health, stopped: asyncio.Event, log: Log
+    make_node: Callable[[], Node],
+    health: Health,
+    stopped: asyncio.Event,
+    log: Log,
+    tell: Callable[[], None],
 ) -> None:
+    """`tell` what was left to be told, once the directory is ours."""
     waiting = asyncio.create_task(stopped.wait())
     starting = asyncio.create_task(_start(make_node, log))
     await asyncio.wait([waiting, starting], return_when=asyncio.FIRST_COMPLETED)
@@ -216,6 +227,7 @@ async def _run(
     failing = asyncio.create_task(node.failed())
     opening = asyncio.create_task(_say_ready(node, health))
     try:
+        tell()
         await asyncio.wait([waiting, failing], return_when=asyncio.FIRST_COMPLETED)
         if failing.done():
             await failing

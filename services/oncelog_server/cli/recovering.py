@@ -6,6 +6,10 @@ can run on one of them.
 from __future__ import annotations
 
 import asyncio
+import getpass
+import os
+import socket
+import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -17,6 +21,7 @@ import click
 from oncelog_server.cli.failures import CommandFailed
 from oncelog_server.cli.folder import CLUSTER_FILE, Folder
 from oncelog_server.cli.output import error_console, print_fields, print_table
+from oncelog_server.runtime.cluster_recovery.accounts import Account, account, leave
 from oncelog_server.runtime.cluster_recovery.inventory import (
     DataDirectory,
     FoundReplica,
@@ -106,10 +111,40 @@ async def _recover(
         surveyed = await survey(directories, client, replace)
         plan = plan_of(surveyed, loss)
         if not dry_run and surveyed.mode is not Mode.DONE:
-            await perform(surveyed, plan, client)
+            left = _account(surveyed, plan, replace, loss)
+            await perform(surveyed, plan, client, lambda: _leave(directories, left))
         return Recovered(surveyed, plan, directories)
     finally:
         await client.close()
+
+
+def _account(surveyed: Survey, plan: Plan, replace: Replace, loss: Loss) -> Account:
+    """Who does it, and what he is told may be lost."""
+    told = [f"{_name(doubt.replica)} in {doubt.replica.path}: {doubt.why}" for doubt in plan.doubts]
+    told += [f"without a replica: {partition}" for partition in plan.vacant]
+    return account(
+        at_ms=int(time.time() * 1000),
+        who=_user(),
+        where=socket.gethostname(),
+        recovery=surveyed.cluster.recovery,
+        replace=replace.value,
+        loss=loss.value,
+        told=told,
+    )
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container whose user has no name.
+        return f"user {os.getuid()}"
+
+
+def _leave(directories: Sequence[DataDirectory], left: Account) -> None:
+    """In all of them: also those of an earlier run may lose something by this one."""
+    for directory in directories:
+        leave(directory.disk, left)
 
 
 def _progress(directory: DataDirectory) -> Any:

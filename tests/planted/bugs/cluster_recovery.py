@@ -279,4 +279,38 @@ BUGS: Final = (
             ): "acknowledged records are lost",
         },
     ),
+    Bug(
+        "recovery-that-leaves-no-word",
+        "who recovered a cluster, and what he was told, is known before any process starts again",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.perform:perform",
+                "    leave_account()\n",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_accounts",
+                "test_no_process_starts_on_a_directory_before_the_account_is_left_there",
+            ): "a process may have started that tells of nothing"
+        },
+    ),
+    Bug(
+        "recovery-that-is-not-audited",
+        "operators are trusted, and what they do is in the audit log",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.accounts:tell",
+                "guard.audit.called(fields)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_accounts",
+                "test_who_recovered_and_what_he_was_told_stands_in_the_audit_log_once",
+            ): "nobody knows who gave records up"
+        },
+    ),
 )

@@ -150,7 +150,8 @@ def test_a_recovery_overwrites_nothing_that_came_beside_it(key: str) -> None:
     meddled.key = key
     surveyed = etcd.survey(directory(etcd, replica(), of_orders(0)))
     with pytest.raises(RecoveryRefused, match="changed by somebody else meanwhile"):
-        asyncio.run(perform(surveyed, plan_of(surveyed, Loss.REFUSED), meddled))
+        plan = plan_of(surveyed, Loss.REFUSED)
+        asyncio.run(perform(surveyed, plan, meddled, lambda: None))
     found = etcd.server.get(key)
     assert found is not None
     assert found.value == b"somebody else's"

@@ -19,7 +19,7 @@ Invariants:
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import Enum
 from typing import Final
@@ -134,8 +134,11 @@ def plan_of(surveyed: Survey, loss: Loss) -> Plan:
     return plan
 
 
-async def perform(surveyed: Survey, plan: Plan, etcd: Etcd) -> None:
-    """Raises RecoveryRefused, EtcdUnavailable (run it again), OSError."""
+async def perform(
+    surveyed: Survey, plan: Plan, etcd: Etcd, leave_account: Callable[[], None]
+) -> None:
+    """`leave_account` leaves word of it in the directories, once etcd has it and before any process
+    can start. Raises RecoveryRefused, EtcdUnavailable (run it again), OSError."""
     etcd_id = f"{await etcd.etcd_cluster_id():x}"
     if surveyed.mode is Mode.FOUND:
         await _wait_for_the_end_of_others(surveyed, etcd)
@@ -153,6 +156,7 @@ async def perform(surveyed: Survey, plan: Plan, etcd: Etcd) -> None:
         await _write(etcd, [Compare(put.key, revisions.get(put.key, 0)) for put in batch], batch)
     await _write_topics(etcd, plan)
     _, revision = await etcd.get(keys.CLUSTER)
+    leave_account()
     for directory in surveyed.directories:
         save_remembered(directory.disk, _memory(directory, surveyed.cluster, etcd_id, revision))
 
