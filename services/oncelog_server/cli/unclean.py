@@ -259,7 +259,7 @@ def _elect(session: Session, choice: Choice) -> Elected:
             last_epoch=chosen.last_epoch,
             synced_end=chosen.synced_end,
         ),
-        told="; ".join(proposal.losses[chosen.node_id])[:TOLD_CHARACTERS_MAX],
+        told="; ".join(proposal.may_be_lost(chosen))[:TOLD_CHARACTERS_MAX],
     )
     try:
         return Elected(choice, session.call("cluster.unclean_elect", request))
@@ -288,9 +288,14 @@ def _show(choices: Sequence[Choice]) -> None:
         if chosen is None:
             click.echo(f"{place}: {proposal.refusal}")
             continue
-        click.echo(f"{place}: node {chosen.node_id} would lead. What may be lost:")
-        for loss in proposal.losses[chosen.node_id]:
-            click.echo(f"  - {loss}")
+        click.echo(
+            f"{place}: node {chosen.node_id} would lead. "
+            f"What may be lost: {'; '.join(proposal.losses[chosen.node_id])}"
+        )
+    # Of many partitions mostly the same.
+    for sentence in dict.fromkeys(proposal.not_known for _, proposal, _ in choices):
+        if sentence:
+            click.echo(sentence)
 
 
 def _standing(one: Reported, proposal: Proposal, chosen: Reported | None) -> str:
@@ -321,7 +326,7 @@ def _described(choice: Choice) -> dict[str, Any]:
         "node_id": None if chosen is None else chosen.node_id,
         "best": None if proposal.best is None else proposal.best.node_id,
         "refusal": proposal.refusal or None,
-        "may_be_lost": [] if chosen is None else list(proposal.losses[chosen.node_id]),
+        "may_be_lost": [] if chosen is None else proposal.may_be_lost(chosen),
         "doubts": [] if chosen is None else proposal.doubts(chosen),
         "replicas": [one._asdict() for one in proposal.reported],
         "unheard": [one._asdict() for one in proposal.unheard],

@@ -82,8 +82,9 @@ class Proposal:
     # Why there is nothing to propose; "": `best` is.
     refusal: str = ""
     best: Reported | None = None
-    # What may be lost, by the node that would lead.
+    # What may be lost, by the node that would lead, as far as it is known.
     losses: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    not_known: str = ""
 
     def doubts(self, chosen: Reported) -> list[str]:
         """Why somebody else should perhaps lead; none: it is the best one of all that live."""
@@ -99,6 +100,10 @@ class Proposal:
         ]
         return doubts
 
+    def may_be_lost(self, chosen: Reported) -> list[str]:
+        """All of it, in words."""
+        return [*self.losses[chosen.node_id], self.not_known]
+
 
 def propose(
     partition: Vacant, reported: Sequence[Reported], unheard: Sequence[Unheard]
@@ -108,8 +113,10 @@ def propose(
     refusal = _refusal(partition, ordered, unheard)
     if refusal:
         return Proposal(partition, ordered, unheard, refusal)
-    losses = {one.node_id: _losses(partition, ordered, unheard, one) for one in ordered}
-    return Proposal(partition, ordered, unheard, "", ordered[0], losses)
+    losses = {one.node_id: _losses(partition, ordered, one) for one in ordered}
+    return Proposal(
+        partition, ordered, unheard, "", ordered[0], losses, not_known(partition, unheard)
+    )
 
 
 def _refusal(partition: Vacant, reported: Sequence[Reported], unheard: Sequence[Unheard]) -> str:
@@ -146,7 +153,6 @@ def _refusal(partition: Vacant, reported: Sequence[Reported], unheard: Sequence[
 def _losses(
     partition: Vacant,
     reported: Sequence[Reported],
-    unheard: Sequence[Unheard],
     chosen: Reported,
 ) -> list[str]:
     end = chosen.synced_end
@@ -160,21 +166,26 @@ def _losses(
             "to have been durable"
         )
     if chosen.last_epoch < partition.epoch:
+        first, last = chosen.last_epoch + 1, partition.epoch
+        epochs = f"epoch {last}" if first == last else f"epochs {first} to {last}"
         losses.append(
-            f"all that was acknowledged in epochs {chosen.last_epoch + 1} to {partition.epoch}: "
-            f"its last frame is of epoch {chosen.last_epoch}"
+            f"all that was acknowledged in {epochs}: its last frame is of epoch {chosen.last_epoch}"
         )
     for other in reported:
         if rank(other)[:2] > rank(chosen)[:2]:
             losses.append(_cut(other, chosen))
-    gone = ", ".join(f"{one.node_id} ({one.why})" for one in unheard)
-    losses.append(
+    return losses
+
+
+def not_known(partition: Vacant, unheard: Sequence[Unheard]) -> str:
+    """What nobody can say, whoever leads."""
+    gone = ", ".join(f"{one.node_id} ({one.why})" for one in sorted(unheard))
+    return (
         f"none of the {len(partition.isr)} replicas in sync was found"
         + (f"; of these nothing is known: {gone}" if gone else "")
-        + ". How much they had above it, nobody here knows; where one comes back later, it is cut "
-        "to what is kept now"
+        + ". How much they had above what is kept, nobody here knows; where one comes back later, "
+        "it is cut to that"
     )
-    return losses
 
 
 def _cut(other: Reported, chosen: Reported) -> str:
