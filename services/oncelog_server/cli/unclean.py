@@ -117,7 +117,8 @@ def unclean_elect(
 
 
 def _choices(session: Session, places: Sequence[str], node_id: str | None) -> list[Choice]:
-    """What every process says of these partitions. Raises UsageError (no such partition)."""
+    """What every process says of these partitions. Raises UsageError (no such partition),
+    PermissionDenied."""
     listed: leader_pb.ListTopicsReply = session.call(
         "partition_leader.list_topics", leader_pb.ListTopicsRequest(internal=True)
     )
@@ -129,10 +130,20 @@ def _choices(session: Session, places: Sequence[str], node_id: str | None) -> li
             by_node.setdefault(replica, []).append((topic.topic_id, partition.number))
     with session.direct() as direct:
         told = ask_replicas(direct, metadata.cluster_id, metadata.nodes, by_node)
+    _require_told(told)
     return [
         _choice(place, topic, partition, told, node_id)
         for place, (topic, partition) in wanted.items()
     ]
+
+
+def _require_told(told: Told) -> None:
+    """What may not be known is not taken for unknown. Raises PermissionDenied."""
+    from oncelogpb.errors import PermissionDenied
+
+    for one in told.unanswered.values():
+        if one.is_refused:
+            raise PermissionDenied(one.why)
 
 
 Wanted = dict[Place, tuple[leader_pb.TopicDescription, leader_pb.PartitionDescription]]

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import grpc
 import pytest
 from click.testing import Result
 
@@ -179,6 +180,15 @@ def test_i5_nobody_is_elected_where_nothing_has_to_be_lost(
     result = run(asked, line)
     assert result.exit_code == 1
     assert why in result.stderr
+    assert elections(asked) == []
+
+
+def test_who_is_no_operator_is_told_so(run: Run) -> None:
+    asked = cluster()
+    asked.nodes["n2"] = Silence(grpc.StatusCode.PERMISSION_DENIED)
+    result = run(asked, "cluster unclean-elect payments/0 --accept-loss --not-the-best")
+    assert result.exit_code == 1
+    assert "PERMISSION_DENIED" in result.stderr
     assert elections(asked) == []
 
 

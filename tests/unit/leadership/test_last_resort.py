@@ -87,6 +87,11 @@ def test_what_may_be_lost_is_said_in_numbers() -> None:
     assert "for certain" not in "\n".join(even.losses["n2"])
 
 
+def test_a_recovery_that_waits_comes_first() -> None:
+    proposal = proposed(replica("n2", 7, 90), isr=())
+    assert "run `oncelog cluster recover` there before" in proposal.not_known
+
+
 def test_i5_who_has_less_and_who_did_not_answer_are_doubts() -> None:
     silent = Unheard("n1", runs=True, why="it did not answer")
     proposal = proposed(replica("n2", 7, 10), replica("n3", 7, 12), unheard=[silent])

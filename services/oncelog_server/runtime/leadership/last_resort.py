@@ -181,7 +181,12 @@ def not_known(partition: Vacant, unheard: Sequence[Unheard]) -> str:
     """What nobody can say, whoever leads."""
     gone = ", ".join(f"{one.node_id} ({one.why})" for one in sorted(unheard))
     return (
-        f"none of the {len(partition.isr)} replicas in sync was found"
+        (
+            f"none of the {len(partition.isr)} replicas in sync was found"
+            if partition.isr
+            else "etcd names none in sync: a recovery waits for the replicas of other machines, so "
+            "run `oncelog cluster recover` there before you force anything"
+        )
         + (f"; of these nothing is known: {gone}" if gone else "")
         + ". How much they had above what is kept, nobody here knows; where one comes back later, "
         "it is cut to that"
