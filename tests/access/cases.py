@@ -301,11 +301,16 @@ CASES: Final = (
         lambda s: replication_pb2.DescribeReplicasRequest(),
         OPERATORS,
     ),
+    Case(
+        "Replication",
+        "fetch_snapshot",
+        lambda s: replication_pb2.FetchSnapshotRequest(),
+        SERVICES,
+    ),
 )
 
-# Not served by any process yet, or as a stream of its own kind; their entries stand in the table
-# all the same.
-UNSERVED: Final = {("Replication", method) for method in ("follow", "fetch_snapshot")}
+# A stream of its own kind; its entry stands in the table all the same.
+UNSERVED: Final = {("Replication", "follow")}
 
 # Fields that name something, and need nothing for it: why.
 FREE: Final = {

@@ -27,6 +27,8 @@ OURS: Final = {
 }
 # Function, by module and qualified name -> why nothing is in doubt.
 EXEMPT: Final[dict[str, str]] = {
+    "oncelog_server.runtime.replica.receiving:Receiving._part": "reads",
+    "oncelog_server.runtime.replica.receiving:Receiving._work": "reads",
     "oncelog_server.runtime.replication.links:_Link._run": "a stream: each begins its dialogs anew",
     "oncelog._leaving:_flush_all": "each connection once, at the end",
     "oncelog.aio.log:Log.flush": "each producer once",

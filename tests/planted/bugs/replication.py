@@ -57,7 +57,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{_FOLLOWING}._go_on",
-                "log.log_end > log.log_start and self._answered_epoch != log.last_epoch",
+                "log.last_epoch and self._answered_epoch != log.last_epoch",
                 "self._answered_epoch > log.last_epoch > self._answered_epoch",
             ),
         ),

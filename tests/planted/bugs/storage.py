@@ -149,9 +149,9 @@ BUGS: Final = (
             Edit(
                 "oncelog_server.runtime.storage.recovery:recover",
                 "        take_incarnation(disk, directory, random_bytes)\n"
-                "        raise JournalDamaged(",
+                "        raise JournalDamaged(walk",
                 "        take_incarnation(disk, directory, lambda count: bytes(count))\n"
-                "        raise JournalDamaged(",
+                "        raise JournalDamaged(walk",
             ),
         ),
         {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -22,6 +23,7 @@ from oncelog_server.runtime.replica.following import (
     Ask,
     Cut,
     Following,
+    GiveUp,
     WentBack,
 )
 
@@ -33,8 +35,13 @@ class Epochs:
     """A log by the epochs of its frames, one journal offset each."""
 
     frames: list[int]
-    log_start: int = 0
     unsynced: int = 0
+    # Of what a snapshot stands for.
+    before: Sequence[int] = ()
+
+    @property
+    def log_start(self) -> int:
+        return len(self.before)
 
     @property
     def log_end(self) -> int:
@@ -46,11 +53,11 @@ class Epochs:
 
     @property
     def last_epoch(self) -> int:
-        return self.frames[-1] if self.frames else 0
+        return [0, *self.before, *self.frames][-1]
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
-        below = [frame for frame in self.frames if frame <= epoch]
-        return (below[-1], self.log_start + len(below)) if below else (0, 0)
+        below = [frame for frame in (*self.before, *self.frames) if frame <= epoch]
+        return (below[-1], len(below)) if below else (0, 0)
 
 
 def new_follower(
@@ -78,7 +85,7 @@ def agree(own: Epochs, leaders: Epochs) -> list[int]:
     """Where the follower cut, until it could go on."""
     following, follower = Following(SEVEN, own), new_follower(SEVEN, leaders)
     cuts: list[int] = []
-    said: Ask | Acknowledge | Cut | None = following.ask()
+    said: Ask | Acknowledge | Cut | GiveUp | None = following.ask()
     while isinstance(said, Ask):
         answer = follower.asked(said)
         assert answer is not None
@@ -153,12 +160,55 @@ def test_i27_a_follower_knows_of_the_high_watermark_what_it_has() -> None:
     assert not following.heard(1), "it never moves back"
 
 
-def test_a_log_that_cannot_be_cut_further_is_given_up_for_a_snapshot() -> None:
-    own, leaders = Epochs([2, 2], log_start=10), Epochs([5, 7], log_start=50)
-    assert agree(own, leaders) == [10]
+def test_who_ends_before_the_leaders_log_begins_is_told_once_in_a_dialog() -> None:
+    own, leaders = Epochs([1, 1]), Epochs([5, 7], before=[1] * 3 + [2] * 47)
+    assert agree(own, leaders) == []
     follower = new_follower(SEVEN, leaders)
-    follower.acknowledged(acknowledge(10, 10))
-    assert follower.next_step(tail_start=50) == SendSnapshot(JournalOffset(10))
+    for _ in range(2):
+        assert follower.asked(Ask(SEVEN, LeaderEpoch(1), JournalOffset(2))) is not None
+        follower.acknowledged(acknowledge(2, 2))
+        assert follower.next_step(tail_start=50) == SendSnapshot(JournalOffset(2))
+        follower.acknowledged(acknowledge(2, 2))
+        assert follower.next_step(tail_start=50) is None, "it is at it"
+
+
+@pytest.mark.parametrize(
+    ("before", "own", "leaders", "left", "cuts"),
+    [
+        ([1, 1, 3], [], [1, 1, 3, 3, 7], [], []),
+        ([1, 1, 3], [3, 3], [1, 1, 3, 3, 7], [3], [4]),
+        ([1, 1, 3], [3, 4, 5], [1, 1, 3, 3, 7], [3], [4]),
+        ([1, 1], [4, 5], [1, 1, 3, 7], [], [2]),
+    ],
+)
+def test_i7_a_log_that_begins_with_a_snapshot_is_compared_with_all_before_it(
+    before: list[int], own: list[int], leaders: list[int], left: list[int], cuts: list[int]
+) -> None:
+    log = Epochs(own, before=before)
+    assert (agree(log, Epochs(leaders)), log.frames) == (cuts, left)
+
+
+@pytest.mark.parametrize(
+    ("own", "leaders", "parted_at"),
+    [
+        ([], [1, 1, 7], 2),
+        ([3, 3], [1, 1, 7], 2),
+        ([3, 5], [1, 1, 2, 7], 2),
+        ([], [7], 0),
+    ],
+)
+def test_i7_a_log_that_begins_with_another_state_is_given_up(
+    own: list[int], leaders: list[int], parted_at: int
+) -> None:
+    """The leader was elected without it: all logs and snapshots of before are worth nothing."""
+    log = Epochs(own, before=[1, 1, 3, 3])
+    following, follower = Following(SEVEN, log), new_follower(SEVEN, Epochs(leaders))
+    answer = follower.asked(following.ask())
+    assert answer is not None
+    step = following.answered(answer)
+    assert isinstance(step, GiveUp), "another state stands below the same frames"
+    assert step.parted_at == parted_at
+    assert not following.takes(SEVEN)
 
 
 # ------------------------------------------------------------------------- what may be on its way

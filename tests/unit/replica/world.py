@@ -503,7 +503,7 @@ class World:
         leader.in_sync.opened(log.incarnation, node=node)
         supply = Follower(epoch, leader_log, stream=Room(ROOM_BYTES), catch_up=Room(ROOM_BYTES))
         process.following, process.supply, process.leader_boot = following, supply, leader.boot
-        said: Ask | Acknowledge | Cut | None = following.ask()
+        said: object = following.ask()
         rounds = 0
         while isinstance(said, Ask):
             if (rounds := rounds + 1) > ROUNDS_MAX:

@@ -8,7 +8,7 @@ from typing import Any
 
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.core.role import at_once
-from oncelog_server.runtime.replica.dialog import Dialog, OpenDialog, Said
+from oncelog_server.runtime.replica.dialog import Dialog, OpenDialog, Said, SnapshotPart
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
 from oncelog_server.runtime.replica.follower import CATCH_UP_BYTES_MAX, Room
@@ -18,7 +18,9 @@ from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replicas import put_aside
 from oncelog_server.runtime.storage.commit import GroupCommit
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.snapshot_parts import PartOf
 from oncelog_server.runtime.target import ALONE, Isr, Lead, StandBy
+from oncelogpb.errors import Unavailable
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.counter import CounterRole, Quiet, Silent
@@ -31,6 +33,9 @@ class Nobody:
     """A leader that is never reached."""
 
     def say(self, said: Said) -> None: ...
+
+    async def fetch(self, wanted: PartOf) -> SnapshotPart:
+        raise Unavailable("nobody is there")
 
     def close(self) -> None: ...
 

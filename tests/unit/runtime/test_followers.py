@@ -11,7 +11,7 @@ import pytest
 
 from oncelog_server.core.ids import BootId, Incarnation, PartitionId
 from oncelog_server.core.ports import Address
-from oncelog_server.runtime.replica.dialog import Hears, Said, Told
+from oncelog_server.runtime.replica.dialog import Hears, Said, SnapshotPart, Told
 from oncelog_server.runtime.replica.driver import ANEW_MAX
 from oncelog_server.runtime.replica.follower import STREAM_WINDOW_BYTES, Room
 from oncelog_server.runtime.replica.followership import REFUSED_PAUSE_MS_MAX
@@ -20,6 +20,7 @@ from oncelog_server.runtime.replica.supply import Supply
 from oncelog_server.runtime.replicas import ORPHANS_DIRECTORY
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.segment import base_of
+from oncelog_server.runtime.storage.snapshot_parts import PartOf
 from oncelog_server.runtime.target import Close, Follow, Isr, StandBy
 from oncelogpb.errors import CorruptLog, NotLeader, OncelogError, UnknownOutcome
 from tests.simulation.virtual_time import VirtualTimeLoop, run
@@ -40,6 +41,9 @@ class Wire:
         self.heard: list[Told] = []
         # Frames are damaged on their way.
         self.bends = False
+        # What was asked for of what was before the leader's log; so many answers are lost.
+        self.fetched: list[PartOf] = []
+        self.losses = 0
         self._soon(hears.begun)
 
     def _soon(self, what: Callable[..., None], *arguments: object) -> None:
@@ -68,6 +72,14 @@ class Wire:
         if self.bends and isinstance(told.what, bytes):
             told = told._replace(what=told.what[:-1] + bytes([told.what[-1] ^ 1]))
         self._soon(self.hears.told, told)
+
+    async def fetch(self, wanted: PartOf) -> SnapshotPart:
+        self.fetched.append(wanted)
+        await asyncio.sleep(0.001)
+        if self.losses:
+            self.losses -= 1
+            raise UnknownOutcome("the answer was lost")
+        return await self.leader.driver.snapshot_part(wanted, epoch=self.epoch)
 
     def close(self) -> None:
         self.is_cut = True

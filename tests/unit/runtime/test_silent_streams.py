@@ -48,7 +48,14 @@ def fatal(error: BaseException) -> None:
     raise error
 
 
-class Direct:
+class Uncalled:
+    """Streams, and no calls."""
+
+    async def call(self, to: Address, method: str, request: Any, *, timeout_ms: int) -> Any:
+        raise Unavailable("nobody is called")
+
+
+class Direct(Uncalled):
     """The streams of a process that is next door."""
 
     def exchange(
@@ -106,7 +113,7 @@ def test_a_follower_with_nothing_to_say_gives_signs_of_life() -> None:
     assert run(main(), VirtualTimeLoop()) == 1
 
 
-class Lingering:
+class Lingering(Uncalled):
     """The first stream breaks; what it was to send is asked for once more, as gRPC does."""
 
     def __init__(self) -> None:

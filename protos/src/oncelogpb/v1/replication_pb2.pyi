@@ -64,6 +64,36 @@ REPLICA_STAGE_CLOSING: ReplicaStage.ValueType  # 6
 """What it led or followed is being ended."""
 global___ReplicaStage = ReplicaStage
 
+class _SnapshotContent:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _SnapshotContentEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_SnapshotContent.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    SNAPSHOT_CONTENT_UNSPECIFIED: _SnapshotContent.ValueType  # 0
+    SNAPSHOT_CONTENT_FILE: _SnapshotContent.ValueType  # 1
+    """The snapshot file of the offset at which the leader's log begins. It names the tables."""
+    SNAPSHOT_CONTENT_EPOCHS: _SnapshotContent.ValueType  # 2
+    """Entries of the epoch table, of epochs that begin below."""
+    SNAPSHOT_CONTENT_TABLE: _SnapshotContent.ValueType  # 3
+    """Rows of the table `name`, from row 0 on; behind those that the file counts others may follow."""
+    SNAPSHOT_CONTENT_SLOTS: _SnapshotContent.ValueType  # 4
+    """Slots of `name`: each is its journal offset (8 bytes, little-endian), its CRC32C, and the slot."""
+
+class SnapshotContent(_SnapshotContent, metaclass=_SnapshotContentEnumTypeWrapper):
+    """What there is of it. Each goes under the checksums that it was written with (docs/log_format.md)."""
+
+SNAPSHOT_CONTENT_UNSPECIFIED: SnapshotContent.ValueType  # 0
+SNAPSHOT_CONTENT_FILE: SnapshotContent.ValueType  # 1
+"""The snapshot file of the offset at which the leader's log begins. It names the tables."""
+SNAPSHOT_CONTENT_EPOCHS: SnapshotContent.ValueType  # 2
+"""Entries of the epoch table, of epochs that begin below."""
+SNAPSHOT_CONTENT_TABLE: SnapshotContent.ValueType  # 3
+"""Rows of the table `name`, from row 0 on; behind those that the file counts others may follow."""
+SNAPSHOT_CONTENT_SLOTS: SnapshotContent.ValueType  # 4
+"""Slots of `name`: each is its journal offset (8 bytes, little-endian), its CRC32C, and the slot."""
+global___SnapshotContent = SnapshotContent
+
 @typing.final
 class FollowRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -312,8 +342,8 @@ global___EpochEnd = EpochEnd
 
 @typing.final
 class SnapshotOffered(google.protobuf.message.Message):
-    """The follower's log ends before the leader's begins: it has to begin anew, from a snapshot
-    (FetchSnapshot), and then begins its dialog again.
+    """The follower's log ends before the leader's begins: it has to begin where that does, with what was
+    before (FetchSnapshot), and then begins its dialog again. Said once in a dialog.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -501,16 +531,21 @@ class FetchSnapshotRequest(google.protobuf.message.Message):
     CLUSTER_ID_FIELD_NUMBER: builtins.int
     LEADER_BOOT_ID_FIELD_NUMBER: builtins.int
     PARTITION_FIELD_NUMBER: builtins.int
-    INCARNATION_FIELD_NUMBER: builtins.int
     EPOCH_FIELD_NUMBER: builtins.int
+    CONTENT_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    POSITION_FIELD_NUMBER: builtins.int
     cluster_id: builtins.bytes
     """UUID of the cluster, 16 bytes."""
     leader_boot_id: builtins.bytes
     """Boot id of the leader process that is meant, 16 bytes."""
-    incarnation: builtins.bytes
-    """UUID of the follower's directory, 16 bytes."""
     epoch: builtins.int
     """Leader epoch that this is said in."""
+    content: global___SnapshotContent.ValueType
+    name: builtins.str
+    """Of the table or the slots; empty for the others."""
+    position: builtins.int
+    """Where the part begins: bytes; of slots, a journal offset."""
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     def __init__(
@@ -519,214 +554,59 @@ class FetchSnapshotRequest(google.protobuf.message.Message):
         cluster_id: builtins.bytes = ...,
         leader_boot_id: builtins.bytes = ...,
         partition: oncelogpb.v1.types_pb2.Partition | None = ...,
-        incarnation: builtins.bytes = ...,
         epoch: builtins.int = ...,
+        content: global___SnapshotContent.ValueType = ...,
+        name: builtins.str = ...,
+        position: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["partition", b"partition"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "epoch", b"epoch", "incarnation", b"incarnation", "leader_boot_id", b"leader_boot_id", "partition", b"partition"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "content", b"content", "epoch", b"epoch", "leader_boot_id", b"leader_boot_id", "name", b"name", "partition", b"partition", "position", b"position"]) -> None: ...
 
 global___FetchSnapshotRequest = FetchSnapshotRequest
 
 @typing.final
-class SnapshotPart(google.protobuf.message.Message):
-    """A piece of a snapshot, at most 1 MiB."""
-
+class FetchSnapshotReply(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CLUSTER_ID_FIELD_NUMBER: builtins.int
     LEADER_BOOT_ID_FIELD_NUMBER: builtins.int
-    PARTITION_FIELD_NUMBER: builtins.int
-    INCARNATION_FIELD_NUMBER: builtins.int
-    EPOCH_FIELD_NUMBER: builtins.int
     JOURNAL_OFFSET_FIELD_NUMBER: builtins.int
-    HEAD_FIELD_NUMBER: builtins.int
-    PIECE_FIELD_NUMBER: builtins.int
-    END_FIELD_NUMBER: builtins.int
+    PART_FIELD_NUMBER: builtins.int
+    NEXT_POSITION_FIELD_NUMBER: builtins.int
+    TIME_MS_FIELD_NUMBER: builtins.int
+    SLOTS_FIELD_NUMBER: builtins.int
     cluster_id: builtins.bytes
     """UUID of the cluster, 16 bytes."""
     leader_boot_id: builtins.bytes
     """Boot id of the leader process, 16 bytes."""
-    incarnation: builtins.bytes
-    """The follower's incarnation that is meant, 16 bytes."""
-    epoch: builtins.int
-    """Leader epoch that this is said in."""
     journal_offset: builtins.int
-    """The same in all parts of one snapshot: the state is what every frame below this journal offset
-    made. It is not above the leader's high watermark.
+    """Where the leader's log begins: the state is what every frame below made, all of them below the
+    high watermark. Parts of different offsets do not belong together.
+    """
+    part: builtins.bytes
+    next_position: builtins.int
+    """Where it goes on; absent where that was all."""
+    time_ms: builtins.int
+    """With the first part of the file: no frame of the log has an earlier time (milliseconds since the
+    Unix epoch).
     """
     @property
-    def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
-    @property
-    def head(self) -> global___SnapshotHead:
-        """First: what belongs to the snapshot."""
-
-    @property
-    def piece(self) -> global___SnapshotBytes:
-        """The state, the tables by name, the slots by name and journal offset."""
-
-    @property
-    def end(self) -> global___SnapshotEnd:
-        """Last."""
+    def slots(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """With the first part of the file: names of slots that there are."""
 
     def __init__(
         self,
         *,
         cluster_id: builtins.bytes = ...,
         leader_boot_id: builtins.bytes = ...,
-        partition: oncelogpb.v1.types_pb2.Partition | None = ...,
-        incarnation: builtins.bytes = ...,
-        epoch: builtins.int = ...,
         journal_offset: builtins.int = ...,
-        head: global___SnapshotHead | None = ...,
-        piece: global___SnapshotBytes | None = ...,
-        end: global___SnapshotEnd | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["end", b"end", "head", b"head", "partition", b"partition", "piece", b"piece", "said", b"said"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cluster_id", b"cluster_id", "end", b"end", "epoch", b"epoch", "head", b"head", "incarnation", b"incarnation", "journal_offset", b"journal_offset", "leader_boot_id", b"leader_boot_id", "partition", b"partition", "piece", b"piece", "said", b"said"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["said", b"said"]) -> typing.Literal["head", "piece", "end"] | None: ...
-
-global___SnapshotPart = SnapshotPart
-
-@typing.final
-class SnapshotHead(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    STATE_BYTES_FIELD_NUMBER: builtins.int
-    TABLES_FIELD_NUMBER: builtins.int
-    EPOCHS_FIELD_NUMBER: builtins.int
-    TIME_MS_FIELD_NUMBER: builtins.int
-    state_bytes: builtins.int
-    """Bytes of the state."""
-    time_ms: builtins.int
-    """Time of the last frame below `journal_offset`, milliseconds since the Unix epoch."""
-    @property
-    def tables(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___SnapshotTable]:
-        """Rows that only grow, by name."""
-
-    @property
-    def epochs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EpochBegin]:
-        """Where each leader epoch below `journal_offset` begins, ascending."""
-
-    def __init__(
-        self,
-        *,
-        state_bytes: builtins.int = ...,
-        tables: collections.abc.Iterable[global___SnapshotTable] | None = ...,
-        epochs: collections.abc.Iterable[global___EpochBegin] | None = ...,
+        part: builtins.bytes = ...,
+        next_position: builtins.int | None = ...,
         time_ms: builtins.int = ...,
+        slots: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epochs", b"epochs", "state_bytes", b"state_bytes", "tables", b"tables", "time_ms", b"time_ms"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_next_position", b"_next_position", "next_position", b"next_position"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_next_position", b"_next_position", "cluster_id", b"cluster_id", "journal_offset", b"journal_offset", "leader_boot_id", b"leader_boot_id", "next_position", b"next_position", "part", b"part", "slots", b"slots", "time_ms", b"time_ms"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_next_position", b"_next_position"]) -> typing.Literal["next_position"] | None: ...
 
-global___SnapshotHead = SnapshotHead
-
-@typing.final
-class SnapshotTable(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    NAME_FIELD_NUMBER: builtins.int
-    ROW_BYTES_FIELD_NUMBER: builtins.int
-    ROW_COUNT_FIELD_NUMBER: builtins.int
-    name: builtins.str
-    row_bytes: builtins.int
-    """Bytes of one row."""
-    row_count: builtins.int
-    def __init__(
-        self,
-        *,
-        name: builtins.str = ...,
-        row_bytes: builtins.int = ...,
-        row_count: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["name", b"name", "row_bytes", b"row_bytes", "row_count", b"row_count"]) -> None: ...
-
-global___SnapshotTable = SnapshotTable
-
-@typing.final
-class EpochBegin(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    EPOCH_FIELD_NUMBER: builtins.int
-    FIRST_OFFSET_FIELD_NUMBER: builtins.int
-    PREVIOUS_END_FIELD_NUMBER: builtins.int
-    epoch: builtins.int
-    first_offset: builtins.int
-    """Journal offset of its EPOCH_START."""
-    previous_end: builtins.int
-    """Journal offset behind the last frame before it; lower than `first_offset` after a jump."""
-    def __init__(
-        self,
-        *,
-        epoch: builtins.int = ...,
-        first_offset: builtins.int = ...,
-        previous_end: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "first_offset", b"first_offset", "previous_end", b"previous_end"]) -> None: ...
-
-global___EpochBegin = EpochBegin
-
-@typing.final
-class SnapshotBytes(google.protobuf.message.Message):
-    """Bytes of one thing in a snapshot."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    class _Content:
-        ValueType = typing.NewType("ValueType", builtins.int)
-        V: typing_extensions.TypeAlias = ValueType
-
-    class _ContentEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[SnapshotBytes._Content.ValueType], builtins.type):
-        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
-        CONTENT_UNSPECIFIED: SnapshotBytes._Content.ValueType  # 0
-        CONTENT_STATE: SnapshotBytes._Content.ValueType  # 1
-        CONTENT_TABLE: SnapshotBytes._Content.ValueType  # 2
-        """Rows of the table `name`."""
-        CONTENT_SLOTS: SnapshotBytes._Content.ValueType  # 3
-        """Slots of `name`: each is its journal offset (8 bytes, little-endian), its CRC32C, and the slot."""
-
-    class Content(_Content, metaclass=_ContentEnumTypeWrapper):
-        """What they belong to."""
-
-    CONTENT_UNSPECIFIED: SnapshotBytes.Content.ValueType  # 0
-    CONTENT_STATE: SnapshotBytes.Content.ValueType  # 1
-    CONTENT_TABLE: SnapshotBytes.Content.ValueType  # 2
-    """Rows of the table `name`."""
-    CONTENT_SLOTS: SnapshotBytes.Content.ValueType  # 3
-    """Slots of `name`: each is its journal offset (8 bytes, little-endian), its CRC32C, and the slot."""
-
-    CONTENT_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
-    POSITION_FIELD_NUMBER: builtins.int
-    BYTES_FIELD_NUMBER: builtins.int
-    content: global___SnapshotBytes.Content.ValueType
-    name: builtins.str
-    """Empty for the state."""
-    position: builtins.int
-    """Where in it they stand; 0 for slots."""
-    bytes: builtins.bytes
-    def __init__(
-        self,
-        *,
-        content: global___SnapshotBytes.Content.ValueType = ...,
-        name: builtins.str = ...,
-        position: builtins.int = ...,
-        bytes: builtins.bytes = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["bytes", b"bytes", "content", b"content", "name", b"name", "position", b"position"]) -> None: ...
-
-global___SnapshotBytes = SnapshotBytes
-
-@typing.final
-class SnapshotEnd(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    CRC32C_FIELD_NUMBER: builtins.int
-    crc32c: builtins.int
-    """CRC32C of the `bytes` of all pieces, in their order."""
-    def __init__(
-        self,
-        *,
-        crc32c: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["crc32c", b"crc32c"]) -> None: ...
-
-global___SnapshotEnd = SnapshotEnd
+global___FetchSnapshotReply = FetchSnapshotReply

@@ -45,10 +45,10 @@ class ReplicationStub(object):
                 request_serializer=oncelogpb_dot_v1_dot_replication__pb2.DescribeReplicasRequest.SerializeToString,
                 response_deserializer=oncelogpb_dot_v1_dot_replication__pb2.DescribeReplicasReply.FromString,
                 _registered_method=True)
-        self.FetchSnapshot = channel.unary_stream(
+        self.FetchSnapshot = channel.unary_unary(
                 '/oncelogpb.v1.Replication/FetchSnapshot',
                 request_serializer=oncelogpb_dot_v1_dot_replication__pb2.FetchSnapshotRequest.SerializeToString,
-                response_deserializer=oncelogpb_dot_v1_dot_replication__pb2.SnapshotPart.FromString,
+                response_deserializer=oncelogpb_dot_v1_dot_replication__pb2.FetchSnapshotReply.FromString,
                 _registered_method=True)
 
 
@@ -80,11 +80,11 @@ class ReplicationServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def FetchSnapshot(self, request, context):
-        """The newest snapshot of a partition's machine, in parts, for a replica whose log ends before the
-        leader's begins. The parts come in order; all of them, or the call fails.
+        """A part of what was before a partition's log, where that begins above 0: for a replica whose own
+        log ends below. Nothing is held between two calls: each says where the next one goes on.
 
         To: the leader of the partition; for service identities.
-        Repeated: changes nothing; another call may give a newer snapshot.
+        Repeated: changes nothing, and gives the same as long as the log begins where it did.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -103,10 +103,10 @@ def add_ReplicationServicer_to_server(servicer, server):
                     request_deserializer=oncelogpb_dot_v1_dot_replication__pb2.DescribeReplicasRequest.FromString,
                     response_serializer=oncelogpb_dot_v1_dot_replication__pb2.DescribeReplicasReply.SerializeToString,
             ),
-            'FetchSnapshot': grpc.unary_stream_rpc_method_handler(
+            'FetchSnapshot': grpc.unary_unary_rpc_method_handler(
                     servicer.FetchSnapshot,
                     request_deserializer=oncelogpb_dot_v1_dot_replication__pb2.FetchSnapshotRequest.FromString,
-                    response_serializer=oncelogpb_dot_v1_dot_replication__pb2.SnapshotPart.SerializeToString,
+                    response_serializer=oncelogpb_dot_v1_dot_replication__pb2.FetchSnapshotReply.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -185,12 +185,12 @@ class Replication(object):
             wait_for_ready=None,
             timeout=None,
             metadata=None):
-        return grpc.experimental.unary_stream(
+        return grpc.experimental.unary_unary(
             request,
             target,
             '/oncelogpb.v1.Replication/FetchSnapshot',
             oncelogpb_dot_v1_dot_replication__pb2.FetchSnapshotRequest.SerializeToString,
-            oncelogpb_dot_v1_dot_replication__pb2.SnapshotPart.FromString,
+            oncelogpb_dot_v1_dot_replication__pb2.FetchSnapshotReply.FromString,
             options,
             channel_credentials,
             insecure,

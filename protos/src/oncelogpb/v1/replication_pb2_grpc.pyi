@@ -49,15 +49,15 @@ class ReplicationStub:
     Repeated: changes nothing.
     """
 
-    FetchSnapshot: grpc.UnaryStreamMultiCallable[
+    FetchSnapshot: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.replication_pb2.FetchSnapshotRequest,
-        oncelogpb.v1.replication_pb2.SnapshotPart,
+        oncelogpb.v1.replication_pb2.FetchSnapshotReply,
     ]
-    """The newest snapshot of a partition's machine, in parts, for a replica whose log ends before the
-    leader's begins. The parts come in order; all of them, or the call fails.
+    """A part of what was before a partition's log, where that begins above 0: for a replica whose own
+    log ends below. Nothing is held between two calls: each says where the next one goes on.
 
     To: the leader of the partition; for service identities.
-    Repeated: changes nothing; another call may give a newer snapshot.
+    Repeated: changes nothing, and gives the same as long as the log begins where it did.
     """
 
 class ReplicationAsyncStub:
@@ -86,15 +86,15 @@ class ReplicationAsyncStub:
     Repeated: changes nothing.
     """
 
-    FetchSnapshot: grpc.aio.UnaryStreamMultiCallable[
+    FetchSnapshot: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.replication_pb2.FetchSnapshotRequest,
-        oncelogpb.v1.replication_pb2.SnapshotPart,
+        oncelogpb.v1.replication_pb2.FetchSnapshotReply,
     ]
-    """The newest snapshot of a partition's machine, in parts, for a replica whose log ends before the
-    leader's begins. The parts come in order; all of them, or the call fails.
+    """A part of what was before a partition's log, where that begins above 0: for a replica whose own
+    log ends below. Nothing is held between two calls: each says where the next one goes on.
 
     To: the leader of the partition; for service identities.
-    Repeated: changes nothing; another call may give a newer snapshot.
+    Repeated: changes nothing, and gives the same as long as the log begins where it did.
     """
 
 class ReplicationServicer(metaclass=abc.ABCMeta):
@@ -132,12 +132,12 @@ class ReplicationServicer(metaclass=abc.ABCMeta):
         self,
         request: oncelogpb.v1.replication_pb2.FetchSnapshotRequest,
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[oncelogpb.v1.replication_pb2.SnapshotPart], collections.abc.AsyncIterator[oncelogpb.v1.replication_pb2.SnapshotPart]]:
-        """The newest snapshot of a partition's machine, in parts, for a replica whose log ends before the
-        leader's begins. The parts come in order; all of them, or the call fails.
+    ) -> typing.Union[oncelogpb.v1.replication_pb2.FetchSnapshotReply, collections.abc.Awaitable[oncelogpb.v1.replication_pb2.FetchSnapshotReply]]:
+        """A part of what was before a partition's log, where that begins above 0: for a replica whose own
+        log ends below. Nothing is held between two calls: each says where the next one goes on.
 
         To: the leader of the partition; for service identities.
-        Repeated: changes nothing; another call may give a newer snapshot.
+        Repeated: changes nothing, and gives the same as long as the log begins where it did.
         """
 
 def add_ReplicationServicer_to_server(servicer: ReplicationServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -1,18 +1,20 @@
 """What a follower and its leader say to each other about one partition, and who brings it there.
 
     the follower ── Ask, Acknowledge ──► the leader ── Told: an Answer, frames, the HW ──►
+    the follower ── PartOf ──► the leader ── SnapshotPart ──►     of what was before its log
 
 Left out: the wire, and how streams begin and end (`runtime/replication`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
-from oncelog_server.core.ids import Incarnation, LeaderEpoch, PartitionId
+from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, PartitionId
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.following import Acknowledge, Answer, Ask
+from oncelog_server.runtime.storage.snapshot_parts import Part, PartOf
 from oncelog_server.runtime.target import Follow
 from oncelogpb.errors import OncelogError
 
@@ -29,11 +31,27 @@ class Told(NamedTuple):
     what: Answer | bytes | SendSnapshot | OncelogError | None = None
 
 
+class SnapshotPart(NamedTuple):
+    """Of what was before the log of who leads an epoch."""
+
+    # Where that log begins, and the state is of.
+    offset: JournalOffset
+    part: Part
+    # With the first part of the file: no frame behind has an earlier time; and which slots there
+    # are.
+    time_ms: int = 0
+    slot_names: Sequence[str] = ()
+
+
 class Dialog(Protocol):
     """A follower's, with the process that it follows."""
 
     def say(self, said: Said) -> None:
         """Lost where no stream stands: the next one begins with `begun`."""
+        ...
+
+    async def fetch(self, wanted: PartOf) -> SnapshotPart:
+        """Also where no stream stands. Raises OncelogError."""
         ...
 
     def close(self) -> None: ...

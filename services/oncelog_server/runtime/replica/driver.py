@@ -20,6 +20,7 @@ from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, Par
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica.dialog import SnapshotPart
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import Room
 from oncelog_server.runtime.replica.followership import Followership
@@ -28,10 +29,12 @@ from oncelog_server.runtime.replica.in_sync import InSync
 from oncelog_server.runtime.replica.leading import Leadership
 from oncelog_server.runtime.replica.opening import Opening
 from oncelog_server.runtime.replica.readers import Readers
+from oncelog_server.runtime.replica.sending import read_part
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
 from oncelog_server.runtime.replica.supply import Supply, Tell
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.snapshot_parts import PartOf
 from oncelog_server.runtime.target import (
     Candidate,
     Close,
@@ -397,9 +400,19 @@ class Driver:
         self, incarnation: Incarnation, *, node: str, epoch: int, stream: Room, tell: Tell
     ) -> Supply:
         """The leader's side of a follower's dialog. Raises NotLeader, Loading."""
+        return self._led_in(epoch).supply(incarnation, node=node, stream=stream, tell=tell)
+
+    async def snapshot_part(self, wanted: PartOf, *, epoch: int) -> SnapshotPart:
+        """Of what was before its log, to whoever follows it. Raises NotLeader, InvalidArgument,
+        CorruptLog, Unavailable."""
+        self._led_in(epoch)
+        with self._readers:
+            return await read_part(self.journal, self._around.offload, wanted)
+
+    def _led_in(self, epoch: int) -> Leadership:
         if not self._state.leads or self._leadership is None or self._state.epoch != epoch:
             raise NotLeader(f"this process does not lead partition {self.partition} in {epoch=}")
-        return self._leadership.supply(incarnation, node=node, stream=stream, tell=tell)
+        return self._leadership
 
     async def _close_log(self) -> None:
         """Nobody is answered any more: when all who use its files are done, they are closed."""

@@ -3,7 +3,7 @@ to send next, and how much may be on its way.
 
     asked ─► Answer          acknowledged ─► frames may be sent from the follower's log end on
     next_step ─► Read(from, max bytes) ─► sent(...)     frames that fit the window
-              └► SendSnapshot                           its log ends before the leader's begins
+              └► SendSnapshot, once                     its log ends before the leader's begins
               └► None                                   it has everything, or enough is on its way,
                                                         or others have (`waits_for`)
 
@@ -115,6 +115,8 @@ class Follower:
         self._window_bytes = window_bytes
         # Where the next frame begins; None until the logs agree.
         self._next: int | None = None
+        # It knows that it needs a snapshot.
+        self._offered = False
         self._on_the_way: deque[_Sent] = deque()
         self._unacknowledged_bytes = 0
 
@@ -143,7 +145,8 @@ class Follower:
         if position is None:
             return None
         if position < self._log.log_start:
-            return SendSnapshot(JournalOffset(position))
+            offered, self._offered = self._offered, True
+            return None if offered else SendSnapshot(JournalOffset(position))
         wanted = min(self._window_bytes - self._unacknowledged_bytes, REPLICA_READ_BYTES_MAX)
         if position >= self._log.log_end or wanted <= 0:
             return None
@@ -168,6 +171,7 @@ class Follower:
     def close(self) -> None:
         """Its stream ended, or it begins anew: nothing is on its way any more."""
         self._next = None
+        self._offered = False
         while self._on_the_way:
             self._arrived(self._on_the_way.popleft())
 

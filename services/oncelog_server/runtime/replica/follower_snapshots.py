@@ -28,6 +28,7 @@ from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.replaying import Slice, record_of, restore
 from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS, Snapshots, too_many_slots
+from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.errors import CorruptLog
 
@@ -145,7 +146,7 @@ class FollowerSnapshots:
                 self._failures = 0
             else:
                 self._failed()
-        except CorruptLog as error:
+        except (CorruptLog, JournalDamaged) as error:
             self._found_damage(error)
         except Exception as error:
             # It is done ahead of time, and nobody waits for it. What a later version wrote, say, or

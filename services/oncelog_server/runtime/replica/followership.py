@@ -8,9 +8,9 @@ Invariants (docs/leadership.md, "Leader and follower"):
   * while a cut is under way nothing is said, and nothing that is heard is taken;
   * after `end` nothing is heard, and what is synced then is acknowledged to nobody;
   * of a take that is damaged nothing is kept, and asking again costs less and less;
-  * its own snapshots (`follower_snapshots`) hold what is durable, and none is written beside a cut.
-
-Left out: a leader's snapshots. Who ends before the leader's log begins waits, and says so.
+  * its own snapshots (`follower_snapshots`) hold what is durable, and none is written beside a cut;
+  * who ends before the leader's log begins gets what was before (`receiving`), gives up its log,
+    under another name where it had frames, and begins the dialog anew from there.
 """
 
 from __future__ import annotations
@@ -26,7 +26,8 @@ from oncelog_server.runtime.replica.dialog import Dialog, Said, Told
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.follower_snapshots import FollowerSnapshots
-from oncelog_server.runtime.replica.following import Answer, Cut, Following, Phase
+from oncelog_server.runtime.replica.following import Answer, Cut, Following, GiveUp, Phase
+from oncelog_server.runtime.replica.receiving import Received, Receiving
 from oncelog_server.runtime.storage.copying import CopyRefused
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.journal import Journal
@@ -70,6 +71,14 @@ class Followership:
         self._snapshots = FollowerSnapshots(
             partition, role, journal, around, covered=self._covered, found_damage=found_damage
         )
+        self._receiving = Receiving(
+            partition,
+            role,
+            journal,
+            around,
+            fetch=lambda wanted: self._open.fetch(wanted),
+            install=self._begin_in_the_middle,
+        )
         self._dialog: Dialog | None = None
         self._is_over = False
         self._cutting: asyncio.Task[None] | None = None
@@ -100,10 +109,18 @@ class Followership:
     # ------------------------------------------------------------------------- beginning and end
 
     def begin(self) -> None:
+        self._open_dialog()
+        self._give_sign_of_life()
+
+    def _open_dialog(self) -> None:
         self._dialog = self._around.replication.follow(
             self._partition, self._target, Incarnation(self._journal.incarnation), self
         )
-        self._give_sign_of_life()
+
+    @property
+    def _open(self) -> Dialog:
+        assert self._dialog is not None, "it has begun"
+        return self._dialog
 
     def end(self) -> None:
         """In one turn: nothing is heard or said any more."""
@@ -114,6 +131,7 @@ class Followership:
         if self._dialog is not None:
             self._dialog.close()
         self._snapshots.end()
+        self._receiving.halt()
         self._went_well()
         self._show(following=0, missing=0)
 
@@ -122,6 +140,7 @@ class Followership:
         while self._cutting is not None:
             await asyncio.wait([self._cutting])
         await self._snapshots.halted()
+        await self._receiving.halted()
 
     # ------------------------------------------------------------------------------- what is heard
 
@@ -150,7 +169,7 @@ class Followership:
                 if self._following.takes(told.epoch):
                     self._append(frames)
             case SendSnapshot():
-                self._begin_again("it ends before the leader's log begins")
+                self._receiving.begin()
             case CorruptLog() as error:
                 self._refused(error)
             case OncelogError() as error:
@@ -159,16 +178,23 @@ class Followership:
                 pass
         self._following.heard(told.high_watermark)
 
-    def _go_on(self, step: Cut | Said | None) -> None:
-        if isinstance(step, Cut):
+    def _go_on(self, step: Cut | GiveUp | Said | None) -> None:
+        if isinstance(step, GiveUp):
+            self._found_damage(
+                CorruptLog(
+                    f"it begins at {self._journal.log_start}, with a snapshot of what the leader "
+                    f"of epoch {self._target.epoch} does not have: the logs part at "
+                    f"{step.parted_at}"
+                )
+            )
+        elif isinstance(step, Cut):
             self._snapshots.halt()
             self._cutting = vital.spawn(self._cut(step.end), self._around.fatal)
         elif step is not None:
             self._say(step)
 
     def _say(self, said: Said) -> None:
-        assert self._dialog is not None, "it has begun"
-        self._dialog.say(said)
+        self._open.say(said)
 
     # ------------------------------------------------------------------------- what becomes of it
 
@@ -203,6 +229,42 @@ class Followership:
             self.begun()
         else:
             self._say(said)
+
+    async def _begin_in_the_middle(self, received: Received) -> None:
+        while self._cutting is not None:
+            await asyncio.wait([self._cutting])
+        if not self._is_over:
+            self._cutting = asyncio.current_task()
+            await self._install(received)
+
+    async def _install(self, received: Received) -> None:
+        journal, (offset, snapshot, epochs, time_ms) = self._journal, received
+        self._snapshots.halt()
+        self._around.reporter.event(
+            "log begins with the leader's snapshot",
+            partition=str(self._partition),
+            epoch=self._target.epoch,
+            log_end=journal.log_end,
+            begins_at=offset,
+        )
+        try:
+            await self._snapshots.halted()
+            await self._around.commit.leave(journal)
+            await self._around.offload(
+                lambda: journal.begin_at(offset, snapshot, epochs, time_ms=time_ms)
+            )
+        except OSError as error:
+            self._cutting = None
+            self._write_failed(error)
+            return
+        self._cutting = None
+        if self._is_over:
+            return
+        self._begins_after_cut = False
+        self._following = self._anew(max(self._following.high_watermark, offset))
+        self._snapshots.go_on()
+        self._open.close()
+        self._open_dialog()
 
     def _append(self, frames: bytes) -> None:
         try:

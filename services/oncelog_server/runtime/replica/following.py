@@ -2,7 +2,8 @@
 
     Ask(last epoch, log end) ──► Answer(largest epoch at or below it there, its end)
         the answer ends within this log:   Cut ─► synced ─► Ask again, or
-        the answered epoch is this log's last one, or this log is empty:   Acknowledge
+        it ends before this log begins:    GiveUp
+        the answered epoch is this log's last one, or there is none:   Acknowledge
     frames ──► appended ──► synced ──► Acknowledge(synced end)
 
 Two logs share what the same leader wrote, so they agree up to the smaller end of the largest epoch
@@ -15,6 +16,8 @@ Invariants (docs/leadership.md, "Leader and follower"):
     acknowledged is synced, and said in this epoch;
   * a cut is synced before anything else happens;
   * nothing is ever cut because of the HW: a follower may know a lower one than was shown already;
+  * a log that begins above 0 begins with a snapshot, of which nothing can be cut: where the logs
+    part before it, nothing of this one is kept;
   * the HW that a follower knows never covers what the leader of that HW has not given it.
 
 Left out: streams and their ends (one `Following` each), the journal (`storage`), applying.
@@ -44,7 +47,7 @@ class LogEnds(Protocol):
 
     @property
     def last_epoch(self) -> int:
-        """Of the last frame, 0 if there is none."""
+        """Of the last frame, also where a snapshot stands for it; 0 if there was none."""
         ...
 
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
@@ -73,6 +76,13 @@ class Cut(NamedTuple):
     """To the journal: drop everything from here on, durably. Then `Following.was_cut`."""
 
     end: JournalOffset
+
+
+class GiveUp(NamedTuple):
+    """To the replica: another log, empty, takes the place of this one."""
+
+    # Where the logs part, at most; this one begins above.
+    parted_at: JournalOffset
 
 
 class Acknowledge(NamedTuple):
@@ -119,13 +129,14 @@ class Following:
         log = self._log
         return Ask(self.epoch, LeaderEpoch(log.last_epoch), JournalOffset(log.log_end))
 
-    def answered(self, answer: Answer) -> Cut | Ask | Acknowledge | None:
+    def answered(self, answer: Answer) -> Cut | GiveUp | Ask | Acknowledge | None:
         """What to do next; None for an answer that was not asked for."""
         if self.phase is not Phase.ASKING or answer.epoch != self.epoch:
             return None
         _, own_end = self._log.end_of_epoch(answer.answered_epoch)
-        # Below its log start nobody can cut: then all goes, and the leader sends a snapshot.
-        end = max(min(answer.answered_end, own_end), self._log.log_start)
+        end = min(answer.answered_end, own_end)
+        if end < self._log.log_start:
+            return GiveUp(JournalOffset(end))
         self._answered_epoch = answer.answered_epoch
         if end < self._log.log_end:
             self.phase = Phase.CUTTING
@@ -141,7 +152,7 @@ class Following:
 
     def _go_on(self) -> Ask | Acknowledge:
         log = self._log
-        if log.log_end > log.log_start and self._answered_epoch != log.last_epoch:
+        if log.last_epoch and self._answered_epoch != log.last_epoch:
             self.phase = Phase.ASKING
             return self.ask()
         self.phase = Phase.COPYING

@@ -16,11 +16,12 @@ from contextlib import aclosing
 from typing import Any, Final, Protocol
 
 from oncelog_server.core.ids import BootId, Incarnation, PartitionId
-from oncelog_server.core.ports import Address, Reporter
+from oncelog_server.core.ports import Address, Peers, Reporter
 from oncelog_server.core.wire import partition_id
 from oncelog_server.runtime import vital
-from oncelog_server.runtime.replica.dialog import Hears, Said
+from oncelog_server.runtime.replica.dialog import Hears, Said, SnapshotPart
 from oncelog_server.runtime.replication import wire
+from oncelog_server.runtime.storage.snapshot_parts import PartOf
 from oncelog_server.runtime.target import Follow
 from oncelog_server.runtime.vital import Fatal
 from oncelogpb.errors import OncelogError, Unavailable
@@ -31,10 +32,13 @@ RECONNECT_MS_MAX: Final = 2_000
 # Who has nothing to say says so, so often: a leader drops who is silent for STREAM_SILENT_MS.
 SIGN_OF_LIFE_MS: Final = 400
 FOLLOW: Final = "replication.follow"
+FETCH_SNAPSHOT: Final = "replication.fetch_snapshot"
+# A part of a snapshot comes within this, or is asked for again.
+SNAPSHOT_PART_MS: Final = 10_000
 
 
-class Streams(Protocol):
-    """Streams to other processes."""
+class Streams(Peers, Protocol):
+    """Calls and streams to other processes."""
 
     def exchange(
         self, to: Address, method: str, requests: AsyncIterator[Any]
@@ -119,6 +123,10 @@ class _Dialog:
     def message(self, said: Said | None) -> pb.FollowerMessage:
         return wire.follower_message(self.partition, self.incarnation, self.epoch, said)
 
+    async def fetch(self, wanted: PartOf) -> SnapshotPart:
+        """See Dialog."""
+        return await self._link.fetch(self.partition, self.epoch, wanted)
+
     def close(self) -> None:
         self._link.remove(self)
 
@@ -173,6 +181,22 @@ class _Link:
         if self._outgoing is not None:
             self._outgoing.say(message)
 
+    async def fetch(self, partition: PartitionId, epoch: int, wanted: PartOf) -> SnapshotPart:
+        """A call of its own, so what is large holds up nobody's frames. Raises OncelogError."""
+        links = self._links
+        request = wire.snapshot_request(
+            partition,
+            epoch,
+            wanted,
+            cluster_id=links.cluster_id,
+            leader_boot_id=self.leader.boot_id,
+        )
+        reply = await links.streams.call(
+            self.leader, FETCH_SNAPSHOT, request, timeout_ms=SNAPSHOT_PART_MS
+        )
+        self._require_meant(reply)
+        return wire.snapshot_part(reply)
+
     def _begin(self, dialog: _Dialog) -> None:
         if self._outgoing is not None and self._dialogs.get(dialog.partition) is dialog:
             dialog.hears.begun()
@@ -217,11 +241,14 @@ class _Link:
                 messages=messages,
             )
 
-    def _hear(self, reply: pb.FollowReply) -> None:
+    def _require_meant(self, reply: pb.FollowReply | pb.FetchSnapshotReply) -> None:
         if reply.cluster_id != self._links.cluster_id:
             raise Unavailable("another cluster answers at the leader's address")
         if reply.leader_boot_id != self.leader.boot_id:
             raise Unavailable("another process answers at the leader's address")
+
+    def _hear(self, reply: pb.FollowReply) -> None:
+        self._require_meant(reply)
         for message in reply.messages:
             dialog = self._dialogs.get(partition_id(message.partition))
             if dialog is not None and message.incarnation == dialog.incarnation:

@@ -110,6 +110,24 @@ class ReplicationService:
             await asyncio.sleep(0)
         return reply
 
+    async def fetch_snapshot(
+        self, request: pb.FetchSnapshotRequest, call: Call
+    ) -> pb.FetchSnapshotReply:
+        """Raises InvalidArgument, UnknownPartition, NotLeader, CorruptLog, Unavailable."""
+        self.require_meant(request.cluster_id, request.leader_boot_id, field="leader_boot_id")
+        partition = partition_id(request.partition)
+        sent = await self.replica(partition).snapshot_part(
+            wire.wanted_part(request), epoch=request.epoch
+        )
+        return wire.snapshot_reply(sent, cluster_id=self.cluster_id, leader_boot_id=self.boot_id)
+
+    def replica(self, partition: PartitionId) -> Driver:
+        """Raises UnknownPartition."""
+        driver = self.find(partition)
+        if driver is None:
+            raise UnknownPartition(f"no replica of partition {partition} is here")
+        return driver
+
     async def follow(
         self, requests: AsyncIterator[pb.FollowRequest], call: Call
     ) -> AsyncGenerator[pb.FollowReply, None]:
@@ -191,16 +209,13 @@ class _Stream:
     def _open(self, node: str, heard: wire.Heard) -> Supply | None:
         """None: it was told why not."""
         partition, incarnation = heard.partition, heard.incarnation
-        driver = self._service.find(partition)
         try:
-            if driver is None:
-                raise UnknownPartition(f"no replica of partition {partition} is here")
-            log = driver
+            log = self._service.replica(partition)
 
             def tell(told: Told) -> None:
                 self._tell(partition, incarnation, told, log_start=log.log_start)
 
-            return driver.supply(
+            return log.supply(
                 incarnation, node=node, epoch=heard.epoch, stream=self._room, tell=tell
             )
         except OncelogError as error:

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, PartitionId
 from oncelog_server.core.wire import partition_id, partition_message
-from oncelog_server.runtime.replica.dialog import Said, Told
+from oncelog_server.runtime.replica.dialog import Said, SnapshotPart, Told
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.following import Acknowledge, Answer, Ask
+from oncelog_server.runtime.storage.snapshot_parts import Content, Part, PartOf
 from oncelogpb.errors import InvalidArgument, from_status, to_status
 from oncelogpb.v1 import replication_pb2 as pb
+
+_CONTENTS: Final = {
+    Content.FILE: pb.SNAPSHOT_CONTENT_FILE,
+    Content.EPOCHS: pb.SNAPSHOT_CONTENT_EPOCHS,
+    Content.TABLE: pb.SNAPSHOT_CONTENT_TABLE,
+    Content.SLOTS: pb.SNAPSHOT_CONTENT_SLOTS,
+}
+_CONTENT_OF: Final = {number: content for content, number in _CONTENTS.items()}
 
 
 class Heard(NamedTuple):
@@ -103,3 +112,49 @@ def told(message: pb.LeaderMessage) -> Told:
             return Told(epoch, high_watermark, from_status(message.error))
         case _:
             return Told(epoch, high_watermark)
+
+
+def snapshot_request(
+    partition: PartitionId, epoch: int, wanted: PartOf, *, cluster_id: bytes, leader_boot_id: bytes
+) -> pb.FetchSnapshotRequest:
+    return pb.FetchSnapshotRequest(
+        cluster_id=cluster_id,
+        leader_boot_id=leader_boot_id,
+        partition=partition_message(partition),
+        epoch=epoch,
+        content=_CONTENTS[wanted.content],
+        name=wanted.name,
+        position=wanted.position,
+    )
+
+
+def wanted_part(request: pb.FetchSnapshotRequest) -> PartOf:
+    """Raises InvalidArgument."""
+    content = _CONTENT_OF.get(request.content)
+    if content is None:
+        raise InvalidArgument(
+            "a part is asked for that this version does not know", field="content"
+        )
+    return PartOf(content, request.name, request.position)
+
+
+def snapshot_reply(
+    sent: SnapshotPart, *, cluster_id: bytes, leader_boot_id: bytes
+) -> pb.FetchSnapshotReply:
+    return pb.FetchSnapshotReply(
+        cluster_id=cluster_id,
+        leader_boot_id=leader_boot_id,
+        journal_offset=sent.offset,
+        part=sent.part.data,
+        next_position=sent.part.next_position,
+        time_ms=sent.time_ms,
+        slots=sent.slot_names,
+    )
+
+
+def snapshot_part(reply: pb.FetchSnapshotReply) -> SnapshotPart:
+    following = reply.next_position if reply.HasField("next_position") else None
+    part = Part(reply.part, following)
+    return SnapshotPart(
+        JournalOffset(reply.journal_offset), part, reply.time_ms, tuple(reply.slots)
+    )

@@ -44,12 +44,14 @@ from oncelog_server.runtime.storage.reading import (
     extents,
     read_extent,
     read_segment,
+    replay_segment,
 )
 from oncelog_server.runtime.storage.recovery import Recovered, recover, save_epochs
-from oncelog_server.runtime.storage.scan import Ending, Place, Scan
+from oncelog_server.runtime.storage.scan import Place
 from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
 from oncelog_server.runtime.storage.slots import SlotFiles
-from oncelog_server.runtime.storage.snapshots import SnapshotFiles
+from oncelog_server.runtime.storage.snapshot_parts import SnapshotParts
+from oncelog_server.runtime.storage.snapshots import SnapshotFiles, snapshot_path
 from oncelog_server.runtime.storage.tail import Copies, MemoryTail, TailBudget
 from oncelogpb.errors import OffsetOutOfRange
 
@@ -104,7 +106,7 @@ class Journal:
         self._failed = False
         self._closed = False
         self._slots: dict[str, SlotFiles] = {}
-        self._snapshots = SnapshotFiles(disk, directory)
+        self._snapshots = SnapshotFiles(disk, directory, log_start=recovered.log_start)
         # A snapshot of what the log lost must not become the newest when the log has grown again.
         self._snapshots.drop_above(end.offset)
 
@@ -402,7 +404,11 @@ class Journal:
         position = from_offset
         # What memory has of it may be less each time this goes on: others need the room.
         while (end := self._tail.start) > position:
-            yield from self._replay_files(position, end)
+            try:
+                yield from self._replay_files(position, end)
+            except JournalDamaged:
+                self._take_incarnation()
+                raise
             position = end
         yield from self._tail.frames_from(position)
 
@@ -413,27 +419,10 @@ class Journal:
                 continue
             if segment.base >= end:
                 break
-            yield from self._replay_segment(segment, from_offset, end)
+            yield from replay_segment(segment, self._epochs, from_offset, end=end)
 
-    def _replay_segment(
-        self, segment: Segment, from_offset: int, end: int
-    ) -> Iterator[StoredFrame]:
-        entry, _ = segment.index.around(from_offset)
-        start = Place(0, segment.base, self._epochs.epoch_at(segment.base - 1))
-        if entry is not None:
-            start = Place(entry.position, entry.offset, self._epochs.epoch_at(entry.offset))
-        scan = Scan(segment.file, start)
-        for stored in scan:
-            if stored.at.offset >= end:
-                return
-            if stored.end > from_offset:
-                yield stored
-            if scan.place.position + encoded_bytes(stored.frame) >= segment.synced:
-                return
-        if scan.place.position < segment.synced:
-            self.incarnation = take_incarnation(self._disk, self.directory, self._random_bytes)
-            why = scan.why if scan.ending is Ending.BAD else "the file ends here"
-            raise JournalDamaged(segment.path, scan.place.position, why)
+    def _take_incarnation(self) -> None:
+        self.incarnation = take_incarnation(self._disk, self.directory, self._random_bytes)
 
     # ------------------------------------------------------------------------------ epochs and cuts
 
@@ -453,7 +442,7 @@ class Journal:
         if not was_failed:
             self._write_pending()
         self._pending, self._pending_epochs, self._pending_note = [], [], None
-        place = Place(0, end)
+        place = Place(0, end, self._epochs.epoch_at(end - 1))
         if end > self.log_start:
             place = place_in(self._locate(end - 1), end, self._epochs)
         self._lower_promise(end)
@@ -484,7 +473,7 @@ class Journal:
         assert epochs, "a journal begins with an epoch"
         assert self.log_end <= offset, "what is here already needs no snapshot"
         if self.log_end > 0:
-            self.incarnation = take_incarnation(self._disk, self.directory, self._random_bytes)
+            self._take_incarnation()
         self.cut(self.log_start)
         self._failed = True
         self.flush_slots()
@@ -493,6 +482,7 @@ class Journal:
         save_epochs(self._disk, self.directory, self._epochs)
         # Up to here a crash leaves an empty journal, and recovery drops what speaks of more.
         self._synced_end_file.note_and_sync(Bounds(offset, offset))
+        self._snapshots.log_start = offset
         self.log_start = self.log_end = self.synced_end = offset
         self.last_epoch, self.last_time_ms = epochs[-1].epoch, time_ms
         self._tail.begin_at(offset)
@@ -548,8 +538,22 @@ class Journal:
         return max(self._snapshots.newest, self.log_start)
 
     def load_snapshot(self) -> tuple[int, bytes, dict[str, bytes]] | None:
-        """The newest one that is intact: its offset, the state, and the rows of each table."""
-        return self._snapshots.load()
+        """The newest one that is intact: its offset, the state, and the rows of each table. Raises
+        JournalDamaged (with a new incarnation taken) where nothing else tells what was before the
+        log start, OSError."""
+        found = self._snapshots.load()
+        if found is None and self.log_start > 0:
+            self._take_incarnation()
+            path = snapshot_path(self.directory, self.log_start)
+            raise JournalDamaged(path, 0, "no snapshot is intact, and the log begins behind it")
+        return found
+
+    def snapshot_parts(self) -> SnapshotParts:
+        """What was before the log start, for a replica that ends there or below."""
+        epochs = [entry for entry in self._epochs.entries if entry.first_offset < self.log_start]
+        return SnapshotParts(
+            self._disk, self.directory, self.log_start, epochs=epochs, slots=self._slots
+        )
 
     def slots(self, name: str, slot_bytes: int) -> SlotFiles:
         """The slots of that name; the same object for the same name."""

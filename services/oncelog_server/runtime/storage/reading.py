@@ -12,6 +12,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final, NamedTuple
 
 from oncelog_server.core.frame import FrameKind, StoredFrame
+from oncelog_server.runtime.storage.damage import JournalDamaged
+from oncelog_server.runtime.storage.epochs import EpochTable
 from oncelog_server.runtime.storage.frames import (
     HEADER_BYTES,
     FrameDamaged,
@@ -22,6 +24,7 @@ from oncelog_server.runtime.storage.frames import (
     step,
 )
 from oncelog_server.runtime.storage.port import Disk
+from oncelog_server.runtime.storage.scan import Ending, Place, Scan
 from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES, IndexEntry, Segment
 from oncelog_server.runtime.storage.tail import Copies
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
@@ -192,6 +195,28 @@ async def read_extent(disk: Disk, extent: Extent) -> dict[int, StoredFrame]:
         found[target] = stored
         at, following = at + encoded_bytes(stored.frame), stored.end
     return found
+
+
+def replay_segment(
+    segment: Segment, epochs: EpochTable, from_offset: int, *, end: int
+) -> Iterator[StoredFrame]:
+    """Every frame below `end` that stands in this segment, from the one that holds `from_offset`
+    on. Blocking. Raises JournalDamaged."""
+    entry, _ = segment.index.around(from_offset)
+    start = Place(0, segment.base, epochs.epoch_at(segment.base - 1))
+    if entry is not None:
+        start = Place(entry.position, entry.offset, epochs.epoch_at(entry.offset))
+    scan = Scan(segment.file, start)
+    for stored in scan:
+        if stored.at.offset >= end:
+            return
+        if stored.end > from_offset:
+            yield stored
+        if scan.place.position + encoded_bytes(stored.frame) >= segment.synced:
+            return
+    if scan.place.position < segment.synced:
+        why = scan.why if scan.ending is Ending.BAD else "the file ends here"
+        raise JournalDamaged(segment.path, scan.place.position, why)
 
 
 def corrupt(segment: Segment, position: int, why: object) -> CorruptLog:

@@ -32,6 +32,7 @@ from oncelog_server.runtime.storage.identity import (
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.scan import SCAN_BYTES, Ending, Place, Scan
 from oncelog_server.runtime.storage.segment import Segment, base_of
+from oncelog_server.runtime.storage.snapshots import snapshot_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,10 +84,9 @@ def recover(
         noted = Bounds(bases[0] if bases else 0, 0)
     table = _load_epochs(disk, directory)
     epochs = EpochTable() if table is None else table
-    if noted.log_start > 0 and not epochs.epoch_at(noted.log_start - 1):
+    if noted.log_start > 0 and (lacks := _lacks_before(disk, directory, noted.log_start, epochs)):
         take_incarnation(disk, directory, random_bytes)
-        why = f"it does not say in which epoch the log begins, at {noted.log_start}"
-        raise JournalDamaged(f"{directory}/{EPOCHS_FILE}", 0, why)
+        raise JournalDamaged(*lacks)
     segments = [Segment(disk, directory, base, grows_to=segment_bytes) for base in bases]
     walk = _walk(segments, noted.log_start, epochs, whole=table is None)
     _require_no_rest(walk, noted.synced_end)
@@ -102,6 +102,18 @@ def recover(
         synced_end.write_again()
     _keep(disk, directory, walk, epochs, noted.synced_end)
     return Recovered(incarnation, noted.log_start, walk.segments, epochs, synced_end, walk.end)
+
+
+def _lacks_before(
+    disk: Disk, directory: str, log_start: int, epochs: EpochTable
+) -> tuple[str, int, str] | None:
+    """A log that begins in the middle needs what was before: where, and what it lacks."""
+    if not epochs.epoch_at(log_start - 1):
+        why = f"it does not say in which epoch the log begins, at {log_start}"
+        return f"{directory}/{EPOCHS_FILE}", 0, why
+    if not disk.exists(path := snapshot_path(directory, log_start)):
+        return path, 0, f"the log begins at {log_start}, and what was before is not there"
+    return None
 
 
 def _load_epochs(disk: Disk, directory: str) -> EpochTable | None:

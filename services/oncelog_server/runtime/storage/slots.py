@@ -94,6 +94,63 @@ class SlotFiles:
             )
         return slot
 
+    def stored(self, start: int, end: int, *, max_bytes: int) -> tuple[bytes, int]:
+        """All that was written from `start` on, below `end`: each slot under its CRC, behind its
+        journal offset (8 bytes, little-endian); and where to go on, after about `max_bytes` of
+        files. Blocking; may run in a thread. What is damaged is given as it stands. Raises OSError.
+        """
+        if start >= end:
+            return b"", end
+        first = _first_of(start)
+        stop = min(end, first + SLOT_RANGE_OFFSETS, start + max_bytes // self._stride)
+        # Before the file: a flush beside this lets go of them once they are there.
+        with self._lock:
+            held = [(at, slot) for at, slot in self._held.items() if start <= at < stop]
+        found = self._in_file(first, start, stop)
+        found.update((at, encode_slot(at, slot)) for at, slot in held)
+        data = b"".join(at.to_bytes(8, "little") + found[at] for at in sorted(found))
+        return data, stop if found else self._next_written(stop, end)
+
+    def _in_file(self, first: int, start: int, stop: int) -> dict[int, bytes]:
+        if not self._disk.exists(self._path(first)):
+            return {}
+        file = self._disk.open(self._path(first))
+        try:
+            block = file.read(self._position(start), (stop - start) * self._stride)
+        finally:
+            file.close()
+        if not block.strip(b"\0"):
+            return {}
+        each = (block[at : at + self._stride] for at in range(0, len(block), self._stride))
+        return {start + number: slot for number, slot in enumerate(each) if slot.strip(b"\0")}
+
+    def _next_written(self, start: int, end: int) -> int:
+        """From where on there may be some: files are left out that are not there."""
+        firsts = [
+            int(name.removesuffix(".slots"))
+            for name in self._disk.list(self._directory)
+            if name.endswith(".slots")
+        ]
+        with self._lock:
+            firsts += [_first_of(offset) for offset in self._held]
+        return min((max(start, at) for at in firsts if at >= _first_of(start)), default=end)
+
+    def write_stored(self, data: bytes) -> None:
+        """What `stored` gave, as `write` does. Raises CorruptLog where it is not as it was written;
+        what stood before is written then."""
+        record = 8 + self._stride
+        for at in range(0, len(data), record):
+            offset = int.from_bytes(data[at : at + 8], "little")
+            stored = data[at + 8 : at + record]
+            slot = stored[_CRC_BYTES:]
+            if len(slot) != self.slot_bytes or encode_slot(offset, slot) != stored:
+                raise CorruptLog(f"the slot of journal offset {offset} is damaged where it was")
+            self.write(offset, slot)
+
+    @property
+    def _stride(self) -> int:
+        return _CRC_BYTES + self.slot_bytes
+
     def flush(self) -> None:
         """Writes and syncs what is held. Blocking. Raises OSError: then all of it stays held."""
         with self._lock:
@@ -124,7 +181,7 @@ class SlotFiles:
             file.close()
 
     def _position(self, offset: int) -> int:
-        return offset % SLOT_RANGE_OFFSETS * (_CRC_BYTES + self.slot_bytes)
+        return offset % SLOT_RANGE_OFFSETS * self._stride
 
     def _path(self, first: int) -> str:
         return f"{self._directory}/{first:020d}.slots"

@@ -20,7 +20,9 @@ Invariants:
   * rows are synced before the snapshot that counts them stands (write-temp, sync, rename,
     sync-directory), so a crash leaves the old one or the new one, whole;
   * the two newest are kept: where the newest is damaged, in its file or in its rows, the older
-    one serves, and the journal replays the rest.
+    one serves, and the journal replays the rest;
+  * that of the log start is kept too, where a log begins above 0: nothing else tells what was
+    before, and a replica that ends below gets it (`snapshot_parts`).
 """
 
 from __future__ import annotations
@@ -88,12 +90,21 @@ def decode_snapshot(data: bytes) -> SnapshotFile | None:
     return SnapshotFile(offset, data[at:], tables)
 
 
+def snapshot_path(directory: str, offset: int) -> str:
+    return f"{directory}/{SNAPSHOT_PREFIX}{offset:020d}"
+
+
+def table_path(directory: str, name: str) -> str:
+    return f"{directory}/{TABLES_DIRECTORY}/{name}.rows"
+
+
 class SnapshotFiles:
     """The snapshots of one journal."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, *, log_start: int = 0) -> None:
         self._disk = disk
         self._directory = directory
+        self.log_start = log_start
         # Tables as the last snapshot, saved or loaded, left them: the CRC goes on from there.
         self._tables: dict[str, TableEnd] = {}
         # Offset of the newest one, as far as its name says; 0 where there is none.
@@ -113,7 +124,8 @@ class SnapshotFiles:
         self._disk.replace_file(self._path(offset), encode_snapshot(file))
         self._tables, self.newest = tables, offset
         for old in self._offsets()[:-SNAPSHOTS_KEPT]:
-            self._disk.remove(self._path(old))
+            if old != self.log_start:
+                self._disk.remove(self._path(old))
 
     def load(self) -> tuple[int, bytes, dict[str, bytes]] | None:
         """The newest that is whole, with all rows of each table. Blocking. Raises OSError."""
@@ -183,10 +195,10 @@ class SnapshotFiles:
         return sorted(int(number) for number in numbers if number.isdigit())
 
     def _path(self, offset: int) -> str:
-        return f"{self._directory}/{SNAPSHOT_PREFIX}{offset:020d}"
+        return snapshot_path(self._directory, offset)
 
     def _table_path(self, name: str) -> str:
-        return f"{self._directory}/{TABLES_DIRECTORY}/{name}.rows"
+        return table_path(self._directory, name)
 
     def _read_all(self, path: str) -> bytes:
         file = self._disk.open(path)

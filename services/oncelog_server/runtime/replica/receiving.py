@@ -1,0 +1,198 @@
+"""What was before the leader's log, for a replica that ends before that log begins.
+
+    its turn ──► file, epochs, tables, slots, part by part ──► whole, as it was written ──► install
+       ▲             │ a part does not come: again, after twice as long each time
+       └── a while ──┘ ... PART_ATTEMPTS_MAX times, or it is of another log start, or damaged
+
+All parts but slots are held in memory until they are whole, as they are whenever a machine is
+restored; so one replica of the process receives at a time. Slots go to their files: what they say
+is durable wherever it stands. One part is on its way at a time, and each is a call of its own, so
+those who copy frames go on beside it.
+
+Invariants:
+  * nothing is installed that is not whole, of one log start, and under the CRCs of who wrote it;
+  * after `halt` nothing is asked for or begun; an install that has begun is waited for.
+
+Left out: the install itself, which gives up the log (`followership`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, Final, NamedTuple
+
+from crc32c import crc32c
+
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.machine import Snapshot, Table
+from oncelog_server.core.ports import Slots
+from oncelog_server.core.role import Role
+from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica.dialog import SnapshotPart
+from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
+from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.slots import SLOTS_WORTH_A_FLUSH, SlotFiles
+from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
+from oncelog_server.runtime.storage.snapshots import SnapshotFile, TableEnd, decode_snapshot
+from oncelogpb.errors import CorruptLog, OncelogError, Unavailable
+
+# A part that did not come is asked for again after so long, then twice as long each time; after so
+# many attempts in a row others have their turn.
+PART_AGAIN_MS: Final = 200
+PART_ATTEMPTS_MAX: Final = 6
+# All of it is begun anew after so long, then twice as long each time, up to RECEIVE_PAUSE_MS_MAX.
+RECEIVE_PAUSE_MS: Final = 1_000
+RECEIVE_PAUSE_MS_MAX: Final = 60_000
+
+
+class Received(NamedTuple):
+    """What a log begins with."""
+
+    offset: int
+    snapshot: Snapshot
+    epochs: Sequence[EpochEntry]
+    time_ms: int
+
+
+class Receiving:
+    """Of one followership. Whoever made it calls `begin`, and at last `halt` and `halted`."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        role: Role[Any],
+        journal: Journal,
+        around: ReplicaEnv,
+        *,
+        fetch: Callable[[PartOf], Awaitable[SnapshotPart]],
+        install: Callable[[Received], Awaitable[None]],
+    ) -> None:
+        self._partition = partition
+        self._role = role
+        self._journal = journal
+        self._around = around
+        self._fetch = fetch
+        self._install = install
+        self._working: asyncio.Task[None] | None = None
+        self._is_over = self._is_installing = False
+
+    def begin(self) -> None:
+        """Unless it is at it."""
+        if not self._is_over and (self._working is None or self._working.done()):
+            self._working = vital.spawn(self._work(), self._around.fatal)
+
+    def halt(self) -> None:
+        """In one turn, for good."""
+        self._is_over = True
+        if self._working is not None and not self._is_installing:
+            self._working.cancel()
+
+    async def halted(self) -> None:
+        """After `halt`: returns when it touches the log no more."""
+        if self._working is not None:
+            await asyncio.wait([self._working])
+
+    async def _work(self) -> None:
+        pause_ms = RECEIVE_PAUSE_MS
+        while not self._is_over:
+            try:
+                async with self._around.replication.replaying:
+                    received = await self._receive()
+                    self._is_installing = True
+                    await self._install(received)
+                    return
+            except (OncelogError, OSError) as error:
+                self._around.reporter.event(
+                    "snapshot not received, trying again",
+                    level="warning",
+                    partition=str(self._partition),
+                    error=str(error),
+                )
+            finally:
+                self._is_installing = False
+            await asyncio.sleep(pause_ms / 1000)
+            pause_ms = min(2 * pause_ms, RECEIVE_PAUSE_MS_MAX)
+
+    # ------------------------------------------------------------------------------------ its parts
+
+    async def _receive(self) -> Received:
+        """Raises OncelogError, OSError: of the disk here."""
+        first = await self._part(PartOf(Content.FILE), None)
+        offset = first.offset
+        file = await self._file(first)
+        epochs = await self._epochs(offset)
+        tables = {
+            name: Table(end.row_bytes, 0, await self._table(name, end, offset))
+            for name, end in sorted(file.tables.items())
+        }
+        await self._slots(first.slot_names, offset)
+        return Received(offset, Snapshot(file.state, tables), epochs, first.time_ms)
+
+    async def _file(self, first: SnapshotPart) -> SnapshotFile:
+        data = await self._all(first, PartOf(Content.FILE))
+        found = decode_snapshot(data)
+        if found is None or found.offset != first.offset:
+            raise CorruptLog("the snapshot of the leader's log start is damaged")
+        return found
+
+    async def _epochs(self, offset: int) -> Sequence[EpochEntry]:
+        wanted = PartOf(Content.EPOCHS)
+        data = await self._all(await self._part(wanted, offset), wanted)
+        found = EpochTable.decode(data)
+        if found is None or not found.epoch_at(offset - 1):
+            raise CorruptLog("the epochs before the leader's log are damaged")
+        return found.entries
+
+    async def _table(self, name: str, end: TableEnd, offset: int) -> bytes:
+        wanted, size = PartOf(Content.TABLE, name), end.row_bytes * end.row_count
+        data = b""
+        if size:
+            data = await self._all(await self._part(wanted, offset), wanted, size=size)
+        if len(data) != size or crc32c(data) != end.crc:
+            raise CorruptLog(f"table {name} of the leader's snapshot is damaged")
+        return data
+
+    async def _all(self, part: SnapshotPart, wanted: PartOf, *, size: int | None = None) -> bytes:
+        """From this part on; behind `size` bytes is what belongs to a later snapshot."""
+        data = bytearray(part.part.data)
+        while (position := part.part.next_position) is not None:
+            if size is not None and len(data) >= size:
+                break
+            part = await self._part(wanted._replace(position=position), part.offset)
+            data += part.part.data
+        return bytes(data[:size])
+
+    async def _slots(self, names: Sequence[str], offset: int) -> None:
+        opened: dict[str, SlotFiles] = {}
+
+        def open_slots(name: str, slot_bytes: int) -> Slots:
+            opened[name] = self._journal.slots(name, slot_bytes)
+            return opened[name]
+
+        self._role.projection(self._partition, open_slots)
+        for name in names:
+            if name not in opened:
+                raise Unavailable(f"the leader has slots {name}, which this version does not know")
+            position: int | None = 0
+            while position is not None:
+                part = await self._part(PartOf(Content.SLOTS, name, position), offset)
+                opened[name].write_stored(part.part.data)
+                if self._journal.slots_held >= SLOTS_WORTH_A_FLUSH:
+                    await self._around.offload(self._journal.flush_slots)
+                position = part.part.next_position
+
+    async def _part(self, wanted: PartOf, offset: int | None) -> SnapshotPart:
+        """Raises OncelogError."""
+        for attempt in range(PART_ATTEMPTS_MAX):
+            try:
+                part = await self._fetch(wanted)
+                break
+            except OncelogError:
+                if attempt + 1 == PART_ATTEMPTS_MAX:
+                    raise
+            await asyncio.sleep((PART_AGAIN_MS << attempt) / 1000)
+        if offset is not None and part.offset != offset:
+            raise Unavailable(f"the leader's log begins at {part.offset} now, and not at {offset}")
+        return part

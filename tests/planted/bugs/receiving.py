@@ -1,0 +1,125 @@
+"""Bugs of logs that begin in the middle, and of replicas that end before their leader's begins."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+_JOURNAL: Final = "oncelog_server.runtime.storage.journal:Journal"
+_RECEIVING: Final = "oncelog_server.runtime.replica.receiving:Receiving"
+_FOLLOWERSHIP: Final = "oncelog_server.runtime.replica.followership:Followership"
+
+
+def _receiving(test: str) -> str:
+    return unit("runtime/test_receiving", test)
+
+
+BUGS: Final = (
+    Bug(
+        "who-is-too-far-behind-waits",
+        "I35: who ends before the leader's log begins gets what was before",
+        (Edit(f"{_FOLLOWERSHIP}.told", "self._receiving.begin()", "pass"),),
+        {
+            _receiving(
+                "test_i35_a_replica_without_anything_begins_with_the_leaders_snapshot_and_can_lead"
+            ): "waits until 2 replicas"
+        },
+    ),
+    Bug(
+        "another-state-below-the-same-frames",
+        "I7: a log that begins with a snapshot agrees with the leader's in that, or is given up",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.following:Following.answered",
+                "if end < self._log.log_start:",
+                "if end < 0:",
+            ),
+        ),
+        {
+            unit(
+                "replica/test_following",
+                "test_i7_a_log_that_begins_with_another_state_is_given_up",
+            ): "another state stands below",
+            _receiving(
+                "test_i7_who_begins_with_another_state_than_the_leaders_begins_anew"
+            ): "assert 100 == 0",
+        },
+    ),
+    Bug(
+        "epoch-before-its-beginning-forgotten-by-a-cut",
+        "I7: a log that is cut to its beginning knows in which epoch that is",
+        (Edit(f"{_JOURNAL}.cut", "self._epochs.epoch_at(end - 1)", "0"),),
+        {
+            unit(
+                "storage/test_beginning",
+                "test_i7_a_log_that_is_cut_to_its_beginning_knows_the_epoch_before_it",
+            ): "(50, 0) == (50, 3)"
+        },
+    ),
+    Bug(
+        "what-was-before-a-log-is-let-go-of",
+        "I35: the snapshot that a log begins with stays as long as it begins there",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.snapshots:SnapshotFiles.save",
+                "if old != self.log_start:",
+                "if old >= 0:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_beginning",
+                "test_i35_the_snapshot_that_a_log_begins_with_is_kept",
+            ): "JournalDamaged"
+        },
+    ),
+    Bug(
+        "begins-in-the-middle-of-nothing",
+        "I26: a log that begins above 0 is refused without what was before",
+        (Edit(f"{_JOURNAL}.load_snapshot", "self.log_start > 0", "self.log_start < 0"),),
+        {
+            unit(
+                "storage/test_beginning",
+                "test_i26_without_what_was_before_a_log_that_begins_in_the_middle_is_refused",
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
+        "rot-spread-with-a-snapshot",
+        "I26: what is received is compared with the CRCs that it was written with",
+        (Edit(f"{_RECEIVING}._table", "crc32c(data) != end.crc", "size < 0"),),
+        {
+            _receiving("test_i26_what_rots_at_the_leader_is_not_spread"): "assert 100 == 101",
+        },
+    ),
+    Bug(
+        "snapshot-offered-at-each-append",
+        "who needs a snapshot is told once in a dialog",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower:Follower.next_step",
+                "return None if offered else",
+                "return",
+            ),
+        ),
+        {
+            unit(
+                "replica/test_following",
+                "test_who_ends_before_the_leaders_log_begins_is_told_once_in_a_dialog",
+            ): "it is at it"
+        },
+    ),
+    Bug(
+        "snapshots-of-all-replicas-at-once",
+        "one replica of a process receives at a time: it has all of it in memory",
+        (
+            Edit(
+                f"{_RECEIVING}._work",
+                "async with self._around.replication.replaying:",
+                "async with asyncio.Lock():",
+            ),
+        ),
+        {_receiving("test_one_replica_of_a_process_receives_at_a_time"): "== []"},
+    ),
+)
