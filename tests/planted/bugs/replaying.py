@@ -226,6 +226,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "small-frames-counted-by-their-bytes",
+        "I5: a failover takes seconds: what is replayed is bounded in frames, too",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._is_worth_it",
+                "or bool(are_enough)",
+                "or False",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_follower_snapshots",
+                "test_i5_small_frames_are_worth_a_snapshot_by_their_number",
+            ): "so many frames are replayed"
+        },
+    ),
+    Bug(
         "large-snapshot-read-for-few-frames",
         "reading a snapshot never costs more than the frames that it saves",
         (

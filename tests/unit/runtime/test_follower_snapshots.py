@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from oncelog_server.core.frame import Frame
-from oncelog_server.runtime.replica import follower_snapshots
+from oncelog_server.runtime.replica import follower_snapshots, snapshots
 from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.target import StandBy
@@ -133,6 +133,30 @@ def test_a_snapshot_is_not_written_for_few_frames_and_again_after_as_many() -> N
         assert codec.decoded == 20 + FRAMES, "it goes on from its last one"
 
     story(tell)
+
+
+def test_i5_small_frames_are_worth_a_snapshot_by_their_number(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Else a failover waits for half a million frames that are a few bytes each."""
+    monkeypatch.setattr(snapshots, "SNAPSHOT_EVERY_FRAMES", FRAMES)
+    loop = VirtualTimeLoop()
+
+    async def main() -> None:
+        trio = Trio(loop)
+        one, two, _ = trio.benches
+        await trio.elect(one, 1)
+        await write(one, FRAMES // 2)
+        await look(two)
+        assert (saved_offset(one), saved_offset(two)) == (0, 0)
+        for _ in range(2):
+            await write(one, FRAMES)
+            await look(two)
+            for bench in (one, two):
+                behind = bench.journal.log_end - saved_offset(bench)
+                assert behind < FRAMES, "so many frames are replayed when it is elected"
+
+    run(main(), loop)
 
 
 def test_a_snapshot_that_is_larger_than_the_frames_behind_it_is_not_read_for_them() -> None:

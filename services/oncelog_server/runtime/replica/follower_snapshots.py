@@ -24,6 +24,7 @@ from typing import Any, Final
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
+from oncelog_server.runtime.replica import snapshots
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.replaying import Slice, record_of, restore
@@ -37,6 +38,8 @@ SLICE_FRAMES: Final = 200
 SLICE_BYTES: Final = 1 << 20
 # One read of the log, which is verified and decoded in one turn.
 READ_BYTES: Final = 256 << 10
+# Of a snapshot, so many bytes are read in the time in which a small frame is applied.
+FRAME_WORTH_BYTES: Final = 4 << 10
 # One that failed is tried again after twice as long each time, up to this: it reads all of it anew.
 RETRY_MS_MAX: Final = 600_000
 
@@ -94,7 +97,10 @@ class FollowerSnapshots:
         """Reading a large snapshot costs as much as replaying as many frames, here and for who is
         elected: so it is not read for fewer."""
         enough = max(self._around.snapshot_every_bytes, self._restored_bytes)
-        return behind_bytes >= enough and self._now_ms() >= self._not_before_ms
+        frames = max(snapshots.SNAPSHOT_EVERY_FRAMES, self._restored_bytes // FRAME_WORTH_BYTES)
+        are_enough = behind_bytes and self._journal.frames_since_snapshot >= frames
+        is_worth_it = behind_bytes >= enough or bool(are_enough)
+        return is_worth_it and self._now_ms() >= self._not_before_ms
 
     def halt(self) -> None:
         """In one turn: no more is begun. `halted` waits for what runs."""

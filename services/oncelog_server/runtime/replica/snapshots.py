@@ -30,6 +30,8 @@ from oncelog_server.runtime.storage.slots import SLOTS_HELD_MAX, SLOTS_WORTH_A_F
 
 # What a frame adds to its payload, for deciding when a snapshot is due.
 FRAME_BYTES_GUESS: Final = 128
+# Small frames cost by their number: a replay of so many takes a second or two, whatever their size.
+SNAPSHOT_EVERY_FRAMES: Final = 50_000
 # A snapshot that could not be written (no space) is tried again after so long.
 SNAPSHOT_RETRY_MS: Final = 10_000
 
@@ -55,7 +57,7 @@ class Snapshots:
         self._offload = offload
         # Journaled payload bytes between two snapshots.
         self._every_bytes = every_bytes
-        self._bytes_since = 0
+        self._bytes_since = self._frames_since = 0
         self._captured: tuple[int, Snapshot] | None = None
         # One failed, and none has been captured since.
         self.is_owed = False
@@ -83,15 +85,17 @@ class Snapshots:
     def appended(self, payload_bytes: int) -> None:
         """A frame of so much payload, or one that was replayed: no snapshot holds that either."""
         self._bytes_since += payload_bytes + FRAME_BYTES_GUESS
+        self._frames_since += 1
 
     @property
     def is_due(self) -> bool:
-        return self._bytes_since >= self._every_bytes or self.is_owed
+        enough = self._frames_since >= SNAPSHOT_EVERY_FRAMES
+        return enough or self._bytes_since >= self._every_bytes or self.is_owed
 
     def capture(self, machine: Machine[Any, Any, Any]) -> None:
         """The state as of the log end; written when the HW has passed it. One that waits stays: it
         will be written sooner."""
-        self._bytes_since = 0
+        self._bytes_since = self._frames_since = 0
         if self._captured is None and self._saving is None and self._wanted:
             self.is_owed = False
             self._captured = (self._journal.log_end, self._taken(machine))

@@ -94,6 +94,7 @@ class Journal:
         self._synced_end_file = recovered.synced_end
         self._epochs_file: File | None = None
         self._tail = MemoryTail(end.offset, budget=tails)
+        self._frames_before_snapshot = 0
         # What the disk was not given yet: (segment, position, chunks), in order.
         self._pending: list[tuple[Segment, int, list[bytes | memoryview]]] = []
         self._pending_epochs: list[EpochEntry] = []
@@ -319,6 +320,11 @@ class Journal:
         return max(0, sum(sizes) - segments[0].position_of(start)) if segments else 0
 
     @property
+    def frames_since_snapshot(self) -> int:
+        """Appended since one was written, or the journal was opened."""
+        return self._tail.appended - self._frames_before_snapshot
+
+    @property
     def tail_start(self) -> int:
         """From here on, memory has everything."""
         return self._tail.start
@@ -514,6 +520,7 @@ class Journal:
         assert offset <= self.synced_end, "a snapshot never runs ahead of the log"
         self.flush_slots()
         self._snapshots.save(offset, snapshot)
+        self._frames_before_snapshot = self._tail.appended
 
     def flush_slots(self) -> None:
         """Makes all that was written into slots durable. Blocking; may run in a thread beside
@@ -550,10 +557,7 @@ class Journal:
 
     def snapshot_parts(self) -> SnapshotParts:
         """What was before the log start, for a replica that ends there or below."""
-        epochs = [entry for entry in self._epochs.entries if entry.first_offset < self.log_start]
-        return SnapshotParts(
-            self._disk, self.directory, self.log_start, epochs=epochs, slots=self._slots
-        )
+        return SnapshotParts(self._disk, self.directory, self.log_start, self._epochs, self._slots)
 
     def slots(self, name: str, slot_bytes: int) -> SlotFiles:
         """The slots of that name; the same object for the same name."""

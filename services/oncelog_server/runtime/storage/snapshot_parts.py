@@ -17,7 +17,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
-from oncelog_server.runtime.storage.epochs import EpochEntry
+from oncelog_server.runtime.storage.epochs import EpochTable
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.slots import SlotFiles
 from oncelog_server.runtime.storage.snapshots import snapshot_path, table_path
@@ -61,14 +61,14 @@ class SnapshotParts:
         disk: Disk,
         directory: str,
         offset: int,
-        *,
-        epochs: Sequence[EpochEntry],
+        epochs: EpochTable,
         slots: Mapping[str, SlotFiles],
     ) -> None:
         self.offset = offset
         self._disk = disk
         self._directory = directory
-        self._epochs = b"".join(entry.encode() for entry in epochs)
+        below = [entry for entry in epochs.entries if entry.first_offset < offset]
+        self._epochs = b"".join(entry.encode() for entry in below)
         self._slots = slots
 
     @property

@@ -87,12 +87,15 @@ class MemoryTail:
         self._first = 0
         self._dropped_bytes = 0
         self._bytes = 0
+        # Frames, ever.
+        self.appended = 0
 
     def append(self, stored: StoredFrame, header: bytes | memoryview, *, synced_end: int) -> None:
         self._frames.append(stored)
         self._headers.append(header)
         self._offsets.append(stored.at.offset)
         size = encoded_bytes(stored.frame)
+        self.appended += 1
         self._bytes += size
         if self._bytes > self._max_bytes:
             self.trim(synced_end)
