@@ -17,6 +17,7 @@ from tests.planted.bugs import (
     committed_log,
     coordinator,
     directed,
+    directed_losses,
     disk,
     elections,
     fetching,
@@ -87,6 +88,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *spark.BUGS,
     *access.BUGS,
     *directed.BUGS,
+    *directed_losses.BUGS,
 )
 BY_NAME: Final[Mapping[str, Bug]] = {bug.name: bug for bug in BUGS}
 assert len(BY_NAME) == len(BUGS), "a name is given once"

@@ -4,32 +4,21 @@ Then everything that was acknowledged is there, and no TxId is given twice."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 from dataclasses import dataclass, field
 
 import pytest
 
 from oncelog.aio.log import Log
 from oncelog_server.runtime.cluster_recovery.choosing import RECOVERY_EPOCHS
-from oncelog_server.runtime.cluster_recovery.inventory import (
-    DataDirectory,
-    RecoveryRefused,
-    look,
-    take,
-)
-from oncelog_server.runtime.cluster_recovery.perform import (
-    Loss,
-    Mode,
-    Replace,
-    perform,
-    plan_of,
-    survey,
-)
+from oncelog_server.runtime.cluster_recovery.inventory import RecoveryRefused
+from oncelog_server.runtime.cluster_recovery.perform import Mode, Replace
 from oncelog_server.runtime.etcd.memory import MemoryEtcd
 from oncelog_server.runtime.etcd.port import EtcdUnavailable, Put
 from oncelog_server.runtime.etcd.refusal import EtcdRefused
 from oncelogpb import errors
-from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.disk import Tear
+from tests.simulation.recovering import recover as run_recovery
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import World
 
@@ -102,24 +91,6 @@ async def _undelivered(client: Log) -> AsyncIterator[int]:
             yield transaction.tx_id
 
 
-async def attempt(
-    disks: Sequence[FakeDisk], etcd: MemoryEtcd, replace: Replace = Replace.NOTHING
-) -> Mode:
-    """One run of the command."""
-    directories: list[DataDirectory] = []
-    try:
-        for number, disk in enumerate(disks):
-            directories.append(take(f"disk {number}", disk))
-            look(directories[-1], lambda partition: None)
-        surveyed = await survey(directories, etcd, replace)
-        plan = plan_of(surveyed, Loss.REFUSED)
-        await perform(surveyed, plan, etcd, lambda: None)
-        return surveyed.mode
-    finally:
-        for disk in disks:
-            disk.kill()
-
-
 async def lose_everything(world: World) -> None:
     tear = world.random.choice(list(Tear))
     for name in world.names:
@@ -138,7 +109,7 @@ async def recover(world: World, *, fails_at: int, applied: bool) -> list[Mode]:
             world.machines[name].disk = world.machines[name].disk.reopen()
             disks.append(world.machines[name].disk)
         try:
-            modes.append(await attempt(disks, etcd))
+            modes.append(await run_recovery(disks, etcd))
             return modes
         except EtcdUnavailable:
             assert len(modes) < 2, "it fails once"
@@ -199,7 +170,7 @@ def test_nobody_starts_on_a_directory_that_took_no_part() -> None:
         await world.stop_all()
         world.etcd.wipe()
         disks = {name: world.machines[name].disk.reopen() for name in world.names}
-        assert await attempt([disks[world.names[0]]], MemoryEtcd(world.etcd)) is Mode.FOUND
+        assert await run_recovery([disks[world.names[0]]], MemoryEtcd(world.etcd)) is Mode.FOUND
         # Neither etcd's own id nor its revision tells it apart any more.
         for number in range(100):
             world.etcd.txn([], [Put("x", b"%d" % number)])
@@ -219,7 +190,7 @@ def test_a_recovery_does_not_pull_the_floor_from_under_those_who_live() -> None:
         await world.stop(world.names[0])
         disk = world.processes[world.names[0]].disk.reopen()
         with pytest.raises(RecoveryRefused, match="processes still work with this etcd"):
-            await attempt([disk], MemoryEtcd(world.etcd), Replace.EVERYTHING)
+            await run_recovery([disk], MemoryEtcd(world.etcd), Replace.EVERYTHING)
         world.machines[world.names[0]].disk = disk
         await world.start(world.names[0])
         await world.ready()

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import Final
 
-from tests.planted.bugs import directed
+from tests.planted.bugs import directed, directed_losses
 
 ROOT: Final = Path(__file__).parents[2]
 ROOM: Final = "tests/simulation/directed"
@@ -16,7 +16,7 @@ ROW: Final = re.compile(r"^\| .+ \| `(test_\w+\.py)::(test_\w+)[^|]* \| `([\w-]+
 def test_each_directed_case_stands_in_the_table_beside_a_bug_that_it_catches() -> None:
     page = (ROOT / "docs" / "testing.md").read_text()
     rows = ROW.findall(page)
-    bugs = {bug.name: bug for bug in directed.BUGS}
+    bugs = {bug.name: bug for bug in (*directed.BUGS, *directed_losses.BUGS)}
     assert {bug for _, _, bug in rows} == set(bugs), "each bug has its case, each case its bug"
     for file, test, name in rows:
         caught = [node.partition("[")[0] for node in bugs[name].caught_by]

@@ -10,7 +10,6 @@ from tests.planted.planting import Bug, Edit, unit
 _DRIVER: Final = "oncelog_server.runtime.replica.driver:Driver"
 _LEADERSHIP: Final = "oncelog_server.runtime.replica.leading:Leadership"
 _IN_SYNC: Final = "oncelog_server.runtime.replica.in_sync:InSync"
-_IDENTITY: Final = "oncelog_server.runtime.etcd.identity:ClusterIdentity"
 _RULES: Final = "oncelog_server.runtime.leadership.rules"
 
 
@@ -521,55 +520,6 @@ BUGS: Final = (
             _directed(
                 "test_stopping", "test_i31_a_follower_that_stops_copies_no_more"
             ): "it copies on"
-        },
-    ),
-    # --------------------------------------------------------------------------- etcd is lost
-    Bug(
-        "older-etcd-obeyed-by-all",
-        "I18: an etcd whose revision went back is refused: it gives epochs out again",
-        (Edit(f"{_IDENTITY}.observe", "if revision < at_least:", "if False:"),),
-        {
-            _directed(
-                "test_etcd_lost", "test_i18_an_etcd_that_went_back_is_obeyed_by_nobody[restored]"
-            ): "obeys"
-        },
-    ),
-    Bug(
-        "wiped-etcd-taken-for-a-new-one",
-        "I18: an etcd without the cluster's record was wiped, and is refused",
-        (
-            Edit(f"{_IDENTITY}.observe", "if revision < at_least:", "if False:"),
-            Edit(
-                f"{_IDENTITY}.observe", "if record is None:", "if record is None and not at_least:"
-            ),
-            Edit(
-                f"{_IDENTITY}.observe",
-                "value = cluster_value(record.value)",
-                "if record is None:\n"
-                "            return\n"
-                "        value = cluster_value(record.value)",
-            ),
-        ),
-        {
-            _directed(
-                "test_etcd_lost", "test_i18_an_etcd_that_went_back_is_obeyed_by_nobody[wiped]"
-            ): "obeys"
-        },
-    ),
-    Bug(
-        "another-history-taken-for-the-same",
-        "I18: what was seen of etcd is confirmed before more is remembered",
-        (
-            Edit(
-                "oncelog_server.runtime.etcd.identity:ClusterIdentity.recheck",
-                "if not await has_history_of(self._etcd, self._remembered):",
-                "if False:",
-            ),
-        ),
-        {
-            _directed(
-                "test_etcd_lost", "test_i18_an_etcd_that_went_back_is_obeyed_by_nobody[restored]"
-            ): "obeys"
         },
     ),
     Bug(
