@@ -7,6 +7,7 @@ once, as nobody in the cluster does.
                      durable, the frames that the first one had (I7)
     level()          at the end: everybody is in sync, and all journals are equal, byte by byte
     bears_loss_of()  whether a disk may be lost now: see below
+    rotten()         replicas with a damaged frame that nobody has found: `unearthing` ends them
 
 What may be demanded when disks are lost: an acknowledged record is on every member of the ISR, and
 those are `min_insync_replicas` nodes at least. So as many disks, less one, may be lost before the
@@ -114,6 +115,8 @@ class Copies:
         # Incarnations, hex: those whose files are gone; and on which machine each one was.
         self._lost: set[str] = set()
         self._whose: dict[str, str] = {}
+        # By incarnation, those of which a frame is damaged that no start looks at.
+        self._rotten: dict[str, tuple[str, PartitionId]] = {}
         # What did not hold, in words.
         self.wrong: list[str] = []
 
@@ -205,6 +208,8 @@ class Copies:
     def _compare(self, replica: Replica, below: int) -> None:
         """What stands there below this journal offset is what stood there first."""
         journal, partition = replica.journal, replica.driver.partition
+        if journal.incarnation.hex() in self._rotten:
+            return
         below = min(below, journal.synced_end)
         walk = self._walks.get((replica.name, partition))
         if walk is None or walk.journal is not journal or walk.offset > journal.synced_end:
@@ -240,6 +245,8 @@ class Copies:
                     await asyncio.sleep(LOOK_EVERY_S)
         except TimeoutError:
             raise AssertionError(f"I29: not level again: {self._behind()[:5]}") from None
+        for replica in self.rotten():
+            raise AssertionError(f"I26: {replica} rotted, and is under its name yet")
         self._walks.clear()
         for partition, _ in self.states():
             found = self.replicas(partition)
@@ -301,10 +308,31 @@ class Copies:
         """The disk of that process is lost in this step."""
         self._lost |= {one for one, whose in self._whose.items() if whose == name}
 
-    def rots(self, name: str, partition: PartitionId) -> None:
-        """That replica of it is damaged in this step."""
+    def frames_of(self, name: str, partition: PartitionId) -> int:
+        """About how many that replica holds."""
+        return sum(
+            replica.journal.log_end for replica in self.replicas(partition) if replica.name == name
+        )
+
+    def rots(self, name: str, partition: PartitionId) -> str:
+        """That replica of it is damaged in this step. Its incarnation."""
         [replica] = [replica for replica in self.replicas(partition) if replica.name == name]
-        self._lost.add(replica.journal.incarnation.hex())
+        incarnation = replica.journal.incarnation.hex()
+        self._lost.add(incarnation)
+        return incarnation
+
+    def hides_rot(self, incarnation: str, name: str, partition: PartitionId) -> None:
+        """Nobody finds it before he reads that very frame."""
+        self._rotten[incarnation] = name, partition
+
+    def rotten(self) -> list[Replica]:
+        """Those of which nobody has found it so far."""
+        return [
+            replica
+            for incarnation, (name, partition) in self._rotten.items()
+            for replica in self.replicas(partition)
+            if replica.name == name and replica.journal.incarnation.hex() == incarnation
+        ]
 
 
 def _known_durable(driver: Driver) -> int:

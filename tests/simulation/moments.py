@@ -59,6 +59,8 @@ COPY_FAILED: Final = "a follower could not write"
 DISK_LOST: Final = "a disk was lost"
 ROTTED: Final = "a bit of a journal flipped"
 COPIED_ANEW: Final = "a damaged log was copied anew"
+ROT_HIDDEN: Final = "a bit flipped where no start looks"
+ROT_READ: Final = "nobody had read what rotted before the end"
 
 MOMENTS: Final = (
     SEVERAL_LEAD,
@@ -97,6 +99,8 @@ MOMENTS: Final = (
     DISK_LOST,
     ROTTED,
     COPIED_ANEW,
+    ROT_HIDDEN,
+    ROT_READ,
 )
 # Why a leader changed the ISR, where that is a moment.
 ISR_CHANGES: Final[Mapping[object, str]] = {

@@ -132,6 +132,7 @@ OF_COPIES: Final[Mapping[str, Callable[[Plan], bool]]] = {
     LOST_DISK: _may_lose_disks,
     "rot": _may_lose_disks,
     "unanswered ISR": _has_followers,
+    "lone tail": _has_followers,
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections import Counter
 from collections.abc import Awaitable, Callable
@@ -10,6 +11,7 @@ from typing import Final
 import pytest
 
 from oncelog_server.core.roles import PARTITION_LEADER, ROLES
+from oncelog_server.runtime.replicas import directory_of
 from oncelog_server.runtime.storage.node_id import NODE_FILE
 from oncelog_server.runtime.storage.segment import SEGMENT_SUFFIX
 from tests.simulation.copies import Replica
@@ -23,12 +25,17 @@ from tests.simulation.moments import (
     ROTTED,
 )
 from tests.simulation.plan import Plan
+from tests.simulation.rotting import Where, flip_a_bit
 from tests.simulation.swarm import LOST_DISK, plan_of
+from tests.simulation.unearthing import unearth
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.workload import run_plan
 from tests.simulation.world import Cluster, World
 
 TOPIC: Final = "orders"
+# What is synced is noted within this, and a log is open.
+NOTED_S: Final = 1.5
+LEADS_S: Final = 60.0
 THREE: Final = dict.fromkeys(ROLES, 3)
 
 
@@ -189,3 +196,51 @@ def test_days_have_one_to_three_replicas_and_lose_disks_only_where_nothing_is_lo
     assert len(losing) > 0.1 * len(plans)
     assert all(plan.min_insync_replicas > 1 for plan in losing)
     assert all(max(plan.nodes.values()) > 1 for plan in losing)
+
+
+async def let_rot(world: World, name: str) -> None:
+    """A frame of that process's replica of the topic, where no start looks."""
+    [(partition, _)] = world.copies.states()
+    await asyncio.sleep(NOTED_S)
+    incarnation = world.copies.rots(name, partition)
+    await world.lose_power(name, Tear.NOTHING)
+    machine = world.machines[name]
+    machine.disk = machine.disk.reopen()
+    where = flip_a_bit(machine.disk, directory_of(partition), world.random, Where.BEHIND_AN_INDEX)
+    assert where is Where.BEHIND_AN_INDEX
+    world.copies.hides_rot(incarnation, name, partition)
+    await world.start(name)
+    await asyncio.sleep(NOTED_S)
+    [rotten] = world.copies.rotten()
+    assert rotten.journal.incarnation.hex() == incarnation, "no start looks there"
+
+
+async def lead(world: World, name: str) -> None:
+    """It is preferred: whoever leads hands over once it is in sync."""
+    async with asyncio.timeout(LEADS_S):
+        while True:
+            leaders = [one for one in topic_replicas(world) if one.driver.is_ready]
+            if [leader.name for leader in leaders] == [name]:
+                return
+            for leader in leaders:
+                world.processes[leader.name].node.balance_leaders()
+            await asyncio.sleep(0.2)
+
+
+@pytest.mark.parametrize("leads", [False, True], ids=["it follows", "it is elected"])
+def test_i26_what_rots_where_no_start_looks_is_never_read_and_copied_anew(leads: bool) -> None:
+    """Who follows reads nothing of it. Who is elected replays it, and finds the frame."""
+
+    async def story(world: World) -> None:
+        [preferred] = [one.name for one in topic_replicas(world) if one.driver.leads]
+        name = preferred if leads else follower(world).name
+        await let_rot(world, name)
+        if leads:
+            await world.ready()
+            await lead(world, name)
+        await unearth(world)
+        await world.copies.level()
+        assert not world.copies.rotten(), "it has another name"
+        world.copies.require_all_held()
+
+    play(story)

@@ -22,6 +22,7 @@ from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.machines import role_of_name
 from tests.simulation.moments import (
     DISK_LOST,
+    ROT_HIDDEN,
     ROTTED,
     WALL_JUMPED,
     WATCH_GAP,
@@ -29,7 +30,7 @@ from tests.simulation.moments import (
     WRITE_UNANSWERED,
 )
 from tests.simulation.network import Way
-from tests.simulation.rotting import flip_a_bit
+from tests.simulation.rotting import Where, flip_a_bit
 from tests.simulation.striking import Striker
 from tests.simulation.world import Process
 
@@ -50,10 +51,16 @@ WAYS_SHOWN: Final = 6
 SUPERVISED_EVERY_S: Final = 0.2
 # How long a follower is down until its leader gives it up, or does not, seconds.
 SILENT_S: Final = (0.0, 2.2, 4.0)
+# How long a leader writes alone; how often others lead before it is back, and from when on.
+ALONE_S: Final = (0.05, 0.3, 1.0)
+SUCCEEDED: Final = 0.8
+SUCCEEDED_S: Final = 0.5
 # Where no disk may be lost, or nobody is followed.
 LOOKED_AGAIN_S: Final = 0.5
 # How long a strike waits for the passing that it needs, seconds.
 STRIKE_WITHIN_S: Final = 1.0
+# A journal of so many positions has some that are no EPOCH_START.
+WORTH_ROTTING: Final = 8
 # Below the floor that `swarm` sets, and not nothing.
 LITTLE_LEFT_BYTES: Final = 60_000
 # Files that are made again from the journal where they are lost.
@@ -194,7 +201,7 @@ class Trouble:
 
     async def rot(self) -> None:
         """A bit of a journal flips while its process is down, where another replica has all of it.
-        No index hides it: it is found when the log is opened."""
+        It is found when the log is opened, or, behind an index, when somebody reads that frame."""
         rotting = [
             (name, partition)
             for name in self.world.names
@@ -204,16 +211,23 @@ class Trouble:
         if not rotting:
             await asyncio.sleep(LOOKED_AGAIN_S)
             return
-        name, partition = self.random.choice(rotting)
+        # Most control partitions of a day have nothing but EPOCH_STARTs.
+        full = [one for one in rotting if self.world.copies.frames_of(*one) >= WORTH_ROTTING]
+        name, partition = self.random.choice(full or rotting)
         self._taken.add(name)
         try:
-            self.world.copies.rots(name, partition)
+            incarnation = self.world.copies.rots(name, partition)
             await self.world.lose_power(name, Tear.NOTHING)
             machine = self.world.machines[name]
             machine.disk = machine.disk.reopen()
-            if flip_a_bit(machine.disk, directory_of(partition), self.random):
-                self.world.say(f"-- {name} {partition} rots")
+            wanted = self.random.choice(list(Where))
+            where = flip_a_bit(machine.disk, directory_of(partition), self.random, wanted)
+            if where is not None:
+                self.world.say(f"-- {name} {partition} rots {where.value}")
                 self.world.moments.add(ROTTED)
+            if where is Where.BEHIND_AN_INDEX:
+                self.world.moments.add(ROT_HIDDEN)
+                self.world.copies.hides_rot(incarnation, name, partition)
             await self._up([name])
         finally:
             self._taken.discard(name)
@@ -311,6 +325,32 @@ class Trouble:
             await self._while()
             etcd.answer_txns()
             etcd.release_held_txns()
+
+    async def lone_tail(self) -> None:
+        """What a leader writes reaches no follower for a moment, and it falls. What it alone has is
+        cut when it is back, where others lead by then; else it leads on with it."""
+        leads = [name for name in self.world.names if self.world.copies.is_followed(name)]
+        free = [name for name in leads if name not in self._taken]
+        if not free:
+            await asyncio.sleep(LOOKED_AGAIN_S)
+            return
+        leader = self.random.choice(free)
+        self._taken.add(leader)
+        ways = [(leader, name) for name in self.world.names if name != leader]
+        try:
+            self.world.say(f"-- {leader} writes alone")
+            self.world.network.cut_ways(ways, noticed_s=max(NOTICED_S))
+            await asyncio.sleep(self.random.choice(ALONE_S))
+            membership = self.world.processes[leader].node._membership
+            await self.world.lose_power(leader, self.random.choice(list(Tear)))
+            self.world.network.heal(ways)
+            if membership is not None and self.random.random() < SUCCEEDED:
+                # It waits for nothing: others lead at once.
+                self.world.etcd.expire(membership.lease)
+                await asyncio.sleep(SUCCEEDED_S)
+            await self._up([leader])
+        finally:
+            self._taken.discard(leader)
 
     async def lease(self) -> None:
         """Keep-alives do not arrive: leases run out under processes that live and ask on."""
@@ -533,6 +573,7 @@ FAULTS: Final[Mapping[str, Callable[[Trouble], Awaitable[None]]]] = {
     "watch gap": Trouble.watch_gap,
     "unanswered writes": Trouble.unanswered_writes,
     "unanswered ISR": Trouble.unanswered_isr,
+    "lone tail": Trouble.lone_tail,
     "lease": Trouble.lease,
     "calm": Trouble.calm,
     "reset": Trouble.reset,

@@ -30,6 +30,7 @@ from tests.simulation.plan import Plan, changed
 from tests.simulation.striking import Striker
 from tests.simulation.swarm import plan_of
 from tests.simulation.trouble import Trouble
+from tests.simulation.unearthing import unearth
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.world import Cluster, World
 
@@ -110,6 +111,8 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
         world.copies.require_all_held()
     await asyncio.gather(*tasks)
     await day.read_everything()
+    await quiet(world)
+    await unearth(world)
     await quiet(world)
     await world.copies.level()
     world.copies.require_all_held()

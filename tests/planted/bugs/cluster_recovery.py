@@ -313,4 +313,36 @@ BUGS: Final = (
             ): "nobody knows who gave records up"
         },
     ),
+    Bug(
+        "recovery-names-the-next-epoch",
+        "I18: epochs may have been granted that no log here shows: a recovery leaves them behind",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.choosing:_epoch",
+                "before.epoch - RECOVERY_EPOCHS, 0) + RECOVERY_EPOCHS",
+                "before.epoch - RECOVERY_EPOCHS, 0) + 1",
+            ),
+        ),
+        {
+            "tests/simulation/directed/test_recovering.py::"
+            "test_i5_i18_after_an_etcd_of_the_past_a_recovery_finds_the_log_that_has_all": (
+                "none is repeated"
+            )
+        },
+    ),
+    Bug(
+        "recovered-under-processes-that-live",
+        "I18: who lives by an etcd stops before it is rebuilt: he may acknowledge, and lead on",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.perform:perform",
+                "await _wait_for_the_end_of_others(surveyed, etcd)",
+                "pass",
+            ),
+        ),
+        {
+            "tests/simulation/test_cluster_recovery.py::"
+            "test_a_recovery_does_not_pull_the_floor_from_under_those_who_live": "DID NOT RAISE"
+        },
+    ),
 )

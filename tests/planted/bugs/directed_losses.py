@@ -8,6 +8,7 @@ from typing import Final
 from tests.planted.planting import Bug, Edit
 
 _IDENTITY: Final = "oncelog_server.runtime.etcd.identity:ClusterIdentity"
+_IN_SYNC: Final = "oncelog_server.runtime.replica.in_sync:InSync"
 _RULES: Final = "oncelog_server.runtime.leadership.rules"
 _CHOOSING: Final = "oncelog_server.runtime.cluster_recovery.choosing"
 
@@ -38,6 +39,22 @@ BUGS: Final = (
                 "test_lost_disks",
                 "test_i5_i25_while_a_member_has_its_disk_nothing_acknowledged_is_lost",
             ): "lack what was acknowledged"
+        },
+    ),
+    Bug(
+        "own-older-incarnation-holds-its-leader",
+        "I29: whoever is in sync and says nothing leaves, what the leader itself was before, too",
+        (
+            Edit(
+                f"{_IN_SYNC}._departures",
+                "others = sorted(self.isr - {self._own})",
+                "others = sorted(self.isr.intersection(self._progress))",
+            ),
+        ),
+        {
+            _directed(
+                "test_returning", "test_i29_a_leader_gives_up_its_own_older_incarnation"
+            ): "never came: "
         },
     ),
     Bug(

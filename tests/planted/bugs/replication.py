@@ -76,6 +76,19 @@ BUGS: Final = (
         {_explored("parted logs"): "never agree where"},
     ),
     Bug(
+        "cut-to-the-known-high-watermark",
+        "I5: nothing is cut because of the high watermark: a follower knows a lower one than was "
+        "shown",
+        (
+            Edit(
+                f"{_FOLLOWING}.answered",
+                "max(min(answer.answered_end, own_end), self._log.log_start)",
+                "max(min(answer.answered_end, own_end, self.high_watermark), self._log.log_start)",
+            ),
+        ),
+        {_explored("failover"): "was shown"},
+    ),
+    Bug(
         "joiner-without-epoch-start",
         "I5: who joins has synced EPOCH_START: a new leader may know no high watermark",
         (

@@ -108,3 +108,32 @@ def test_i5_what_a_follower_acknowledged_counts_though_it_heard_of_no_high_water
         assert await stage.end() == [b"before", b"acknowledged"]
 
     play(story)
+
+
+def test_i29_a_leader_gives_up_its_own_older_incarnation() -> None:
+    """It lost its disk and joined under a new name; before the old one is dropped, its leader dies,
+    and it is elected. What it was itself never acknowledges anything: it must not wait for it."""
+
+    async def story(stage: Stage) -> None:
+        await stage.begin()
+        first = stage.leader(stage.data)
+        second, third = stage.others(stage.data)
+        await stage.acknowledged(b"1", at=first)
+        before = stage.state(stage.data).isr
+        etcd = stage.etcd(first)
+        etcd.stale = True
+        etcd.drop_next_txn_reply()
+        await stage.empty_disk(third)
+        await stage.start(third)
+        await stage.until(lambda: len(stage.state(stage.data).isr) == 4, "it joins by another name")
+        etcd.unavailable = True
+        stage.bar(second)
+        await stage.lose_power(first)
+        await stage.ready(third, stage.data)
+        assert stage.in_sync(stage.data) == sorted([second, third])
+        [kept] = set(before) & set(stage.state(stage.data).isr)
+        assert kept == stage.replica(second, stage.data).journal.incarnation.hex()
+        await stage.acknowledged(b"2", at=third)
+        assert await stage.end() == [b"1", b"2"]
+
+    play(story)
