@@ -166,9 +166,9 @@ BUGS: Final = (
         "I5: after a recovery the largest (last epoch, synced end) leads, not the longest log",
         (
             Edit(
-                f"{_CHOOSING}:choose",
-                "(one.last_epoch, one.synced_end, one.node_id)",
-                "(one.synced_end, one.node_id)",
+                "oncelog_server.runtime.leadership.last_resort:rank",
+                "(log.last_epoch, log.synced_end, log.node_id)",
+                "(log.synced_end, log.node_id)",
             ),
         ),
         {

@@ -82,8 +82,8 @@ BUGS: Final = (
         (
             Edit(
                 f"{_FOLLOWING}.answered",
-                "max(min(answer.answered_end, own_end), self._log.log_start)",
-                "max(min(answer.answered_end, own_end, self.high_watermark), self._log.log_start)",
+                "end = min(answer.answered_end, own_end)",
+                "end = min(answer.answered_end, own_end, self.high_watermark)",
             ),
         ),
         {_explored("failover"): "was shown"},
