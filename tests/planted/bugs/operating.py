@@ -111,6 +111,40 @@ BUGS: Final = (
         {unit("cli/test_replicas_shown", "test_what_a_replica_is"): "cut off from its leader"},
     ),
     Bug(
+        "unfit-without-a-reason",
+        "a replica that can neither lead nor follow says why",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.opening:Opening.unusable",
+                "self.unfit = str(error)",
+                "self.unfit = ''",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_describing",
+                "test_a_replica_that_cannot_be_opened_says_why_until_it_is",
+            ): "segment 7 cannot be read"
+        },
+    ),
+    Bug(
+        "unknown-member-told-as-out-of-sync",
+        "who is in sync under a name that no process tells may be on a node that does not run",
+        (
+            Edit(
+                "oncelog_server.cli.replicas:_Seen._is_in_sync",
+                "return None if set(self._partition.isr) - known else False",
+                "return False",
+            ),
+        ),
+        {
+            unit(
+                "cli/test_replicas_shown",
+                "test_on_which_node_a_member_is_that_never_spoke_nobody_knows",
+            ): "assert"
+        },
+    ),
+    Bug(
         "frozen-process-hides-the-rest",
         "a process that does not answer is told as unreachable, and the rest is shown",
         (
