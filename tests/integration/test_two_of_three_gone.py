@@ -222,14 +222,16 @@ def test_i5_two_of_three_burn_down_and_the_third_is_in_sync(machines: Machines) 
         writer.wrote(20)
         machines.burn("a", "b")
     until(lambda: not offline(machines), "the third leads everything")
-    # What an operator sees: it is led, and cannot be written.
+    # What an operator sees: it is led, and unwritable.
     places = (TOPIC, *CONTROL)
     assert machines.ask("cluster", "unclean-elect", *places, "--dry-run")["proposals"] == []
     refused = machines.refused("cluster", "unclean-elect", f"{TOPIC}/0", "--accept-loss")
     assert refused == "INVALID_ARGUMENT"
     found = machines.run("doctor")
     assert found.exit_code == REFUSED
-    assert "cannot be written" in found.stdout
+    assert "are unwritable" in found.stdout
+    unwritable = machines.ask("cluster", "partitions", TOPIC, "--unwritable")
+    assert len(unwritable) == PARTITIONS
     replace(machines, gone)
     wait_for(machines, set(writer.acknowledged))
     survived = values(machines)
