@@ -23,7 +23,7 @@ pytestmark = pytest.mark.integration
 
 NODES = 3
 # Long enough for several commands between the freezing of a process and the end of its lease.
-LEASE_MS = 12_000
+LEASE_MS = 20_000
 # Until what is synced is noted durably, about each second.
 NOTED_S = 2.5
 WRONG = ("offline", "unwritable", "under-replicated")
@@ -50,9 +50,8 @@ def all_is_well(shell: Shell) -> bool:
 
 def replicas(shell: Shell, topic: str, number: int) -> dict[str, Any]:
     """By node."""
-    (described,) = shell.ask("topic", "describe", topic, "--replicas")
-    states = described["partitions"][number]["replica_states"]
-    return {one["node_id"]: one for one in states}
+    listed = shell.ask("cluster", "partitions", topic)
+    return {one["node_id"]: one for one in listed[number]["replica_states"]}
 
 
 @contextlib.contextmanager
@@ -84,6 +83,7 @@ def test_of_each_replica_it_is_said_what_it_does(up: Up) -> None:
     (described,) = up.ask("topic", "describe", "copied")
     assert [one["high_watermark"] for one in described["partitions"]] == [end] * NODES
     assert all(one["writable"] for one in described["partitions"])
+    assert sorted(described["partitions"][0]["replica_states"][0]) == sorted(shown.popitem()[1])
     status = up.ask("cluster", "status")
     assert status["partitions_not_known"] == status["partitions_without_leader"] == []
 
