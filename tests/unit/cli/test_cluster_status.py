@@ -224,6 +224,18 @@ def test_a_process_that_does_not_answer_is_unreachable_and_the_rest_is_shown(run
     assert "leads" in done.stdout, "n2 answers"
 
 
+def test_a_topic_is_described_though_its_leader_does_not_answer(run: Run) -> None:
+    cluster = Cluster(partition_leader__describe_journals=lambda request: Silence())
+    cluster.nodes["h"] = Silence()
+    done = run(cluster, "topic describe payments --replicas")
+    assert done.exit_code == 0
+    assert "node n1 is unreachable: no answer within 3 s" in done.stderr
+    assert "unreachable" in done.stdout
+    (topic,) = json_of(run(cluster, "topic describe payments --json"))
+    assert topic["journals"] == []
+    assert [one["writable"] for one in topic["partitions"]] == [None, False]
+
+
 def test_who_is_no_operator_is_told_what_etcd_shows(run: Run) -> None:
     cluster = seen(*MIXED)
     for name in ("n1", "n2"):
