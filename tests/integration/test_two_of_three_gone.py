@@ -25,7 +25,7 @@ from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.loopback_ports import free_ports
 from oncelogpb import errors
 from tests.integration.cluster import make_etcd, until
-from tests.integration.shell import REFUSED, Shell
+from tests.integration.shell import REFUSED, WRONG_USAGE, Shell
 
 pytestmark = pytest.mark.integration
 
@@ -96,6 +96,14 @@ class Machines(Shell):
             service.stop()
             shutil.rmtree(self._data_of(name))
         self.bootstrap = ",".join(service.address for service in self._services.values())
+
+    def empty(self, name: str) -> None:
+        """Its logs are gone; it is the same node, and runs again."""
+        service = self._services[name]
+        os.kill(service.pid or 0, signal.SIGKILL)
+        service.stop()
+        shutil.rmtree(self._data_of(name) / "partitions")
+        service.start()
 
     def events(self, name: str) -> str:
         return (self._folder / name / "log").read_text()
@@ -295,6 +303,47 @@ def test_i5_two_of_three_burn_down_and_the_third_is_behind(machines: Machines) -
     lost = set(writer.acknowledged) - set(survived)
     assert lost, "it lacked some"
     goes_on(machines, before=survived, committed=7)
+
+
+def test_i5_of_one_that_is_behind_and_one_that_is_empty_the_first_is_proposed(
+    machines: Machines,
+) -> None:
+    """One burns down, the logs of the other one in sync are lost. With two that run there are two
+    copies at once."""
+    empty, behind = machines.node("b"), machines.node("c")
+    with Writer(machines, "payer") as writer:
+        writer.wrote(20)
+        kept = list(writer.acknowledged)
+        machines.freeze("c")
+        until(lambda: only_two_in_sync(machines), "the third is dropped")
+        writer.wrote(20)
+        machines.burn("a")
+        machines.empty("b")
+    machines.thaw("c")
+    until(lambda: offline(machines) == everything(), "nothing is led")
+    places = (TOPIC, *CONTROL)
+    until(lambda: both_report(proposals(machines, places)), "both logs are open, and known")
+    assert {one["best"] for one in proposals(machines, places)} == {behind}
+    refused = machines.run(
+        "cluster", "unclean-elect", f"{TOPIC}/0", f"--node={empty}", "--accept-loss"
+    )
+    assert refused.exit_code == WRONG_USAGE
+    assert f"node {behind} has more than node {empty}" in refused.stderr
+    assert offline(machines) == everything()
+    machines.ask("cluster", "unclean-elect", *places, "--accept-loss")
+    wait_for(machines, set(kept))
+    with Writer(machines, "successor") as successor:
+        successor.wrote(10)
+    wait_for(machines, {*kept, *successor.acknowledged})
+
+
+def proposals(machines: Machines, places: Sequence[str]) -> list[dict[str, Any]]:
+    return list(machines.ask("cluster", "unclean-elect", *places, "--dry-run")["proposals"])
+
+
+def both_report(found: list[dict[str, Any]]) -> bool:
+    """Not while the one that was frozen still believes that the others lead."""
+    return len(found) == len(everything()) and all(len(one["replicas"]) == 2 for one in found)
 
 
 def only_two_in_sync(machines: Machines) -> bool:

@@ -269,6 +269,7 @@ def _elect(session: Session, choice: Choice) -> Elected:
             incarnation=chosen.incarnation,
             last_epoch=chosen.last_epoch,
             synced_end=chosen.synced_end,
+            isr=proposal.partition.isr,
         ),
         told="; ".join(proposal.may_be_lost(chosen))[:TOLD_CHARACTERS_MAX],
     )

@@ -50,6 +50,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "unclean-election-on-the-word-of-who-is-behind",
+        "I5: who told the operator who is in sync may be behind: a member may run of which he knew "
+        "nothing",
+        (
+            Edit(
+                f"{_SERVER}:_require_as_seen",
+                "(seen.epoch, seen.isr, seen.incarnation)",
+                "(seen.epoch, now[1], seen.incarnation)",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_unclean", "test_i5_what_changed_since_it_was_seen_is_refused"
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
         "who-did-not-answer-has-nothing",
         "I5: a process that runs and does not answer may have more than all that did",
         (Edit(f"{_JUDGE}:Proposal.doubts", "if one.runs", "if False"),),

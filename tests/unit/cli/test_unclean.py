@@ -107,7 +107,11 @@ def test_i5_all_are_asked_and_who_has_most_is_elected_as_it_was_seen(run: Run) -
     )
     assert request.accept_loss
     assert request.seen == cluster_pb2.SeenReplica(
-        epoch=7, incarnation=incarnation("n3").hex(), last_epoch=7, synced_end=90
+        epoch=7,
+        incarnation=incarnation("n3").hex(),
+        last_epoch=7,
+        synced_end=90,
+        isr=[incarnation("n1").hex()],
     )
     assert "for certain 10 journal offsets, 90 to 99" in request.told, (
         "what is said is written down"

@@ -14,7 +14,7 @@ from tests.unit.etcd.world import Node, World
 from tests.unit.leadership.test_election import P0, put_state, put_topic, state_of
 
 OURS = b"i" * 16
-AS_IT_IS = Seen(4, OURS.hex(), 3, 90)
+AS_IT_IS = Seen(4, frozenset({"ee" * 16}), OURS.hex(), 3, 90)
 
 
 async def offline(world: World, *isr: str, node: Node | None = None) -> Node:
@@ -41,7 +41,13 @@ def test_i5_a_replica_that_is_in_sync_is_not_elected_uncleanly(world: World) -> 
 
 @pytest.mark.parametrize(
     "change",
-    [{"epoch": 3}, {"incarnation": "ff" * 16}, {"last_epoch": 4}, {"synced_end": 91}],
+    [
+        {"epoch": 3},
+        {"isr": frozenset({"dd" * 16})},
+        {"incarnation": "ff" * 16},
+        {"last_epoch": 4},
+        {"synced_end": 91},
+    ],
     ids=str,
 )
 def test_i5_what_changed_since_it_was_seen_is_refused(world: World, change: Any) -> None:

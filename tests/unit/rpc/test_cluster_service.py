@@ -184,13 +184,17 @@ def test_an_unclean_election_says_what_is_kept(topic: Any, topic_id: Any) -> Non
     request = pb.UncleanElectRequest(**{**UNCLEAN, "topic": topic})
     reply = ask(service(elect).unclean_elect(request, CALL))
     assert (reply.epoch, reply.kept_end) == (9, 1_234)
-    request.seen.MergeFrom(pb.SeenReplica(epoch=8, incarnation="ab", last_epoch=7, synced_end=6))
+    request.seen.MergeFrom(
+        pb.SeenReplica(epoch=8, incarnation="ab", last_epoch=7, synced_end=6, isr="x")
+    )
     request.told = "much"
     ask(service(elect).unclean_elect(request, CALL))
     partition = PartitionId(topic_id, 1)
     assert asked == [
         UncleanElection(partition, "n1", by=CALL.identity),
-        UncleanElection(partition, "n1", Seen(8, "ab", 7, 6), by=CALL.identity, told="much"),
+        UncleanElection(
+            partition, "n1", Seen(8, frozenset("x"), "ab", 7, 6), by=CALL.identity, told="much"
+        ),
     ]
 
 

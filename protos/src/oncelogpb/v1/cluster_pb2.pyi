@@ -358,6 +358,7 @@ class SeenReplica(google.protobuf.message.Message):
     INCARNATION_FIELD_NUMBER: builtins.int
     LAST_EPOCH_FIELD_NUMBER: builtins.int
     SYNCED_END_FIELD_NUMBER: builtins.int
+    ISR_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     """Leader epoch of the partition (PartitionDescription)."""
     incarnation: builtins.str
@@ -365,6 +366,10 @@ class SeenReplica(google.protobuf.message.Message):
     last_epoch: builtins.int
     """Leader epoch of its last frame, and the journal offset behind what it has synced."""
     synced_end: builtins.int
+    @property
+    def isr(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Incarnations of the replicas in sync, hex, in any order (PartitionDescription)."""
+
     def __init__(
         self,
         *,
@@ -372,8 +377,9 @@ class SeenReplica(google.protobuf.message.Message):
         incarnation: builtins.str = ...,
         last_epoch: builtins.int = ...,
         synced_end: builtins.int = ...,
+        isr: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "incarnation", b"incarnation", "last_epoch", b"last_epoch", "synced_end", b"synced_end"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "incarnation", b"incarnation", "isr", b"isr", "last_epoch", b"last_epoch", "synced_end", b"synced_end"]) -> None: ...
 
 global___SeenReplica = SeenReplica
 

@@ -27,8 +27,9 @@ from oncelogpb.errors import InvalidArgument, UnknownPartition
 class Seen(NamedTuple):
     """What an operator saw of a partition, and of the replica that shall lead, when he decided."""
 
-    # Of the partition, in etcd.
+    # Of the partition, in etcd; whom he asked may have been behind. Hex.
     epoch: int
+    isr: frozenset[str]
     # Hex.
     incarnation: str
     last_epoch: int
@@ -113,10 +114,12 @@ def _require_as_seen(asked: UncleanElection, state: PartitionState, candidate: C
         return
     incarnation = candidate.incarnation.hex()
     has_less = (candidate.last_epoch, candidate.synced_end) < (seen.last_epoch, seen.synced_end)
-    if has_less or (seen.epoch, seen.incarnation) != (state.epoch, incarnation):
+    now = (state.epoch, frozenset(state.isr), incarnation)
+    if has_less or (seen.epoch, seen.isr, seen.incarnation) != now:
         raise InvalidArgument(
-            f"partition {asked.partition} is not as it was seen: it is in epoch {state.epoch}, and "
-            f"node {asked.node_id} has replica {incarnation}, synced to {candidate.synced_end} in "
-            f"epoch {candidate.last_epoch}; look again",
+            f"partition {asked.partition} is not as it was seen, look again: in epoch "
+            f"{state.epoch}, {len(state.isr)} replicas are in sync, and node {asked.node_id} has "
+            f"replica {incarnation}, synced to {candidate.synced_end} in epoch "
+            f"{candidate.last_epoch}",
             field="seen",
         )

@@ -239,7 +239,7 @@ class ClusterService:
 
 
 def _seen(seen: pb.SeenReplica) -> Seen:
-    return Seen(seen.epoch, seen.incarnation, seen.last_epoch, seen.synced_end)
+    return Seen(seen.epoch, frozenset(seen.isr), seen.incarnation, seen.last_epoch, seen.synced_end)
 
 
 def _refused(request: pb.GetMetadataRequest, call: Call) -> Iterable[pb.RefusedTopic]:
