@@ -32,6 +32,9 @@ NODES: Final[Mapping[int, int]] = {1: 30, 2: 22, 3: 36, 4: 6, 5: 6}
 REPLICAS: Final[Mapping[int, int]] = {1: 25, 2: 15, 3: 60}
 # Of days whose records are on two disks before they are acknowledged.
 LOST_DISK: Final = "lost disk"
+LONE_TAIL: Final = "lone tail"
+# How often a day that can have one of the faults of replicas has it.
+FAULT_OF_COPIES: Final = 0.4
 # Those that all days have, and the gardener's.
 TOPICS: Final = ("in", "out", "side", gardening.TOPIC)
 # Faults that are drawn more often than the others, which have 1: those in the middle of a step find
@@ -47,6 +50,9 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         raise ValueError(f"no application or fault is called {sorted(unknown)[0]!r}")
     chance = random.Random(f"plan {seed}")
     copies = ReplicasDrawn(random.Random(f"replicas {seed}"))
+    # Of a chance of its own: what a seed drew before stays as it was.
+    if random.Random(f"lone tail {seed}").random() < FAULT_OF_COPIES:
+        copies.faults.append(LONE_TAIL)
     known = sorted(APPLICATIONS.keys() - {*ALWAYS, *without})
     applications = [*ALWAYS, *_compatible(_some(chance, known, APPLICATIONS_AT_ONCE))]
     faults = _faults(chance, sorted(FAULTS.keys() - {*without, *OF_COPIES}))
@@ -101,7 +107,9 @@ class ReplicasDrawn:
         self._alike = chance.random() < 0.8
         self.of_control = self.draw()
         self.min_insync_replicas = chance.choice([1, 2, 2, 2])
-        self.faults = [name for name in OF_COPIES if chance.random() < 0.4]
+        self.faults = [
+            name for name in OF_COPIES if name != LONE_TAIL and chance.random() < FAULT_OF_COPIES
+        ]
         self.settings = (f"node.replica_lag_ms={chance.choice([500, 2_000, 10_000])}",)
 
     def draw(self) -> int:
@@ -132,7 +140,7 @@ OF_COPIES: Final[Mapping[str, Callable[[Plan], bool]]] = {
     LOST_DISK: _may_lose_disks,
     "rot": _may_lose_disks,
     "unanswered ISR": _has_followers,
-    "lone tail": _has_followers,
+    LONE_TAIL: _has_followers,
 }
 
 

@@ -86,7 +86,7 @@ BUGS: Final = (
                 "end = min(answer.answered_end, own_end, self.high_watermark)",
             ),
         ),
-        {_explored("failover"): "was shown"},
+        {_explored("reappearing"): "is elected with"},
     ),
     Bug(
         "joiner-without-epoch-start",
