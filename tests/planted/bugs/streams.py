@@ -30,9 +30,9 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.rpc.server:RpcServer._pump",
-                "self._admit_stream()",
+                "self._admit_stream(self._stream_count)",
                 "self._stream_count += 1\n"
-                "            self._admit_stream()\n"
+                "            self._admit_stream(self._stream_count)\n"
                 "            self._stream_count -= 1",
             ),
         ),
@@ -41,6 +41,22 @@ BUGS: Final = (
                 "rpc/test_stream_ends",
                 "test_a_subscription_that_has_ended_says_so_and_leaves_its_place_to_the_next",
             ): "Throttled"
+        },
+    ),
+    Bug(
+        "callers-lock-followers-out",
+        "I29: however many streams callers open, followers get theirs",
+        (
+            Edit(
+                "oncelog_server.runtime.rpc.server:RpcServer._pump_exchange",
+                "self._admit_stream(self._exchange_count)",
+                "self._admit_stream(self._stream_count)",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_exchange", "test_i29_callers_cannot_lock_followers_out"
+            ): "followers get theirs"
         },
     ),
     Bug(

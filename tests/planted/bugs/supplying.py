@@ -233,4 +233,55 @@ BUGS: Final = (
             ): "it follows under that name"
         },
     ),
+    Bug(
+        "each-high-watermark-queued",
+        "I29: what is queued for a follower that reads nothing is bounded",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.serving:_Stream._tell",
+                "if waiting is not None:",
+                "if waiting is not None and not waiting.epoch:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_silent_streams",
+                "test_i29_a_follower_that_reads_nothing_is_told_one_high_watermark_however_long",
+            ): "the queue grows"
+        },
+    ),
+    Bug(
+        "older-name-heard-in-the-newer-ones-dialog",
+        "I5: what a replica said under an older incarnation counts for nothing",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.serving:_Stream._hear",
+                "supply.incarnation != heard.incarnation",
+                "not supply.incarnation",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_silent_streams",
+                "test_i5_what_a_replica_was_before_says_nothing_for_what_it_is_now",
+            ): "its older name ended"
+        },
+    ),
+    Bug(
+        "run-before-heard-beside-the-next",
+        "I5: of a node one run is heard, the newest",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.serving:_Stream._introduce",
+                "self._service.begin(self, node)",
+                "self._service.begin(self, boot_id.hex())",
+            ),
+        ),
+        {
+            unit(
+                "rpc/test_followers_rights",
+                "test_i5_the_run_of_a_node_before_is_not_heard_beside_the_next_one",
+            ): "both are heard"
+        },
+    ),
 )

@@ -10,13 +10,15 @@ import pytest
 
 from oncelog_server.core.ids import BootId
 from oncelog_server.core.ports import Address
+from oncelog_server.runtime.rpc.limits import RpcLimits
 from oncelog_server.runtime.rpc.peers import GrpcPeers
 from oncelog_server.runtime.rpc.server import RpcServer
-from oncelogpb.errors import InvalidArgument, Unavailable
+from oncelogpb.errors import InvalidArgument, Throttled, Unavailable
+from oncelogpb.v1 import coordinator_pb2 as coordinator
 from oncelogpb.v1 import replication_pb2 as pb
-from tests.unit.rpc.harness import Recorder
+from tests.unit.rpc.harness import Handlers, Recorder
 
-FOLLOW = "replication.follow"
+FOLLOW, INIT = "replication.follow", "coordinator.init_producer"
 
 
 class Echo:
@@ -73,3 +75,41 @@ async def talk() -> None:
 
 def test_what_is_said_arrives_both_ways_and_errors_keep_their_names() -> None:
     asyncio.run(talk())
+
+
+async def crowd() -> None:
+    """One stream is all that there may be."""
+    handlers = Handlers(init_producer=answer)
+    server = RpcServer(
+        {"Replication": Echo(), "Coordinator": handlers},
+        listen="127.0.0.1:0",
+        reporter=Recorder(),
+        limits=RpcLimits(streams_max=1),
+    )
+    port = await server.start()
+    one, other = GrpcPeers(), GrpcPeers()
+    request = coordinator.InitProducerRequest()
+    try:
+        await one.call(at(port), INIT, request, timeout_ms=5_000)
+        async with aclosing(one.exchange(at(port), FOLLOW, says("a"))) as replies:
+            try:
+                assert (await anext(replies)).cluster_id == b"a"
+            except Throttled as error:
+                raise AssertionError("followers get theirs") from error
+            with pytest.raises(Throttled, match="streams_max"):
+                await anext(other.exchange(at(port), FOLLOW, says("b")))
+            with pytest.raises(Throttled, match="streams_max"):
+                await other.call(at(port), INIT, request, timeout_ms=5_000)
+            assert server.held()["streams"] == 2
+    finally:
+        await one.close()
+        await other.close()
+        await server.stop()
+
+
+async def answer(request: object, call: object) -> coordinator.InitProducerReply:
+    return coordinator.InitProducerReply()
+
+
+def test_i29_callers_cannot_lock_followers_out() -> None:
+    asyncio.run(crowd())

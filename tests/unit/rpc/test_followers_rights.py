@@ -49,9 +49,10 @@ class World:
             boot_id=LEADER,
         )
         self.port = 0
+        self.boots = dict(BOOTS)
 
     async def lives(self, node: str, boot_id: BootId) -> bool:
-        return BOOTS.get(node) == boot_id
+        return self.boots.get(node) == boot_id
 
     def peers(self, identity: str) -> GrpcPeers:
         return GrpcPeers(read(self.authority.issue(identity)))
@@ -182,6 +183,27 @@ def test_a_process_has_one_stream_and_the_newest_counts(tmp_path: Path) -> None:
                     await anext(older)
                 assert world.service.stream_count == 2
             for peers in (one, other, third):
+                await peers.close()
+
+    asyncio.run(story())
+
+
+def test_i5_the_run_of_a_node_before_is_not_heard_beside_the_next_one(tmp_path: Path) -> None:
+    """What it said last arrives late: it would name an incarnation that the node is no more."""
+
+    async def story() -> None:
+        async with leading(tmp_path) as world:
+            one, other = world.peers("ours"), world.peers("ours")
+            async with aclosing(world.stream(one, said(asks()))) as older:
+                await anext(older)
+                world.boots["n2"] = BootId(b"9" * 16)
+                request = asks(boot_id=world.boots["n2"])
+                async with aclosing(world.stream(other, said(request))) as newer:
+                    await anext(newer)
+                    assert world.service.stream_count == 1, "both are heard"
+                    with pytest.raises(Unavailable, match="newer stream"):
+                        await anext(older)
+            for peers in (one, other):
                 await peers.close()
 
     asyncio.run(story())

@@ -19,7 +19,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.ports import Address
 from oncelog_server.runtime.replica.dialog import Dialog, Said, Told
 from oncelog_server.runtime.replica.driver import Driver
-from oncelog_server.runtime.replica.following import Ask
+from oncelog_server.runtime.replica.following import Acknowledge, Ask
 from oncelog_server.runtime.replication.links import SIGN_OF_LIFE_MS, Links
 from oncelog_server.runtime.replication.serving import STREAM_SILENT_MS, ReplicationService
 from oncelog_server.runtime.replication.wire import follower_message
@@ -174,18 +174,96 @@ class Supplied:
     """A leader's replica, and what it supplies one follower with."""
 
     is_over = False
-
-    def supply(self, *asked: object, tell: Callable[[Told], None], **more: object) -> Supplied:
-        self.tell = tell
-        return self
-
     log_start = 0
 
+    def __init__(self) -> None:
+        # Under which name it was asked, and what was said to it.
+        self.incarnation = Incarnation(b"")
+        self.heard: list[tuple[Incarnation, Said]] = []
+
+    def supply(
+        self, incarnation: Incarnation, *, tell: Callable[[Told], None], **more: object
+    ) -> Supplied:
+        self.incarnation, self.tell, self.is_over = incarnation, tell, False
+        return self
+
     def said(self, said: Said) -> None:
+        self.heard.append((self.incarnation, said))
         self.tell(Told(said.epoch, 0))
 
     def end(self) -> None:
         self.is_over = True
+
+
+def supplying(replica: Supplied) -> ReplicationService:
+    return ReplicationService(
+        lambda partition: cast("Driver", replica),
+        lives,
+        tuple,
+        LoopClock(),
+        cluster_id=CLUSTER,
+        boot_id=BOOT,
+    )
+
+
+def said_of(name: bytes, said: Said | None) -> pb.FollowerMessage:
+    return follower_message(PARTITION, Incarnation(name * 16), 3, said)
+
+
+THREE = LeaderEpoch(3)
+ASK = Ask(THREE, LeaderEpoch(0), JournalOffset(0))
+ACKNOWLEDGE = Acknowledge(THREE, JournalOffset(0), JournalOffset(0))
+
+
+def test_i29_a_follower_that_reads_nothing_is_told_one_high_watermark_however_long() -> None:
+    async def asks_and_lives() -> AsyncGenerator[pb.FollowRequest, None]:
+        asked = [said_of(b"i", ASK)]
+        while True:
+            yield pb.FollowRequest(cluster_id=CLUSTER, leader_boot_id=BOOT, messages=asked)
+            asked = []
+            await asyncio.sleep(SIGN_OF_LIFE_MS / 1000)
+
+    async def main() -> list[tuple[int, bytes]]:
+        replica = Supplied()
+        replies = supplying(replica).follow(asks_and_lives(), None)  # type: ignore[arg-type]
+        await anext(replies)
+        for high_watermark in range(1, 1_000):
+            replica.tell(Told(THREE, high_watermark))
+            if high_watermark == 500:
+                replica.tell(Told(THREE, 500, b"frames"))
+        found = [(it.high_watermark, it.frames) for it in (await anext(replies)).messages]
+        replica.tell(Told(THREE, 1_000))
+        found += [(it.high_watermark, it.frames) for it in (await anext(replies)).messages]
+        await replies.aclose()
+        return found
+
+    told = run(main(), VirtualTimeLoop())
+    assert told == [(999, b""), (500, b"frames"), (1_000, b"")], "the queue grows"
+
+
+def test_i5_what_a_replica_was_before_says_nothing_for_what_it_is_now() -> None:
+    async def says(*messages: pb.FollowerMessage) -> AsyncGenerator[pb.FollowRequest, None]:
+        yield pb.FollowRequest(cluster_id=CLUSTER, leader_boot_id=BOOT, messages=messages)
+        await asyncio.Event().wait()
+
+    async def main() -> Supplied:
+        replica = Supplied()
+        messages = (
+            said_of(b"a", ASK),
+            said_of(b"b", ASK),
+            said_of(b"a", ACKNOWLEDGE),
+            said_of(b"a", None),
+            said_of(b"b", ACKNOWLEDGE),
+        )
+        replies = supplying(replica).follow(says(*messages), None)  # type: ignore[arg-type]
+        await anext(replies)
+        assert not replica.is_over, "its older name ended the newer one's dialog"
+        await replies.aclose()
+        return replica
+
+    older, newer = Incarnation(b"a" * 16), Incarnation(b"b" * 16)
+    heard = run(main(), VirtualTimeLoop()).heard
+    assert heard == [(older, ASK), (newer, ASK), (newer, ACKNOWLEDGE)]
 
 
 def test_i29_a_follower_that_neither_says_nor_takes_anything_is_dropped() -> None:
@@ -203,15 +281,7 @@ def test_i29_a_follower_that_neither_says_nor_takes_anything_is_dropped() -> Non
 
     async def main() -> bool:
         replica = Supplied()
-        leader = ReplicationService(
-            lambda partition: cast("Driver", replica),
-            lives,
-            tuple,
-            LoopClock(),
-            cluster_id=CLUSTER,
-            boot_id=BOOT,
-        )
-        replies = leader.follow(asks_once(), None)  # type: ignore[arg-type]
+        replies = supplying(replica).follow(asks_once(), None)  # type: ignore[arg-type]
         await anext(replies)
         assert not replica.is_over
         await asyncio.sleep(2 * STREAM_SILENT_MS / 1000)

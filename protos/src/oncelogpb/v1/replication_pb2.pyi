@@ -111,7 +111,7 @@ class FollowRequest(google.protobuf.message.Message):
     """Boot id of the leader process that is meant, 16 bytes. Another one ends the stream."""
     boot_id: builtins.bytes
     """Boot id of the process that follows, 16 bytes: it lives, and etcd shows it as a run of that node.
-    Else the stream ends with UNAVAILABLE. A newer stream of the same process ends this one.
+    Else the stream ends with UNAVAILABLE. A newer stream of the same node ends this one.
     """
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FollowerMessage]:

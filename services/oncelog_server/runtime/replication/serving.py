@@ -4,7 +4,8 @@
     told ─► queued ─► replies of at most REPLY_BYTES_MAX and one message more
 
 What is queued is bounded by what a stream may have sent without an acknowledgement
-(STREAM_WINDOW_BYTES).
+(STREAM_WINDOW_BYTES), and one high watermark per partition: whoever reads slowly, or not at all,
+does not make it grow.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from oncelog_server.core.wire import partition_id
 from oncelog_server.runtime.replica.dialog import Told
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.follower import STREAM_WINDOW_BYTES, Room
+from oncelog_server.runtime.replica.following import Ask
 from oncelog_server.runtime.replica.supply import Supply
 from oncelog_server.runtime.replication import wire
 from oncelog_server.runtime.replication.describing import describe
@@ -61,25 +63,26 @@ class ReplicationService:
         self._clock = clock
         self.cluster_id = cluster_id
         self.boot_id = boot_id
-        # By the boot id of the follower.
-        self._streams: dict[BootId, _Stream] = {}
+        # By the node that follows.
+        self._streams: dict[str, _Stream] = {}
 
     @property
     def stream_count(self) -> int:
         """Processes that follow this one."""
         return len(self._streams)
 
-    def begin(self, stream: _Stream, boot_id: BootId) -> None:
-        """Of a process that had another stream that one is over, whether or not the transport has
-        noticed it."""
-        older = self._streams.get(boot_id)
-        self._streams[boot_id] = stream
+    def begin(self, stream: _Stream, node: str) -> None:
+        """Of a node that had another stream that one is over, whether or not the transport has
+        noticed it: of this run of the node, or of one before, whose key this one has removed. What
+        comes late from there would name what that node is no more."""
+        older = self._streams.get(node)
+        self._streams[node] = stream
         if older is not None:
             older.replace()
 
-    def end(self, stream: _Stream, boot_id: BootId) -> None:
-        if self._streams.get(boot_id) is stream:
-            del self._streams[boot_id]
+    def end(self, stream: _Stream, node: str) -> None:
+        if self._streams.get(node) is stream:
+            del self._streams[node]
 
     def require_meant(self, cluster_id: bytes, boot_id: bytes, *, field: str) -> None:
         """Raises InvalidArgument where another cluster or process is meant."""
@@ -139,7 +142,7 @@ class ReplicationService:
             while (reply := await stream.next_reply()) is not None:
                 yield reply
             if stream.is_replaced:
-                raise Unavailable("this process has a newer stream")
+                raise Unavailable("this node has a newer stream")
             # Why it read no more.
             await reading
         finally:
@@ -156,6 +159,8 @@ class _Stream:
         self._supplies: dict[PartitionId, Supply] = {}
         self._room = Room(STREAM_WINDOW_BYTES)
         self._outgoing: deque[pb.LeaderMessage] = deque()
+        # Those of them that tell the high watermark only: a later one takes their place.
+        self._told_alone: dict[PartitionId, pb.LeaderMessage] = {}
         self._woken = asyncio.Event()
         self._is_over = False
         self.is_replaced = False
@@ -189,12 +194,18 @@ class _Stream:
                 f"etcd does not show process {boot_id.hex()} as a run of node {node}; try again"
             )
         self._who = (node, boot_id)
-        self._service.begin(self, boot_id)
+        self._service.begin(self, node)
 
     def _hear(self, node: str, heard: wire.Heard) -> None:
         if self._is_over:
             return
         supply = self._supplies.get(heard.partition)
+        if supply is not None and supply.incarnation != heard.incarnation:
+            if not isinstance(heard.said, Ask):
+                # Of what this replica was before.
+                return
+            self._supplies.pop(heard.partition).end()
+            supply = None
         if heard.said is None:
             if supply is not None:
                 self._supplies.pop(heard.partition).end()
@@ -229,6 +240,12 @@ class _Stream:
         if self._is_over:
             return
         message = wire.leader_message(partition, incarnation, told, log_start=log_start)
+        if told.what is None:
+            waiting = self._told_alone.get(partition)
+            if waiting is not None:
+                waiting.CopyFrom(message)
+                return
+            self._told_alone[partition] = message
         self._outgoing.append(message)
         self._woken.set()
 
@@ -245,21 +262,24 @@ class _Stream:
         size = 0
         while self._outgoing and size < REPLY_BYTES_MAX:
             message = self._outgoing.popleft()
+            if message.WhichOneof("said") is None:
+                self._told_alone.pop(partition_id(message.partition), None)
             size += len(message.frames)
             reply.messages.append(message)
         return reply
 
     def replace(self) -> None:
-        """By a newer one of the same process."""
+        """By a newer one of the same node."""
         self.is_replaced = True
         self.close()
 
     def close(self) -> None:
         self._is_over = True
         self._outgoing.clear()
+        self._told_alone.clear()
         self._woken.set()
         if self._who is not None:
-            self._service.end(self, self._who[1])
+            self._service.end(self, self._who[0])
         for supply in self._supplies.values():
             supply.end()
 

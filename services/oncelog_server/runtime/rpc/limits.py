@@ -39,7 +39,7 @@ class RpcLimits:
     # Calls under way at once, over all callers and their streams: THROTTLED above. Danger: some KiB
     # of memory each. On streams, markers and metadata are exempt.
     calls_max: int = 65_536
-    # Streams open at once, over all callers: THROTTLED above.
+    # Streams open at once, over all callers: THROTTLED above. Those of followers are counted apart.
     streams_max: int = 4_096
     # Connections open at once, over all callers: the next ones are closed as they come, and their
     # callers are told UNAVAILABLE by the transport, which names no limit. Danger: each takes an

@@ -91,6 +91,8 @@ class RpcServer:
         self._unread: WeakValueDictionary[str, Unread] = WeakValueDictionary()
         self._unread_total = Total(self._limits.unread_bytes_max)
         self._stream_count = 0
+        # Of processes of the cluster, counted by themselves: callers must not lock them out.
+        self._exchange_count = 0
         self._stopping = False
         # Done when running server streams shall end.
         self._stopped: asyncio.Future[None]
@@ -137,7 +139,7 @@ class RpcServer:
         """What is held for callers now, by the names of its metrics."""
         return {
             "inflight_bytes": self._inflight.bytes,
-            "streams": self._stream_count,
+            "streams": self._stream_count + self._exchange_count,
             "calls": self._inflight.calls,
             "unread_bytes": self._unread_total.bytes,
         }
@@ -294,7 +296,7 @@ class RpcServer:
         no right to any more."""
         meter = self._meter(call.identity)
         try:
-            self._admit_stream()
+            self._admit_stream(self._stream_count)
             _take(meter, len(data))
         except OncelogError as error:
             return method.count(error)
@@ -351,10 +353,10 @@ class RpcServer:
     ) -> OncelogError | None:
         assert method.call is not None, "asked before"
         try:
-            self._admit_stream()
+            self._admit_stream(self._exchange_count)
         except OncelogError as error:
             return method.count(error)
-        self._stream_count += 1
+        self._exchange_count += 1
         try:
             if method.gate is not None:
                 await method.gate.admit(None, call)
@@ -368,7 +370,7 @@ class RpcServer:
         except Exception as error:
             return None if is_gone(error) else method.fault(error)
         finally:
-            self._stream_count -= 1
+            self._exchange_count -= 1
         return None
 
     async def _said(
@@ -403,7 +405,7 @@ class RpcServer:
 
         async def call_stream(_: object, context: Any) -> None:
             try:
-                self._admit_stream()
+                self._admit_stream(self._stream_count)
             except OncelogError as error:
                 await _abort(context, error)
             stream = CallStream(
@@ -441,10 +443,10 @@ class RpcServer:
         if refusal is not None:
             raise refusal
 
-    def _admit_stream(self) -> None:
+    def _admit_stream(self, count: int) -> None:
         if self._stopping:
             raise _stopping()
-        if self._stream_count >= self._limits.streams_max:
+        if count >= self._limits.streams_max:
             raise throttled("streams_max", self._limits.streams_max)
 
     def _unary_context(self, context: Any) -> CallContext:
