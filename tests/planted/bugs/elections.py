@@ -312,4 +312,20 @@ BUGS: Final = (
             ): "nobody has read it"
         },
     ),
+    Bug(
+        "rounds-without-a-rest",
+        "I18: a process with a thousand partitions keeps its lease while they change",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.rounds:Rounds.next",
+                "if self._took_s:",
+                "if self._took_s < 0:",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_rounds", "test_i18_rounds_leave_most_of_the_loop_to_others"
+            ): "rounds take the whole loop"
+        },
+    ),
 )

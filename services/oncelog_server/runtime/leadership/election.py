@@ -52,6 +52,7 @@ from oncelog_server.runtime.leadership.host import ReplicaHost
 from oncelog_server.runtime.leadership.isr import change_isr, isr_of
 from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.leadership.preference import pause_ms, staying
+from oncelog_server.runtime.leadership.rounds import Rounds
 from oncelog_server.runtime.leadership.rules import (
     Bid,
     Fitness,
@@ -111,7 +112,7 @@ class Elections:
         self._stands = True
         # Of which the view says that they were moved elsewhere; nothing is acknowledged for them.
         self._moved_away: set[PartitionId] = set()
-        self._wake = asyncio.Event()
+        self._rounds = Rounds()
         self._task: asyncio.Task[None] | None = None
 
     # ------------------------------------------------------------------------------ what it says
@@ -138,7 +139,7 @@ class Elections:
 
     def look_again(self) -> None:
         """A replica may stand now."""
-        self._wake.set()
+        self._rounds.call()
 
     # ------------------------------------------------------------------------------ giving it up
 
@@ -151,7 +152,7 @@ class Elections:
         epoch = history.leave()
         self._host.aim(partition, StandBy())
         # Should this call be cancelled, the round finishes it: etcd names us in an epoch we left.
-        self._wake.set()
+        self._rounds.call()
         while True:
             try:
                 await self._try_resign(partition, epoch)
@@ -172,7 +173,7 @@ class Elections:
                 history.stand_after_s = self._now() + STAND_PAUSE_MS / 1000
                 history.leave()
                 self._host.aim(partition, StandBy())
-        self._wake.set()
+        self._rounds.call()
 
     async def _resign_all(self, resigned: Sequence[tuple[PartitionId, Entry]]) -> None:
         """Of epochs that this process left. What changed meanwhile is resigned one by one."""
@@ -241,7 +242,7 @@ class Elections:
         )
         if seen is not None and seen.assignment == assignment:
             self._reporter.event("handed over", partition=str(partition), epoch=epoch)
-        self._wake.set()
+        self._rounds.call()
 
     def _step_down(self, partition: PartitionId, history: History) -> None:
         epoch = history.leave()
@@ -265,7 +266,7 @@ class Elections:
                 self._look_at_led(partition, history, entry)
             elif history.follows is not None and history.follows != self._leader(history, entry):
                 self._stop_following(partition, history)
-        self._wake.set()
+        self._rounds.call()
 
     def _look_at_led(self, partition: PartitionId, history: History, entry: Entry) -> None:
         match self._judge(history, entry):
@@ -333,7 +334,7 @@ class Elections:
             history.was_read = False
             if history.follows is not None:
                 self._stop_following(partition, history)
-        self._wake.set()
+        self._rounds.call()
         if not self.led():
             return
         listed, _ = await self._etcd.range(PARTITIONS)
@@ -344,7 +345,7 @@ class Elections:
             state = None if kv is None else decode_partition(kv.value)
             if state is None or not self._names_us(state) or state.epoch != history.led_epoch:
                 self._step_down(partition, history)
-        self._wake.set()
+        self._rounds.call()
 
     def _judge(self, history: History, entry: Entry) -> Ruling:
         return judge(
@@ -362,13 +363,9 @@ class Elections:
 
     async def _run(self) -> None:
         while True:
-            self._wake.clear()
+            self._rounds.begin()
             unfinished = await self._round()
-            try:
-                async with asyncio.timeout(ROUND_RETRY_MS / 1000 if unfinished else None):
-                    await self._wake.wait()
-            except TimeoutError:
-                continue
+            await self._rounds.next(within_ms=ROUND_RETRY_MS if unfinished else None)
 
     async def _round(self) -> bool:
         """Looks at every partition that this process may lead. True: look again soon."""
@@ -415,6 +412,7 @@ class Elections:
                     await self._adopt(partition, history)
                 case _:
                     assert_never(ruling)
+        self._rounds.looked()
         if is_unread:
             await self._read_keys()
         await self._resign_all(left)
@@ -547,7 +545,7 @@ class Elections:
         granted = Lead(state.epoch, state.unclean_epoch, isr, isr.assignment.replication_factor)
         self._host.aim(partition, granted)
         # The view may have gone past this state already.
-        self._wake.set()
+        self._rounds.call()
 
     # ------------------------------------------------------------------------------- by operators
 
