@@ -333,13 +333,17 @@ def _raising(service: str) -> Iterator[None]:
 
 
 @contextmanager
-def _reading(call: Any, service: str) -> Iterator[None]:
-    """While replies are read: raises OncelogError; at the end the call is over."""
+def _over_at_end(call: Any) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        call.cancel()
+
+
+async def _next_of(call: Any, service: str) -> Any:
+    """Its next reply, or _EOF. Raises OncelogError."""
     with _raising(service):
-        try:
-            yield
-        finally:
-            call.cancel()
+        return await call.read()
 
 
 async def server_stream(
@@ -355,8 +359,8 @@ async def server_stream(
         request_serializer=None,
         response_deserializer=rpcs.message_class(rpc.output_type).FromString,
     )(data)
-    with _reading(call, descriptor.name):
-        while (reply := await call.read()) is not _EOF:
+    with _over_at_end(call):
+        while (reply := await _next_of(call, descriptor.name)) is not _EOF:
             yield reply
 
 
@@ -372,8 +376,8 @@ async def exchange(
         request_serializer=_serialize,
         response_deserializer=rpcs.message_class(rpc.output_type).FromString,
     )(requests)
-    with _reading(call, descriptor.name):
-        while (reply := await call.read()) is not _EOF:
+    with _over_at_end(call):
+        while (reply := await _next_of(call, descriptor.name)) is not _EOF:
             yield reply
 
 

@@ -29,7 +29,7 @@ BUGS: Final = (
         "I29: a process that is silent is silent about all that it leads",
         (
             Edit(
-                "oncelog._metadata:Metadata._suspect",
+                "oncelog._metadata:Metadata.suspect",
                 "        self.directory.forget_processes([endpoint])",
                 "        pass",
             ),
@@ -47,6 +47,25 @@ BUGS: Final = (
             unit(
                 "client/test_suspects",
                 "test_i29_nothing_goes_to_who_is_no_member_any_more",
+            ): "assert",
+        },
+    ),
+    Bug(
+        "whoever-leads-now-is-suspected",
+        "I29: who did not answer is suspected, not who leads by the time that this is known",
+        (
+            Edit(
+                "oncelog._fan_out:FanOut._ask_one",
+                "            self._protocol.suspect(process, error)",
+                "            for part in routing.items_of(method, request):\n"
+                "                now = self._protocol._known(part)\n"
+                "                self._protocol.suspect(now or process, error)",
+            ),
+        ),
+        {
+            unit(
+                "client/test_suspects",
+                "test_i29_a_late_failure_says_nothing_of_who_leads_by_then",
             ): "assert",
         },
     ),

@@ -108,6 +108,44 @@ def test_i29_nothing_goes_to_who_is_no_member_any_more() -> None:
     on_virtual_time(story)
 
 
+def test_i29_a_late_failure_says_nothing_of_who_leads_by_then() -> None:
+    """It comes long after others have found the successor; nor does an item that failed."""
+    transport = ScriptedTransport(GONE, GONE)
+
+    async def late(to: Any, request: Any) -> Any:
+        if to.port == SUCCESSOR:
+            return answered(to, request)
+        await asyncio.sleep(1)
+        raise errors.UnknownOutcome("pings found nobody")
+
+    def refuses_an_item(to: Any, request: Any) -> Any:
+        transport.handlers["partition_leader.produce"] = answered
+        error = errors.to_status(errors.Unavailable("it waits for its followers"))
+        return pb.ProduceReply(results=[pb.BatchResult(error=error)])
+
+    async def story() -> None:
+        transport.handlers["partition_leader.produce"] = answered
+        protocol = protocol_over(transport)
+        await produce(protocol, 0)
+        transport.handlers["partition_leader.produce"] = late
+        waiting = asyncio.create_task(produce(protocol, 0))
+        await asyncio.sleep(0.1)
+        transport.partitions[:] = [SUCCESSOR, SUCCESSOR]
+        await protocol.refresh(topics=["a"])
+        kept = PartitionKey(TOPIC_ID, 1)
+        forgotten = []
+        while not waiting.done():
+            await asyncio.sleep(0.001)
+            forgotten.append(protocol.directory.leader(kept) is None)
+        transport.handlers["partition_leader.produce"] = refuses_an_item
+        assert not any(forgotten), "its successor is well"
+        await produce(protocol, 0)
+        assert protocol.directory.leader(kept) is not None, "one partition has trouble"
+        await protocol.close()
+
+    on_virtual_time(story)
+
+
 def test_a_member_that_is_silent_is_looked_after_for_a_while_only() -> None:
     """It may be unreachable for us alone, for days."""
     transport = ScriptedTransport(GONE)

@@ -83,6 +83,7 @@ class FanOut:
             reply = await self._protocol.transport.call(process, method, request, timeout_ms)
         except errors.OncelogError as error:
             self._protocol.met(method, error)
+            self._protocol.suspect(process, error)
             return error
         self._protocol.met(method)
         return reply

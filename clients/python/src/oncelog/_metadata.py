@@ -229,13 +229,13 @@ class Metadata:
         if isinstance(key, PartitionKey) and isinstance(error, _GONE):
             self.directory.forget_topic_id(key.topic_id)
         if action in (Action.REDIRECT, Action.ASK):
-            self._suspect(self._known(key))
             self.directory.forget(key)
         return False
 
-    def _suspect(self, endpoint: Endpoint | None) -> None:
-        """It did not answer: who uses anything else that it leads asks first who leads that now."""
-        if endpoint is None or self._closed:
+    def suspect(self, endpoint: Endpoint, error: errors.OncelogError) -> None:
+        """How a call to a process failed, not one of its items. Where it may not have answered: who
+        uses anything else that it leads asks first who leads that now."""
+        if self._closed or not isinstance(error, errors.Unavailable | errors.UnknownOutcome):
             return
         self.directory.forget_processes([endpoint])
         self._suspects[endpoint] = self.now_ms()

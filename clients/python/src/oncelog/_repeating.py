@@ -32,6 +32,7 @@ class Repeating(Metadata):
         began_ms = self.now_ms()
         attempt = 0
         while True:
+            endpoint: Endpoint | None = None
             try:
                 self.require_open()
                 endpoint = await locate()
@@ -47,6 +48,8 @@ class Repeating(Metadata):
                     doubt.give_up(error)
                 if key is None:
                     self.doubt_processes(error)
+                if endpoint is not None:
+                    self.suspect(endpoint, error)
                 moved = key is not None and self.learn_failure(key, error)
                 if not moved or attempt % 2:
                     until = self.until(method, began_ms, deadline)

@@ -206,6 +206,7 @@ class Prefetcher:
                         return failure
                     await self._room()
         except errors.OncelogError as error:
+            self._protocol.suspect(leader, error)
             for partition in partitions:
                 self._refused(partition, error)
             return error

@@ -205,7 +205,9 @@ class Sender:
             else:
                 error = errors.Internal("a Produce was answered with another number of results")
         if error is not None:
-            self._refused(batches, _as_ours(error))
+            ours = _as_ours(error)
+            self._protocol.suspect(leader, ours)
+            self._refused(batches, ours)
         # Others may have waited for this message's place.
         for partition in list(self._ready)[:1]:
             self._wake(partition)
