@@ -7,7 +7,7 @@ import urllib.request
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Final
+from typing import Any, Final
 
 from oncelog.aio import TopicInfo
 from oncelog_server.core.ids import TopicId
@@ -218,16 +218,29 @@ def most(leads: Leads, roles: Sequence[str]) -> int:
 def leader_of_etcd(machines: Sequence[Machine]) -> int:
     """The machine whose member leads; the first one where no member says so."""
     for machine in machines:
-        url = f"http://{machine.address}:{ETCD_PORT}/v3/maintenance/status"
-        opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-        try:
-            with opener.open(url, data=b"{}", timeout=ETCD_ANSWERS_S) as reply:
-                status = json.load(reply)
-        except OSError:
-            continue
-        if status["leader"] == status["header"]["member_id"]:
+        status = _status_of_etcd(machine)
+        if status is not None and status["leader"] == status["header"]["member_id"]:
             return machine.number
     return machines[0].number
+
+
+def is_etcd_whole(machines: Sequence[Machine]) -> bool:
+    """All members answer, and follow the same leader."""
+    followed = [
+        None if status is None else (status.get("leader"), status["raftTerm"])
+        for status in map(_status_of_etcd, machines)
+    ]
+    return None not in followed and len(set(followed)) == 1 and followed[0] != (None, "0")
+
+
+def _status_of_etcd(machine: Machine) -> Any | None:
+    url = f"http://{machine.address}:{ETCD_PORT}/v3/maintenance/status"
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    try:
+        with opener.open(url, data=b"{}", timeout=ETCD_ANSWERS_S) as reply:
+            return json.load(reply)
+    except OSError:
+        return None
 
 
 def _cut_off(network: Network, number: int) -> None:
