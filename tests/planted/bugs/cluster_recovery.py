@@ -297,6 +297,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "accounts-above-what-is-read",
+        "who recovered a cluster is told, however many accounts wait",
+        (
+            Edit(
+                "oncelog_server.runtime.cluster_recovery.accounts:leave",
+                "> FILE_BYTES_MAX:",
+                "> 2 * FILE_BYTES_MAX:",
+            ),
+        ),
+        {
+            unit(
+                "cluster_recovery/test_accounts",
+                "test_accounts_that_do_not_fit_into_the_file_make_the_oldest_go",
+            ): "all are lost with account"
+        },
+    ),
+    Bug(
         "recovery-that-is-not-audited",
         "operators are trusted, and what they do is in the audit log",
         (

@@ -81,6 +81,18 @@ def test_an_account_is_bounded_and_a_damaged_one_holds_up_nobody() -> None:
     assert accounts.waiting(disk) == (kept,)
 
 
+def test_accounts_that_do_not_fit_into_the_file_make_the_oldest_go() -> None:
+    disk = FakeDisk()
+    for recovery in range(1, accounts.ACCOUNTS_MAX + 3):
+        accounts.leave(disk, made(recovery, told=("x" * 5_000,) * 50))
+        assert accounts.waiting(disk), f"all are lost with account {recovery}"
+    kept = [one.recovery for one in accounts.waiting(disk)]
+    newest = accounts.ACCOUNTS_MAX + 2
+    assert kept == list(range(newest - len(kept) + 1, newest + 1))
+    assert len(kept) > 40, "as many as there is room for"
+    assert len(told_at(disk)[0]) == len(kept)
+
+
 def test_no_process_starts_on_a_directory_before_the_account_is_left_there() -> None:
     etcd = Etcd()
     found = directory(etcd, replica())

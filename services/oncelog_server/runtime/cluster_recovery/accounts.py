@@ -19,6 +19,7 @@ from oncelog_server.runtime.access.guard import Guard
 from oncelog_server.runtime.storage.port import Disk
 
 FILE: Final = "recovered.json"
+# Eight times what one account takes at most, in whatever script it is written.
 FILE_BYTES_MAX: Final = 1 << 20
 # Accounts that wait in one directory, the newest; and what one of them was told, in lines.
 ACCOUNTS_MAX: Final = 100
@@ -62,9 +63,16 @@ def account(
 
 
 def leave(disk: Disk, left: Account) -> None:
-    """Durable at return, beside those that were left before. Raises OSError."""
+    """Durable at return, beside those that were left before; the oldest go where they would make
+    the file larger than what is read of it. Raises OSError."""
     accounts = (*waiting(disk), left)[-ACCOUNTS_MAX:]
-    disk.replace_file(FILE, msgspec.json.format(msgspec.json.encode(accounts), indent=2))
+    while len(written := _written(accounts)) > FILE_BYTES_MAX:
+        accounts = accounts[1:]
+    disk.replace_file(FILE, written)
+
+
+def _written(accounts: Sequence[Account]) -> bytes:
+    return msgspec.json.format(msgspec.json.encode(accounts), indent=2)
 
 
 def waiting(disk: Disk) -> tuple[Account, ...]:
