@@ -107,4 +107,21 @@ BUGS: Final = (
             ): "what is said is written down"
         },
     ),
+    Bug(
+        "unclean-election-without-an-answer-leaves-no-word",
+        "who gave records up is known, also where the answer to the election was lost",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.election:Elections.unclean_elect",
+                "asked.report_asked(self._reporter, epoch=bid.new.epoch, kept_end=kept_end)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_unclean",
+                "test_an_election_that_etcd_did_not_answer_leaves_word_of_who_asked",
+            ): "nobody knows who gave records up"
+        },
+    ),
 )

@@ -9,7 +9,7 @@ import pytest
 from oncelog_server.runtime.etcd.keys import PartitionState
 from oncelog_server.runtime.leadership.unclean import Seen, UncleanElection
 from oncelog_server.runtime.target import Candidate
-from oncelogpb.errors import InvalidArgument
+from oncelogpb.errors import InvalidArgument, UnknownOutcome
 from tests.unit.etcd.world import Node, World
 from tests.unit.leadership.test_election import P0, put_state, put_topic, state_of
 
@@ -84,5 +84,22 @@ def test_who_asked_and_what_he_was_told_stands_in_the_log_of_the_process(world: 
         await node.elections.unclean_elect(asked)
         (said,) = [f for name, f in node.log.events if name.startswith("elected uncleanly")]
         assert (said["by"], said["told"], said["kept_end"]) == ("root", "a lot", 90)
+
+    world.run(story)
+
+
+def test_an_election_that_etcd_did_not_answer_leaves_word_of_who_asked(world: World) -> None:
+    async def story() -> None:
+        node = await offline(world, "ee" * 16)
+        node.etcd.drop_next_txn_reply()
+        asked = UncleanElection(P0, "n1", AS_IT_IS, by="root", told="a lot")
+        with pytest.raises(UnknownOutcome):
+            await node.elections.unclean_elect(asked)
+        # It took place.
+        await World.until(lambda: node.leads(P0) == 5)
+        said = [f for name, f in node.log.events if name.startswith("unclean election asked for")]
+        assert [(f["by"], f["told"], f["epoch"]) for f in said] == [("root", "a lot", 5)], (
+            "nobody knows who gave records up"
+        )
 
     world.run(story)

@@ -563,6 +563,7 @@ class Elections:
         except EtcdUnavailable as error:
             raise Unavailable(f"nothing was changed: {error}") from error
         history = self._history(partition)
+        asked.report_asked(self._reporter, epoch=bid.new.epoch, kept_end=kept_end)
         try:
             won = await self._vote([bid])
         except EtcdUnavailable as error:

@@ -49,10 +49,19 @@ class UncleanElection(NamedTuple):
     # What he was told may be lost.
     told: str = ""
 
+    def report_asked(self, reporter: Reporter, *, epoch: int, kept_end: int) -> None:
+        """Before etcd is asked: it may take place, and its answer never come. Then this is what
+        tells who asked for the election of that epoch, and what he was told."""
+        self._report(reporter, "unclean election asked for", epoch, kept_end)
+
     def report(self, reporter: Reporter, *, epoch: int, kept_end: int) -> None:
-        """It was granted: said in the process's log, whether or not calls are audited."""
+        """It was granted."""
+        self._report(reporter, "elected uncleanly", epoch, kept_end)
+
+    def _report(self, reporter: Reporter, what: str, epoch: int, kept_end: int) -> None:
+        """In the process's log, whether or not calls are audited."""
         reporter.event(
-            "elected uncleanly, by an operator",
+            f"{what}, by an operator",
             level="warning",
             partition=str(self.partition),
             epoch=epoch,
