@@ -50,6 +50,9 @@ class Pool:
         self.transactions: list[tuple[pb.Producer, int]] = []
         self.names: list[str] = []
         self.uuids: list[bytes] = []
+        # UUIDs of the cluster, and of the run of its partition leader.
+        self.cluster_id = bytes(16)
+        self.boot_id = bytes(16)
 
     def learn(self, request: Any, reply: Any) -> None:
         """Takes in what a reply grants."""
@@ -103,6 +106,8 @@ class Maker:
             "to_offset": lambda: chance.choice((0, 1, 2, 5)),
             "metadata": lambda: "note",
             "node_id": lambda: "node",
+            "cluster_id": lambda: pool.cluster_id,
+            "boot_id": lambda: pool.boot_id,
             "partitions": lambda: chance.choice((0, 1, 2)),
             "max_wait_ms": lambda: chance.choice((0, 0, 10)),
             "generation": lambda: chance.choice((0, 1)),

@@ -24,7 +24,7 @@ from oncelog_server.core.ids import (
     journal_partition_of,
 )
 from oncelogpb import rpcs
-from oncelogpb.v1 import coordinator_pb2, partition_leader_pb2
+from oncelogpb.v1 import cluster_pb2, coordinator_pb2, partition_leader_pb2
 from tests.fuzz.messages import Maker, Pool
 from tests.fuzz.target import ROLE_OF, Target, running
 from tests.fuzz.verdicts import judge_failure, judge_reply
@@ -36,11 +36,13 @@ SEEDS = [1, 2, 3]
 ROUNDS = 80
 AT_ONCE = 16
 TIMEOUT_S = 1.0
-# Nothing is damaged and nobody is dead here, and there are no members of groups yet.
+# Nothing is damaged and nobody is dead here, there are no members of groups yet, and every log
+# begins at 0: before it is nothing that a replica could fetch.
 NEVER_DONE = {
     "Cluster.unclean_elect",
     "OffsetManager.heartbeat",
     "PartitionLeader.resolve_transaction",
+    "Replication.fetch_snapshot",
 }
 STREAM_MESSAGES = 60
 CALLS_PER_MESSAGE_MAX = 12
@@ -202,4 +204,8 @@ async def known_ids(target: Target) -> Pool:
         begin = coordinator_pb2.BeginTransactionRequest(producer=granted.producer, request_id=1)
         begun = await target.ask("Coordinator", "begin_transaction", begin.SerializeToString(), 10)
         pool.transactions.append((granted.producer, begun.tx_id))
+    asked = cluster_pb2.GetMetadataRequest().SerializeToString()
+    metadata = await target.ask("Cluster", "get_metadata", asked, 10)
+    pool.cluster_id = metadata.cluster_id
+    [pool.boot_id] = [node.boot_id for node in metadata.nodes if "partition_leader" in node.roles]
     return pool
