@@ -3,6 +3,8 @@ them may die, and another number of them may be started."""
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import threading
@@ -13,6 +15,8 @@ from typing import Any
 import pytest
 
 import oncelog
+from oncelog_server.cli.folder import Folder
+from oncelog_server.cli.layout import choose
 from oncelog_server.core.roles import ROLES
 from tests.integration.cluster import until
 from tests.integration.up import Up, children_of, up_over
@@ -154,3 +158,16 @@ def test_fewer_are_started_and_the_data_of_the_others_stays(tmp_path: Path) -> N
 def all_led(up: Up, topic: str) -> bool:
     (described,) = up.ask("topic", "describe", topic)
     return all(partition["leader"] for partition in described["partitions"])
+
+
+def test_etcd_does_not_come_back_on_a_port_that_is_a_services_by_now(tmp_path: Path) -> None:
+    """Neither does it draw one: all look free, for etcd is started before the services."""
+    options: dict[str, Any] = {"nodes": 1, "ports_from": None, "free": True, "one_process": True}
+    layout = choose(None, str(tmp_path), **options)
+    with contextlib.closing(Folder.take(tmp_path)) as folder:
+        folder.keep_layout(layout)
+    kept = {"client": layout.ports.coordinator, "peer": layout.ports.partition_leader}
+    (tmp_path / "etcd").mkdir()
+    (tmp_path / "etcd" / "ports.json").write_text(json.dumps(kept))
+    with up_over(tmp_path, "--one-process") as one:
+        assert one.said[-1]["bootstrap"].endswith(f":{layout.ports.coordinator}")

@@ -160,6 +160,6 @@ def _free(nodes: int, had: Sequence[Ports]) -> Iterator[Ports]:
     """Not those of a node that is away, either."""
     taken = {port for ports in had for port in ports.all()}
     size = len(Ports.__struct_fields__)
-    drawn = [port for port in free_ports(size * nodes + len(taken)) if port not in taken]
+    drawn = free_ports(size * nodes, promised=taken)
     for start in range(0, size * nodes, size):
         yield Ports(*drawn[start : start + size])

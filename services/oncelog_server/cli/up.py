@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -138,10 +138,12 @@ def up(
             # As many as in the last run.
             _require_shareable(pairs, len(layout.started()))
         folder.keep_layout(layout)
-        etcd = _start_etcd(folder, stack, say, allow_old=allow_old_etcd)
+        metrics = metrics_ports(metrics_ports_from, [process.name for process in layout.started()])
+        # No service listens yet: etcd would take their ports for free ones.
+        promised = {process.port for process in layout.known()}.union(metrics.values())
+        etcd = _start_etcd(folder, stack, say, promised=promised, allow_old=allow_old_etcd)
         if recover:
             _recover(folder, layout, etcd, say, accept_loss=accept_loss)
-        metrics = metrics_ports(metrics_ports_from, [process.name for process in layout.started()])
         services = [
             _service(
                 folder,
@@ -201,7 +203,9 @@ def copies_setting(layout: Layout) -> list[str]:
     return [f"node.control_replication_factor={CONTROL_REPLICAS}"]
 
 
-def _start_etcd(folder: Folder, stack: ExitStack, say: _Said, *, allow_old: bool) -> EmbeddedEtcd:
+def _start_etcd(
+    folder: Folder, stack: ExitStack, say: _Said, *, promised: Collection[int], allow_old: bool
+) -> EmbeddedEtcd:
     with interrupts.importing():
         from oncelog_server.runtime.etcd.embedded import (
             EmbeddedEtcd,
@@ -211,7 +215,7 @@ def _start_etcd(folder: Folder, stack: ExitStack, say: _Said, *, allow_old: bool
         )
     try:
         binary = find_or_build(say.progress, allow_old=allow_old)
-        etcd = EmbeddedEtcd(folder.path / "etcd", binary)
+        etcd = EmbeddedEtcd(folder.path / "etcd", binary, promised=promised)
         stack.callback(etcd.stop)
         etcd.start()
     except (EtcdNotFound, EtcdFailed) as error:

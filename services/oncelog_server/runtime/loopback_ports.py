@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import itertools
 import random
 import socket
+from collections.abc import Collection
 from pathlib import Path
 from typing import Final
 
@@ -25,16 +27,18 @@ RANGE_FILE: Final = Path("/proc/sys/net/ipv4/ip_local_port_range")
 DYNAMIC_PORTS: Final = range(49_152, PORT_LAST + 1)
 
 
-def free_ports(count: int, *, among: range | None = None) -> list[int]:
-    """So many that nobody listens on now, drawn by lot: who else looks for some finds others.
+def free_ports(
+    count: int, *, among: range | None = None, promised: Collection[int] = ()
+) -> list[int]:
+    """So many that nobody listens on now, drawn by lot: who else looks for some finds others. None
+    that is `promised`: somebody will listen there, and does not yet.
     Raises OSError where there are not so many."""
     among = for_listeners(given_to_connections()) if among is None else among
-    found: list[int] = []
-    for port in random.sample(among, len(among)):
-        if is_free(port):
-            found.append(port)
-        if len(found) == count:
-            return found
+    drawn = random.sample(among, len(among))
+    free = (port for port in drawn if port not in promised and is_free(port))
+    found = list(itertools.islice(free, count))
+    if len(found) == count:
+        return found
     raise OSError(
         errno.EADDRNOTAVAIL, f"no {count} free ports among {among.start} to {among.stop - 1}"
     )

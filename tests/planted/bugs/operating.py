@@ -59,6 +59,40 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "etcd-draws-the-port-of-a-service",
+        "ports are those of one process, also before it listens",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.embedded:EmbeddedEtcd._choose_ports",
+                "free_ports(2, promised=self._promised)",
+                "free_ports(2)",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_loopback_ports",
+                "test_etcd_leaves_ports_on_which_services_will_listen",
+            ): "etcd listens where a service will"
+        },
+    ),
+    Bug(
+        "etcd-keeps-the-port-of-a-service",
+        "ports are those of one process, also before it listens",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.embedded:EmbeddedEtcd._choose_ports",
+                "self._promised.isdisjoint(last) and ",
+                "",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_loopback_ports",
+                "test_etcd_leaves_ports_on_which_services_will_listen",
+            ): "etcd keeps a port that it lost"
+        },
+    ),
+    Bug(
         "offline-without-a-reason",
         "an offline partition names the node that must come back",
         (

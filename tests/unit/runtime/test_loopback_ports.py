@@ -35,6 +35,17 @@ def test_ports_differ_and_nobody_listens_on_them() -> None:
         assert found[0] not in ports.free_ports(1_000, among=range(found[0], found[0] + 1_100))
 
 
+def test_etcd_leaves_ports_on_which_services_will_listen(tmp_path: Path) -> None:
+    """Drawn before they do, so that they look free."""
+    listened_on = ports.for_listeners(ports.given_to_connections())
+    spare = set(ports.free_ports(4))
+    first = EmbeddedEtcd(tmp_path, "etcd", promised=set(listened_on) - spare)._choose_ports()
+    assert spare.issuperset(first), "etcd listens where a service will"
+    # The service took the port of an earlier run of etcd, which is down.
+    then = EmbeddedEtcd(tmp_path, "etcd", promised=first[1:])._choose_ports()
+    assert first[1] not in then, "etcd keeps a port that it lost"
+
+
 @pytest.mark.parametrize(
     ("given", "among"),
     [

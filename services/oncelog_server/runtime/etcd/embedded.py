@@ -33,7 +33,7 @@ import tempfile
 import threading
 import time
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from pathlib import Path
 from typing import Final
 
@@ -245,17 +245,26 @@ class EmbeddedEtcd:
     binds a child to the thread that made it).
     """
 
-    def __init__(self, data_dir: Path | str, binary: Path | str, *, flags: tuple[str, ...] = ()):
+    def __init__(
+        self,
+        data_dir: Path | str,
+        binary: Path | str,
+        *,
+        flags: tuple[str, ...] = (),
+        promised: Collection[int] = (),
+    ) -> None:
+        """`promised`: ports that are somebody else's, whether or not he listens there by now."""
         self.data_dir = Path(data_dir).absolute()
         self.log_path = self.data_dir / "etcd.log"
         self._binary = Path(binary).absolute()
         self._flags = flags
+        self._promised = frozenset(promised)
         self._process: subprocess.Popen[bytes] | None = None
         self._ports = (0, 0)
 
     @property
     def endpoint(self) -> str:
-        """host:port for clients. The same over restarts, while the port is free."""
+        """host:port for clients. The same over restarts, while the port is nobody else's."""
         return f"127.0.0.1:{self._ports[0]}"
 
     @property
@@ -347,16 +356,16 @@ class EmbeddedEtcd:
         return False
 
     def _choose_ports(self) -> tuple[int, int]:
-        """Client and peer port: those of the last run where both are free."""
+        """Client and peer port: those of the last run where both are free, and nobody else's."""
         path = self.data_dir / "ports.json"
         try:
             ports = json.loads(path.read_text())
             last = (int(ports["client"]), int(ports["peer"]))
         except (OSError, ValueError, KeyError, TypeError):
             last = None
-        if last is not None and all(is_free(port) for port in last):
+        if last is not None and self._promised.isdisjoint(last) and all(map(is_free, last)):
             return last
-        client, peer = free_ports(2)
+        client, peer = free_ports(2, promised=self._promised)
         path.write_text(json.dumps({"client": client, "peer": peer}))
         return client, peer
 
