@@ -93,6 +93,40 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "port-drawn-twice-by-one-run",
+        "a port that was drawn is somebody's, also before he listens",
+        (
+            Edit(
+                "oncelog_server.runtime.loopback_ports:_claim",
+                "if port in _CLAIMED:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_loopback_ports",
+                "test_what_was_drawn_is_not_drawn_again_before_anybody_listens",
+            ): "one run draws a port twice"
+        },
+    ),
+    Bug(
+        "port-drawn-by-two-runs",
+        "a port that was drawn is somebody's, also before he listens",
+        (
+            Edit(
+                "oncelog_server.runtime.loopback_ports:_claim",
+                "if file is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_loopback_ports",
+                "test_what_was_drawn_is_not_drawn_again_before_anybody_listens",
+            ): "two runs draw the same port"
+        },
+    ),
+    Bug(
         "offline-without-a-reason",
         "an offline partition names the node that must come back",
         (

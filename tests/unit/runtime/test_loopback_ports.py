@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import random
 import socket
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -10,6 +13,14 @@ import pytest
 from oncelog_server.cli.layout import Ports
 from oncelog_server.runtime import loopback_ports as ports
 from oncelog_server.runtime.etcd.embedded import EmbeddedEtcd
+
+# Another run: it lives until its stdin ends.
+DRAWING = """
+import sys
+from oncelog_server.runtime.loopback_ports import free_ports
+print(*free_ports(20, among=range(*map(int, sys.argv[1:]))), flush=True)
+sys.stdin.read()
+"""
 
 
 def _given_to_connections() -> range:
@@ -32,7 +43,27 @@ def test_ports_differ_and_nobody_listens_on_them() -> None:
     found = ports.free_ports(50)
     assert len(set(found)) == 50
     with socket.create_server(("127.0.0.1", found[0])):
-        assert found[0] not in ports.free_ports(1_000, among=range(found[0], found[0] + 1_100))
+        assert found[0] not in ports.free_ports(60, among=range(found[0], found[0] + 80))
+
+
+def test_what_was_drawn_is_not_drawn_again_before_anybody_listens() -> None:
+    everywhere = ports.for_listeners(ports.given_to_connections())
+    # Some may be taken, or drawn by tests that run beside this one.
+    first = random.randrange(everywhere.start, everywhere.stop - 80)
+    among = range(first, first + 80)
+    with subprocess.Popen(
+        [sys.executable, "-c", DRAWING, str(among.start), str(among.stop)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as other:
+        assert other.stdout is not None
+        theirs = set(map(int, other.stdout.readline().split()))
+        once, again = (set(ports.free_ports(20, among=among)) for _ in range(2))
+        other.communicate()
+    assert len(theirs) == len(once) == len(again) == 20
+    assert not once & again, "one run draws a port twice"
+    assert not theirs & (once | again), "two runs draw the same port"
 
 
 def test_etcd_leaves_ports_on_which_services_will_listen(tmp_path: Path) -> None:
