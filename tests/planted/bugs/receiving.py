@@ -17,6 +17,17 @@ def _receiving(test: str) -> str:
 
 BUGS: Final = (
     Bug(
+        "frames-behind-its-beginning-in-an-older-file",
+        "I5: a log that begins anew appends to no file of what it was before",
+        (Edit(f"{_JOURNAL}.begin_at", "remove_segments(self._segments, self.log_start)", "pass"),),
+        {
+            unit(
+                "storage/test_beginning",
+                "test_i5_a_file_without_frames_takes_none_of_those_behind_the_beginning",
+            ): "([], 50",
+        },
+    ),
+    Bug(
         "who-is-too-far-behind-waits",
         "I35: who ends before the leader's log begins gets what was before",
         (Edit(f"{_FOLLOWERSHIP}.told", "self._receiving.begin()", "pass"),),

@@ -567,7 +567,7 @@ BUGS: Final = (
         "I5: nothing stands behind the log's end that a start would take for its continuation",
         (
             Edit(
-                "oncelog_server.runtime.storage.cutting:cut_segments",
+                "oncelog_server.runtime.storage.cutting:remove_segments",
                 "segments[-1].remove()\n        segments.pop()",
                 "segments.pop().remove()",
             ),

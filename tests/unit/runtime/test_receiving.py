@@ -242,6 +242,8 @@ def test_i29_a_disk_that_fails_at_the_install_costs_another_attempt(steps: int) 
         two.disk.fail_next(EIO, after=steps)
         await asyncio.sleep(30)
         require_same(one, two)
+        end = two.journal.synced_end
+        assert two.lose_power().journal.log_end == end
 
     story(tell)
 

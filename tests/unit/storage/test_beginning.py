@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 from typing import Final
 
 import pytest
@@ -18,6 +19,7 @@ from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.storage.journals import (
     DIRECTORY,
     EPOCH_START,
+    FIRST_SEGMENT,
     append,
     open_journal,
     record,
@@ -59,6 +61,43 @@ def test_an_empty_replica_goes_on_behind_a_snapshot_as_who_it_was() -> None:
     again = open_journal(disk.reopen(), seed=3)
     assert (replayed(again), again.log_start, again.last_epoch) == (["x", "y"], 50, 5)
     assert again.incarnation == name
+
+
+def first_write_failed() -> FakeDisk:
+    disk = FakeDisk()
+    journal = open_journal(disk)
+    append(journal, EPOCH_START, record("a"))
+    journal.take_writes()
+    journal.mark_failed()
+    journal.abandon_unsynced()
+    return disk
+
+
+def first_frame_torn() -> FakeDisk:
+    disk = FakeDisk()
+    journal = open_journal(disk)
+    append(journal, EPOCH_START, record("a"))
+    sync(journal, disk)
+    disk.damage(FIRST_SEGMENT, lambda data: data.__setitem__(slice(8, None), bytes(len(data) - 8)))
+    disk.crash()
+    return disk.reopen()
+
+
+@pytest.mark.parametrize("lost", [first_write_failed, first_frame_torn])
+def test_i5_a_file_without_frames_takes_none_of_those_behind_the_beginning(
+    lost: Callable[[], FakeDisk],
+) -> None:
+    """The next start looks in each file for the offset that its name says."""
+    disk = lost()
+    journal = open_journal(disk, seed=2)
+    assert (journal.log_end, disk.exists(FIRST_SEGMENT)) == (0, True)
+    begin(journal)
+    name = journal.incarnation
+    append(journal, record("x"), epoch=3)
+    sync(journal, disk)
+    disk.crash()
+    again = open_journal(disk.reopen(), seed=3)
+    assert (replayed(again), again.log_end, again.incarnation) == (["x"], 51, name)
 
 
 @pytest.mark.parametrize("tear", Tear)

@@ -29,11 +29,7 @@ def cut_segments(segments: list[Segment], place: Place, *, keep_bytes: bool) -> 
     """Removes what begins at or behind `place`, from the last one back, and shortens the one that
     holds it. `keep_bytes`: after a failed write nothing is written to that file any more; what is
     in doubt in it ends, for every reader, where the name of the next file says."""
-    while segments and segments[-1].base >= place.offset:
-        # It stays in the list where that fails: a file that is left behind would end the log at the
-        # next start, whatever was written before it meanwhile.
-        segments[-1].remove()
-        segments.pop()
+    remove_segments(segments, place.offset)
     if segments:
         last = segments[-1]
         last.drop_index_file()
@@ -41,3 +37,12 @@ def cut_segments(segments: list[Segment], place: Place, *, keep_bytes: bool) -> 
         if not keep_bytes:
             last.truncate(place.position)
         last.size = last.synced = place.position
+
+
+def remove_segments(segments: list[Segment], base: int) -> None:
+    """Those that begin there or behind, from the last one back."""
+    while segments and segments[-1].base >= base:
+        # It stays in the list where that fails: a file that is left behind would end the log at the
+        # next start, whatever was written before it meanwhile.
+        segments[-1].remove()
+        segments.pop()

@@ -28,15 +28,10 @@ from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, FrameKind, Stor
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Snapshot
 from oncelog_server.runtime.storage.copying import copied_frames
-from oncelog_server.runtime.storage.cutting import cut_segments, place_in
+from oncelog_server.runtime.storage.cutting import cut_segments, place_in, remove_segments
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.epochs import EPOCH_ENTRY_BYTES, EPOCHS_FILE, EpochEntry
-from oncelog_server.runtime.storage.frames import (
-    FRAME_PAYLOAD_BYTES_MAX,
-    HEADER_BYTES,
-    encode,
-    encoded_bytes,
-)
+from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
 from oncelog_server.runtime.storage.port import Disk, File, Write
 from oncelog_server.runtime.storage.reading import (
@@ -482,6 +477,8 @@ class Journal:
             self._take_incarnation()
         self.cut(self.log_start)
         self._failed = True
+        # One without frames would take the next ones under the name of where the log began.
+        remove_segments(self._segments, self.log_start)
         self.flush_slots()
         self._snapshots.save(offset, snapshot)
         self._epochs.entries[:] = epochs
@@ -595,6 +592,3 @@ class Journal:
         if self._epochs_file is not None:
             self._epochs_file.close()
             self._epochs_file = None
-
-
-assert FRAME_PAYLOAD_BYTES_MAX < SEGMENT_BYTES

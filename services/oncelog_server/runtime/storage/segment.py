@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX
 from oncelog_server.runtime.storage.port import Disk, File
 
 SEGMENT_BYTES: Final = 256 << 20
@@ -38,6 +39,7 @@ _OFFSET: Final = struct.Struct("<Q")
 
 assert _ENTRY.size + _CRC.size == INDEX_ENTRY_BYTES
 assert SEGMENT_BYTES < 1 << 32, "an index entry holds 32 bits of position"
+assert FRAME_PAYLOAD_BYTES_MAX < SEGMENT_BYTES
 
 
 class IndexEntry(NamedTuple):
