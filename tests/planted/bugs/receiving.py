@@ -122,6 +122,16 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "thread-that-writes-received-slots-left-alone",
+        "I35: nothing else touches a log that a thread has",
+        (Edit(f"{_RECEIVING}.halt", "and not self._has_log", ""),),
+        {
+            _receiving("test_i35_a_thread_that_writes_received_slots_is_waited_for"): (
+                "a thread has the log still"
+            )
+        },
+    ),
+    Bug(
         "snapshots-of-all-replicas-at-once",
         "one replica of a process receives at a time: it has all of it in memory",
         (

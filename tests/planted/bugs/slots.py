@@ -25,6 +25,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "slot-let-go-of-twice",
+        "two flushes at once do no harm",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.slots:SlotFiles.flush",
+                "self._held.get(offset) is slot",
+                "self._held[offset] is slot",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_snapshots",
+                "test_slots_that_two_flushes_write_at_once_are_let_go_of_once",
+            ): "KeyError",
+        },
+    ),
+    Bug(
         "outcome-of-another-slot",
         "I4, I26: a slot in the place of another is noticed",
         (
@@ -51,11 +68,6 @@ BUGS: Final = (
                 "oncelog_server.runtime.storage.slots:SlotFiles.flush",
                 "batch = dict(self._held)",
                 "batch, self._held = self._held, {}",
-            ),
-            Edit(
-                "oncelog_server.runtime.storage.slots:SlotFiles.flush",
-                "if self._held[offset] is slot:",
-                "if self._held.get(offset) is slot:",
             ),
         ),
         {

@@ -13,6 +13,7 @@ import pytest
 from oncelog_server.core.frame import At
 from oncelog_server.core.ids import BootId, JournalOffset, LeaderEpoch
 from oncelog_server.core.ports import Address, Slots
+from oncelog_server.runtime.replica import receiving
 from oncelog_server.runtime.replica.receiving import PART_ATTEMPTS_MAX
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replicas import ORPHANS_DIRECTORY
@@ -267,6 +268,45 @@ def test_i18_who_is_told_otherwise_asks_for_no_more_of_it(parts: int) -> None:
         assert (fetched(trio, two), two.journal.log_end) == (asked, end)
         two.driver.aim(follow(one))
         await asyncio.sleep(10)
+        require_same(one, two)
+
+    story(tell)
+
+
+def test_i35_a_thread_that_writes_received_slots_is_waited_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread goes on when who waits for it is cancelled; the log is closed or led meanwhile."""
+    monkeypatch.setattr(receiving, "SLOTS_WORTH_A_FLUSH", 10)
+
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 3, followers=0)
+        threads: list[str] = []
+
+        async def offload(work: Callable[[], None]) -> None:
+            async def thread() -> None:
+                threads.append("runs")
+                await asyncio.sleep(0.5)
+                work()
+                threads.remove("runs")
+
+            await asyncio.shield(asyncio.ensure_future(thread()))
+
+        two.offload = offload
+        two.driver.aim(follow(one))
+        while not threads:
+            await asyncio.sleep(0.001)
+        two.driver.aim(StandBy())
+        await two.driver.settled()
+        assert not threads, "a thread has the log still"
+        asked = fetched(trio, two)
+        await asyncio.sleep(5)
+        assert fetched(trio, two) == asked
+        assert "snapshot not received, trying again" not in two.reporter.events
+        assert two.journal.log_start == 0
+        two.driver.aim(follow(one))
+        await asyncio.sleep(30)
         require_same(one, two)
 
     story(tell)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from errno import EIO
 
 import pytest
@@ -231,6 +232,28 @@ def test_no_snapshot_stands_over_slots_whose_sync_failed() -> None:
     with pytest.raises(OSError):
         journal.save_snapshot(2, Snapshot(b"", {}))
     assert journal.load_snapshot() is None
+
+
+class SyncsBeside(FakeDisk):
+    """Another thread has its turn in the middle of the first sync."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.beside: list[Callable[[], None]] = []
+
+    def sync(self, file: File) -> None:
+        super().sync(file)
+        while self.beside:
+            self.beside.pop()()
+
+
+def test_slots_that_two_flushes_write_at_once_are_let_go_of_once() -> None:
+    disk = SyncsBeside()
+    slots = start(disk, "a").slots("outcomes", 4)
+    slots.write(1, b"kept")
+    disk.beside.append(slots.flush)
+    slots.flush()
+    assert (slots.held, slots.read(1)) == (0, b"kept")
 
 
 @pytest.mark.parametrize("byte", range(8))

@@ -11,7 +11,8 @@ those who copy frames go on beside it.
 
 Invariants:
   * nothing is installed that is not whole, of one log start, and under the CRCs of who wrote it;
-  * after `halt` nothing is asked for or begun; an install that has begun is waited for.
+  * after `halt` nothing is asked for or begun; a thread that writes slots, or an install that has
+    begun, is waited for.
 
 Left out: the install itself, which gives up the log (`followership`).
 """
@@ -76,7 +77,9 @@ class Receiving:
         self._fetch = fetch
         self._install = install
         self._working: asyncio.Task[None] | None = None
-        self._is_over = self._is_installing = False
+        self._is_over = False
+        # A thread has the log, or will have: it is waited for, not cancelled.
+        self._has_log = False
 
     def begin(self) -> None:
         """Unless it is at it."""
@@ -86,7 +89,7 @@ class Receiving:
     def halt(self) -> None:
         """In one turn, for good."""
         self._is_over = True
-        if self._working is not None and not self._is_installing:
+        if self._working is not None and not self._has_log:
             self._working.cancel()
 
     async def halted(self) -> None:
@@ -100,7 +103,7 @@ class Receiving:
             try:
                 async with self._around.replication.replaying:
                     received = await self._receive()
-                    self._is_installing = True
+                    self._has_log = True
                     await self._install(received)
                     return
             except (OncelogError, OSError) as error:
@@ -111,7 +114,7 @@ class Receiving:
                     error=str(error),
                 )
             finally:
-                self._is_installing = False
+                self._has_log = False
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, RECEIVE_PAUSE_MS_MAX)
 
@@ -180,8 +183,17 @@ class Receiving:
                 part = await self._part(PartOf(Content.SLOTS, name, position), offset)
                 opened[name].write_stored(part.part.data)
                 if self._journal.slots_held >= SLOTS_WORTH_A_FLUSH:
-                    await self._around.offload(self._journal.flush_slots)
+                    await self._flush_slots()
                 position = part.part.next_position
+
+    async def _flush_slots(self) -> None:
+        self._has_log = True
+        try:
+            await self._around.offload(self._journal.flush_slots)
+        finally:
+            self._has_log = False
+        if self._is_over:
+            raise asyncio.CancelledError
 
     async def _part(self, wanted: PartOf, offset: int | None) -> SnapshotPart:
         """Raises OncelogError."""

@@ -159,7 +159,7 @@ class SlotFiles:
             self._write_file(first, [(offset, batch[offset]) for offset in offsets])
         with self._lock:
             for offset, slot in batch.items():
-                if self._held[offset] is slot:
+                if self._held.get(offset) is slot:
                     del self._held[offset]
 
     def close(self) -> None:
