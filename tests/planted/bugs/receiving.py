@@ -132,6 +132,22 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "snapshot-that-does-not-fit-fetched-at-once",
+        "I29: what the disk refused is not fetched again and again",
+        (
+            Edit(
+                f"{_RECEIVING}._work",
+                "await asyncio.sleep(self._installs.pause_ms / 1000)",
+                "pass",
+            ),
+        ),
+        {
+            _receiving("test_i29_a_snapshot_that_does_not_fit_is_fetched_more_and_more_seldom"): (
+                "< 8"
+            )
+        },
+    ),
+    Bug(
         "snapshots-of-all-replicas-at-once",
         "one replica of a process receives at a time: it has all of it in memory",
         (

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
-from errno import EIO
+from errno import EIO, ENOSPC
 from typing import Any
 
 import pytest
@@ -14,7 +14,7 @@ from oncelog_server.core.frame import At
 from oncelog_server.core.ids import BootId, JournalOffset, LeaderEpoch
 from oncelog_server.core.ports import Address, Slots
 from oncelog_server.runtime.replica import receiving
-from oncelog_server.runtime.replica.receiving import PART_ATTEMPTS_MAX
+from oncelog_server.runtime.replica.receiving import PART_ATTEMPTS_MAX, RECEIVE_PAUSE_MS_MAX
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replicas import ORPHANS_DIRECTORY
 from oncelog_server.runtime.storage import snapshot_parts
@@ -23,7 +23,7 @@ from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
 from oncelog_server.runtime.target import Follow, StandBy
 from oncelogpb.errors import InvalidArgument, NotLeader
 from tests.simulation.virtual_time import VirtualTimeLoop, run
-from tests.unit.runtime.bench import DIRECTORY, Bench
+from tests.unit.runtime.bench import DIRECTORY, PARTITION, Bench
 from tests.unit.runtime.counter import Add, Added, CounterMachine, CounterRole
 from tests.unit.runtime.test_followers import Trio, Wire
 
@@ -249,6 +249,25 @@ def test_i29_a_disk_that_fails_at_the_install_costs_another_attempt(steps: int) 
     story(tell)
 
 
+def test_i29_a_snapshot_that_does_not_fit_is_fetched_more_and_more_seldom() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 3, followers=0)
+        two.disk.fail_files(".rows", ENOSPC)
+        two.driver.aim(follow(one))
+        await asyncio.sleep(60)
+        assert 4 < fetched(trio, two).count(Content.FILE) < 8
+        gauge = ("replica_unusable", str(PARTITION))
+        assert "cannot install its leader's snapshot" in two.driver.unfit
+        assert two.reporter.gauges[gauge] == 1
+        two.disk.fail_files("no file", 0)
+        await asyncio.sleep(RECEIVE_PAUSE_MS_MAX / 1000)
+        require_same(one, two)
+        assert (two.driver.unfit, two.reporter.gauges[gauge]) == ("", 0)
+
+    story(tell)
+
+
 @pytest.mark.parametrize("parts", range(8))
 def test_i18_who_is_told_otherwise_asks_for_no_more_of_it(parts: int) -> None:
     async def tell(trio: Trio) -> None:
@@ -273,8 +292,9 @@ def test_i18_who_is_told_otherwise_asks_for_no_more_of_it(parts: int) -> None:
     story(tell)
 
 
+@pytest.mark.parametrize("met", [[], [OSError(EIO, "the disk fails")]])
 def test_i35_a_thread_that_writes_received_slots_is_waited_for(
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch, met: list[OSError]
 ) -> None:
     """A thread goes on when who waits for it is cancelled; the log is closed or led meanwhile."""
     monkeypatch.setattr(receiving, "SLOTS_WORTH_A_FLUSH", 10)
@@ -288,8 +308,10 @@ def test_i35_a_thread_that_writes_received_slots_is_waited_for(
             async def thread() -> None:
                 threads.append("runs")
                 await asyncio.sleep(0.5)
-                work()
                 threads.remove("runs")
+                if met:
+                    raise met.pop()
+                work()
 
             await asyncio.shield(asyncio.ensure_future(thread()))
 

@@ -87,7 +87,6 @@ class Driver:
         self._open_log = open_log
         self._put_aside = put_aside
         self._begin_anew = begin_anew
-        # How often it did.
         self._anew_count = 0
         self._led = led
         self._make_outbox = make_outbox
@@ -383,6 +382,7 @@ class Driver:
                 self._around,
                 target=target,
                 high_watermark=min(self._known_high_watermark, self.journal.log_end),
+                installs=self._opening.installs,
                 write_failed=self._write_failed,
                 found_damage=self._found_damage,
             )

@@ -27,7 +27,7 @@ from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.follower_snapshots import FollowerSnapshots
 from oncelog_server.runtime.replica.following import Answer, Cut, Following, GiveUp, Phase
-from oncelog_server.runtime.replica.receiving import Received, Receiving
+from oncelog_server.runtime.replica.receiving import Installs, Received, Receiving
 from oncelog_server.runtime.storage.copying import CopyRefused
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.journal import Journal
@@ -56,6 +56,7 @@ class Followership:
         *,
         target: Follow,
         high_watermark: int,
+        installs: Installs,
         write_failed: Callable[[OSError], None],
         found_damage: Callable[[Exception], None],
     ) -> None:
@@ -78,7 +79,10 @@ class Followership:
             around,
             fetch=lambda wanted: self._open.fetch(wanted),
             install=self._begin_in_the_middle,
+            installs=installs,
+            cannot=self._cannot,
         )
+        self._installs = installs
         self._dialog: Dialog | None = None
         self._is_over = False
         self._cutting: asyncio.Task[None] | None = None
@@ -90,7 +94,7 @@ class Followership:
         self._refusals = 0
         # Why it was begun anew, as it was told last.
         self._told_why = ""
-        # Why what the leader sends is refused again and again; "": it is not.
+        # Why what the leader sends is refused again and again, or cannot be kept; "": it is not.
         self.cannot_follow = ""
 
     @property
@@ -255,11 +259,14 @@ class Followership:
             )
         except OSError as error:
             self._cutting = None
+            self._installs.failed(error)
             self._write_failed(error)
             return
         self._cutting = None
+        self._installs.succeeded()
         if self._is_over:
             return
+        self._went_well()
         self._begins_after_cut = False
         self._following = self._anew(max(self._following.high_watermark, offset))
         self._snapshots.go_on()
@@ -290,8 +297,16 @@ class Followership:
         self._refusals += 1
         hopeless = isinstance(error, UnknownFrame)
         if self._refusals >= (1 if hopeless else REFUSALS_MAX):
-            self.cannot_follow = f"it cannot take what its leader sends: {error}"
-        if self._refusals == (1 if hopeless else REFUSALS_MAX):
+            self._cannot(f"it cannot take what its leader sends: {error}")
+        pause_ms = min(BEGIN_AGAIN_MS << min(self._refusals, 16), REFUSED_PAUSE_MS_MAX)
+        self._begin_again(str(error), pause_ms=pause_ms)
+
+    def _cannot(self, why: str) -> None:
+        """Until it goes well."""
+        if self._is_over:
+            return
+        was_able, self.cannot_follow = not self.cannot_follow, why
+        if was_able:
             self._around.reporter.gauge("replica_unusable", 1, partition=str(self._partition))
             self._around.reporter.event(
                 "replica cannot follow",
@@ -300,16 +315,14 @@ class Followership:
                 epoch=self._target.epoch,
                 leader=self._target.leader.node_id,
                 log_end=self._journal.log_end,
-                error=str(error),
+                error=why,
             )
-        pause_ms = min(BEGIN_AGAIN_MS << min(self._refusals, 16), REFUSED_PAUSE_MS_MAX)
-        self._begin_again(str(error), pause_ms=pause_ms)
 
     def _went_well(self) -> None:
-        self._told_why = self.cannot_follow = ""
-        if self._refusals:
-            self._refusals = 0
+        if self.cannot_follow:
             self._around.reporter.gauge("replica_unusable", 0, partition=str(self._partition))
+        self._told_why = self.cannot_follow = ""
+        self._refusals = 0
 
     def _covered(self) -> int:
         """What may be in a snapshot: durable, synced here, and as the leader has it."""

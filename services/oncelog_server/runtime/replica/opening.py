@@ -9,6 +9,7 @@ from typing import Final
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.receiving import Installs
 from oncelog_server.runtime.target import Candidate
 
 # A log that could not be opened, or written, is tried again after so long.
@@ -32,6 +33,8 @@ class Opening:
         self._next: asyncio.Future[Candidate] | None = None
         # Why it can neither lead nor follow; "": nothing is wrong.
         self.unfit = ""
+        # Of what was before a leader's log.
+        self.installs = Installs()
         # Set by every new target: who pauses before another attempt looks at it.
         self._aimed = asyncio.Event()
 

@@ -12,7 +12,8 @@ those who copy frames go on beside it.
 Invariants:
   * nothing is installed that is not whole, of one log start, and under the CRCs of who wrote it;
   * after `halt` nothing is asked for or begun; a thread that writes slots, or an install that has
-    begun, is waited for.
+    begun, is waited for;
+  * what the disk refused is fetched again more and more seldom, whatever is followed meanwhile.
 
 Left out: the install itself, which gives up the log (`followership`).
 """
@@ -57,6 +58,24 @@ class Received(NamedTuple):
     time_ms: int
 
 
+class Installs:
+    """Of one replica, over all epochs that it follows: what its disk refused does not fit in the
+    next one either, and all of it would be fetched for nothing."""
+
+    def __init__(self) -> None:
+        # What the last one met; None where it succeeded, or there was none.
+        self.error: OSError | None = None
+        # Before the next one.
+        self.pause_ms = 0
+
+    def failed(self, error: OSError) -> None:
+        self.error = error
+        self.pause_ms = min(max(2 * self.pause_ms, RECEIVE_PAUSE_MS), RECEIVE_PAUSE_MS_MAX)
+
+    def succeeded(self) -> None:
+        self.error, self.pause_ms = None, 0
+
+
 class Receiving:
     """Of one followership. Whoever made it calls `begin`, and at last `halt` and `halted`."""
 
@@ -69,13 +88,18 @@ class Receiving:
         *,
         fetch: Callable[[PartOf], Awaitable[SnapshotPart]],
         install: Callable[[Received], Awaitable[None]],
+        installs: Installs,
+        cannot: Callable[[str], None],
     ) -> None:
+        """`cannot`: says why there is no end of it for the time being."""
         self._partition = partition
         self._role = role
         self._journal = journal
         self._around = around
         self._fetch = fetch
         self._install = install
+        self._installs = installs
+        self._cannot = cannot
         self._working: asyncio.Task[None] | None = None
         self._is_over = False
         # A thread has the log, or will have: it is waited for, not cancelled.
@@ -98,6 +122,9 @@ class Receiving:
             await asyncio.wait([self._working])
 
     async def _work(self) -> None:
+        if self._installs.error is not None:
+            self._disk_failed(self._installs.error)
+            await asyncio.sleep(self._installs.pause_ms / 1000)
         pause_ms = RECEIVE_PAUSE_MS
         while not self._is_over:
             try:
@@ -113,10 +140,15 @@ class Receiving:
                     partition=str(self._partition),
                     error=str(error),
                 )
+                if isinstance(error, OSError):
+                    self._disk_failed(error)
             finally:
                 self._has_log = False
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, RECEIVE_PAUSE_MS_MAX)
+
+    def _disk_failed(self, error: OSError) -> None:
+        self._cannot(f"it cannot install its leader's snapshot: {error}")
 
     # ------------------------------------------------------------------------------------ its parts
 
@@ -192,8 +224,8 @@ class Receiving:
             await self._around.offload(self._journal.flush_slots)
         finally:
             self._has_log = False
-        if self._is_over:
-            raise asyncio.CancelledError
+            if self._is_over:
+                raise asyncio.CancelledError
 
     async def _part(self, wanted: PartOf, offset: int | None) -> SnapshotPart:
         """Raises OncelogError."""
