@@ -148,6 +148,33 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "word-of-an-earlier-dialog-heard",
+        "I18: what was said in one dialog is not heard in the next one",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.links:_Link._hear",
+                "message.dialog == dialog.number",
+                "message.incarnation == dialog.incarnation",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_silent_streams",
+                "test_i18_what_was_said_in_one_dialog_is_not_heard_in_the_next_one",
+            ): "a word of an earlier dialog"
+        },
+    ),
+    Bug(
+        "snapshot-installed-over-what-it-begot",
+        "what a peer says twice ends no process, and costs no log",
+        (Edit(f"{_FOLLOWERSHIP}._install", "journal.log_end >= offset", "offset < 0"),),
+        {
+            _receiving("test_who_is_offered_a_snapshot_that_it_needs_no_more_keeps_its_log"): (
+                "a peer's word ends the process"
+            )
+        },
+    ),
+    Bug(
         "snapshots-of-all-replicas-at-once",
         "one replica of a process receives at a time: it has all of it in memory",
         (

@@ -14,6 +14,8 @@ from oncelog_server.core.frame import At
 from oncelog_server.core.ids import BootId, JournalOffset, LeaderEpoch
 from oncelog_server.core.ports import Address, Slots
 from oncelog_server.runtime.replica import receiving
+from oncelog_server.runtime.replica.dialog import Told
+from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.receiving import PART_ATTEMPTS_MAX, RECEIVE_PAUSE_MS_MAX
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replicas import ORPHANS_DIRECTORY
@@ -264,6 +266,23 @@ def test_i29_a_snapshot_that_does_not_fit_is_fetched_more_and_more_seldom() -> N
         await asyncio.sleep(RECEIVE_PAUSE_MS_MAX / 1000)
         require_same(one, two)
         assert (two.driver.unfit, two.reporter.gauges[gauge]) == ("", 0)
+
+    story(tell)
+
+
+def test_who_is_offered_a_snapshot_that_it_needs_no_more_keeps_its_log() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 3, followers=0)
+        two.driver.aim(follow(one))
+        await asyncio.sleep(5)
+        end, name = two.journal.log_end, two.journal.incarnation
+        for wire in wires_of(trio, two):
+            wire.hears.told(Told(LeaderEpoch(3), 0, SendSnapshot(JournalOffset(0))))
+        await asyncio.sleep(20)
+        assert (two.fatal, two.failures) == ([], []), "a peer's word ends the process"
+        assert (two.journal.log_end, two.journal.incarnation) == (end, name)
+        require_same(one, two)
 
     story(tell)
 

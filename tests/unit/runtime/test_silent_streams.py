@@ -170,6 +170,67 @@ def test_i29_what_is_said_on_a_stream_is_not_lost_to_one_that_broke() -> None:
     assert run(main(), VirtualTimeLoop()) == [1, 1], "the question was sent on each stream"
 
 
+class Late(Uncalled):
+    """A leader that says again what it said last, once it hears the next word."""
+
+    def __init__(self) -> None:
+        self.said: list[pb.LeaderMessage] = []
+
+    async def exchange(
+        self, to: Address, method: str, requests: AsyncIterator[Any]
+    ) -> AsyncGenerator[Any, None]:
+        async for request in requests:
+            for message in request.messages:
+                if message.WhichOneof("said") == "log_end":
+                    self.said.append(
+                        pb.LeaderMessage(
+                            partition=message.partition,
+                            incarnation=message.incarnation,
+                            epoch=3,
+                            high_watermark=len(self.said),
+                            dialog=message.dialog,
+                        )
+                    )
+                    yield pb.FollowReply(
+                        cluster_id=CLUSTER, leader_boot_id=BOOT, messages=self.said
+                    )
+
+
+class Listening(Asking):
+    def __init__(self) -> None:
+        super().__init__()
+        self.heard: list[int] = []
+
+    def told(self, told: Told) -> None:
+        self.heard.append(told.high_watermark)
+
+
+def test_i18_what_was_said_in_one_dialog_is_not_heard_in_the_next_one() -> None:
+    """An empty replica keeps its name when its log begins with a snapshot."""
+
+    async def main() -> list[list[int]]:
+        links = Links(
+            Late(),
+            cluster_id=CLUSTER,
+            node_id="n2",
+            boot_id=BootId(b"f" * 16),
+            reporter=Log(),
+            fatal=fatal,
+        )
+        links.follow(PartitionId(TopicId(b"o" * 16), 0), LEADER, Incarnation(b"o" * 16), Ears())
+        heard = []
+        for _ in range(3):
+            ears = Listening()
+            ears.dialog = links.follow(PARTITION, LEADER, Incarnation(b"i" * 16), ears)
+            await asyncio.sleep(1)
+            ears.dialog.close()
+            heard.append(ears.heard)
+        await links.stop()
+        return heard
+
+    assert run(main(), VirtualTimeLoop()) == [[0], [1], [2]], "a word of an earlier dialog"
+
+
 class Supplied:
     """A leader's replica, and what it supplies one follower with."""
 
@@ -207,7 +268,7 @@ def supplying(replica: Supplied) -> ReplicationService:
 
 
 def said_of(name: bytes, said: Said | None) -> pb.FollowerMessage:
-    return follower_message(PARTITION, Incarnation(name * 16), 3, said)
+    return follower_message(PARTITION, Incarnation(name * 16), 3, said, dialog=7)
 
 
 THREE = LeaderEpoch(3)
@@ -226,7 +287,7 @@ def test_i29_a_follower_that_reads_nothing_is_told_one_high_watermark_however_lo
     async def main() -> list[tuple[int, bytes]]:
         replica = Supplied()
         replies = supplying(replica).follow(asks_and_lives(), None)  # type: ignore[arg-type]
-        await anext(replies)
+        assert [it.dialog for it in (await anext(replies)).messages] == [7], "as it was asked"
         for high_watermark in range(1, 1_000):
             replica.tell(Told(THREE, high_watermark))
             if high_watermark == 500:
@@ -275,6 +336,7 @@ def test_i29_a_follower_that_neither_says_nor_takes_anything_is_dropped() -> Non
             Incarnation(b"i" * 16),
             3,
             Ask(LeaderEpoch(3), LeaderEpoch(0), JournalOffset(0)),
+            dialog=7,
         )
         yield pb.FollowRequest(cluster_id=CLUSTER, leader_boot_id=BOOT, messages=[asked])
         await asyncio.Event().wait()

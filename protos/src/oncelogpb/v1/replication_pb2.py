@@ -26,7 +26,7 @@ from google.rpc import status_pb2 as google_dot_rpc_dot_status__pb2
 from oncelogpb.v1 import types_pb2 as oncelogpb_dot_v1_dot_types__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eoncelogpb/v1/replication.proto\x12\x0concelogpb.v1\x1a\x17google/rpc/status.proto\x1a\x18oncelogpb/v1/types.proto\"\x8e\x01\n\rFollowRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x16\n\x0eleader_boot_id\x18\x03 \x01(\x0c\x12/\n\x08messages\x18\x04 \x03(\x0b\x32\x1d.oncelogpb.v1.FollowerMessage\x12\x0f\n\x07\x62oot_id\x18\x05 \x01(\x0c\"\xf9\x01\n\x0f\x46ollowerMessage\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\'\n\x07log_end\x18\x04 \x01(\x0b\x32\x14.oncelogpb.v1.LogEndH\x00\x12\x38\n\x0f\x61\x63knowledgement\x18\x05 \x01(\x0b\x32\x1d.oncelogpb.v1.AcknowledgementH\x00\x12+\n\x04stop\x18\x06 \x01(\x0b\x32\x1b.oncelogpb.v1.StopFollowingH\x00\x42\x06\n\x04said\"-\n\x06LogEnd\x12\x12\n\nlast_epoch\x18\x01 \x01(\x04\x12\x0f\n\x07log_end\x18\x02 \x01(\x04\"6\n\x0f\x41\x63knowledgement\x12\x12\n\nsynced_end\x18\x01 \x01(\x04\x12\x0f\n\x07log_end\x18\x02 \x01(\x04\"\x0f\n\rStopFollowing\"h\n\x0b\x46ollowReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12-\n\x08messages\x18\x03 \x03(\x0b\x32\x1b.oncelogpb.v1.LeaderMessage\"\x96\x02\n\rLeaderMessage\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x04\x12+\n\tepoch_end\x18\x05 \x01(\x0b\x32\x16.oncelogpb.v1.EpochEndH\x00\x12\x10\n\x06\x66rames\x18\x06 \x01(\x0cH\x00\x12\x31\n\x08snapshot\x18\x07 \x01(\x0b\x32\x1d.oncelogpb.v1.SnapshotOfferedH\x00\x12#\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x42\x06\n\x04said\"&\n\x08\x45pochEnd\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"$\n\x0fSnapshotOffered\x12\x11\n\tlog_start\x18\x01 \x01(\x04\"k\n\x17\x44\x65scribeReplicasRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12+\n\npartitions\x18\x03 \x03(\x0b\x32\x17.oncelogpb.v1.Partition\"p\n\x15\x44\x65scribeReplicasReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12\x32\n\x08replicas\x18\x03 \x03(\x0b\x32 .oncelogpb.v1.ReplicaDescription\"\xeb\x02\n\x12ReplicaDescription\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x12\n\nlast_epoch\x18\x03 \x01(\x04\x12\x11\n\tlog_start\x18\x04 \x01(\x04\x12\x0f\n\x07log_end\x18\x05 \x01(\x04\x12\x12\n\nsynced_end\x18\x06 \x01(\x04\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x04\x12\x34\n\tfollowers\x18\t \x03(\x0b\x32!.oncelogpb.v1.FollowerDescription\x12)\n\x05stage\x18\n \x01(\x0e\x32\x1a.oncelogpb.v1.ReplicaStage\x12\r\n\x05unfit\x18\x0b \x01(\t\x12\x1b\n\x13min_insync_replicas\x18\x0c \x01(\r\x12\x14\n\x0ctakes_writes\x18\r \x01(\x08\"\xb6\x01\n\x13\x46ollowerDescription\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x0f\n\x07in_sync\x18\x03 \x01(\x08\x12\x12\n\nsynced_end\x18\x04 \x01(\x04\x12\x14\n\x0cheard_ms_ago\x18\x05 \x01(\x04\x12\x18\n\x10\x63\x61ught_up_ms_ago\x18\x06 \x01(\x04\x12\x12\n\nhas_dialog\x18\x07 \x01(\x08\x12\x10\n\x08keeps_up\x18\x08 \x01(\x08\"\xcd\x01\n\x14\x46\x65tchSnapshotRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12*\n\tpartition\x18\x03 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12.\n\x07\x63ontent\x18\x05 \x01(\x0e\x32\x1d.oncelogpb.v1.SnapshotContent\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x10\n\x08position\x18\x07 \x01(\x04\"\xb4\x01\n\x12\x46\x65tchSnapshotReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12\x16\n\x0ejournal_offset\x18\x03 \x01(\x04\x12\x0c\n\x04part\x18\x04 \x01(\x0c\x12\x1a\n\rnext_position\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07time_ms\x18\x06 \x01(\x04\x12\r\n\x05slots\x18\x07 \x03(\tB\x10\n\x0e_next_position*\xce\x01\n\x0cReplicaStage\x12\x1d\n\x19REPLICA_STAGE_UNSPECIFIED\x10\x00\x12\x18\n\x14REPLICA_STAGE_CLOSED\x10\x01\x12\x19\n\x15REPLICA_STAGE_STANDBY\x10\x02\x12\x19\n\x15REPLICA_STAGE_LOADING\x10\x03\x12\x17\n\x13REPLICA_STAGE_READY\x10\x04\x12\x1b\n\x17REPLICA_STAGE_FOLLOWING\x10\x05\x12\x19\n\x15REPLICA_STAGE_CLOSING\x10\x06*\xa3\x01\n\x0fSnapshotContent\x12 \n\x1cSNAPSHOT_CONTENT_UNSPECIFIED\x10\x00\x12\x19\n\x15SNAPSHOT_CONTENT_FILE\x10\x01\x12\x1b\n\x17SNAPSHOT_CONTENT_EPOCHS\x10\x02\x12\x1a\n\x16SNAPSHOT_CONTENT_TABLE\x10\x03\x12\x1a\n\x16SNAPSHOT_CONTENT_SLOTS\x10\x04\x32\x8a\x02\n\x0bReplication\x12\x44\n\x06\x46ollow\x12\x1b.oncelogpb.v1.FollowRequest\x1a\x19.oncelogpb.v1.FollowReply(\x01\x30\x01\x12^\n\x10\x44\x65scribeReplicas\x12%.oncelogpb.v1.DescribeReplicasRequest\x1a#.oncelogpb.v1.DescribeReplicasReply\x12U\n\rFetchSnapshot\x12\".oncelogpb.v1.FetchSnapshotRequest\x1a .oncelogpb.v1.FetchSnapshotReplyB~\n\x0concelogpb.v1B\x10ReplicationProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x1eoncelogpb/v1/replication.proto\x12\x0concelogpb.v1\x1a\x17google/rpc/status.proto\x1a\x18oncelogpb/v1/types.proto\"\x8e\x01\n\rFollowRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07node_id\x18\x02 \x01(\t\x12\x16\n\x0eleader_boot_id\x18\x03 \x01(\x0c\x12/\n\x08messages\x18\x04 \x03(\x0b\x32\x1d.oncelogpb.v1.FollowerMessage\x12\x0f\n\x07\x62oot_id\x18\x05 \x01(\x0c\"\x89\x02\n\x0f\x46ollowerMessage\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\'\n\x07log_end\x18\x04 \x01(\x0b\x32\x14.oncelogpb.v1.LogEndH\x00\x12\x38\n\x0f\x61\x63knowledgement\x18\x05 \x01(\x0b\x32\x1d.oncelogpb.v1.AcknowledgementH\x00\x12+\n\x04stop\x18\x06 \x01(\x0b\x32\x1b.oncelogpb.v1.StopFollowingH\x00\x12\x0e\n\x06\x64ialog\x18\x07 \x01(\x04\x42\x06\n\x04said\"-\n\x06LogEnd\x12\x12\n\nlast_epoch\x18\x01 \x01(\x04\x12\x0f\n\x07log_end\x18\x02 \x01(\x04\"6\n\x0f\x41\x63knowledgement\x12\x12\n\nsynced_end\x18\x01 \x01(\x04\x12\x0f\n\x07log_end\x18\x02 \x01(\x04\"\x0f\n\rStopFollowing\"h\n\x0b\x46ollowReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12-\n\x08messages\x18\x03 \x03(\x0b\x32\x1b.oncelogpb.v1.LeaderMessage\"\xa6\x02\n\rLeaderMessage\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\r\n\x05\x65poch\x18\x03 \x01(\x04\x12\x16\n\x0ehigh_watermark\x18\x04 \x01(\x04\x12+\n\tepoch_end\x18\x05 \x01(\x0b\x32\x16.oncelogpb.v1.EpochEndH\x00\x12\x10\n\x06\x66rames\x18\x06 \x01(\x0cH\x00\x12\x31\n\x08snapshot\x18\x07 \x01(\x0b\x32\x1d.oncelogpb.v1.SnapshotOfferedH\x00\x12#\n\x05\x65rror\x18\x08 \x01(\x0b\x32\x12.google.rpc.StatusH\x00\x12\x0e\n\x06\x64ialog\x18\t \x01(\x04\x42\x06\n\x04said\"&\n\x08\x45pochEnd\x12\r\n\x05\x65poch\x18\x01 \x01(\x04\x12\x0b\n\x03\x65nd\x18\x02 \x01(\x04\"$\n\x0fSnapshotOffered\x12\x11\n\tlog_start\x18\x01 \x01(\x04\"k\n\x17\x44\x65scribeReplicasRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12+\n\npartitions\x18\x03 \x03(\x0b\x32\x17.oncelogpb.v1.Partition\"p\n\x15\x44\x65scribeReplicasReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x0f\n\x07\x62oot_id\x18\x02 \x01(\x0c\x12\x32\n\x08replicas\x18\x03 \x03(\x0b\x32 .oncelogpb.v1.ReplicaDescription\"\xeb\x02\n\x12ReplicaDescription\x12*\n\tpartition\x18\x01 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x12\n\nlast_epoch\x18\x03 \x01(\x04\x12\x11\n\tlog_start\x18\x04 \x01(\x04\x12\x0f\n\x07log_end\x18\x05 \x01(\x04\x12\x12\n\nsynced_end\x18\x06 \x01(\x04\x12\r\n\x05\x65poch\x18\x07 \x01(\x04\x12\x16\n\x0ehigh_watermark\x18\x08 \x01(\x04\x12\x34\n\tfollowers\x18\t \x03(\x0b\x32!.oncelogpb.v1.FollowerDescription\x12)\n\x05stage\x18\n \x01(\x0e\x32\x1a.oncelogpb.v1.ReplicaStage\x12\r\n\x05unfit\x18\x0b \x01(\t\x12\x1b\n\x13min_insync_replicas\x18\x0c \x01(\r\x12\x14\n\x0ctakes_writes\x18\r \x01(\x08\"\xb6\x01\n\x13\x46ollowerDescription\x12\x0f\n\x07node_id\x18\x01 \x01(\t\x12\x13\n\x0bincarnation\x18\x02 \x01(\x0c\x12\x0f\n\x07in_sync\x18\x03 \x01(\x08\x12\x12\n\nsynced_end\x18\x04 \x01(\x04\x12\x14\n\x0cheard_ms_ago\x18\x05 \x01(\x04\x12\x18\n\x10\x63\x61ught_up_ms_ago\x18\x06 \x01(\x04\x12\x12\n\nhas_dialog\x18\x07 \x01(\x08\x12\x10\n\x08keeps_up\x18\x08 \x01(\x08\"\xcd\x01\n\x14\x46\x65tchSnapshotRequest\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12*\n\tpartition\x18\x03 \x01(\x0b\x32\x17.oncelogpb.v1.Partition\x12\r\n\x05\x65poch\x18\x04 \x01(\x04\x12.\n\x07\x63ontent\x18\x05 \x01(\x0e\x32\x1d.oncelogpb.v1.SnapshotContent\x12\x0c\n\x04name\x18\x06 \x01(\t\x12\x10\n\x08position\x18\x07 \x01(\x04\"\xb4\x01\n\x12\x46\x65tchSnapshotReply\x12\x12\n\ncluster_id\x18\x01 \x01(\x0c\x12\x16\n\x0eleader_boot_id\x18\x02 \x01(\x0c\x12\x16\n\x0ejournal_offset\x18\x03 \x01(\x04\x12\x0c\n\x04part\x18\x04 \x01(\x0c\x12\x1a\n\rnext_position\x18\x05 \x01(\x04H\x00\x88\x01\x01\x12\x0f\n\x07time_ms\x18\x06 \x01(\x04\x12\r\n\x05slots\x18\x07 \x03(\tB\x10\n\x0e_next_position*\xce\x01\n\x0cReplicaStage\x12\x1d\n\x19REPLICA_STAGE_UNSPECIFIED\x10\x00\x12\x18\n\x14REPLICA_STAGE_CLOSED\x10\x01\x12\x19\n\x15REPLICA_STAGE_STANDBY\x10\x02\x12\x19\n\x15REPLICA_STAGE_LOADING\x10\x03\x12\x17\n\x13REPLICA_STAGE_READY\x10\x04\x12\x1b\n\x17REPLICA_STAGE_FOLLOWING\x10\x05\x12\x19\n\x15REPLICA_STAGE_CLOSING\x10\x06*\xa3\x01\n\x0fSnapshotContent\x12 \n\x1cSNAPSHOT_CONTENT_UNSPECIFIED\x10\x00\x12\x19\n\x15SNAPSHOT_CONTENT_FILE\x10\x01\x12\x1b\n\x17SNAPSHOT_CONTENT_EPOCHS\x10\x02\x12\x1a\n\x16SNAPSHOT_CONTENT_TABLE\x10\x03\x12\x1a\n\x16SNAPSHOT_CONTENT_SLOTS\x10\x04\x32\x8a\x02\n\x0bReplication\x12\x44\n\x06\x46ollow\x12\x1b.oncelogpb.v1.FollowRequest\x1a\x19.oncelogpb.v1.FollowReply(\x01\x30\x01\x12^\n\x10\x44\x65scribeReplicas\x12%.oncelogpb.v1.DescribeReplicasRequest\x1a#.oncelogpb.v1.DescribeReplicasReply\x12U\n\rFetchSnapshot\x12\".oncelogpb.v1.FetchSnapshotRequest\x1a .oncelogpb.v1.FetchSnapshotReplyB~\n\x0concelogpb.v1B\x10ReplicationProtoP\x01Z\x16oncelogpb/v1;oncelogpb\xa2\x02\x03OCL\xaa\x02\nOncelog.V1\xca\x02\nOncelog\\V1\xe2\x02\x13Oncelog\\V1\\Metadata\xea\x02\x0bOncelog::V1b\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -34,40 +34,40 @@ _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'oncelogpb.v1.replication_pb
 if not _descriptor._USE_C_DESCRIPTORS:
   _globals['DESCRIPTOR']._loaded_options = None
   _globals['DESCRIPTOR']._serialized_options = b'\n\014oncelogpb.v1B\020ReplicationProtoP\001Z\026oncelogpb/v1;oncelogpb\242\002\003OCL\252\002\nOncelog.V1\312\002\nOncelog\\V1\342\002\023Oncelog\\V1\\Metadata\352\002\013Oncelog::V1'
-  _globals['_REPLICASTAGE']._serialized_start=2247
-  _globals['_REPLICASTAGE']._serialized_end=2453
-  _globals['_SNAPSHOTCONTENT']._serialized_start=2456
-  _globals['_SNAPSHOTCONTENT']._serialized_end=2619
+  _globals['_REPLICASTAGE']._serialized_start=2279
+  _globals['_REPLICASTAGE']._serialized_end=2485
+  _globals['_SNAPSHOTCONTENT']._serialized_start=2488
+  _globals['_SNAPSHOTCONTENT']._serialized_end=2651
   _globals['_FOLLOWREQUEST']._serialized_start=100
   _globals['_FOLLOWREQUEST']._serialized_end=242
   _globals['_FOLLOWERMESSAGE']._serialized_start=245
-  _globals['_FOLLOWERMESSAGE']._serialized_end=494
-  _globals['_LOGEND']._serialized_start=496
-  _globals['_LOGEND']._serialized_end=541
-  _globals['_ACKNOWLEDGEMENT']._serialized_start=543
-  _globals['_ACKNOWLEDGEMENT']._serialized_end=597
-  _globals['_STOPFOLLOWING']._serialized_start=599
-  _globals['_STOPFOLLOWING']._serialized_end=614
-  _globals['_FOLLOWREPLY']._serialized_start=616
-  _globals['_FOLLOWREPLY']._serialized_end=720
-  _globals['_LEADERMESSAGE']._serialized_start=723
-  _globals['_LEADERMESSAGE']._serialized_end=1001
-  _globals['_EPOCHEND']._serialized_start=1003
-  _globals['_EPOCHEND']._serialized_end=1041
-  _globals['_SNAPSHOTOFFERED']._serialized_start=1043
-  _globals['_SNAPSHOTOFFERED']._serialized_end=1079
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=1081
-  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=1188
-  _globals['_DESCRIBEREPLICASREPLY']._serialized_start=1190
-  _globals['_DESCRIBEREPLICASREPLY']._serialized_end=1302
-  _globals['_REPLICADESCRIPTION']._serialized_start=1305
-  _globals['_REPLICADESCRIPTION']._serialized_end=1668
-  _globals['_FOLLOWERDESCRIPTION']._serialized_start=1671
-  _globals['_FOLLOWERDESCRIPTION']._serialized_end=1853
-  _globals['_FETCHSNAPSHOTREQUEST']._serialized_start=1856
-  _globals['_FETCHSNAPSHOTREQUEST']._serialized_end=2061
-  _globals['_FETCHSNAPSHOTREPLY']._serialized_start=2064
-  _globals['_FETCHSNAPSHOTREPLY']._serialized_end=2244
-  _globals['_REPLICATION']._serialized_start=2622
-  _globals['_REPLICATION']._serialized_end=2888
+  _globals['_FOLLOWERMESSAGE']._serialized_end=510
+  _globals['_LOGEND']._serialized_start=512
+  _globals['_LOGEND']._serialized_end=557
+  _globals['_ACKNOWLEDGEMENT']._serialized_start=559
+  _globals['_ACKNOWLEDGEMENT']._serialized_end=613
+  _globals['_STOPFOLLOWING']._serialized_start=615
+  _globals['_STOPFOLLOWING']._serialized_end=630
+  _globals['_FOLLOWREPLY']._serialized_start=632
+  _globals['_FOLLOWREPLY']._serialized_end=736
+  _globals['_LEADERMESSAGE']._serialized_start=739
+  _globals['_LEADERMESSAGE']._serialized_end=1033
+  _globals['_EPOCHEND']._serialized_start=1035
+  _globals['_EPOCHEND']._serialized_end=1073
+  _globals['_SNAPSHOTOFFERED']._serialized_start=1075
+  _globals['_SNAPSHOTOFFERED']._serialized_end=1111
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_start=1113
+  _globals['_DESCRIBEREPLICASREQUEST']._serialized_end=1220
+  _globals['_DESCRIBEREPLICASREPLY']._serialized_start=1222
+  _globals['_DESCRIBEREPLICASREPLY']._serialized_end=1334
+  _globals['_REPLICADESCRIPTION']._serialized_start=1337
+  _globals['_REPLICADESCRIPTION']._serialized_end=1700
+  _globals['_FOLLOWERDESCRIPTION']._serialized_start=1703
+  _globals['_FOLLOWERDESCRIPTION']._serialized_end=1885
+  _globals['_FETCHSNAPSHOTREQUEST']._serialized_start=1888
+  _globals['_FETCHSNAPSHOTREQUEST']._serialized_end=2093
+  _globals['_FETCHSNAPSHOTREPLY']._serialized_start=2096
+  _globals['_FETCHSNAPSHOTREPLY']._serialized_end=2276
+  _globals['_REPLICATION']._serialized_start=2654
+  _globals['_REPLICATION']._serialized_end=2920
 # @@protoc_insertion_point(module_scope)

@@ -142,10 +142,15 @@ class FollowerMessage(google.protobuf.message.Message):
     LOG_END_FIELD_NUMBER: builtins.int
     ACKNOWLEDGEMENT_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
+    DIALOG_FIELD_NUMBER: builtins.int
     incarnation: builtins.bytes
     """UUID of the follower's directory, 16 bytes."""
     epoch: builtins.int
     """Leader epoch that this is said in. Said in another one than the leader's, it counts for nothing."""
+    dialog: builtins.int
+    """Number that the follower gave this dialog; no other one of its process has it. An empty replica
+    keeps its incarnation when its log begins with a snapshot, and asks anew from there.
+    """
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     @property
@@ -169,9 +174,10 @@ class FollowerMessage(google.protobuf.message.Message):
         log_end: global___LogEnd | None = ...,
         acknowledgement: global___Acknowledgement | None = ...,
         stop: global___StopFollowing | None = ...,
+        dialog: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["acknowledgement", b"acknowledgement", "log_end", b"log_end", "partition", b"partition", "said", b"said", "stop", b"stop"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["acknowledgement", b"acknowledgement", "epoch", b"epoch", "incarnation", b"incarnation", "log_end", b"log_end", "partition", b"partition", "said", b"said", "stop", b"stop"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["acknowledgement", b"acknowledgement", "dialog", b"dialog", "epoch", b"epoch", "incarnation", b"incarnation", "log_end", b"log_end", "partition", b"partition", "said", b"said", "stop", b"stop"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["said", b"said"]) -> typing.Literal["log_end", "acknowledgement", "stop"] | None: ...
 
 global___FollowerMessage = FollowerMessage
@@ -274,6 +280,7 @@ class LeaderMessage(google.protobuf.message.Message):
     FRAMES_FIELD_NUMBER: builtins.int
     SNAPSHOT_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
+    DIALOG_FIELD_NUMBER: builtins.int
     incarnation: builtins.bytes
     """The follower's incarnation that is meant, 16 bytes."""
     epoch: builtins.int
@@ -285,6 +292,10 @@ class LeaderMessage(google.protobuf.message.Message):
     frames: builtins.bytes
     """Whole frames, byte by byte as docs/log_format.md draws them and as they stand on the leader's
     disk, under the CRC that they were given when they were appended. They follow those sent before.
+    """
+    dialog: builtins.int
+    """The follower's dialog that this is said in. Said in another one than its last, it counts for
+    nothing.
     """
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
@@ -309,9 +320,10 @@ class LeaderMessage(google.protobuf.message.Message):
         frames: builtins.bytes = ...,
         snapshot: global___SnapshotOffered | None = ...,
         error: google.rpc.status_pb2.Status | None = ...,
+        dialog: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["epoch_end", b"epoch_end", "error", b"error", "frames", b"frames", "partition", b"partition", "said", b"said", "snapshot", b"snapshot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "epoch_end", b"epoch_end", "error", b"error", "frames", b"frames", "high_watermark", b"high_watermark", "incarnation", b"incarnation", "partition", b"partition", "said", b"said", "snapshot", b"snapshot"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["dialog", b"dialog", "epoch", b"epoch", "epoch_end", b"epoch_end", "error", b"error", "frames", b"frames", "high_watermark", b"high_watermark", "incarnation", b"incarnation", "partition", b"partition", "said", b"said", "snapshot", b"snapshot"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["said", b"said"]) -> typing.Literal["epoch_end", "frames", "snapshot", "error"] | None: ...
 
 global___LeaderMessage = LeaderMessage

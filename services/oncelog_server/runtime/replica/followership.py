@@ -243,6 +243,10 @@ class Followership:
 
     async def _install(self, received: Received) -> None:
         journal, (offset, snapshot, epochs, time_ms) = self._journal, received
+        if journal.log_end >= offset:
+            # A word of the leader's that came late, or twice, is no reason to give up anything.
+            self._cutting = None
+            return
         self._snapshots.halt()
         self._around.reporter.event(
             "log begins with the leader's snapshot",

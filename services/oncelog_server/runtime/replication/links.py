@@ -4,7 +4,9 @@ follows, for as long as it follows anything there.
     follow ─► a dialog ─► begun, at every new stream ─► say / told ─► close
     a stream that ends is made again after RECONNECT_MS, then twice as long, up to RECONNECT_MS_MAX
 
-Invariant: what was said on one stream is never sent on the next one.
+Invariants:
+  * what was said on one stream is never sent on the next one;
+  * what was said in one dialog is never heard in the next one.
 """
 
 from __future__ import annotations
@@ -68,6 +70,8 @@ class Links:
         self.fatal = fatal
         self._links: dict[BootId, _Link] = {}
         self._ending: set[asyncio.Task[None]] = set()
+        # Begun so far.
+        self._dialogs = 0
 
     @property
     def count(self) -> int:
@@ -81,7 +85,8 @@ class Links:
         link = self._links.get(target.leader.boot_id)
         if link is None:
             link = self._links[target.leader.boot_id] = _Link(self, target.leader)
-        dialog = _Dialog(link, partition, target.epoch, incarnation, hears)
+        self._dialogs += 1
+        dialog = _Dialog(link, self._dialogs, partition, target.epoch, incarnation, hears)
         link.add(dialog)
         return dialog
 
@@ -105,12 +110,15 @@ class _Dialog:
     def __init__(
         self,
         link: _Link,
+        number: int,
         partition: PartitionId,
         epoch: int,
         incarnation: Incarnation,
         hears: Hears,
     ) -> None:
         self._link = link
+        # The leader repeats it: what it said in another one is not heard.
+        self.number = number
         self.partition = partition
         self.incarnation = incarnation
         self.epoch = epoch
@@ -121,7 +129,9 @@ class _Dialog:
         self._link.say(self.message(said))
 
     def message(self, said: Said | None) -> pb.FollowerMessage:
-        return wire.follower_message(self.partition, self.incarnation, self.epoch, said)
+        return wire.follower_message(
+            self.partition, self.incarnation, self.epoch, said, dialog=self.number
+        )
 
     async def fetch(self, wanted: PartOf) -> SnapshotPart:
         """See Dialog."""
@@ -251,5 +261,5 @@ class _Link:
         self._require_meant(reply)
         for message in reply.messages:
             dialog = self._dialogs.get(partition_id(message.partition))
-            if dialog is not None and message.incarnation == dialog.incarnation:
+            if dialog is not None and message.dialog == dialog.number:
                 dialog.hears.told(wire.told(message))

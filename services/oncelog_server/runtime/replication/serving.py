@@ -15,7 +15,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Sequence
 from typing import Final
 
-from oncelog_server.core.ids import BootId, Incarnation, PartitionId
+from oncelog_server.core.ids import BootId, PartitionId
 from oncelog_server.core.ports import Call, Clock
 from oncelog_server.core.wire import partition_id
 from oncelog_server.runtime.replica.dialog import Told
@@ -219,33 +219,30 @@ class _Stream:
 
     def _open(self, node: str, heard: wire.Heard) -> Supply | None:
         """None: it was told why not."""
-        partition, incarnation = heard.partition, heard.incarnation
         try:
-            log = self._service.replica(partition)
+            log = self._service.replica(heard.partition)
 
             def tell(told: Told) -> None:
-                self._tell(partition, incarnation, told, log_start=log.log_start)
+                self._tell(heard, told, log_start=log.log_start)
 
             return log.supply(
-                incarnation, node=node, epoch=heard.epoch, stream=self._room, tell=tell
+                heard.incarnation, node=node, epoch=heard.epoch, stream=self._room, tell=tell
             )
         except OncelogError as error:
             assert heard.said is not None, "it is told what it asked"
-            self._tell(partition, incarnation, Told(heard.said.epoch, 0, error), log_start=0)
+            self._tell(heard, Told(heard.said.epoch, 0, error), log_start=0)
             return None
 
-    def _tell(
-        self, partition: PartitionId, incarnation: Incarnation, told: Told, *, log_start: int
-    ) -> None:
+    def _tell(self, to: wire.Heard, told: Told, *, log_start: int) -> None:
         if self._is_over:
             return
-        message = wire.leader_message(partition, incarnation, told, log_start=log_start)
+        message = wire.leader_message(to, told, log_start=log_start)
         if told.what is None:
-            waiting = self._told_alone.get(partition)
+            waiting = self._told_alone.get(to.partition)
             if waiting is not None:
                 waiting.CopyFrom(message)
                 return
-            self._told_alone[partition] = message
+            self._told_alone[to.partition] = message
         self._outgoing.append(message)
         self._woken.set()
 

@@ -29,13 +29,23 @@ class Heard(NamedTuple):
     incarnation: Incarnation
     epoch: int
     said: Said | None
+    # The follower's number of it.
+    dialog: int
 
 
 def follower_message(
-    partition: PartitionId, incarnation: Incarnation, epoch: int, said: Said | None
+    partition: PartitionId,
+    incarnation: Incarnation,
+    epoch: int,
+    said: Said | None,
+    *,
+    dialog: int,
 ) -> pb.FollowerMessage:
     message = pb.FollowerMessage(
-        partition=partition_message(partition), incarnation=incarnation, epoch=epoch
+        partition=partition_message(partition),
+        incarnation=incarnation,
+        epoch=epoch,
+        dialog=dialog,
     )
     match said:
         case Ask():
@@ -67,15 +77,15 @@ def heard(message: pb.FollowerMessage) -> Heard:
         case _:
             raise InvalidArgument("a follower says nothing that this version understands")
     incarnation = Incarnation(message.incarnation)
-    return Heard(partition_id(message.partition), incarnation, epoch, said)
+    return Heard(partition_id(message.partition), incarnation, epoch, said, message.dialog)
 
 
-def leader_message(
-    partition: PartitionId, incarnation: Incarnation, told: Told, *, log_start: int
-) -> pb.LeaderMessage:
+def leader_message(to: Heard, told: Told, *, log_start: int) -> pb.LeaderMessage:
+    """`to`: the follower's word with which its dialog began here."""
     message = pb.LeaderMessage(
-        partition=partition_message(partition),
-        incarnation=incarnation,
+        partition=partition_message(to.partition),
+        incarnation=to.incarnation,
+        dialog=to.dialog,
         epoch=told.epoch,
         high_watermark=told.high_watermark,
     )
