@@ -175,6 +175,22 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "snapshot-that-rots-at-the-leader-not-shown",
+        "I26: who cannot follow says why",
+        (
+            Edit(
+                f"{_RECEIVING}._failed",
+                "self._damaged >= RECEIVED_DAMAGED_MAX",
+                "self._damaged < 0",
+            ),
+        ),
+        {
+            _receiving("test_i26_who_is_given_a_damaged_snapshot_again_and_again_says_so"): (
+                "cannot take its leader's snapshot"
+            )
+        },
+    ),
+    Bug(
         "snapshots-of-all-replicas-at-once",
         "one replica of a process receives at a time: it has all of it in memory",
         (

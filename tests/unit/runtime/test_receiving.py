@@ -235,6 +235,28 @@ def test_i26_what_rots_at_the_leader_is_not_spread(path: str) -> None:
     story(tell)
 
 
+@pytest.mark.parametrize("path", [f"snapshot-{BEGINS_AT:020d}", "tables/sums.rows"])
+def test_i26_who_is_given_a_damaged_snapshot_again_and_again_says_so(path: str) -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 3, followers=0)
+        damage(one, path)
+        two.driver.aim(follow(one))
+        await asyncio.sleep(0.5)
+        assert two.driver.unfit == "", "it may be of a moment"
+        await asyncio.sleep(60)
+        gauge = ("replica_unusable", str(PARTITION))
+        assert "cannot take its leader's snapshot" in two.driver.unfit
+        assert two.reporter.gauges[gauge] == 1
+        assert two.reporter.events.count("replica cannot follow") == 1
+        damage(one, path)
+        await asyncio.sleep(RECEIVE_PAUSE_MS_MAX / 1000)
+        require_same(one, two)
+        assert (two.driver.unfit, two.reporter.gauges[gauge]) == ("", 0)
+
+    story(tell)
+
+
 @pytest.mark.parametrize("steps", range(14))
 def test_i29_a_disk_that_fails_at_the_install_costs_another_attempt(steps: int) -> None:
     async def tell(trio: Trio) -> None:

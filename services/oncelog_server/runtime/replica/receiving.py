@@ -47,6 +47,8 @@ PART_ATTEMPTS_MAX: Final = 6
 # All of it is begun anew after so long, then twice as long each time, up to RECEIVE_PAUSE_MS_MAX.
 RECEIVE_PAUSE_MS: Final = 1_000
 RECEIVE_PAUSE_MS_MAX: Final = 60_000
+# After so many that came damaged a replica says that it cannot follow.
+RECEIVED_DAMAGED_MAX: Final = 4
 
 
 class Received(NamedTuple):
@@ -104,6 +106,8 @@ class Receiving:
         self._is_over = False
         # A thread has the log, or will have: it is waited for, not cancelled.
         self._has_log = False
+        # How often it was.
+        self._damaged = 0
 
     def begin(self) -> None:
         """Unless it is at it."""
@@ -134,18 +138,24 @@ class Receiving:
                     await self._install(received)
                     return
             except (OncelogError, OSError) as error:
-                self._around.reporter.event(
-                    "snapshot not received, trying again",
-                    level="warning",
-                    partition=str(self._partition),
-                    error=str(error),
-                )
-                if isinstance(error, OSError):
-                    self._disk_failed(error)
+                self._failed(error)
             finally:
                 self._has_log = False
             await asyncio.sleep(pause_ms / 1000)
             pause_ms = min(2 * pause_ms, RECEIVE_PAUSE_MS_MAX)
+
+    def _failed(self, error: OncelogError | OSError) -> None:
+        self._around.reporter.event(
+            "snapshot not received, trying again",
+            level="warning",
+            partition=str(self._partition),
+            error=str(error),
+        )
+        self._damaged += isinstance(error, CorruptLog)
+        if isinstance(error, OSError):
+            self._disk_failed(error)
+        elif self._damaged >= RECEIVED_DAMAGED_MAX:
+            self._cannot(f"it cannot take its leader's snapshot: {error}")
 
     def _disk_failed(self, error: OSError) -> None:
         self._cannot(f"it cannot install its leader's snapshot: {error}")
