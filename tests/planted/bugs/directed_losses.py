@@ -95,16 +95,6 @@ BUGS: Final = (
     ),
     # --------------------------------------------------------------------------- etcd is lost
     Bug(
-        "older-etcd-obeyed-by-all",
-        "I18: an etcd whose revision went back is refused: it gives epochs out again",
-        (Edit(f"{_IDENTITY}.observe", "if revision < at_least:", "if False:"),),
-        {
-            _directed(
-                "test_etcd_lost", "test_i18_an_etcd_that_went_back_is_obeyed_by_nobody[restored]"
-            ): "obeys"
-        },
-    ),
-    Bug(
         "wiped-etcd-taken-for-a-new-one",
         "I18: an etcd without the cluster's record was wiped, and is refused",
         (

@@ -313,6 +313,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "rounds-rest-for-as-long-as-a-process-was-stopped",
+        "I29: a process that was stopped stands in elections soon after it goes on",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.rounds:Rounds.next",
+                "min(ROUND_REST * self._took_s, REST_MS_MAX / 1000)",
+                "ROUND_REST * self._took_s",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_rounds",
+                "test_i29_who_was_stopped_in_the_middle_of_a_round_stands_again_at_once",
+            ): "it rests for what others did to it"
+        },
+    ),
+    Bug(
         "rounds-without-a-rest",
         "I18: a process with a thousand partitions keeps its lease while they change",
         (

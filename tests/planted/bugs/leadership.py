@@ -8,6 +8,22 @@ from tests.planted.planting import Bug, Edit, unit
 
 BUGS: Final = (
     Bug(
+        "older-etcd-obeyed-by-all",
+        "I18: an etcd whose revision went back is refused: it gives epochs out again",
+        (
+            Edit(
+                "oncelog_server.runtime.etcd.identity:ClusterIdentity.observe",
+                "if revision < at_least:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "etcd/test_identity", "test_a_restored_etcd_is_refused_by_its_lower_revision"
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
         "projected-at-the-high-watermark",
         "the HW is exclusive: projections see only what is below it",
         (

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from oncelog_server.runtime.leadership.rounds import ROUND_REST, Rounds
+from oncelog_server.runtime.leadership.rounds import REST_MS_MAX, ROUND_REST, Rounds
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 
@@ -55,3 +55,23 @@ def test_a_change_is_looked_at_at_once_where_there_is_little_to_look_at() -> Non
         return loop.time() - began
 
     assert run(main(), loop) == pytest.approx(1.5)
+
+
+def test_i29_who_was_stopped_in_the_middle_of_a_round_stands_again_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """SIGSTOP for twice a lease: that was no work of the round."""
+    loop = VirtualTimeLoop()
+    stopped_s = 8.0
+
+    async def main() -> float:
+        rounds, clock = Rounds(), iter((0.0, stopped_s))
+        monkeypatch.setattr(rounds, "_now", lambda: next(clock))
+        rounds.begin()
+        rounds.looked()
+        rounds.call()
+        began = loop.time()
+        await rounds.next(within_ms=None)
+        return loop.time() - began
+
+    assert run(main(), loop) <= REST_MS_MAX / 1000, "it rests for what others did to it"

@@ -13,6 +13,8 @@ from typing import Final
 
 # The loop's other work gets so many times what rounds take.
 ROUND_REST: Final = 3
+# And never longer than this: a process that was stopped in the middle of a round looked for long.
+REST_MS_MAX: Final = 500
 
 
 class Rounds:
@@ -38,7 +40,7 @@ class Rounds:
     async def next(self, *, within_ms: int | None) -> None:
         """Returns when another round is due: one was called for, or so much time has passed."""
         if self._took_s:
-            await asyncio.sleep(ROUND_REST * self._took_s)
+            await asyncio.sleep(min(ROUND_REST * self._took_s, REST_MS_MAX / 1000))
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(None if within_ms is None else within_ms / 1000):
                 await self._called.wait()
