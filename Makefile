@@ -94,6 +94,13 @@ SECONDS_OF_CHAOS ?= 180
 chaos: install etcd ## Three machines of real processes that die, freeze, are cut off and run full, under load (five minutes)
 	$(BIN)/python -m tests.chaos --seconds $(SECONDS_OF_CHAOS) $(if $(ONLY),--only "$(ONLY)") $(if $(FROM),--seed $(FROM))
 
+# In which the records of each variant come.
+SECONDS_OF_BOUNCES ?= 180
+NODES ?= 1
+.PHONY: chaos-groups
+chaos-groups: install etcd ## Members of a group, killed, stopped and ended while services fail: 100,000 records each once (ten minutes; NODES=3)
+	$(BIN)/python -m tests.chaos.groups --seconds $(SECONDS_OF_BOUNCES) --nodes $(NODES) $(if $(ONLY),--variant "$(ONLY)") $(if $(FROM),--seed $(FROM))
+
 .PHONY: flights
 flights: install ## The main job: etcd, three services, the flights data set and Spark on this machine
 	PATH="$(BIN):$$PATH" $(BIN)/python -m oncelog_spark.jobs.flights
@@ -106,3 +113,4 @@ bench: install ## Measure (see benchmarks/README.md)
 bench-kafka: install ## Measure beside Kafka: downloads a broker and its Python client (needs Java and Maven)
 	$(BIN)/pip install --quiet -r benchmarks/requirements.txt
 	$(BIN)/python -m benchmarks.run --kafka
+	$(BIN)/python -m benchmarks.rebalances --kafka

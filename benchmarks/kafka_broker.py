@@ -8,7 +8,7 @@ import shutil
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Final
@@ -42,9 +42,9 @@ class NoKafka(RuntimeError):
 
 
 @contextmanager
-def kafka_brokers(folder: Path, count: int) -> Iterator[str]:
+def kafka_brokers(folder: Path, count: int, *, settings: Sequence[str] = ()) -> Iterator[str]:
     """Runs so many brokers over `folder` and gives their bootstrap addresses; stops them at the
-    end. Raises NoKafka."""
+    end. `settings` are name=value, beside what a node needs. Raises NoKafka."""
     jars = _jars()
     ports, controllers = _free_ports(count), _free_ports(count)
     voters = ",".join(f"{node}@127.0.0.1:{port}" for node, port in enumerate(controllers, 1))
@@ -60,6 +60,7 @@ def kafka_brokers(folder: Path, count: int) -> Iterator[str]:
                 count=count,
                 min_insync=min(count, 2),
             )
+            config = "\n".join([config, *settings])
             brokers.append(stack.enter_context(_broker(jars, folder / str(node), config)))
         for node, (port, broker) in enumerate(zip(ports, brokers, strict=True), 1):
             _wait_for(port, broker, folder / str(node) / "broker.log")

@@ -44,6 +44,11 @@ def cpu_seconds(root_pids: list[int]) -> CpuSeconds:
     return CpuSeconds(machine, sum(used.get(pid, 0.0) for pid in ours))
 
 
+def process_cpu_seconds(pid: int) -> float:
+    """Of this process alone, so far."""
+    return _processes()[1][pid]
+
+
 def syncs_ms(folder: Path) -> float:
     """Median of one small write and sync into allocated space."""
     took = []

@@ -281,6 +281,18 @@ CASES: Final = (
     ),
     Case(
         "OffsetManager",
+        "describe_group",
+        lambda s: offset_manager_pb2.DescribeGroupRequest(group="gone"),
+        ("describe group:gone",),
+    ),
+    Case(
+        "OffsetManager",
+        "remove_member",
+        lambda s: offset_manager_pb2.RemoveMemberRequest(group="gone", member_id="m"),
+        ("delete group:gone",),
+    ),
+    Case(
+        "OffsetManager",
         "heartbeat",
         lambda s: offset_manager_pb2.HeartbeatRequest(
             group="g", subscribed_topics=["a"], owned=[s.place("b")]

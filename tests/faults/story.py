@@ -152,8 +152,9 @@ class Story:
             )
         )
         self._taken_over |= not until_fenced
-        consumer = await client.consumer(
-            [self.names.input], group=self.names.enricher, batch_records_max=3
+        # A member: who is fenced leaves, and the other one has all partitions then.
+        consumer = await _insist(
+            lambda: client.consumer([self.names.input], self.names.enricher, batch_records_max=3)
         )
         while until_fenced or self._done < INPUTS:
             too_late = until_fenced and self._taken_over
@@ -161,12 +162,14 @@ class Story:
                 committed = await self._enrich_once(producer, consumer)
             except errors.ProducerFenced:
                 assert until_fenced, "nobody comes after the second instance"
+                await consumer.close()
                 return
             except errors.OncelogError as error:
                 self._told.say(f"enricher: {error.reason}")
                 await asyncio.sleep(BACK_OFF_SECONDS)
                 continue
             assert not (too_late and committed), "I16: the fenced instance committed"
+        await consumer.close()
         self._told.say("enricher: all inputs are done")
 
     async def _enrich_once(

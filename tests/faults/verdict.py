@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 from oncelog.aio.log import Log
 from oncelog.batch import Record
 from oncelog.checker import HistoryWriter, check
 from oncelog.checker.recorder import RecordedLog
-from oncelog_server.core.frame import FrameKind
+from oncelog_server.core.frame import At, FrameKind
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import EpochStart, Snapshot
 from oncelog_server.core.role import Role
@@ -212,13 +212,18 @@ def replay(
     if saved is not None:
         position, state, tables = saved
         machine.restore(state, tables)
-    for stored in journal.replay(position):
-        is_epoch = stored.frame.kind is FrameKind.EPOCH_START
-        record = EpochStart() if is_epoch else role.codec.decode(stored.frame)
+    for record, at in records_of(role, journal, position):
         seen(record)
-        machine.apply(record, stored.at)
+        machine.apply(record, at)
     machine.check()
     return machine
+
+
+def records_of(role: Role[Any], journal: Journal, position: int) -> Iterator[tuple[Any, At]]:
+    """Of a journal, from a position on."""
+    for stored in journal.replay(position):
+        is_epoch = stored.frame.kind is FrameKind.EPOCH_START
+        yield EpochStart() if is_epoch else role.codec.decode(stored.frame), stored.at
 
 
 def same(live: Snapshot, other: Snapshot, what: str) -> None:

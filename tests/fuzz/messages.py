@@ -17,6 +17,7 @@ from typing import Any, Final
 from google.protobuf.descriptor import Descriptor, EnumDescriptor, FieldDescriptor
 
 from oncelogpb import records, rpcs
+from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import types_pb2 as pb
 
 DEPTH_MAX: Final = 6
@@ -112,6 +113,10 @@ class Maker:
             "max_wait_ms": lambda: chance.choice((0, 0, 10)),
             "generation": lambda: chance.choice((0, 1)),
             "timeout_ms": lambda: chance.choice((0, 100, 60_000)),
+            "member_id": lambda: chance.choice(("m1", "m2", "m3")),
+            "subscribed_topics": lambda: chance.choice(pool.names),
+            "assignor": lambda: chance.choice(("", "uniform", "range")),
+            "session_timeout_ms": lambda: chance.choice((0, 1_000, 10_000)),
             "prepare_offset": lambda: chance.randrange(1, 100),
             "coordinator_epoch": lambda: chance.choice((1, 1, 2)),
         }
@@ -172,8 +177,9 @@ class Maker:
             for _ in range(count):
                 self._append(message, field, self._value(field, depth) if one is None else one)
         elif nested is not None:
-            # Members of groups come later: with one, all else of the request is not looked at.
-            if depth < DEPTH_MAX and (field.name != "member" or self._is_odd()):
+            # Mostly commits are standalone: members own little of what is committed here.
+            is_commit = message.DESCRIPTOR.full_name == offsets_pb.GroupOffsets.DESCRIPTOR.full_name
+            if depth < DEPTH_MAX and (field.name != "member" or not is_commit or self._is_odd()):
                 getattr(message, field.name).CopyFrom(self._message(nested, depth + 1))
         else:
             value = self._value(field, depth)

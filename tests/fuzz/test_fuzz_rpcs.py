@@ -36,11 +36,10 @@ SEEDS = [1, 2, 3]
 ROUNDS = 80
 AT_ONCE = 16
 TIMEOUT_S = 1.0
-# Nothing is damaged and nobody is dead here, there are no members of groups yet, and every log
-# begins at 0: before it is nothing that a replica could fetch.
+# Nothing is damaged and nobody is dead here, and every log begins at 0: before it is nothing
+# that a replica could fetch.
 NEVER_DONE = {
     "Cluster.unclean_elect",
-    "OffsetManager.heartbeat",
     "PartitionLeader.resolve_transaction",
     "Replication.fetch_snapshot",
 }

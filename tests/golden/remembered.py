@@ -37,6 +37,9 @@ NOT_REPLICATED: Final = frozenset(
         # Whether the journal ages.
         "watch",
         "_watch",
+        # Offset manager: which members were heard of.
+        "_liveness",
+        "memberships_changed",
     }
 )
 PLAIN: Final = (type(None), bool, int, float, str, bytes, Enum)

@@ -91,16 +91,23 @@ class ByHandTransaction:
         self.counts[topic, number] += len(values)
 
     def send_offset(
-        self, group: str, topic: str, number: int, *, since: int | None, to: int
+        self,
+        group: str,
+        topic: str,
+        number: int,
+        *,
+        since: int | None,
+        to: int,
+        member: offsets_pb.GroupMember | None = None,
     ) -> None:
-        """Durable and pending at return."""
+        """Durable and pending at return. `member`: in whose name; None: of who stands alone."""
         commit = offset_commit(self._hand.partition(topic, number), since=since, to=to)
         reply: offsets_pb.CommitTransactionOffsetsReply = self._hand.protocol.call(
             "offset_manager.commit_transaction_offsets",
             offsets_pb.CommitTransactionOffsetsRequest(
                 tx_id=self.tx_id,
                 producer=self._hand.producer,
-                offsets=offsets_pb.GroupOffsets(group=group, offsets=[commit]),
+                offsets=offsets_pb.GroupOffsets(group=group, offsets=[commit], member=member),
             ),
         )
         self._offset_participants.append(reply.participant)

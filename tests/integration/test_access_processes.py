@@ -153,10 +153,12 @@ def test_how_one_begins(started: Running) -> None:
 
     may("root", "acl", "remove", "alice", "write", "payments")
     may_not("alice", "produce", "payments", given="second\n")
+    may("root", "cluster", "status")
     audit = [json.loads(line) for line in (started.folder / "audit.log").read_text().splitlines()]
     changes = [(line["who"], line["what"], line["outcome"]) for line in audit if "request" in line]
     assert ("root", "Cluster.add_rules", "ok") in changes
     assert ("root", "Cluster.remove_rules", "ok") in changes
+    assert not any("describe_replicas" in what for _, what, _ in changes), "it changes nothing"
     assert {"alice", "bob"} <= {
         line["who"] for line in audit if line["outcome"] == "PERMISSION_DENIED"
     }

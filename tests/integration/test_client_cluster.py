@@ -220,8 +220,8 @@ def test_two_consumers_of_one_group_never_both_commit_the_same_input(
     log: oncelog.Log, topic: str, group: str
 ) -> None:
     fill(log, topic, 30)
-    first = log.consumer([topic], group=group)
-    second = log.consumer([topic], group=group)
+    first = log.consumer([topic], group=group, partitions="all")
+    second = log.consumer([topic], group=group, partitions="all")
     mine, theirs = log.transactional_producer(), log.transactional_producer()
     assert len(read(first, 30)) == len(read(second, 30)) == 30
     with mine.transaction(first) as tx:
@@ -302,7 +302,7 @@ def test_i21_of_two_that_send_offsets_of_the_same_input_one_is_told(
     fill(log, topic, 9)
     place = TopicPartition(topic, 0)
     # Taken before anybody has polled, as users do.
-    both = [log.consumer([topic], group=group) for _ in range(2)]
+    both = [log.consumer([topic], group=group, partitions="all") for _ in range(2)]
     standings = [consumer.group_metadata() for consumer in both]
     producers = [log.transactional_producer() for _ in range(2)]
     for consumer in both:
@@ -385,7 +385,7 @@ def test_plain_commits_are_checked_against_the_group(
     log: oncelog.Log, topic: str, group: str
 ) -> None:
     fill(log, topic, 10)
-    first, second = log.consumer([topic], group=group), log.consumer([topic], group=group)
+    first, second = (log.consumer([topic], group=group, partitions="all") for _ in range(2))
     assert second.position(topic, 0) == 0
     read(first, 10)
     first.commit()

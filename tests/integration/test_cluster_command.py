@@ -118,14 +118,14 @@ def test_records_are_produced_and_consumed_by_a_group(up: Up) -> None:
     first = up.lines("consume", "payments", "--group", "audit", "--max", "3")
     rest = up.lines("consume", "payments", "--group", "audit")
     assert [row["value"] for row in first + rest] == ["10", "20", "30", "40"]
-    (place,) = up.ask("offsets", "show", "audit")["offsets"]
+    (place,) = up.ask("group", "describe", "audit")["offsets"]
     assert (place["partition"], place["offset"], place["lag"]) == ("payments/0", 4, 0)
-    assert "audit" in [group["group"] for group in up.ask("offsets", "list")]
-    up.ask("offsets", "set", "audit", "payments/0=1")
-    (place,) = up.ask("offsets", "show", "audit")["offsets"]
+    assert "audit" in [group["group"] for group in up.ask("group", "list")]
+    up.ask("group", "reset-offsets", "audit", "payments/0=1", "--execute")
+    (place,) = up.ask("group", "describe", "audit")["offsets"]
     assert (place["offset"], place["lag"]) == (1, 3)
-    up.ask("offsets", "delete", "audit", "--yes")
-    assert up.refused("offsets", "show", "audit") == "NOT_FOUND"
+    up.ask("group", "delete", "audit", "--yes")
+    assert up.refused("group", "describe", "audit") == "NOT_FOUND"
 
 
 def test_records_are_copied_whole_and_found_by_time(up: Up) -> None:
@@ -147,8 +147,33 @@ def test_records_are_copied_whole_and_found_by_time(up: Up) -> None:
     assert third["headers"] == [{"key": "day", "value": "3"}]
     days = ("--from", "2026-01-02", "--until", "2026-01-03T00:00:00Z")
     assert up.lines("consume", "copied", *days) == [second]
-    up.ask("offsets", "set", "copier", "copied=2026-01-03")
+    up.ask("group", "reset-offsets", "copier", "copied=2026-01-03", "--execute")
     assert up.lines("consume", "copied", "--group", "copier") == [third]
+
+
+def test_a_group_with_members_is_shown_and_moved_once_they_are_gone(up: Up) -> None:
+    up.ask("topic", "create", "crewed", "--partitions", "2")
+    up.ask("produce", "crewed", "--key-separator", ":", given="a:1\nb:2\nc:3\n")
+    with oncelog.connect(up.bootstrap) as log:
+        first = log.consumer(["crewed"], group="crew", instance_id="one")
+        until(lambda: first.poll(0.5) is not None, "it reads")
+        first.commit()
+        told = up.ask("group", "describe", "crew")
+        (member,) = told["members"]
+        assert (told["state"], member["instance_id"]) == ("stable", "one")
+        assert member["owned"] == ["crewed/0", "crewed/1"]
+        assert {row["owner"] for row in told["offsets"]} == {member["member_id"]}
+        assert up.refused("group", "reset-offsets", "crew", "--to=earliest", "--execute") == (
+            "UNKNOWN_MEMBER"
+        )
+        assert up.refused("group", "delete", "crew", "--yes") == "UNKNOWN_MEMBER"
+        # It is static: it leaves its place behind, as if it came back.
+        first.close()
+        up.ask("group", "remove-member", "crew", "one", "--instance", "--yes")
+    assert up.ask("group", "describe", "crew")["members"] == []
+    moved = up.ask("group", "reset-offsets", "crew", "--to", "earliest", "--execute")
+    assert [row["then"] for row in moved["offsets"]] == [0, 0]
+    assert sum(row["lag_then"] for row in moved["offsets"]) == 3
 
 
 def test_partitions_that_a_group_never_committed_are_shown_with_what_waits_there(up: Up) -> None:
@@ -160,7 +185,7 @@ def test_partitions_that_a_group_never_committed_are_shown_with_what_waits_there
                 producer.send("wide", b"%d" % number, partition=number % 3)
             producer.flush()
         up.lines("consume", "wide", "--partition", "0", "--group", "narrow")
-        shown = up.ask("offsets", "show", "narrow")["offsets"]
+        shown = up.ask("group", "describe", "narrow")["offsets"]
         asked = ("partition", "offset", "start", "end", "lag")
         assert [tuple(row[name] for name in asked) for row in shown] == [
             ("wide/0", 2, 0, 2, 0),
@@ -217,7 +242,7 @@ def test_partitions_are_added_while_the_topic_is_written_and_read(up: Up) -> Non
             until(grown, "both know all three partitions")
         assert (0, b"before") in seen
         consumer.commit()
-    shown = up.ask("offsets", "show", "grower")["offsets"]
+    shown = up.ask("group", "describe", "grower")["offsets"]
     assert [row["partition"] for row in shown] == ["growing/0", "growing/1", "growing/2"]
 
 
@@ -232,6 +257,7 @@ def test_transactions_are_listed_described_aborted(up: Up) -> None:
         up.ask("tx", "abort", listed["tx_id"], "--yes")
         described = up.ask("tx", "describe", listed["tx_id"])
         assert (described["state"], described["cause"]) == ("aborted", "operator")
+        assert described["prepare_offset"] > 0, "an abort is decided in that order, too"
         with pytest.raises(errors.TransactionEnded):
             tx.commit()
         committed = hand.begin()

@@ -248,8 +248,9 @@ def test_an_error_names_its_reason_and_what_is_wrong(program: Program) -> None:
     assert refusal(stubs.coordinator.GetTransaction, unknown).reason == "UNKNOWN_TRANSACTION"
     unknown.tx_id += 1 << 30
     assert refusal(stubs.coordinator.GetTransaction, unknown).reason == "UNKNOWN_TRANSACTION"
+    # Nobody in particular.
     heartbeat = offset_manager_pb2.HeartbeatRequest(group="g")
-    assert refusal(stubs.offsets.Heartbeat, heartbeat).reason == "UNSUPPORTED"
+    assert refusal(stubs.offsets.Heartbeat, heartbeat).reason == "INVALID_ARGUMENT"
 
 
 def test_a_call_to_the_wrong_process_names_the_right_one(

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.cluster import until
 from tests.integration.up import Up, up_over
 
 pytestmark = pytest.mark.integration
@@ -37,11 +38,18 @@ def partitions(up: Up) -> list[dict[str, Any]]:
     return list(topic["partitions"])
 
 
+def is_noted(up: Up) -> bool:
+    """Each replica has noted that it was in sync; without that it is in doubt once etcd is gone."""
+    expected = sum(len(one["replicas"]) for one in up.ask("cluster", "partitions"))
+    return len(list(up.folder.rglob("replica.json"))) == expected
+
+
 def test_i5_a_wiped_etcd_is_rebuilt_from_three_copies(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     with up_over(folder, "--nodes=3") as up:
         up.ask("topic", "create", TOPIC, "--partitions=3", "--replication-factor=3")
         fill(up, 0)
+        until(lambda: is_noted(up), "all replicas are in sync")
         up.interrupt()
     shutil.rmtree(folder / "etcd" / "member")
     audit = tmp_path / "audit.log"
@@ -71,11 +79,13 @@ def test_i5_an_etcd_restored_from_an_old_backup_is_rebuilt(tmp_path: Path) -> No
     with up_over(folder, "--nodes=3") as up:
         up.ask("topic", "create", TOPIC, "--partitions=3", "--replication-factor=1")
         fill(up, 0)
+        until(lambda: is_noted(up), "all replicas are in sync")
         up.interrupt()
     shutil.copytree(folder / "etcd", backup)
     with up_over(folder, "--nodes=3") as up:
         up.ask("topic", "reassign", TOPIC, "--replication-factor=3")
         fill(up, RECORDS)
+        until(lambda: is_noted(up), "all replicas are in sync")
         up.interrupt()
     shutil.rmtree(folder / "etcd")
     shutil.copytree(backup, folder / "etcd")

@@ -5,6 +5,7 @@ offline, what cannot be written, and that all is well again."""
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import signal
 import time
@@ -115,6 +116,7 @@ def unreachable_then_not_running(shell: Shell, first: str) -> None:
     unreachable = {n["node_id"]: n["unreachable"] for n in status["nodes"] if n["unreachable"]}
     assert list(unreachable) == [first]
     assert "no answer within" in unreachable[first]
+    the_others_are_asked_all_the_same(shell, len(status["nodes"]) - 1)
     shown = replicas(shell, "copied", 0)
     assert shown[first]["state"] == "unreachable"
     assert sum(one["log_end"] is not None for one in shown.values()) == NODES - 1
@@ -123,6 +125,15 @@ def unreachable_then_not_running(shell: Shell, first: str) -> None:
     under = shell.ask("cluster", "partitions", "copied", "--under-replicated", "--node", first)
     assert len(under) == NODES
     assert all(one["writable"] for one in under)
+
+
+def the_others_are_asked_all_the_same(shell: Shell, answering: int) -> None:
+    for command in ("config", "balance"):
+        done = shell.run("cluster", command, "--timeout", "3")
+        assert len(json.loads(done.stdout)) == answering
+        error = json.loads(done.stderr.splitlines()[-1])["error"]
+        assert error["reason"] == "UNAVAILABLE"
+        assert "1 of 9 processes did not answer" in error["message"]
 
 
 def copied_is_led(shell: Shell) -> bool:

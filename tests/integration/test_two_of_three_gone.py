@@ -20,10 +20,12 @@ from typing import Any
 import pytest
 
 import oncelog
+from oncelog.protocol import Protocol
 from oncelog_server.cli.processes import Service
 from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.loopback_ports import free_ports
 from oncelogpb import errors
+from oncelogpb.v1 import offset_manager_pb2, types_pb2
 from tests.integration.cluster import make_etcd, until
 from tests.integration.shell import REFUSED, WRONG_USAGE, Shell
 
@@ -219,7 +221,15 @@ def replace(machines: Machines, gone: Sequence[str]) -> None:
 
 
 def commit(machines: Machines, offset: int) -> None:
-    machines.ask("offsets", "set", GROUP, f"{TOPIC}/0={offset}")
+    """Whatever is there: `oncelog group reset-offsets` goes to what a partition has."""
+    with contextlib.closing(Protocol(machines.bootstrap)) as protocol:
+        partition = types_pb2.Partition(topic_id=protocol.topic(TOPIC).topic_id)
+        step = offset_manager_pb2.OffsetCommit(
+            partition=partition, from_any=True, to_offset=offset, view=types_pb2.VIEW_COMMITTED
+        )
+        offsets = offset_manager_pb2.GroupOffsets(group=GROUP, offsets=[step])
+        request = offset_manager_pb2.CommitOffsetsRequest(offsets=offsets)
+        protocol.call("offset_manager.commit_offsets", request)
 
 
 def test_i5_two_of_three_burn_down_and_the_third_is_in_sync(machines: Machines) -> None:
@@ -357,6 +367,7 @@ def goes_on(machines: Machines, *, before: list[str], committed: int) -> None:
         writer.wrote(10)
     wait_for(machines, {*before, *writer.acknowledged})
     positions = {
-        row["partition"]: row["offset"] for row in machines.ask("offsets", "show", GROUP)["offsets"]
+        row["partition"]: row["offset"]
+        for row in machines.ask("group", "describe", GROUP)["offsets"]
     }
     assert positions[f"{TOPIC}/0"] == committed

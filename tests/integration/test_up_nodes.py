@@ -8,7 +8,7 @@ import json
 import os
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +134,7 @@ def test_fewer_are_started_and_the_data_of_the_others_stays(tmp_path: Path) -> N
         here = ("partition_leader", "partition_leader-2")
         two = {(folder / name / "node_id").read_text() for name in here}
         up.ask("produce", "copied", given="of three replicas, two are here\n")
+        until(lambda: all_led(up, "kept", two), "all partitions are led that can be")
         (now,) = up.ask("topic", "describe", "kept")
         for partition in now["partitions"]:
             assert bool(partition["leader"]) == (partition["replicas"][0] in two)
@@ -155,9 +156,14 @@ def test_fewer_are_started_and_the_data_of_the_others_stays(tmp_path: Path) -> N
         assert sorted(row["value"] for row in up.lines("consume", "kept")) == ["0", "1", "2"]
 
 
-def all_led(up: Up, topic: str) -> bool:
+def all_led(up: Up, topic: str, nodes: Collection[str] | None = None) -> bool:
+    """All whose first replica is of `nodes`."""
     (described,) = up.ask("topic", "describe", topic)
-    return all(partition["leader"] for partition in described["partitions"])
+    return all(
+        partition["leader"]
+        for partition in described["partitions"]
+        if nodes is None or partition["replicas"][0] in nodes
+    )
 
 
 def test_etcd_does_not_come_back_on_a_port_that_is_a_services_by_now(tmp_path: Path) -> None:

@@ -60,7 +60,10 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 
 def _is_judgement(error: BaseException | None) -> bool:
     """A comparison that failed, `pytest.raises` that saw nothing raised, or a refusal by the code
-    under test that the test did not expect. Whatever else is a fault of the plant."""
+    under test that the test did not expect; of several failures of one property, all. Whatever else
+    is a fault of the plant."""
+    if isinstance(error, BaseExceptionGroup):
+        return all(_is_judgement(part) for part in error.exceptions)
     if isinstance(error, AssertionError | pytest.fail.Exception):
         return True
     return any(kind.__name__ in REFUSALS for kind in type(error).__mro__)

@@ -124,15 +124,15 @@ class Runners:
         self._pool.shutdown(cancel_futures=True)
         self._stack.close()
 
-    def begin(self, bug: str, nodes: Sequence[str]) -> None:
-        """These tests with that bug, as soon as somebody is free."""
-        self._runs[bug] = self._pool.submit(self._run, bug, nodes)
+    def begin(self, name: str, nodes: Sequence[str], *, bug: str = "") -> None:
+        """These tests, with that bug if one is named, as soon as somebody is free."""
+        self._runs[name] = self._pool.submit(self._run, nodes, bug)
 
-    def end(self, bug: str) -> Run:
+    def end(self, name: str) -> Run:
         """Waits for what was begun."""
-        return self._runs[bug].result()
+        return self._runs[name].result()
 
-    def _run(self, bug: str, nodes: Sequence[str]) -> Run:
+    def _run(self, nodes: Sequence[str], bug: str) -> Run:
         runner = self._free.get()
         try:
             return runner.run(nodes, bug=bug)

@@ -7,6 +7,7 @@ That each one still can be planted, and that its tests are there, is looked at i
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 from collections.abc import Iterator
@@ -23,20 +24,35 @@ BUGS_MIN: Final = 30
 ALL: Final = os.environ.get("ONCELOG_PLANTED", "") == "all"
 PLANTED: Final = BUGS if ALL else one_per_promise(BUGS)
 ROOT: Final = Path(__file__).parents[2]
+# What catches bugs, by file.
+CATCHING: Final = {
+    file: sorted(nodes)
+    for file, nodes in itertools.groupby(
+        sorted({node for bug in BUGS for node in bug.caught_by}),
+        lambda node: node.partition("::")[0],
+    )
+}
 
 
 @pytest.fixture(scope="module")
 def runners(request: pytest.FixtureRequest) -> Iterator[Runners]:
     """All runs of this session, under way from here on, several at a time."""
-    asked: list[Bug] = [
-        cast(Bug, item.callspec.params["bug"])
+    asked = [
+        (item.originalname, item.callspec.params)
         for item in request.session.items
-        if isinstance(item, pytest.Function)
-        and item.originalname == "test_a_planted_bug_is_caught_by_name"
+        if isinstance(item, pytest.Function) and "runners" in item.fixturenames
     ]
     with Runners(os.cpu_count() or 1) as running:
-        for bug in asked:
-            running.begin(bug.name, list(bug.caught_by))
+        for test, of in asked:
+            if test == "test_what_catches_bugs_passes_without_them":
+                if not ALL:
+                    # It is skipped, and asked for nothing.
+                    continue
+                file = cast(str, of["file"])
+                running.begin(file, CATCHING[file])
+            else:
+                bug = cast(Bug, of["bug"])
+                running.begin(bug.name, list(bug.caught_by), bug=bug.name)
         yield running
 
 
@@ -59,14 +75,14 @@ def test_a_planted_bug_is_caught_by_name(bug: Bug, runners: Runners) -> None:
         )
 
 
-@pytest.mark.skipif(not ALL, reason="what catches bugs is run by its own room: make test")
-def test_what_catches_bugs_passes_without_them(runner: Runner) -> None:
-    clean = runner.run(sorted({node for bug in BUGS for node in bug.caught_by}))
-    for bug in BUGS:
-        for node in bug.caught_by:
-            verdicts = clean.of(node)
-            assert verdicts, f"{node} was not run:\n{clean.output}"
-            assert all(v.passed for v in verdicts), f"{node} fails by itself:\n{clean.output}"
+# Else it is run by its own room: make test.
+@pytest.mark.parametrize("file", CATCHING if ALL else ())
+def test_what_catches_bugs_passes_without_them(file: str, runners: Runners) -> None:
+    clean = runners.end(file)
+    for node in CATCHING[file]:
+        verdicts = clean.of(node)
+        assert verdicts, f"{node} was not run:\n{clean.output}"
+        assert all(v.passed for v in verdicts), f"{node} fails by itself:\n{clean.output}"
 
 
 def test_the_suite_plants_a_bug_against_each_promise_that_any_bug_breaks() -> None:
@@ -82,7 +98,7 @@ def test_each_bug_can_still_be_planted_and_its_tests_are_there(bug: Bug) -> None
     for edit in bug.edits:
         by_module.setdefault(edit.module, []).append(edit)
     for module, edits in by_module.items():
-        edited(source_of(module), edits)
+        compile(edited(source_of(module), edits), module, "exec")
     for node in bug.caught_by:
         _require_there(node)
 

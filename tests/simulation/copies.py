@@ -80,7 +80,7 @@ class _Walk:
 
     def go_to(self, below: int) -> Iterator[tuple[int, Print]]:
         """Frames that end at or below it."""
-        segments = self.journal._segments
+        segments = self.journal._segments.all
         for number, segment in enumerate(segments):
             until = segments[number + 1].base if number + 1 < len(segments) else below
             if until <= self.offset:
@@ -117,6 +117,10 @@ class Copies:
         self._whose: dict[str, str] = {}
         # By incarnation, those of which a frame is damaged that no start looks at.
         self._rotten: dict[str, tuple[str, PartitionId]] = {}
+        # False while etcd is lost: nobody says who is in sync.
+        self._etcd_stands = True
+        # Those that were rebuilt, and have not had enough replicas in sync since.
+        self._rebuilt: set[PartitionId] = set()
         # What did not hold, in words.
         self.wrong: list[str] = []
 
@@ -147,7 +151,7 @@ class Copies:
         for name, process in self._world.processes.items():
             node_id = process.node.node_id
             if process.role == role and node_id in nodes and self._world.is_up(name):
-                driver = process.node._find(partition)
+                driver = process.node._hosting.find(partition)
                 if driver is not None and driver.is_open:
                     replica = Replica(name, driver)
                     self._whose[replica.journal.incarnation.hex()] = name
@@ -164,7 +168,7 @@ class Copies:
     def followed(self, name: str) -> list[Driver]:
         """Those of a process that follow a leader; none where it could not start."""
         process = self._world.processes[name]
-        replicas = process.node._replicas.get(process.role)
+        replicas = process.node._hosting.replicas.get(process.role)
         drivers = {} if replicas is None else replicas._drivers
         return [driver for _, driver in sorted(drivers.items()) if driver.follows]
 
@@ -172,7 +176,7 @@ class Copies:
         """It leads something of which there are followers."""
         node = self._world.processes[name].node
         return any(
-            driver._leadership is not None and driver._leadership._supplies
+            driver._epochs.leadership is not None and driver._epochs.leadership.followers._supplies
             for driver in node.led_replicas()
         )
 
@@ -183,20 +187,22 @@ class Copies:
         for driver in self._world.processes[name].node.led_replicas():
             if driver.high_watermark > self._shown.get(driver.partition, 0):
                 self._shown[driver.partition] = driver.high_watermark
-                state = self.state(driver.partition)
+                state = self.state(driver.partition) if self._etcd_stands else None
                 if state is not None and len(state.replicas) > 1:
                     self._look_at_isr(driver.partition, state)
 
     def look(self) -> None:
         """See the module."""
-        for partition, state in self.states():
+        for partition, state in self.states() if self._etcd_stands else ():
             for replica in self._look_at_isr(partition, state):
                 self._compare(replica, _known_durable(replica.driver))
 
     def _look_at_isr(self, partition: PartitionId, state: PartitionState) -> list[Replica]:
         shown, found = self._shown.get(partition, 0), self.replicas(partition)
         nodes = {self._whose.get(member, member) for member in state.isr}
-        if shown and len(nodes) < self._wanted(state):
+        if len(nodes) >= self._wanted(state):
+            self._rebuilt.discard(partition)
+        elif shown and partition not in self._rebuilt:
             self._note(f"I25: {partition} has {len(nodes)} nodes in sync, and {shown} was shown")
         for replica in found:
             if replica.journal.incarnation.hex() in state.isr:
@@ -225,6 +231,19 @@ class Copies:
         if walk.offset != below:
             self._note(f"I26: {replica} cannot be read at {walk.offset}, below {below}")
 
+    def etcd_is_lost(self) -> None:
+        """In this step."""
+        self._etcd_stands = False
+        self._states.clear()
+
+    def etcd_stands_again(self, *, rebuilt: bool) -> None:
+        """What it held, or what was rebuilt: then one replica of each partition is in sync, which
+        has all that was ever shown."""
+        self._etcd_stands = True
+        self._states.clear()
+        if rebuilt:
+            self._rebuilt.update(partition for partition, _ in self.states())
+
     def require_all_held(self) -> None:
         """Raises AssertionError."""
         assert not self.wrong, self.wrong[0]
@@ -239,12 +258,7 @@ class Copies:
     async def level(self) -> None:
         """When nobody asks for anything any more. Every replica is in sync again, and all of a
         partition are equal."""
-        try:
-            async with asyncio.timeout(LEVEL_WITHIN_S):
-                while self._behind():
-                    await asyncio.sleep(LOOK_EVERY_S)
-        except TimeoutError:
-            raise AssertionError(f"I29: not level again: {self._behind()[:5]}") from None
+        await self.in_sync_again()
         for replica in self.rotten():
             raise AssertionError(f"I26: {replica} rotted, and is under its name yet")
         self._walks.clear()
@@ -253,6 +267,15 @@ class Copies:
             [leader] = [replica for replica in found if replica.driver.leads]
             for replica in found:
                 self._compare(replica, leader.journal.log_end)
+
+    async def in_sync_again(self) -> None:
+        """Every replica is open, and has all that its leader has. Raises AssertionError."""
+        try:
+            async with asyncio.timeout(LEVEL_WITHIN_S):
+                while self._behind():
+                    await asyncio.sleep(LOOK_EVERY_S)
+        except TimeoutError:
+            raise AssertionError(f"I29: not level again: {self._behind()[:5]}") from None
 
     def _behind(self) -> list[str]:
         """Partitions of which a replica is not where the others are, in words."""
@@ -339,5 +362,5 @@ def _known_durable(driver: Driver) -> int:
     """As this replica itself knows it."""
     if driver.leads:
         return driver.high_watermark
-    follows = driver._followership
+    follows = driver._epochs.followership
     return 0 if follows is None else follows.high_watermark

@@ -41,6 +41,8 @@ RESTLESS: Final = frozenset({"quiet"})
 # Those with a life that asks again for as long as it takes: it would look for ever for processes
 # whose addresses are of yesterday.
 PATIENT: Final = frozenset({"quiet", "gardener", "forger"})
+# Those whose clocks may run fast or slow.
+DRIFTING: Final = frozenset({"crew", "plain crew", "unit crew"})
 # Between two lives, seconds.
 REBIRTH_S: Final = (0.05, 0.8)
 
@@ -65,7 +67,7 @@ class Day:
         self.plan = plan
         self.spice = plan.spice
         self.random = random.Random(world.random.randrange(1 << 30))
-        self.history = HistoryWriter(now_us=lambda: round(world.loop.time() * 1e6))
+        self.history = HistoryWriter(now_us=lambda: round(world.loop.now_s * 1e6))
         # Chance of each fate of a client's call, now.
         self.network_trouble = 0.0
         self.healed = False
@@ -81,6 +83,8 @@ class Day:
         self._ports: dict[str, int] = {}
         self._names_by_port: dict[int, str] = {}
         self._pauses = 0
+        # What applications judge at the end, when all is read.
+        self.judges: list[Life] = []
 
     # --------------------------------------------------------------------------- its first and last
 
@@ -109,6 +113,8 @@ class Day:
             pass
         for group, read in self.groups.items():
             await client.log.stable_offsets(group, read)
+        for judge in self.judges:
+            await judge(self, client.log)
         await client.log.close()
 
     # ------------------------------------------------------------------------------------- clients
@@ -118,6 +124,8 @@ class Day:
         self._clients_made += 1
         name = f"client-{self._clients_made}"
         chance = random.Random(self.random.randrange(1 << 30))
+        if application in DRIFTING:
+            self.world.loop.set_pace(name, chance.choice(self.plan.paces))
         # Addresses are names, or each is of one run of a process, and a client that knows none of
         # the runs of today has to connect anew.
         are_names = chance.random() < 0.5 or application in PATIENT

@@ -60,9 +60,25 @@ DISK_LOST: Final = "a disk was lost"
 ROTTED: Final = "a bit of a journal flipped"
 COPIED_ANEW: Final = "a damaged log was copied anew"
 ROT_HIDDEN: Final = "a bit flipped where no start looks"
+ETCD_REBUILT: Final = "etcd was rebuilt from data directories"
+ETCD_BROUGHT_BACK: Final = "etcd came back, for a recovery would have been in doubt"
 ROT_READ: Final = "nobody had read what rotted before the end"
+REVOKED_IN_A_TRANSACTION: Final = "a member was told to let go while its transaction was open"
+REVOKED_WHILE_PENDING: Final = "a partition with pending offsets was revoked"
+COMMITTED_BEFORE_LETTING_GO: Final = "what a member must let go was committed before it did"
+ZOMBIE_FENCED: Final = "a commit of who lost its partitions was refused"
+STATIC_RETURN: Final = "a process took over a static member's place"
+MEMBER_EXPIRED: Final = "a member was silent for its session"
+GENERATION_OUTLIVED: Final = "a member committed under a generation of before a failover"
 
 MOMENTS: Final = (
+    REVOKED_IN_A_TRANSACTION,
+    REVOKED_WHILE_PENDING,
+    COMMITTED_BEFORE_LETTING_GO,
+    ZOMBIE_FENCED,
+    STATIC_RETURN,
+    MEMBER_EXPIRED,
+    GENERATION_OUTLIVED,
     SEVERAL_LEAD,
     LEADER_MOVED,
     REDIRECTED,
@@ -101,6 +117,8 @@ MOMENTS: Final = (
     COPIED_ANEW,
     ROT_HIDDEN,
     ROT_READ,
+    ETCD_REBUILT,
+    ETCD_BROUGHT_BACK,
 )
 # Why a leader changed the ISR, where that is a moment.
 ISR_CHANGES: Final[Mapping[object, str]] = {
@@ -128,6 +146,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "wall clock": ((MOMENT, WALL_JUMPED),),
     "lost disk": ((MOMENT, DISK_LOST),),
     "rot": ((MOMENT, ROTTED),),
+    "lost etcd": ((MOMENT, ETCD_REBUILT), (MOMENT, ETCD_BROUGHT_BACK)),
     "twins": _FENCED,
     "hopper": _FENCED,
 }
@@ -178,7 +197,7 @@ class Moments:
             self.add(COPIED_ANEW)
         elif event == "log cut":
             self.add(LOG_CUT)
-        elif event == "write failed, resigning":
+        elif event.startswith("write failed, "):
             self._write_failed(name, str(fields["partition"]))
         elif event == "replicas in sync":
             self._isr_changed(fields)
@@ -234,8 +253,8 @@ class Moments:
             return
         self.add(JOINER_FELL)
         for other in self._world.copies.replicas(replica.partition):
-            leads = other.driver._leadership
-            book = None if leads is None else leads._in_sync
+            leads = other.driver._epochs.leadership
+            book = None if leads is None else leads.followers.book
             if book is not None and incarnation in book.counted:
                 self.add(JOIN_CUT_OFF)
 

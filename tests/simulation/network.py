@@ -44,11 +44,21 @@ from tests.simulation.moments import (
     REQUEST_HELD,
     RESET_AFTER,
     RESET_BEFORE,
+    ZOMBIE_FENCED,
 )
 
 DELAY_MS = (0.05, 0.6)
 STREAM_REPLIES_MAX = 4
 
+# Calls that say in whose name offsets commit, and why those of who is no owner are refused.
+COMMITS_OF_OFFSETS = frozenset(
+    {
+        "offset_manager.commit_offsets",
+        "offset_manager.commit_transaction_offsets",
+        "coordinator.transact",
+    }
+)
+LOST_MEMBERSHIP = frozenset({"ILLEGAL_GENERATION", "UNKNOWN_MEMBER", "FENCED_INSTANCE"})
 # From whom to whom, by name.
 Way: TypeAlias = tuple[str, str]
 
@@ -106,6 +116,7 @@ class SimCall:
     connection: Connection
     identity: str = ""
     refused: Mapping[int, OncelogError] = field(default_factory=dict)
+    peer: str = "ipv4:127.0.0.1:1"
 
     def not_yours(self, owner: str, producer: str) -> OncelogError | None:
         return None
@@ -286,6 +297,8 @@ class Network:
         if isinstance(error, OncelogError):
             self._trace(f"{method} -> {error.reason}")
             self._marks.add("reason", error.reason)
+            if method in COMMITS_OF_OFFSETS and error.reason in LOST_MEMBERSHIP:
+                self._marks.add(MOMENT, ZOMBIE_FENCED)
             await self._travel_back(connection, method, timeout_ms)
             self._note_redirect(connection, method, error)
             raise from_status(to_status(error)) from None

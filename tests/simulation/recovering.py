@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 from oncelog_server.runtime.cluster_recovery.inventory import DataDirectory, look, take
 from oncelog_server.runtime.cluster_recovery.perform import (
@@ -24,14 +25,27 @@ async def recover(
     loss: Loss = Loss.REFUSED,
 ) -> Mode:
     """Of machines whose processes are down. Raises RecoveryRefused, EtcdUnavailable."""
+    with _taken(disks) as directories:
+        surveyed = await survey(directories, etcd, replace)
+        await perform(surveyed, plan_of(surveyed, loss), etcd, lambda: None)
+        return surveyed.mode
+
+
+async def require_no_doubts(disks: Sequence[FakeDisk], etcd: MemoryEtcd) -> None:
+    """A dry run, of all machines. Raises RecoveryRefused."""
+    with _taken(disks) as directories:
+        plan_of(await survey(directories, etcd, Replace.EVERYTHING), Loss.REFUSED)
+
+
+@contextmanager
+def _taken(disks: Sequence[FakeDisk]) -> Iterator[list[DataDirectory]]:
+    """As a command that ends, well or not, leaves them."""
     directories: list[DataDirectory] = []
     try:
         for number, disk in enumerate(disks):
             directories.append(take(f"disk {number}", disk))
             look(directories[-1], lambda partition: None)
-        surveyed = await survey(directories, etcd, replace)
-        await perform(surveyed, plan_of(surveyed, loss), etcd, lambda: None)
-        return surveyed.mode
+        yield directories
     finally:
         for disk in disks:
             disk.kill()

@@ -33,8 +33,22 @@ REPLICAS: Final[Mapping[int, int]] = {1: 25, 2: 15, 3: 60}
 # Of days whose records are on two disks before they are acknowledged.
 LOST_DISK: Final = "lost disk"
 LONE_TAIL: Final = "lone tail"
+LOST_ETCD: Final = "lost etcd"
 # How often a day that can have one of the faults of replicas has it.
 FAULT_OF_COPIES: Final = 0.4
+GARDENER: Final = "gardener"
+# Members of groups, drawn of themselves: how often days have the first, and then each other.
+CREWS: Final[Mapping[str, float]] = {"crew": 0.3, "plain crew": 0.5, "unit crew": 0.4}
+BESIDE_CREWS_MAX: Final = 2
+STOPPED_CLIENT: Final = "stopped client"
+MOVED_GROUPS: Final = "moved groups"
+# Those that were added later, and how often days have them. A lost etcd stops everybody.
+LATER: Final[Mapping[str, float]] = {
+    LONE_TAIL: FAULT_OF_COPIES,
+    LOST_ETCD: 0.15,
+    STOPPED_CLIENT: 0.6,
+    MOVED_GROUPS: 0.6,
+}
 # Those that all days have, and the gardener's.
 TOPICS: Final = ("in", "out", "side", gardening.TOPIC)
 # Faults that are drawn more often than the others, which have 1: those in the middle of a step find
@@ -50,11 +64,15 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         raise ValueError(f"no application or fault is called {sorted(unknown)[0]!r}")
     chance = random.Random(f"plan {seed}")
     copies = ReplicasDrawn(random.Random(f"replicas {seed}"))
-    # Of a chance of its own: what a seed drew before stays as it was.
-    if random.Random(f"lone tail {seed}").random() < FAULT_OF_COPIES:
-        copies.faults.append(LONE_TAIL)
-    known = sorted(APPLICATIONS.keys() - {*ALWAYS, *without})
-    applications = [*ALWAYS, *_compatible(_some(chance, known, APPLICATIONS_AT_ONCE))]
+    # Of chances of their own: what a seed drew before stays as it was.
+    copies.faults += [
+        name for name, often in LATER.items() if random.Random(f"{name} {seed}").random() < often
+    ]
+    known = sorted(APPLICATIONS.keys() - {*ALWAYS, *CREWS, *without})
+    drawn, crews = _some(chance, known, APPLICATIONS_AT_ONCE), _crews(seed, without)
+    # A crew is busy enough.
+    drawn = [*drawn[: BESIDE_CREWS_MAX if crews else None], *crews]
+    applications = [*ALWAYS, *_compatible(drawn)]
     faults = _faults(chance, sorted(FAULTS.keys() - {*without, *OF_COPIES}))
     needed = [line for name in applications for line in APPLICATIONS[name].settings]
     own_topics = {
@@ -108,7 +126,7 @@ class ReplicasDrawn:
         self.of_control = self.draw()
         self.min_insync_replicas = chance.choice([1, 2, 2, 2])
         self.faults = [
-            name for name in OF_COPIES if name != LONE_TAIL and chance.random() < FAULT_OF_COPIES
+            name for name in OF_COPIES if name not in LATER and chance.random() < FAULT_OF_COPIES
         ]
         self.settings = (f"node.replica_lag_ms={chance.choice([500, 2_000, 10_000])}",)
 
@@ -135,13 +153,32 @@ def _has_followers(plan: Plan) -> bool:
     return max(topics, controls) > 1
 
 
+def _has_crews(plan: Plan) -> bool:
+    return not CREWS.keys().isdisjoint(plan.applications)
+
+
+def _deletes_nothing(plan: Plan) -> bool:
+    """A topic whose deletion only etcd knew comes back with a recovery."""
+    return GARDENER not in plan.applications
+
+
 # Faults that are drawn of themselves, for days that can have them.
 OF_COPIES: Final[Mapping[str, Callable[[Plan], bool]]] = {
     LOST_DISK: _may_lose_disks,
     "rot": _may_lose_disks,
     "unanswered ISR": _has_followers,
     LONE_TAIL: _has_followers,
+    LOST_ETCD: _deletes_nothing,
+    STOPPED_CLIENT: _has_crews,
+    MOVED_GROUPS: _has_crews,
 }
+
+
+def _crews(seed: int, without: Collection[str]) -> list[str]:
+    """Of chances of their own, as faults that were added later."""
+    chance = random.Random(f"crews {seed}")
+    drawn = [name for name, often in CREWS.items() if chance.random() < often]
+    return [name for name in drawn if name not in without] if "crew" in drawn else []
 
 
 def _nodes(chance: random.Random) -> Mapping[str, int]:

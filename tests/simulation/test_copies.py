@@ -19,6 +19,7 @@ from tests.simulation.disk import Tear
 from tests.simulation.moments import (
     COPIED_ANEW,
     DISK_LOST,
+    ETCD_REBUILT,
     LEADER_MOVED,
     MOMENT,
     NEW_JOINED,
@@ -26,7 +27,7 @@ from tests.simulation.moments import (
 )
 from tests.simulation.plan import Plan
 from tests.simulation.rotting import Where, flip_a_bit
-from tests.simulation.swarm import LOST_DISK, plan_of
+from tests.simulation.swarm import GARDENER, LOST_DISK, LOST_ETCD, plan_of
 from tests.simulation.unearthing import unearth
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.simulation.workload import run_plan
@@ -39,19 +40,25 @@ LEADS_S: Final = 60.0
 THREE: Final = dict.fromkeys(ROLES, 3)
 
 
-def play(story: Callable[[World], Awaitable[None]], *, replicas: int = 3, least: int = 2) -> None:
-    """Three partition leaders, a topic with three records of which as many copies are in sync."""
+def play(
+    story: Callable[[World], Awaitable[None]],
+    *,
+    replicas: int = 3,
+    least: int = 2,
+    partitions: int = 1,
+) -> None:
+    """Three partition leaders, a topic with three records a partition, all copies in sync."""
     loop = VirtualTimeLoop()
     world = World(1, loop, cluster=Cluster({PARTITION_LEADER: 3}, min_insync_replicas=least))
 
     async def tell() -> None:
         await world.start_all()
         client = world.client()
-        await client.admin.create_topic(TOPIC, 1, replication_factor=replicas)
+        await client.admin.create_topic(TOPIC, partitions, replication_factor=replicas)
         await world.ready()
         producer = await client.producer(delivery_timeout_ms=3_000)
-        for number in range(3):
-            await producer.send(TOPIC, b"%d" % number)
+        for number in range(3 * partitions):
+            await producer.send(TOPIC, b"%d" % number, partition=number % partitions)
         await producer.close()
         await client.close()
         await world.copies.level()
@@ -75,7 +82,7 @@ def test_i7_a_replica_with_another_frame_is_noticed() -> None:
     async def story(world: World) -> None:
         copy = follower(world)
         disk = world.processes[copy.name].disk
-        [path] = [segment.path for segment in copy.journal._segments]
+        [path] = [segment.path for segment in copy.journal._segments.all]
         assert path.endswith(SEGMENT_SUFFIX)
         disk.damage(path, flip_a_crc)
         world.copies.look()
@@ -176,6 +183,15 @@ def test_i5_nothing_is_lost_with_the_disks_of_a_day_one_after_the_other() -> Non
     assert reached[LEADER_MOVED]
 
 
+def test_i5_nothing_is_missing_after_etcd_was_lost_and_rebuilt() -> None:
+    """It is wiped, or an older one comes back. Nobody accepts a loss."""
+    for seed in (1, 4, 8):
+        plan = dataclasses.replace(three_replicas(seed), faults=(LOST_ETCD,))
+        told = run_plan(plan, seed)
+        assert told.report.clean, str(told.report)
+        assert ETCD_REBUILT in told.reached[MOMENT]
+
+
 def test_i26_a_journal_of_which_a_bit_flips_is_copied_anew() -> None:
     """In a day of three nodes and replicas: no record is lost with it, and all are equal at the end
     (I5, I7)."""
@@ -196,23 +212,28 @@ def test_days_have_one_to_three_replicas_and_lose_disks_only_where_nothing_is_lo
     assert len(losing) > 0.1 * len(plans)
     assert all(plan.min_insync_replicas > 1 for plan in losing)
     assert all(max(plan.nodes.values()) > 1 for plan in losing)
+    losing = [plan for plan in plans if LOST_ETCD in plan.faults]
+    assert len(losing) > 0.05 * len(plans)
+    assert all(GARDENER not in plan.applications for plan in losing), "deletions are in etcd alone"
 
 
 async def let_rot(world: World, name: str) -> None:
-    """A frame of that process's replica of the topic, where no start looks."""
-    [(partition, _)] = world.copies.states()
+    """A frame of each of that process's replicas of the topic, where no start looks."""
     await asyncio.sleep(NOTED_S)
-    incarnation = world.copies.rots(name, partition)
+    partitions = [partition for partition, _ in world.copies.states()]
+    hidden = {partition: world.copies.rots(name, partition) for partition in partitions}
     await world.lose_power(name, Tear.NOTHING)
     machine = world.machines[name]
     machine.disk = machine.disk.reopen()
-    where = flip_a_bit(machine.disk, directory_of(partition), world.random, Where.BEHIND_AN_INDEX)
-    assert where is Where.BEHIND_AN_INDEX
-    world.copies.hides_rot(incarnation, name, partition)
+    for partition, incarnation in hidden.items():
+        directory = directory_of(partition)
+        where = flip_a_bit(machine.disk, directory, world.random, Where.BEHIND_AN_INDEX)
+        assert where is Where.BEHIND_AN_INDEX
+        world.copies.hides_rot(incarnation, name, partition)
     await world.start(name)
     await asyncio.sleep(NOTED_S)
-    [rotten] = world.copies.rotten()
-    assert rotten.journal.incarnation.hex() == incarnation, "no start looks there"
+    rotten = {one.journal.incarnation.hex() for one in world.copies.rotten()}
+    assert rotten == set(hidden.values()), "no start looks there"
 
 
 async def lead(world: World, name: str) -> None:
@@ -244,3 +265,22 @@ def test_i26_what_rots_where_no_start_looks_is_never_read_and_copied_anew(leads:
         world.copies.require_all_held()
 
     play(story)
+
+
+def test_i26_two_replicas_of_one_process_that_rotted_are_both_found() -> None:
+    """The start by which one of them is found closes the other one as well."""
+
+    async def story(world: World) -> None:
+        found = [
+            one
+            for partition, _ in world.copies.states()
+            for one in world.copies.replicas(partition)
+        ]
+        leading = {one.name for one in found if one.driver.leads}
+        await let_rot(world, min({one.name for one in found} - leading))
+        await unearth(world)
+        await world.copies.level()
+        assert not world.copies.rotten(), "they have other names"
+        world.copies.require_all_held()
+
+    play(story, partitions=2)

@@ -29,7 +29,9 @@ def test_i21_a_quiet_topic_is_not_read_again() -> None:
             await log.admin.create_topic("in", 1)
             producer = await log.transactional_producer("copier")
             plain = await log.producer()
-            consumer = await log.consumer(["in"], "g", sign_of_life_ms=RETENTION_MS // 4)
+            consumer = await log.consumer(
+                ["in"], "g", partitions="all", sign_of_life_ms=RETENTION_MS // 4
+            )
             for value in (b"1", b"2"):
                 await plain.send("in", value)
                 await plain.flush()

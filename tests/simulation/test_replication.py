@@ -28,7 +28,7 @@ def leaders(world: World) -> list[str]:
 
 
 def replicas(world: World, partition: PartitionId) -> list[Driver]:
-    found = [world.processes[name].node._find(partition) for name in leaders(world)]
+    found = [world.processes[name].node._hosting.find(partition) for name in leaders(world)]
     return [driver for driver in found if driver is not None]
 
 

@@ -19,6 +19,7 @@ from oncelog_server.runtime.storage.node_id import NODE_FILE
 from tests.faults.cases import CASES
 from tests.simulation.day import Day
 from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.losing_etcd import lose_etcd
 from tests.simulation.machines import role_of_name
 from tests.simulation.moments import (
     DISK_LOST,
@@ -32,6 +33,7 @@ from tests.simulation.moments import (
 from tests.simulation.network import Way
 from tests.simulation.rotting import Where, flip_a_bit
 from tests.simulation.striking import Striker
+from tests.simulation.troubled_groups import move_groups, stop_a_client
 from tests.simulation.world import Process
 
 # How long a process is down, seconds: also for longer than a lease.
@@ -118,7 +120,7 @@ class Trouble:
         async with self.taken(self.random.choice([1, 1, 2, 3])) as names:
             for name in names:
                 await self.world.lose_power(name, self.random.choice(list(Tear)))
-            await self._up(names)
+            await self.up(names)
 
     async def strike(self) -> None:
         """In the middle of a step."""
@@ -134,7 +136,7 @@ class Trouble:
             if victim.fell:
                 self.world.marks.add("struck", case.point)
                 await self.world.bury(victim.name)
-                await self._up([victim.name])
+                await self.up([victim.name])
         finally:
             self._taken.discard(victim.name)
 
@@ -144,7 +146,7 @@ class Trouble:
             for name in names:
                 self.world.say(f"-- {name} is stopped")
                 await self.world.stop(name)
-            await self._up(names)
+            await self.up(names)
 
     async def freeze(self) -> None:
         """SIGSTOP."""
@@ -162,7 +164,7 @@ class Trouble:
                 machine = self.world.machines[name]
                 machine.disk = machine.disk.reopen()
                 self._lose(machine.disk)
-            await self._up(names)
+            await self.up(names)
 
     def _lose(self, disk: FakeDisk) -> None:
         for replica in disk.list("partitions"):
@@ -195,7 +197,7 @@ class Trouble:
             machine = self.world.machines[name]
             machine.disk = machine.disk.reopen()
             machine.disk.lose_all(but=NODE_FILE)
-            await self._up([name])
+            await self.up([name])
         finally:
             self._taken.discard(name)
 
@@ -228,7 +230,7 @@ class Trouble:
             if where is Where.BEHIND_AN_INDEX:
                 self.world.moments.add(ROT_HIDDEN)
                 self.world.copies.hides_rot(incarnation, name, partition)
-            await self._up([name])
+            await self.up([name])
         finally:
             self._taken.discard(name)
 
@@ -321,7 +323,7 @@ class Trouble:
                 etcd.drop_next_txn_reply() if self.random.random() < 0.5 else etcd.hold_next_txn()
                 await self.world.lose_power(name, self.random.choice(list(Tear)))
                 await asyncio.sleep(self.random.choice(SILENT_S))
-                await self._up([name])
+                await self.up([name])
             await self._while()
             etcd.answer_txns()
             etcd.release_held_txns()
@@ -348,7 +350,7 @@ class Trouble:
                 # It waits for nothing: others lead at once.
                 self.world.etcd.expire(membership.lease)
                 await asyncio.sleep(SUCCEEDED_S)
-            await self._up([leader])
+            await self.up([leader])
         finally:
             self._taken.discard(leader)
 
@@ -517,7 +519,7 @@ class Trouble:
         finally:
             self._taken.difference_update(names)
 
-    async def _up(self, names: list[str]) -> None:
+    async def up(self, names: list[str]) -> None:
         """They start, each after a while; what cannot start is started again, as a supervisor
         does it."""
         for name in names:
@@ -546,13 +548,15 @@ class Trouble:
                     continue
                 if name not in watched or watched[name][0] is not node:
                     watched[name] = node, asyncio.ensure_future(node.failed())
+                    # Its process may end otherwise before anybody looks.
+                    watched[name][1].add_done_callback(lambda it: it.cancelled() or it.exception())
                 failed = watched[name][1]
                 if failed.done():
                     self.world.say(f"-- {name} gave up: {failed.exception()!r}")
                     self.world.marks.add("gave up", type(failed.exception()).__name__)
                     self._taken.add(name)
                     await self.world.stop(name)
-                    await self._up([name])
+                    await self.up([name])
                     self._taken.discard(name)
 
     async def _while(self) -> None:
@@ -584,9 +588,12 @@ FAULTS: Final[Mapping[str, Callable[[Trouble], Awaitable[None]]]] = {
     "split": Trouble.split,
     "slow ways": Trouble.slow_ways,
     "client": Trouble.client,
+    "stopped client": stop_a_client,
+    "moved groups": move_groups,
     "eio": Trouble.eio,
     "short": Trouble.short,
     "floor": Trouble.floor,
     "full": Trouble.full,
     "slots": Trouble.slots,
+    "lost etcd": lose_etcd,
 }

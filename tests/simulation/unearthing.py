@@ -23,24 +23,27 @@ READ_BYTES: Final = 1 << 20
 
 
 async def unearth(world: World) -> None:
-    """When nobody asks for anything any more. Raises AssertionError."""
-    for replica in world.copies.rotten():
-        if replica not in world.copies.rotten():
-            # Another one's process was started again just now, and this one had to be loaded.
-            continue
+    """When nobody asks for anything any more. One after the other, each when all replicas are in
+    sync: a start closes every replica of its process. Raises AssertionError."""
+    asked = set[bytes]()
+    await world.copies.in_sync_again()
+    while rotten := world.copies.rotten():
+        replica = rotten[0]
+        incarnation = replica.journal.incarnation
+        assert incarnation not in asked, f"I26: {replica} rotted, and is under its name yet"
+        asked.add(incarnation)
         error = await _read(replica)
         assert error is not None, f"I26: {replica} rotted, and all of it is read"
         world.say(f"-- {replica} is read: {error.reason}")
         world.moments.add(ROT_READ)
-        if isinstance(error, NotLeader):
-            continue
-        assert not replica.driver.leads, f"I26: {replica} keeps what it cannot read"
-        await world.lose_power(replica.name, Tear.NOTHING)
-        machine = world.machines[replica.name]
-        machine.disk = machine.disk.reopen()
-        drop_indexes(machine.disk, directory_of(replica.driver.partition))
-        await world.start(replica.name)
-    await world.ready()
+        if not isinstance(error, NotLeader):
+            assert not replica.driver.leads, f"I26: {replica} keeps what it cannot read"
+            await world.lose_power(replica.name, Tear.NOTHING)
+            machine = world.machines[replica.name]
+            machine.disk = machine.disk.reopen()
+            drop_indexes(machine.disk, directory_of(replica.driver.partition))
+            await world.start(replica.name)
+        await world.copies.in_sync_again()
 
 
 async def _read(replica: Replica) -> OncelogError | None:

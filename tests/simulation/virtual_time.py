@@ -19,13 +19,15 @@ import contextvars
 import heapq
 import selectors
 from collections.abc import Callable, Coroutine
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from oncelog_server.core.machine import Instant
 
 T = TypeVar("T")
 # 2026-01-01T00:00:00Z: the wall clock of every simulated run begins here.
 EPOCH_MS = 1_767_225_600_000
+# Time goes on by so much where somebody waits for a moment to come, seconds.
+LEAST_S: Final = 1e-9
 
 
 class Deadlock(AssertionError):
@@ -144,7 +146,8 @@ class VirtualTimeLoop(asyncio.SelectorEventLoop):
     ) -> asyncio.TimerHandle:
         if self._paces:
             when /= self._pace()
-        return self._ring_at(when, callback, args, context)
+        # Else who waits for a moment that rounds to this one would ask again for ever.
+        return self._ring_at(max(when, self.now_s + LEAST_S), callback, args, context)
 
     def call_later(  # type: ignore[override]
         self, delay: float, callback: Any, *args: Any, context: Any = None

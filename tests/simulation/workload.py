@@ -21,6 +21,7 @@ from oncelog.checker import HistoryWriter, Report, check
 from oncelog_server.core import failpoints
 from oncelogpb.errors import OncelogError
 from tests.faults.verdict import copies_replayed, quiet, replayed
+from tests.simulation import group_moments
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.copies import LOOK_EVERY_S
 from tests.simulation.day import Day
@@ -118,6 +119,7 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
     world.copies.require_all_held()
     replayed(world, lambda record: world.marks.add("record", type(record).__name__))
     copies_replayed(world)
+    group_moments.add_moments(world)
     await world.stop_all()
 
 

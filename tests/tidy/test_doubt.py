@@ -35,18 +35,24 @@ EXEMPT: Final[dict[str, str]] = {
     "oncelog._metadata:Metadata.led_topic": "asks for metadata",
     "oncelog._metadata:Metadata._watch_suspects": "asks for metadata",
     "oncelog._first_answer:first_answer": "asks for metadata, one process after the other",
-    "oncelog.aio.admin:Admin._fetch_offsets": "reads",
-    "oncelog.aio.consumer:Consumer._live": "a sign of life: from = to moves nothing, however often",
+    "oncelog.aio.group_commits:_participant": "reads",
+    "oncelog.aio.group_standing:fetched": "reads",
+    "oncelog.aio.member:Member._named": "asks for metadata, topic by topic",
+    "oncelog.aio.member:Member._beat": "says how things stand now, however often: what an answer "
+    "that was lost changed, the next one says",
+    "oncelog.aio.offsets:Offsets.give_sign": "a sign of life: from = to moves nothing, however "
+    "often",
+    "oncelog.aio.starting:Starting._start_each": "after PENDING_TRANSACTION, which promises that "
+    "nothing happened; where it begins is asked of the group again after any other refusal",
     "oncelog.aio.fetching:Prefetcher._receive": "reads; nothing is sent",
     "oncelog.aio.log:Log.start": "asks for metadata",
-    "oncelog.aio.log:Log.run": "a new transaction each time; what the last one left in doubt its "
-    "consumer asks the group",
+    "oncelog.aio.log:Log.run_until": "a new transaction each time; what the last one left in doubt "
+    "its consumer asks the group",
     "oncelog.aio.outcomes:_transact": "the gap is told only where no answer was lost (the call's "
     "own Doubt), so nothing of the first request can follow the second",
     "oncelog.aio.recorder:Recorder._describe": "asks for metadata",
     "oncelog.checker.recorder:RecordedLog.settle": "lists transactions",
     "src.oncelog_spark.agreement:_refuse": "ends each transaction once",
-    "oncelog_server.cli.offsets:fetch_offsets": "reads",
     "oncelog_server.coordinator.outbox:CoordinatorOutbox._bring": "nobody hears its failure: the "
     "answer is brought until it is durable, and brought twice it changes nothing",
     "oncelog_server.coordinator.service:CoordinatorService._decided": "the request is journaled: "

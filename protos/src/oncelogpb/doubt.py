@@ -112,6 +112,8 @@ FACTS: Final[dict[str, Facts]] = {
         "the TxId alone, and whoever is refused aborts that",
     ),
     "offset_manager.delete_group": NONE,
+    "offset_manager.describe_group": NONE,
+    "offset_manager.remove_member": NONE,
     "offset_manager.heartbeat": NONE,
     "partition_leader.produce": Facts(
         frozenset({"TRANSACTION_ENDED", "PRODUCER_FENCED"}),

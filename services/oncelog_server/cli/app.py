@@ -46,8 +46,8 @@ COMMANDS: Final = {
         "Print a topic's records, one per line: committed ones in commit order.",
     ),
     "tx": Listed(f"{_ROOM}.transactions", "tx", "Look at transactions, and end what hangs."),
-    "offsets": Listed(
-        f"{_ROOM}.offsets", "offsets", "Look at and move the committed offsets of consumer groups."
+    "group": Listed(
+        f"{_ROOM}.groups", "group", "Look at consumer groups, and move where they stand."
     ),
     "acl": Listed(f"{_ROOM}.acl", "acl", "Say who may do what (rules), and ask why."),
     "quota": Listed(
@@ -72,6 +72,11 @@ COMMANDS: Final = {
     "check": Listed(
         f"{_ROOM}.check", "check", "Check what clients were told against the promises I1 to I24."
     ),
+}
+# What was a command once, for who knows it by that name.
+MOVED: Final = {
+    "offsets": "Offsets are looked at and moved by `oncelog group`: `describe` was `show`, "
+    "`reset-offsets` was `set`."
 }
 
 
@@ -104,6 +109,8 @@ class LazyGroup(click.Group):
         return [*found, *click.Command.shell_complete(self, ctx, incomplete)]
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name in MOVED:
+            raise click.UsageError(MOVED[cmd_name])
         if cmd_name not in COMMANDS:
             return None
         module, function, _ = COMMANDS[cmd_name]

@@ -8,11 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from oncelog_server.cli.direct import Direct
+from oncelogpb import errors
 from oncelogpb.v1 import cluster_pb2, partition_leader_pb2, replication_pb2, types_pb2
 
 ANSWER_SECONDS: Final = 3.0
 # A topic and a number.
 Key = tuple[bytes, int]
+DESCRIBE_REPLICAS: Final = "Replication/DescribeReplicas"
 
 
 class Unanswered(NamedTuple):
@@ -54,9 +56,10 @@ def ask_replicas(
     partitions: Mapping[str, Sequence[Key]] | None = None,
 ) -> Told:
     """`partitions`: which ones, by node; nodes that are not in it are not asked. None: all."""
-    requests = {
-        node.node_id: (
-            node,
+    requests = [
+        (
+            node.node_id,
+            address_of(node),
             replication_pb2.DescribeReplicasRequest(
                 cluster_id=cluster_id,
                 boot_id=node.boot_id,
@@ -68,11 +71,11 @@ def ask_replicas(
         )
         for node in nodes
         if partitions is None or node.node_id in partitions
-    }
+    ]
     answers = ask_each(
         direct,
-        requests.values(),
-        "Replication/DescribeReplicas",
+        requests,
+        DESCRIBE_REPLICAS,
         replication_pb2.DescribeReplicasReply,
     )
     return Told(
@@ -92,34 +95,50 @@ def ask_journals(
     request = partition_leader_pb2.DescribeJournalsRequest()
     return ask_each(
         direct,
-        [(node, request) for node in nodes],
+        [(node.node_id, address_of(node), request) for node in nodes],
         "PartitionLeader/DescribeJournals",
         partition_leader_pb2.DescribeJournalsReply,
     )
 
 
 def ask_each(
-    direct: Direct, asked: Iterable[tuple[cluster_pb2.Node, Any]], method: str, reply: Any
+    direct: Direct,
+    asked: Iterable[tuple[str, str, Any]],
+    method: str,
+    reply: Any,
+    *,
+    timeout_s: float = ANSWER_SECONDS,
 ) -> dict[str, Any]:
-    """By node: the reply, or Unanswered."""
+    """`asked`: a name, an address, a request. By name: the reply, or Unanswered."""
     import grpc
 
     begun = {
-        node.node_id: direct.begin(
-            address_of(node), method, request, reply, timeout_s=ANSWER_SECONDS
-        )
-        for node, request in asked
+        name: direct.begin(address, method, request, reply, timeout_s=timeout_s)
+        for name, address, request in asked
     }
     answers: dict[str, Any] = {}
-    for node_id, answer in begun.items():
+    for name, answer in begun.items():
         try:
-            answers[node_id] = answer.result()
+            answers[name] = answer.result()
         except grpc.RpcError as error:
-            answers[node_id] = _unanswered(error)
+            answers[name] = _unanswered(error, method, timeout_s)
     return answers
 
 
-def _unanswered(error: Any) -> Unanswered:
+def require_all(answers: Mapping[str, Any]) -> None:
+    """Raises PermissionDenied where somebody refused; Unavailable where somebody did not answer,
+    and says who."""
+    silent = {name: one for name, one in answers.items() if isinstance(one, Unanswered)}
+    if any(one.is_refused for one in silent.values()):
+        raise errors.PermissionDenied(next(o.why for o in silent.values() if o.is_refused))
+    if silent:
+        named = "; ".join(f"{name}: {one.why}" for name, one in sorted(silent.items()))
+        raise errors.Unavailable(
+            f"{len(silent)} of {len(answers)} processes did not answer ({named}); the others did"
+        )
+
+
+def _unanswered(error: Any, method: str, timeout_s: float) -> Unanswered:
     import grpc
 
     code, details = error.code(), error.details() or ""
@@ -127,10 +146,11 @@ def _unanswered(error: Any) -> Unanswered:
         case grpc.StatusCode.PERMISSION_DENIED | grpc.StatusCode.UNAUTHENTICATED:
             return Unanswered(details, is_refused=True)
         case grpc.StatusCode.DEADLINE_EXCEEDED:
-            return Unanswered(f"no answer within {ANSWER_SECONDS:g} s")
+            return Unanswered(f"no answer within {timeout_s:g} s")
         case grpc.StatusCode.UNAVAILABLE:
-            return Unanswered("nobody answers at its address")
-        case grpc.StatusCode.INVALID_ARGUMENT:
+            more = f" ({details})" if details else ""
+            return Unanswered(f"nobody answers at its address{more}")
+        case grpc.StatusCode.INVALID_ARGUMENT if method == DESCRIBE_REPLICAS:
             # It is asked by its boot id.
             return Unanswered("another process is at its address by now")
         case _:

@@ -55,8 +55,6 @@ def check(files: tuple[Path, ...], as_json: bool) -> None:
 
 
 def _described(report: Report) -> dict[str, object]:
-    from oncelog.checker import NOT_CHECKED
-
     return {
         "clean": report.clean,
         "violations": [
@@ -68,15 +66,12 @@ def _described(report: Report) -> dict[str, object]:
             for violation in report.violations
         ],
         "more": report.more,
-        "not_checked": {f"I{number}": why for number, why in NOT_CHECKED.items()},
         "size": asdict(report.size),
     }
 
 
 def _print(report: Report) -> None:
     from rich.markup import escape
-
-    from oncelog.checker import NOT_CHECKED
 
     out, size = console(), report.size
     for violation in report.violations:
@@ -91,5 +86,3 @@ def _print(report: Report) -> None:
         f"{size.transactions} transactions ({size.committed} committed, {size.not_committed} not, "
         f"{size.unknown} unknown)"
     )
-    for number, why in NOT_CHECKED.items():
-        out.print(f"I{number} is not checked: it {why}")

@@ -7,7 +7,7 @@ from typing import Any, Final
 
 import click
 
-from oncelog_server.cli.asking import address_of
+from oncelog_server.cli.asking import Unanswered, address_of, ask_each, require_all
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.moving import drain, rebalance
 from oncelog_server.cli.output import (
@@ -29,7 +29,7 @@ from oncelog_server.cli.partitions import (
     what_is_wrong,
 )
 from oncelog_server.cli.recover import recover
-from oncelog_server.cli.session import Session, connected, open_protocol
+from oncelog_server.cli.session import Session, connected
 from oncelog_server.cli.unclean import unclean_elect
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2
@@ -213,10 +213,14 @@ def balance(session: Session) -> None:
     Processes do this by themselves, slowly, once that node has been in sync for
     node.balance_after_ms. Clients of a partition that is handed over retry once.
     """
-    replies: dict[str, pb.BalanceLeadersReply] = {}
-    for address in _addresses(session):
-        with open_protocol(address, timeout_ms=session.timeout_ms, tls=session.tls) as protocol:
-            replies[address] = protocol.call("cluster.balance_leaders", pb.BalanceLeadersRequest())
+    answers = _ask_processes(
+        session,
+        _addresses(session),
+        "Cluster/BalanceLeaders",
+        pb.BalanceLeadersRequest(),
+        pb.BalanceLeadersReply,
+    )
+    replies: dict[str, pb.BalanceLeadersReply] = _answered(answers)
     if session.as_json:
         print_json(
             {
@@ -224,6 +228,7 @@ def balance(session: Session) -> None:
                 for address, reply in replies.items()
             }
         )
+        require_all(answers)
         return
     print_table(
         ["PROCESS", "HANDED OVER", "KEPT"],
@@ -235,6 +240,7 @@ def balance(session: Session) -> None:
             "kept: led in the place of a node that is away or not in sync "
             "(`oncelog cluster partitions --under-replicated`)"
         )
+    require_all(answers)
 
 
 @cluster.command(
@@ -250,17 +256,20 @@ def balance(session: Session) -> None:
 @connected
 def config(session: Session, address: str | None, changed: bool, verbose: bool) -> None:
     """Show every setting of each process, and where its value came from."""
-    addresses = [address] if address else _addresses(session)
+    answers = _ask_processes(
+        session,
+        [address] if address else _addresses(session),
+        "Cluster/GetConfig",
+        pb.GetConfigRequest(),
+        pb.GetConfigReply,
+    )
     by_address = {
-        asked: [
-            value
-            for value in _config_of(session, asked)
-            if not changed or value.source != "default"
-        ]
-        for asked in addresses
+        asked: [value for value in reply.values if not changed or value.source != "default"]
+        for asked, reply in _answered(answers).items()
     }
     if session.as_json:
         print_json({asked: [_value(v) for v in values] for asked, values in by_address.items()})
+        require_all(answers)
         return
     columns = ["PROCESS", "SETTING", "VALUE", "SOURCE", *(["MEANING"] if verbose else [])]
     print_table(
@@ -273,6 +282,7 @@ def config(session: Session, address: str | None, changed: bool, verbose: bool) 
         ],
         empty="all settings are defaults" if changed else "no settings",
     )
+    require_all(answers)
 
 
 def _addresses(session: Session) -> list[str]:
@@ -280,11 +290,22 @@ def _addresses(session: Session) -> list[str]:
     return [_node(node)["address"] for node in metadata.nodes]
 
 
-def _config_of(session: Session, address: str) -> list[pb.ConfigValue]:
-    """Asked of that process alone: a fresh connection knows no other."""
-    with open_protocol(address, timeout_ms=session.timeout_ms, tls=session.tls) as protocol:
-        reply: pb.GetConfigReply = protocol.call("cluster.get_config", pb.GetConfigRequest())
-    return list(reply.values)
+def _ask_processes(
+    session: Session, addresses: Sequence[str], method: str, request: Any, reply: Any
+) -> dict[str, Any]:
+    """All at once; by address, the reply or Unanswered."""
+    with session.direct() as direct:
+        return ask_each(
+            direct,
+            [(address, address, request) for address in addresses],
+            method,
+            reply,
+            timeout_s=session.timeout_ms / 1000,
+        )
+
+
+def _answered(answers: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: one for name, one in answers.items() if not isinstance(one, Unanswered)}
 
 
 def _value(value: pb.ConfigValue) -> dict[str, Any]:

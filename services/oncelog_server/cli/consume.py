@@ -17,7 +17,7 @@ import click
 from oncelog_server.cli import names
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.formats import JSON, Format, Shown, parse_escapes
-from oncelog_server.cli.offsets import EARLIEST, LATEST, Start, parse_start, resolve_positions
+from oncelog_server.cli.positions import EARLIEST, LATEST, Start, parse_start, resolve_positions
 from oncelog_server.cli.reading import (
     ISOLATIONS,
     LOOK_EVERY_SECONDS,
@@ -38,6 +38,8 @@ KINDS: Final = {
     pb.FetchedBatch.KIND_ABORTED: "aborted",
     pb.FetchedBatch.KIND_DAMAGED: "damaged",
     pb.FetchedBatch.KIND_CONTROL: "control",
+    pb.FetchedBatch.KIND_EXPOSED: "exposed",
+    pb.FetchedBatch.KIND_DROPPED: "dropped",
 }
 
 

@@ -47,7 +47,7 @@ ADVICE: Final[dict[str, str]] = {
     "UNKNOWN_PARTITION": "See `oncelog topic describe TOPIC`.",
     "TOPIC_EXISTS": "Choose another name, or `oncelog topic delete` it first.",
     "OFFSET_OUT_OF_RANGE": "Start from `earliest` or `latest`, or an offset between start and end.",
-    "NOT_FOUND": "See `oncelog offsets list` for groups, `oncelog tx list` for transactions.",
+    "NOT_FOUND": "See `oncelog group list` for groups, `oncelog tx list` for transactions.",
     "UNSUPPORTED": "The message says whether a later version has it, or another process serves it.",
     CANNOT_CONNECT: "Start it with `oncelog up`, or name the right address with --bootstrap; "
     "`oncelog profile show` says what is taken from where.",
@@ -61,7 +61,8 @@ ADVICE: Final[dict[str, str]] = {
     "PRODUCER_FENCED": "Another instance of this producer runs; stop one of them.",
     "TRANSACTION_ENDED": "It has its outcome for ever; see `oncelog tx describe TXID`.",
     "UNKNOWN_TRANSACTION": "Its outcome is no longer kept, or the id is wrong.",
-    "STALE_POSITION": "The group has moved on; see `oncelog offsets show GROUP`.",
+    "UNKNOWN_MEMBER": "A group that has members is moved by them alone: stop its members first.",
+    "STALE_POSITION": "The group has moved on; see `oncelog group describe GROUP`.",
     "UNKNOWN_OUTCOME": "It may have happened. Look before you repeat it.",
     "CORRUPT_LOG": "See docs/operating.md, `damaged files`; the other partitions go on.",
     "UNAUTHENTICATED": "Give a certificate: --tls-ca, --tls-cert and --tls-key.",

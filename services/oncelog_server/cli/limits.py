@@ -416,12 +416,17 @@ _OFFSET_MANAGER: Final = Section(
             ("open_transactions_max", LimitExceeded, "oncelog_offset_manager_open_transactions"),
             ("groups_max", LimitExceeded, "oncelog_offset_manager_groups"),
             ("offsets_per_group_max", LimitExceeded, ""),
+            ("members_per_group_max", LimitExceeded, ""),
+            ("partitions_per_group_max", LimitExceeded, ""),
+            ("subscriptions_per_group_max", LimitExceeded, ""),
+            ("member_session_ms_min", InvalidTimeout, ""),
+            ("member_session_ms_max", InvalidTimeout, ""),
             ("producers_max", LimitExceeded, "oncelog_offset_manager_producers"),
             ("lag_series_max", "is not shown", "oncelog_offset_manager_group_lag_left_out"),
         ),
         _limit(
             "(offsets_per_call_max)",
-            offsets_wire.OFFSETS_PER_CALL_MAX,
+            offsets_config.OFFSETS_PER_CALL_MAX,
             "Partitions of one call.",
             TooLarge,
         ),
@@ -430,6 +435,13 @@ _OFFSET_MANAGER: Final = Section(
             offsets_wire.LISTED_MAX,
             "Groups of one ListGroups.",
             "`more` is true",
+        ),
+        _limit(
+            "(session_timeout_ms)",
+            offsets_wire.SESSION_MS,
+            "Timeout of a transaction that takes offsets of a member, milliseconds: the member's "
+            "session, which is this where it asks for no other.",
+            InvalidTimeout,
         ),
         _limit(
             "(metadata_bytes_max)",
@@ -458,6 +470,7 @@ _CLIENT: Final = Section(
             options.ConsumerOptions,
             ("batch_records_max", "comes with the next batch", ""),
             ("prefetch_bytes_max", WAITS, ""),
+            ("max_poll_interval_ms", errors.UnknownMember, ""),
         ),
         _limit(
             "(record_bytes_max)",

@@ -8,7 +8,7 @@ from typing import Final, NamedTuple
 
 import click
 
-from oncelog_server.cli.offsets import EARLIEST, LATEST, Start, resolve_positions
+from oncelog_server.cli.positions import EARLIEST, LATEST, Start, resolve_positions
 from oncelog_server.cli.session import Session
 from oncelogpb.errors import from_status
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb

@@ -5,7 +5,7 @@ to print.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 
 import click
@@ -18,6 +18,7 @@ from oncelog_server.cli.failures import ETCD_AWAY, UNREACHABLE_REASONS, Refused
 # The client takes half a second to import: who asks for help does not wait for it.
 if TYPE_CHECKING:
     import oncelog
+    from oncelog.aio.admin_groups import GroupAdmin
     from oncelog.options import Tls
     from oncelog.protocol import Protocol
     from oncelogpb.errors import OncelogError
@@ -50,6 +51,13 @@ class Session:
     def call(self, method: str, request: Any) -> Any:
         """Raises OncelogError."""
         return self.protocol.call(method, request)
+
+    def of_groups(self, work: Callable[[GroupAdmin], Coroutine[Any, Any, R]]) -> R:
+        """What users get from `log.admin`. Raises OncelogError."""
+        with interrupts.importing():
+            from oncelog.aio.admin_groups import GroupAdmin
+
+        return self.protocol.run(lambda protocol: work(GroupAdmin(protocol)))
 
     def direct(self) -> Direct:
         """For calls to one process each. A context."""

@@ -105,6 +105,7 @@ def describe(session: Session, tx_id: int) -> None:
             ("generation", show_generation(described.producer.generation)),
             ("began", show_time(described.begin_time_ms)),
             ("decided", show_time(described.end_time_ms)),
+            ("order in its group", described.prepare_offset or None),
             ("timeout", f"{described.timeout_ms} ms" if described.timeout_ms else None),
             ("commit_seq", _commit_seq(described)),
         ]
@@ -196,6 +197,7 @@ def _json(described: pb.TransactionDescription, topics: Mapping[bytes, str]) -> 
         "group": described.group or None,
         "began": show_time(described.begin_time_ms),
         "decided": show_time(described.end_time_ms),
+        "prepare_offset": described.prepare_offset or None,
         "timeout_ms": described.timeout_ms,
         "commit_seq": {"scope": commit_seq.scope, "number": commit_seq.number}
         if described.HasField("commit_seq")

@@ -55,6 +55,7 @@ def kept(
         else [],
         damaged=_damaged([] if delivered is None else list(delivered.damaged)),
         staged=transaction.state is State.STAGED or (transaction.is_one_shot and not decided),
+        prepare_offset=transaction.prepare_offset if decided else 0,
     )
 
 
@@ -83,6 +84,7 @@ def over(
         commit_seq=wire.commit_seq_message(_seq_of(records)),
         parts=wire.manifest_message(_manifest_in(records)),
         damaged=_damaged(list(state.damaged.get(tx_id, ()))),
+        prepare_offset=outcome.prepare_offset,
     )
 
 

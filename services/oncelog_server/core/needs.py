@@ -12,7 +12,7 @@ handler takes is refused here by the same limit (`require_few`), for judging tak
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from oncelog_server.core.access import Need, ResourceKind, Verb
@@ -72,9 +72,15 @@ def serving(method: str) -> Entry:
 
 
 def operating(method: str) -> Entry:
-    """For operators alone."""
+    """For operators alone, and each call is written down."""
     need = Need(Verb.OPERATE, ResourceKind.CLUSTER, method)
     return Entry(lambda request, call: (need,), audited=always)
+
+
+def watching(method: str) -> Entry:
+    """For operators alone. It changes nothing and is called all the time (`oncelog cluster status`,
+    each process): only refusals are written down."""
+    return replace(operating(method), audited=None)
 
 
 class UnheardTopics(Exception):

@@ -322,6 +322,9 @@ class Call(Protocol):
     # Identity from the caller's certificate; "" without TLS.
     identity: str
 
+    # Where it calls from, as the transport says it: ipv4:10.0.0.7:51234. "": it does not say.
+    peer: str
+
     # Identifies the caller's stream; 0 for a unary call.
     stream_id: int
 

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import Generic, TypeVar
 
-K = TypeVar("K", bound=int)
+K = TypeVar("K", bound="int | tuple[str, str]")
 
 
 class Timers(Generic[K]):

@@ -4,7 +4,9 @@
     fetch_offsets                                read of the group, describe of each topic
     heartbeat                                    read of the group, and of each topic
     list_groups                                  shows the groups that may be described
-    delete_group                                 delete of the group
+    describe_group                               describe of the group; shows the topics that may be
+                                                 described
+    remove_member, delete_group                  delete of the group
 
 A coordinator brings the offsets of a one-shot, whose caller's rights it has judged. Whose producer
 stands behind offsets under a TxId is not known here: what its coordinator decides is what counts.
@@ -17,8 +19,8 @@ from collections.abc import Iterable, Mapping
 from oncelog_server.core.access import Need, ResourceKind, Verb
 from oncelog_server.core.needs import Entry, Sees, TopicNames, always, keep, require_few
 from oncelog_server.core.ports import Call
+from oncelog_server.offset_manager.config import OFFSETS_PER_CALL_MAX
 from oncelog_server.offset_manager.ports import OffsetManagerEnv
-from oncelog_server.offset_manager.wire import OFFSETS_PER_CALL_MAX
 from oncelogpb.v1 import offset_manager_pb2 as pb
 
 
@@ -32,9 +34,12 @@ def entries(env: OffsetManagerEnv) -> Mapping[str, Entry]:
         "heartbeat": Entry(groups.of_heartbeat),
         # Its handler shows what its caller sees.
         "list_groups": Entry(),
-        "delete_group": Entry(
-            lambda request, call: (group_need(Verb.DELETE, request.group),), audited=always
+        "describe_group": Entry(
+            lambda request, call: (group_need(Verb.DESCRIBE, request.group),),
+            shown=groups.show_members,
         ),
+        "remove_member": Entry(_to_delete, audited=always),
+        "delete_group": Entry(_to_delete, audited=always),
     }
 
 
@@ -43,6 +48,12 @@ def offsets_needs(topics: TopicNames, offsets: pb.GroupOffsets) -> Iterable[Need
     _require_few(len(offsets.offsets))
     yield group_need(Verb.READ, offsets.group)
     yield from topics.needs(Verb.READ, (offset.partition.topic_id for offset in offsets.offsets))
+
+
+def _to_delete(
+    request: pb.RemoveMemberRequest | pb.DeleteGroupRequest, call: Call
+) -> Iterable[Need]:
+    return (group_need(Verb.DELETE, request.group),)
 
 
 class _Groups:
@@ -62,7 +73,8 @@ class _Groups:
         )
 
     def of_heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> Iterable[Need]:
-        _require_few(len(request.subscribed_topics) + len(request.owned))
+        _require_few(len(request.subscribed_topics))
+        _require_few(len(request.owned))
         yield group_need(Verb.READ, request.group)
         for name in request.subscribed_topics:
             yield Need(Verb.READ, ResourceKind.TOPIC, name)
@@ -74,11 +86,22 @@ class _Groups:
         """Those of all topics, where none was named. Of a topic that is gone a number is left, and
         nobody to ask."""
 
-        def is_seen(offset: pb.CommittedOffset) -> bool:
-            need = self._topics.need(Verb.DESCRIBE, offset.partition.topic_id)
-            return need is None or sees(need)
+        keep(reply.offsets, lambda offset: self._is_seen(offset.partition.topic_id, sees))
 
-        keep(reply.offsets, is_seen)
+    def show_members(self, reply: pb.DescribeGroupReply, sees: Sees) -> None:
+        for member in reply.members:
+            keep(
+                member.subscribed_topics,
+                lambda name: sees(Need(Verb.DESCRIBE, ResourceKind.TOPIC, name)),
+            )
+            for partitions in (member.owned, member.target):
+                keep(partitions, lambda partition: self._is_seen(partition.topic_id, sees))
+        for topics in (reply.topics, reply.outgrown):
+            keep(topics, lambda topic: sees(Need(Verb.DESCRIBE, ResourceKind.TOPIC, topic.name)))
+
+    def _is_seen(self, topic_id: bytes, sees: Sees) -> bool:
+        need = self._topics.need(Verb.DESCRIBE, topic_id)
+        return need is None or sees(need)
 
 
 def _require_few(count: int) -> None:

@@ -13,7 +13,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TxId
+from oncelog_server.core.ids import Generation, PartitionId, ProducerId, TopicId, TxId
 from oncelog_server.core.machine import Tick
 from oncelog_server.participant.commands import HearVerdicts, WriteMarkers
 from oncelogpb.errors import OncelogError
@@ -56,6 +56,70 @@ class OffsetCommit(msgspec.Struct, frozen=True, array_like=True):
     after: TxId = TxId(0)
 
 
+class MemberIdentity(msgspec.Struct, frozen=True, array_like=True):
+    """Who asks on behalf of a group, and what of the group it has heard."""
+
+    # The generation of the group that it heard of last; 0: of none.
+    generation: int
+    member_id: str
+    # Of a static member; "": it has none.
+    instance_id: str = ""
+
+
+class GroupTopic(msgspec.Struct, frozen=True, array_like=True):
+    """A topic that members of a group subscribe to, as far as somebody has seen it."""
+
+    name: str
+    topic_id: TopicId
+    partitions: int
+
+
+class Heartbeat(msgspec.Struct, frozen=True):
+    """Reply: Assigned."""
+
+    group: str
+    member: MemberIdentity
+    # Names of topics, in order, each once.
+    subscribed: tuple[str, ...]
+    # All that it may still process or commit.
+    owned: frozenset[PartitionId]
+    # Those of the subscribed that this process sees.
+    topics: tuple[GroupTopic, ...]
+    # Topics of the group that were deleted, as etcd says: that a process does not see one proves
+    # nothing.
+    gone: frozenset[TopicId] = frozenset()
+    # "": it does not mind.
+    assignor: str = ""
+    session_timeout_ms: int = 10_000
+    client_id: str = ""
+    # Where it calls from.
+    host: str = ""
+    # As of CommitOffsets.
+    unfit: OncelogError | None = None
+
+
+class LeaveGroup(msgspec.Struct, frozen=True):
+    """Reply: Assigned, of nothing. A member that is gone has left."""
+
+    group: str
+    member: MemberIdentity
+
+
+class RemoveMember(msgspec.Struct, frozen=True):
+    """By an operator. Reply: the member id of who was removed."""
+
+    group: str
+    # One of the two.
+    member_id: str = ""
+    instance_id: str = ""
+
+
+class DescribeGroup(msgspec.Struct, frozen=True):
+    """Reply: GroupDescription."""
+
+    group: str
+
+
 class CommitOffsets(msgspec.Struct, frozen=True):
     """Reply: None."""
 
@@ -64,6 +128,8 @@ class CommitOffsets(msgspec.Struct, frozen=True):
     # What the outside has against it (no room on the disk). It is refused with that where it is
     # new; what was taken is told again whatever has happened since.
     unfit: OncelogError | None = None
+    # None: standalone.
+    member: MemberIdentity | None = None
 
 
 class CommitTransactionOffsets(msgspec.Struct, frozen=True):
@@ -76,6 +142,9 @@ class CommitTransactionOffsets(msgspec.Struct, frozen=True):
     offsets: tuple[OffsetCommit, ...]
     # As of CommitOffsets.
     unfit: OncelogError | None = None
+    member: MemberIdentity | None = None
+    # Idle timeout of the transaction; 0: not told, or it has none (a one-shot).
+    timeout_ms: int = 0
 
 
 class FetchOffsets(msgspec.Struct, frozen=True):
@@ -111,8 +180,90 @@ Command = (
     | HearVerdicts
     | ListGroups
     | DeleteGroup
+    | Heartbeat
+    | LeaveGroup
+    | RemoveMember
+    | DescribeGroup
     | Tick
 )
+
+
+class OutgrownTopic(NamedTuple):
+    """A topic that has grown beyond what its group may have (partitions_per_group_max)."""
+
+    name: str
+    partitions: int
+    # From the first on.
+    shared_out: int
+
+
+class TopicsSeen(NamedTuple):
+    """Signal: of the topics that a member of this group subscribes to, these are as large in the
+    view of this process."""
+
+    group: str
+    topics: tuple[GroupTopic, ...]
+
+
+class MemberHeard(NamedTuple):
+    """A signal: a heartbeat of this member came."""
+
+    group: str
+    member_id: str
+
+
+class Assigned(NamedTuple):
+    """What a member may process, and until when."""
+
+    # With the generation of now.
+    member: MemberIdentity
+    # By topic id and number. What it holds beside these it must let go.
+    partitions: tuple[PartitionId, ...]
+    # Of these, by topic id.
+    topic_names: tuple[tuple[TopicId, str], ...]
+    session_timeout_ms: int
+    # When its next heartbeat is due.
+    heartbeat_interval_ms: int
+
+
+class GroupState(Enum):
+    """Of its membership."""
+
+    # It has no members.
+    EMPTY = "empty"
+    # Partitions are on their way from one member to another.
+    MOVING = "moving"
+    # Every member has what it shall have.
+    STABLE = "stable"
+
+
+class MemberDescription(NamedTuple):
+    """One member, for operators."""
+
+    member_id: str
+    instance_id: str
+    client_id: str
+    host: str
+    subscribed: tuple[str, ...]
+    assignor: str
+    # What it holds, and what it shall hold.
+    owned: tuple[PartitionId, ...]
+    target: tuple[PartitionId, ...]
+    session_timeout_ms: int
+    # Since its last heartbeat; None: this leader has heard of it by the journal only.
+    silent_ms: int | None
+
+
+class GroupDescription(NamedTuple):
+    """A group's membership, for operators. Members in the order in which they joined."""
+
+    group: str
+    # 0: it never had members.
+    generation: int
+    state: GroupState
+    assignor: str
+    members: tuple[MemberDescription, ...]
+    outgrown: tuple[OutgrownTopic, ...] = ()
 
 
 class FetchedOffset(NamedTuple):
@@ -141,3 +292,5 @@ class GroupSummary(NamedTuple):
     committed_partitions: int
     pending_partitions: int
     last_commit_time_ms: int
+    members: int
+    state: GroupState

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Final
 
+# Partitions that one call may name. A lone member names all of its group in a heartbeat.
+OFFSETS_PER_CALL_MAX: Final = 10_000
 DAY_MS: Final = 24 * 60 * 60 * 1000
 
 
@@ -27,6 +29,19 @@ class OffsetManagerConfig:
     # Partitions that one group has committed or pending offsets of. Danger: all of them are one
     # reply where a client asks for all.
     offsets_per_group_max: int = 100_000
+    # Members of one group. Danger: each of them is heard of every few seconds, and each that comes
+    # or goes has the assignor look at all of them.
+    members_per_group_max: int = 2_000
+    # Partitions of the topics that one group's members subscribe to. One member may have to name
+    # all of them in one heartbeat.
+    partitions_per_group_max: int = 10_000
+    # Different subscriptions (sets of topics) that one group's members have. Danger: an assignment
+    # costs by their number, in the loop that renews leases.
+    subscriptions_per_group_max: int = 250
+    # Sessions that members may ask for, milliseconds. Danger: with a short one, members that stand
+    # still for a moment lose what they own; with a long one, what a dead member owns waits as long.
+    member_session_ms_min: int = 1_000
+    member_session_ms_max: int = 30 * 60 * 1000
     # Producers of transactions that a partition of __consumer_offsets remembers.
     producers_max: int = 1_000_000
     # How long a transaction may be open here before its coordinator is asked, milliseconds.
@@ -51,3 +66,8 @@ class OffsetManagerConfig:
                 raise ValueError(
                     f"offset_manager.{name} must be above 0, not {getattr(self, name)}"
                 )
+        if self.partitions_per_group_max > OFFSETS_PER_CALL_MAX:
+            raise ValueError(
+                f"offset_manager.partitions_per_group_max must be at most {OFFSETS_PER_CALL_MAX}, "
+                f"as many as one heartbeat can name, not {self.partitions_per_group_max}"
+            )

@@ -14,6 +14,8 @@ import msgspec
 
 from oncelog_server.core.ids import PartitionId, ProducerId, TxId
 from oncelog_server.offset_manager.commands import FROM_ANY, FROM_NONE, OffsetCommit, View
+from oncelog_server.offset_manager.membership import Membership
+from oncelog_server.offset_manager.records import Member
 from oncelogpb.errors import InvalidArgument, PendingTransaction, ProducerMismatch, StalePosition
 from oncelogpb.ids import show_id
 
@@ -26,6 +28,8 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
     # 0: a plain commit.
     tx_id: TxId
     time_ms: int
+    # Of a plain commit; "": standalone.
+    member_id: str = ""
 
 
 class Pending(msgspec.Struct, frozen=True, array_like=True):
@@ -50,26 +54,38 @@ class Group(msgspec.Struct):
     last_commits: dict[ProducerId, TxId] = {}
     # When it last changed, by the journal's age.
     changed_ms: int = 0
+    # None: nobody ever joined it.
+    membership: Membership | None = None
 
     @property
     def is_empty(self) -> bool:
-        return not (self.committed or self.pending or self.last_commits)
+        return not (self.committed or self.pending or self.last_commits or self.membership)
+
+    def members(self) -> list[Member]:
+        """In the order in which they joined."""
+        return [] if self.membership is None else self.membership.members()
+
+    @property
+    def has_members(self) -> bool:
+        return self.membership is not None and bool(self.membership.member_states)
 
     # ------------------------------------------------------------------------------------- rules
 
-    def needs_plain(self, step: OffsetCommit) -> bool:
-        """May a plain commit take this step? False: it was taken already, nothing to remember.
+    def needs_plain(self, step: OffsetCommit, member_id: str) -> bool:
+        """False: this member took it already in a plain commit, there is nothing to remember."""
+        pending = step.partition in self.pending
+        return not (self.has_taken(step, member_id) and _is_over_with(step, pending=pending))
+
+    def require_plain(self, step: OffsetCommit) -> None:
+        """That a plain commit may take this step.
 
         Raises InvalidArgument (another view), PendingTransaction, StalePosition.
         """
         self._require_view(step.partition, step.view)
         line = self.pending.get(step.partition)
-        if self.has_taken(step) and _is_over_with(step, pending=bool(line)):
-            return False
         if line:
             raise _held(step.partition, line[-1])
         self._require_from(step, self.committed.get(step.partition))
-        return True
 
     def needs_pending(self, step: OffsetCommit, tx_id: TxId, producer_id: ProducerId) -> bool:
         """May this transaction take this step? False: it holds it already.
@@ -151,11 +167,17 @@ class Group(msgspec.Struct):
 
     # --------------------------------------------------------------------------------- questions
 
-    def has_taken(self, step: OffsetCommit) -> bool:
-        """It is what a plain commit did last: one whose answer was lost comes again. The same step
-        by a transaction is somebody else's, who processed the same input."""
+    def has_taken(self, step: OffsetCommit, member_id: str) -> bool:
+        """It is what a plain commit of this member did last: one whose answer was lost comes again.
+        The same step by a transaction, or by another member, is somebody else's, who processed the
+        same input."""
         committed = self.committed.get(step.partition)
-        return committed is not None and not committed.tx_id and committed.step == step
+        return (
+            committed is not None
+            and not committed.tx_id
+            and committed.step == step
+            and committed.member_id == member_id
+        )
 
     def holds(self, step: OffsetCommit, tx_id: TxId) -> bool:
         """This transaction has taken this step, and its marker has not come yet."""
@@ -181,8 +203,8 @@ class Group(msgspec.Struct):
 
     # ----------------------------------------------------------------------------------- changes
 
-    def commit(self, step: OffsetCommit, *, tx_id: TxId, time_ms: int) -> None:
-        self.committed[step.partition] = Committed(step, tx_id, time_ms)
+    def commit(self, step: OffsetCommit, *, tx_id: TxId, time_ms: int, member_id: str = "") -> None:
+        self.committed[step.partition] = Committed(step, tx_id, time_ms, member_id)
 
     def hold(self, step: OffsetCommit, tx_id: TxId, producer_id: ProducerId) -> None:
         """Puts a step at the end of its partition's line, or moves the transaction's own on."""
@@ -202,6 +224,8 @@ class Group(msgspec.Struct):
 
     def check(self, name: str) -> None:
         """Asserts the invariants of the class."""
+        if self.membership is not None:
+            self.membership.check(name)
         for partition, line in self.pending.items():
             assert line, f"group {name}: empty line at {partition}"
             tx_ids = [pending.tx_id for pending in line]

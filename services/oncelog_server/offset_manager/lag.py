@@ -4,7 +4,7 @@ Where groups stand is known here, where partitions end their leaders know: they 
 then, in one call each. One watch per led partition of `__consumer_offsets`.
 
 Left out: exactness. Both numbers are of moments that lie apart, and a leader that does not answer
-leaves a gap until the next look. `oncelog offsets show` asks in the moment.
+leaves a gap until the next look. `oncelog group describe` asks in the moment.
 """
 
 from __future__ import annotations

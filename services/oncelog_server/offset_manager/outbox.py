@@ -21,6 +21,8 @@ class OffsetManagerOutbox(QuestionOutbox[OffsetManagerMachine]):
         self, replica: OffsetManagerReplica, env: OffsetManagerEnv, config: OffsetManagerConfig
     ) -> None:
         super().__init__(replica, env)
+        # As far as it was counted.
+        self._changed = self.machine.memberships_changed
         self._lag = LagWatch(
             replica, env, every_ms=config.lag_every_ms, series_max=config.lag_series_max
         )
@@ -31,9 +33,13 @@ class OffsetManagerOutbox(QuestionOutbox[OffsetManagerMachine]):
 
     def gauges(self) -> Mapping[str, float]:
         machine = self.machine
+        self.env.reporter.count("memberships_changed", machine.memberships_changed - self._changed)
+        self._changed = machine.memberships_changed
         return {
             "open_transactions": machine.open_transactions,
             "oldest_open_transaction_age_ms": self.age_ms(machine.oldest_began_ms),
             "groups": machine.groups,
             "producers": machine.producers,
+            "members": machine.members,
+            "partitions_left_out": machine.partitions_left_out,
         }

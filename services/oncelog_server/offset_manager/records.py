@@ -8,10 +8,60 @@ from typing import Final
 import msgspec
 
 from oncelog_server.core.age import TimePassed
-from oncelog_server.core.ids import Generation, JournalOffset, LeaderEpoch, ProducerId, TxId
+from oncelog_server.core.ids import (
+    Generation,
+    JournalOffset,
+    LeaderEpoch,
+    ProducerId,
+    TopicId,
+    TxId,
+)
 from oncelog_server.core.records import RecordCodec
-from oncelog_server.offset_manager.commands import OffsetCommit
+from oncelog_server.offset_manager.commands import GroupTopic, OffsetCommit
 from oncelog_server.participant.commands import Outcome
+
+
+class Member(msgspec.Struct, frozen=True, array_like=True):
+    """A member of a group, as it described itself."""
+
+    member_id: str
+    # Of a static member; "": it has none.
+    instance_id: str
+    # Names of topics, in order.
+    subscribed: tuple[str, ...]
+    # "": it does not mind.
+    assignor: str
+    session_timeout_ms: int
+    # For operators.
+    client_id: str = ""
+    host: str = ""
+
+
+class Parting(Enum):
+    """How a member ended."""
+
+    LEFT = "left"
+    EXPIRED = "expired"
+    REMOVED = "removed"
+    # Another process came with its instance id.
+    REPLACED = "replaced"
+
+
+class MemberGone(msgspec.Struct, frozen=True, array_like=True):
+    """A member is none any more."""
+
+    member_id: str
+    how: Parting
+    # Of REPLACED: who holds from now on what it held.
+    successor: str = ""
+
+
+class Share(msgspec.Struct, frozen=True, array_like=True):
+    """Partitions of one topic, for one member; "": for nobody."""
+
+    member_id: str
+    topic_id: TopicId
+    numbers: tuple[int, ...]
 
 
 class Why(Enum):
@@ -26,6 +76,8 @@ class OffsetsCommitted(msgspec.Struct, frozen=True, array_like=True, tag="commit
 
     group: str
     offsets: tuple[OffsetCommit, ...]
+    # "": standalone.
+    member_id: str = ""
 
 
 class OffsetsPending(msgspec.Struct, frozen=True, array_like=True, tag="pending"):
@@ -69,6 +121,35 @@ class ProducersForgotten(msgspec.Struct, frozen=True, array_like=True, tag="forg
     producer_ids: tuple[ProducerId, ...]
 
 
+class MembershipChanged(msgspec.Struct, frozen=True, array_like=True, tag="members"):
+    """Who is a member of a group, and who shall own what: the outcome, whatever assignor found it.
+
+    The generation of the group is from now on the place of this record.
+    """
+
+    group: str
+    # Who joined, or described itself anew.
+    members: tuple[Member, ...] = ()
+    gone: tuple[MemberGone, ...] = ()
+    # New or changed; by name, without partitions: gone.
+    topics: tuple[GroupTopic, ...] = ()
+    # Only what is the target of somebody else than before, beside what those who are gone had.
+    targets: tuple[Share, ...] = ()
+
+
+class PartitionsReleased(msgspec.Struct, frozen=True, array_like=True, tag="release"):
+    """A member let go of these. The generation of the group is the place of this record."""
+
+    group: str
+    shares: tuple[Share, ...]
+
+
+class GroupsAlive(msgspec.Struct, frozen=True, array_like=True, tag="groups-alive"):
+    """These groups have members, and count as changed now."""
+
+    groups: tuple[str, ...]
+
+
 Record = (
     OffsetsCommitted
     | OffsetsPending
@@ -76,6 +157,9 @@ Record = (
     | TransactionDropped
     | GroupsForgotten
     | ProducersForgotten
+    | MembershipChanged
+    | PartitionsReleased
+    | GroupsAlive
     | TimePassed
 )
 

@@ -13,13 +13,15 @@ from oncelog_server.core.ids import (
     CONSUMER_OFFSETS_ID,
     control_partition,
 )
-from oncelog_server.core.ports import Call
+from oncelog_server.core.ports import Call, led_machine
 from oncelog_server.offset_manager import wire
 from oncelog_server.offset_manager.access import group_need
+from oncelog_server.offset_manager.commands import Heartbeat, MemberHeard, TopicsSeen
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.listing import list_page
 from oncelog_server.offset_manager.ports import OffsetManagerEnv, OffsetManagerReplica
-from oncelogpb.errors import DiskFull, Unsupported
+from oncelog_server.offset_manager.subscribing import host_of, topic_names, with_topics
+from oncelogpb.errors import DiskFull
 from oncelogpb.v1 import offset_manager_pb2 as pb
 
 
@@ -65,6 +67,21 @@ class OffsetManagerService:
         groups, more = await list_page(self._env, wire.group_page(request, sees))
         return wire.list_reply(groups, more=more)
 
+    async def describe_group(
+        self, request: pb.DescribeGroupRequest, call: Call
+    ) -> pb.DescribeGroupReply:
+        command = wire.describe_group(request)
+        group = await self._lead(command.group).submit(command)
+        return wire.describe_reply(group, topic_names(self._env.metadata, group))
+
+    async def remove_member(
+        self, request: pb.RemoveMemberRequest, call: Call
+    ) -> pb.RemoveMemberReply:
+        command = wire.remove_member(request)
+        member_id = await self._lead(command.group).submit(command)
+        self._env.reporter.event("member removed", group=command.group, member_id=member_id)
+        return pb.RemoveMemberReply(member_id=member_id)
+
     async def delete_group(self, request: pb.DeleteGroupRequest, call: Call) -> pb.DeleteGroupReply:
         command = wire.delete_group(request)
         await self._lead(command.group).submit(command)
@@ -72,9 +89,40 @@ class OffsetManagerService:
         return pb.DeleteGroupReply()
 
     async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatReply:
-        raise Unsupported(
-            "group membership comes in a later version: assign partitions to each consumer instead"
-        )
+        command = wire.heartbeat(request, host_of(call.peer))
+        if request.leaving:
+            left = await self._lead(command.group).submit(wire.leave(command))
+            return wire.heartbeat_reply(left)
+        known = led_machine(self._lead(command.group)).membership(command.group).topics
+        command = await with_topics(self._env.metadata, known, command)
+        replica = self._lead(command.group)
+        try:
+            submitted = replica.submit(replace(command, unfit=_no_room(replica)))
+        finally:
+            # It lives, whatever it is told.
+            replica.signal(MemberHeard(command.group, command.member.member_id))
+        told = await submitted
+        self._look_for_outgrown(replica, command)
+        return wire.heartbeat_reply(told)
+
+    def _look_for_outgrown(self, replica: OffsetManagerReplica, command: Heartbeat) -> None:
+        """After what it changed: what the group does not share out now it must not."""
+        machine = replica.machine
+        if machine is None:
+            return
+        before = machine.outgrown(command.group)
+        replica.signal(TopicsSeen(command.group, command.topics))
+        for topic in machine.outgrown(command.group):
+            if topic not in before:
+                self._env.reporter.event(
+                    "a topic outgrew its group",
+                    level="warning",
+                    group=command.group,
+                    topic=topic.name,
+                    partitions=topic.partitions,
+                    shared_out=topic.shared_out,
+                    limit="partitions_per_group_max",
+                )
 
     def _lead(self, group: str) -> OffsetManagerReplica:
         return self._env.replicas.lead(control_partition(CONSUMER_OFFSETS_ID, group))

@@ -21,10 +21,14 @@ from oncelog_server.core.ids import (
     journal_partition_of,
 )
 from oncelog_server.offset_manager.group import Group
+from oncelog_server.offset_manager.membership import Membership
 from oncelog_server.offset_manager.records import (
+    GroupsAlive,
     GroupsForgotten,
+    MembershipChanged,
     OffsetsCommitted,
     OffsetsPending,
+    PartitionsReleased,
     ProducersForgotten,
     TransactionDropped,
     TransactionMarked,
@@ -74,7 +78,7 @@ class State(msgspec.Struct):
     def commit(self, record: OffsetsCommitted, time_ms: int) -> None:
         group = self._touch(record.group)
         for step in record.offsets:
-            group.commit(step, tx_id=TxId(0), time_ms=time_ms)
+            group.commit(step, tx_id=TxId(0), time_ms=time_ms, member_id=record.member_id)
 
     def hold(self, record: OffsetsPending, at: At) -> None:
         self.fences.saw(record.producer_id, record.generation, self.age.aged_ms)
@@ -129,6 +133,24 @@ class State(msgspec.Struct):
                 group.last_commits[opened.producer_id] = tx_id
             if group.is_empty:
                 del self.groups[name]
+
+    def change_members(self, record: MembershipChanged, at: At) -> None:
+        self._membership(record.group).change(
+            record, generation=at.offset, aged_ms=self.age.aged_ms
+        )
+
+    def release(self, record: PartitionsReleased, at: At) -> None:
+        self._membership(record.group).release(record, generation=at.offset)
+
+    def keep_alive(self, record: GroupsAlive) -> None:
+        for name in record.groups:
+            self._touch(name)
+
+    def _membership(self, name: str) -> Membership:
+        group = self._touch(name)
+        if group.membership is None:
+            group.membership = Membership()
+        return group.membership
 
     def forget_groups(self, record: GroupsForgotten) -> None:
         for name in record.groups:

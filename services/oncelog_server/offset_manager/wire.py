@@ -1,6 +1,6 @@
 """Protobuf to commands and back. Everything that can be judged without state is judged here.
 
-Raises InvalidArgument (`field` says which), TooLarge (`limit` says which), Unsupported. PURE.
+Raises InvalidArgument (`field` says which), TooLarge (`limit` says which). PURE.
 """
 
 from __future__ import annotations
@@ -13,29 +13,41 @@ from oncelog_server.core.ids import (
     Generation,
     PartitionId,
     ProducerId,
+    TopicId,
     TxId,
     can_be_tx_id,
     is_plain,
 )
 from oncelog_server.core.wire import partition_id, partition_message
+from oncelog_server.offset_manager.assignors import require_assignor
 from oncelog_server.offset_manager.commands import (
     FROM_ANY,
     FROM_NONE,
+    Assigned,
     CommitOffsets,
     CommitTransactionOffsets,
     DeleteGroup,
+    DescribeGroup,
     FetchedOffset,
     FetchedOffsets,
     FetchOffsets,
+    GroupDescription,
+    GroupState,
     GroupSummary,
+    Heartbeat,
+    LeaveGroup,
+    MemberDescription,
+    MemberIdentity,
     OffsetCommit,
     Read,
+    RemoveMember,
     View,
 )
+from oncelog_server.offset_manager.config import OFFSETS_PER_CALL_MAX
 from oncelog_server.offset_manager.listing import Page
 from oncelog_server.participant import wire as participant_wire
 from oncelog_server.participant.commands import WriteMarkers
-from oncelogpb.errors import InvalidArgument, TooLarge, Unsupported
+from oncelogpb.errors import InvalidArgument, TooLarge
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import offset_manager_pb2 as pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
@@ -43,13 +55,22 @@ from oncelogpb.v1 import types_pb2
 
 GROUP_NAME_BYTES_MAX: Final = 255
 METADATA_BYTES_MAX: Final = 4 * 1024
-OFFSETS_PER_CALL_MAX: Final = 10_000
+MEMBER_ID_BYTES_MAX: Final = 64
+INSTANCE_ID_BYTES_MAX: Final = 255
+CLIENT_ID_BYTES_MAX: Final = 255
+# Where a member does not say how long it may be silent.
+SESSION_MS: Final = 10_000
 # Groups of one ListGroups, and where the caller says nothing.
 LISTED_MAX: Final = 5_000
 LISTED_DEFAULT: Final = 1_000
 # Offsets are signed 64-bit wherever Arrow and Spark hold them.
 OFFSET_MAX: Final = (1 << 63) - 1
 
+_STATES: Final[dict[GroupState, pb.GroupState.ValueType]] = {
+    GroupState.EMPTY: pb.GROUP_STATE_EMPTY,
+    GroupState.MOVING: pb.GROUP_STATE_MOVING,
+    GroupState.STABLE: pb.GROUP_STATE_STABLE,
+}
 _VIEWS: Final[dict[int, View]] = {
     types_pb2.VIEW_UNSPECIFIED: View.COMMITTED,
     types_pb2.VIEW_COMMITTED: View.COMMITTED,
@@ -61,13 +82,15 @@ _VIEWS: Final[dict[int, View]] = {
 
 
 def commit_offsets(request: pb.CommitOffsetsRequest) -> CommitOffsets:
-    return CommitOffsets(request.offsets.group, _steps(request.offsets))
+    steps = _steps(request.offsets)
+    return CommitOffsets(request.offsets.group, steps, member=_member_of(request.offsets))
 
 
 def commit_transaction_offsets(
     request: pb.CommitTransactionOffsetsRequest,
 ) -> CommitTransactionOffsets:
     offsets = _steps(request.offsets)
+    member = _member_of(request.offsets)
     if is_plain(request.producer.producer_id) or request.producer.producer_id == 0:
         raise InvalidArgument(
             "producer.producer_id must come from InitProducer", field="producer.producer_id"
@@ -78,6 +101,8 @@ def commit_transaction_offsets(
         Generation(request.producer.generation),
         request.offsets.group,
         offsets,
+        member=member,
+        timeout_ms=request.timeout_ms,
     )
 
 
@@ -92,9 +117,46 @@ def fetch_offsets(request: pb.FetchOffsetsRequest) -> FetchOffsets:
     )
 
 
+def heartbeat(request: pb.HeartbeatRequest, host: str) -> Heartbeat:
+    """Without what this process sees of its topics."""
+    group_name(request.group)
+    if not request.HasField("member"):
+        raise InvalidArgument("a heartbeat must say whose it is", field="member")
+    _require_bytes("client_id", request.client_id, CLIENT_ID_BYTES_MAX)
+    _require_count(len(request.subscribed_topics))
+    _require_count(len(request.owned))
+    if request.assignor:
+        require_assignor(request.assignor)
+    return Heartbeat(
+        request.group,
+        _member(request.member),
+        tuple(sorted(set(request.subscribed_topics))),
+        frozenset(partition_id(partition) for partition in request.owned),
+        (),
+        assignor=request.assignor,
+        session_timeout_ms=request.session_timeout_ms or SESSION_MS,
+        client_id=request.client_id,
+        host=host,
+    )
+
+
+def leave(heartbeat: Heartbeat) -> LeaveGroup:
+    return LeaveGroup(heartbeat.group, heartbeat.member)
+
+
 def group_page(request: pb.ListGroupsRequest, sees: Callable[[str], bool]) -> Page:
     limit = min(request.limit or LISTED_DEFAULT, LISTED_MAX)
     return Page(request.prefix, request.after, limit, sees)
+
+
+def describe_group(request: pb.DescribeGroupRequest) -> DescribeGroup:
+    return DescribeGroup(group_name(request.group))
+
+
+def remove_member(request: pb.RemoveMemberRequest) -> RemoveMember:
+    if bool(request.member_id) == bool(request.instance_id):
+        raise InvalidArgument("name a member_id or an instance_id", field="member_id")
+    return RemoveMember(group_name(request.group), request.member_id, request.instance_id)
 
 
 def delete_group(request: pb.DeleteGroupRequest) -> DeleteGroup:
@@ -137,6 +199,37 @@ def fetch_reply(fetched: FetchedOffsets, *, group_retention_ms: int) -> pb.Fetch
     )
 
 
+def heartbeat_reply(assigned: Assigned) -> pb.HeartbeatReply:
+    member = assigned.member
+    return pb.HeartbeatReply(
+        member=pb.GroupMember(
+            generation=member.generation,
+            member_id=member.member_id,
+            instance_id=member.instance_id,
+        ),
+        assignment=[partition_message(partition) for partition in assigned.partitions],
+        topics=[
+            pb.TopicName(topic_id=topic_id, name=name) for topic_id, name in assigned.topic_names
+        ],
+        heartbeat_interval_ms=assigned.heartbeat_interval_ms,
+        session_timeout_ms=assigned.session_timeout_ms,
+    )
+
+
+def describe_reply(
+    group: GroupDescription, topic_names: Iterable[tuple[TopicId, str]]
+) -> pb.DescribeGroupReply:
+    return pb.DescribeGroupReply(
+        group=group.group,
+        generation=group.generation,
+        state=_STATES[group.state],
+        assignor=group.assignor,
+        members=[_described(member) for member in group.members],
+        topics=[pb.TopicName(topic_id=topic_id, name=name) for topic_id, name in topic_names],
+        outgrown=[pb.OutgrownTopic(**topic._asdict()) for topic in group.outgrown],
+    )
+
+
 def list_reply(groups: Iterable[GroupSummary], *, more: bool) -> pb.ListGroupsReply:
     return pb.ListGroupsReply(
         more=more,
@@ -146,6 +239,8 @@ def list_reply(groups: Iterable[GroupSummary], *, more: bool) -> pb.ListGroupsRe
                 committed_partitions=group.committed_partitions,
                 pending_partitions=group.pending_partitions,
                 last_commit_time_ms=group.last_commit_time_ms,
+                members=group.members,
+                state=_STATES[group.state],
             )
             for group in groups
         ],
@@ -157,17 +252,31 @@ def list_reply(groups: Iterable[GroupSummary], *, more: bool) -> pb.ListGroupsRe
 
 def _steps(offsets: pb.GroupOffsets) -> tuple[OffsetCommit, ...]:
     group_name(offsets.group)
-    if offsets.HasField("member"):
-        raise Unsupported(
-            "group membership comes in a later version: leave `member` absent (standalone)",
-            field="member",
-        )
     if not offsets.offsets:
         raise InvalidArgument("offsets are empty: name at least one partition", field="offsets")
     _require_count(len(offsets.offsets))
     steps = tuple(_step(commit) for commit in offsets.offsets)
     _require_distinct([step.partition for step in steps])
     return steps
+
+
+def _member_of(offsets: pb.GroupOffsets) -> MemberIdentity | None:
+    return _member(offsets.member) if offsets.HasField("member") else None
+
+
+def _member(member: pb.GroupMember) -> MemberIdentity:
+    if not member.member_id:
+        raise InvalidArgument(
+            "a member has an id that it draws at random when it joins", field="member_id"
+        )
+    _require_bytes("member_id", member.member_id, MEMBER_ID_BYTES_MAX)
+    _require_bytes("instance_id", member.instance_id, INSTANCE_ID_BYTES_MAX)
+    return MemberIdentity(member.generation, member.member_id, member.instance_id)
+
+
+def _require_bytes(field: str, text: str, limit: int) -> None:
+    if len(text.encode()) > limit:
+        raise InvalidArgument(f"{field} has at most {limit} bytes of UTF-8", field=field)
 
 
 def _step(commit: pb.OffsetCommit) -> OffsetCommit:
@@ -235,6 +344,21 @@ def _require_distinct(partitions: Sequence[PartitionId]) -> None:
     if len(counted) != len(partitions):
         twice, _ = counted.most_common(1)[0]
         raise InvalidArgument(f"partition {twice} stands twice in one call", field="offsets")
+
+
+def _described(member: MemberDescription) -> pb.DescribedMember:
+    return pb.DescribedMember(
+        member_id=member.member_id,
+        instance_id=member.instance_id,
+        client_id=member.client_id,
+        host=member.host,
+        subscribed_topics=member.subscribed,
+        assignor=member.assignor,
+        owned=[partition_message(partition) for partition in member.owned],
+        target=[partition_message(partition) for partition in member.target],
+        session_timeout_ms=member.session_timeout_ms,
+        silent_ms=member.silent_ms,
+    )
 
 
 def _fetched(fetched: FetchedOffset) -> pb.CommittedOffset:

@@ -26,6 +26,7 @@ from oncelog_server.core.needs import (
     keep,
     operating,
     require_few,
+    watching,
 )
 from oncelog_server.core.ports import Call
 from oncelog_server.core.wire import TOPIC_ID_BYTES, partition_id
@@ -53,7 +54,7 @@ def entries(env: PartitionEnv, config: PartitionLeaderConfig) -> Mapping[str, En
             shown=lambda reply, sees: keep(reply.topics, lambda topic: sees(_describe(topic.name)))
         ),
         "resolve_transaction": operating("resolve_transaction"),
-        "describe_journals": operating("describe_journals"),
+        "describe_journals": watching("describe_journals"),
     }
 
 

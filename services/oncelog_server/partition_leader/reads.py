@@ -15,12 +15,13 @@ from collections.abc import Sequence
 from itertools import groupby
 from typing import Any, Final, NamedTuple
 
-from oncelog_server.core.frame import OCCUPY_RECORDS, ControlCode, FrameKind, StoredFrame
+from oncelog_server.core.frame import OCCUPY_RECORDS, ControlCode, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ports import led_machine
+from oncelog_server.partition_leader.commands import Resolution
 from oncelog_server.partition_leader.committed_log import Stretch
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
-from oncelog_server.partition_leader.records import parts_of
+from oncelog_server.partition_leader.records import parts_of, resolution_of
 from oncelogpb import bulk, records
 from oncelogpb.errors import OffsetOutOfRange
 from oncelogpb.v1 import partition_leader_pb2 as pb
@@ -31,6 +32,10 @@ _CONTROL_KINDS: Final = {
     ControlCode.COMMITTED: Head.KIND_COMMITTED,
     ControlCode.ABORTED: Head.KIND_ABORTED,
     ControlCode.DAMAGED: Head.KIND_DAMAGED,
+}
+_RESOLUTION_KINDS: Final = {
+    Resolution.EXPOSE: Head.KIND_EXPOSED,
+    Resolution.DROP: Head.KIND_DROPPED,
 }
 # Conversions of so many payload bytes are quicker than a thread's round trip.
 INLINE_ROWS_BYTES: Final = 2 * 1024
@@ -243,7 +248,7 @@ def _raw(stored: StoredFrame) -> tuple[Head, bulk.Chunk]:
         kind = Head.KIND_ONE_SHOT if frame.kind is FrameKind.ONE_SHOT else Head.KIND_DATA
         return _head(stored, kind, at.offset, at.time_ms), frame.payload
     head = Head(
-        kind=_CONTROL_KINDS.get(frame.control, Head.KIND_CONTROL),
+        kind=_control_kind(frame),
         first_offset=at.offset,
         record_count=1,
         time_ms=at.time_ms,
@@ -256,6 +261,12 @@ def _raw(stored: StoredFrame) -> tuple[Head, bulk.Chunk]:
         head.marker_writers.extend(part.writer for part in parts)
         head.marker_counts.extend(part.record_count for part in parts)
     return head, b""
+
+
+def _control_kind(frame: Frame) -> pb.FetchedBatch.Kind.ValueType:
+    if frame.kind is FrameKind.RECORD:
+        return _RESOLUTION_KINDS[resolution_of(frame)]
+    return _CONTROL_KINDS.get(frame.control, Head.KIND_CONTROL)
 
 
 def readable(found: Found, partition: types_pb2.Partition) -> bulk.Encoded:

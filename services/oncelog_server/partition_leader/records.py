@@ -104,8 +104,7 @@ class PartitionCodec:
                 parts=parts_of(frame),
             )
         if frame.kind is FrameKind.RECORD:
-            resolution = _RESOLUTION.decode(frame.payload)
-            return Resolved(TxId(frame.tx_id), resolution)
+            return Resolved(TxId(frame.tx_id), resolution_of(frame))
         raise ValueError(f"a {FrameKind(frame.kind).name} frame is no record of a partition")
 
 
@@ -116,6 +115,11 @@ def parts_of(frame: Frame) -> tuple[WriterPart, ...]:
     return tuple(
         WriterPart(Writer(writer), count) for writer, count in _PART.iter_unpack(frame.payload)
     )
+
+
+def resolution_of(frame: Frame) -> Resolution:
+    """What a RECORD frame says. Raises ValueError for a payload of another format."""
+    return _RESOLUTION.decode(frame.payload)
 
 
 def one_shot(

@@ -42,7 +42,7 @@ def topic_partition(message: types_pb2.Partition) -> PartitionId:
     if role_of(partition.topic_id) != PARTITION_LEADER:
         raise InvalidArgument(
             f"{partition}: the cluster's own topics are neither written nor read by clients; see "
-            "`oncelog tx` and `oncelog offsets`",
+            "`oncelog tx` and `oncelog group`",
             field="partition.topic_id",
         )
     return partition

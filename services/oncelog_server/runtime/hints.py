@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from oncelog_server.core.role import Role
-from oncelog_server.runtime.etcd.keys import HintValue, encode, hint_key
-from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable, Put
+from oncelog_server.runtime.etcd.keys import CLUSTER, HintValue, encode, hint_key
+from oncelog_server.runtime.etcd.port import Etcd, EtcdUnavailable, Exists, Put
 from oncelog_server.runtime.replica.driver import Driver
 
 
@@ -23,13 +23,14 @@ class Hints:
         self._told: dict[str, bytes] = {}
 
     async def tell(self) -> None:
-        """What changed since the last time."""
+        """What changed since the last time. Nothing in an etcd that was wiped: it would be in the
+        way of `oncelog cluster recover`."""
         for key, value in self._current():
             if self._told.get(key) == value:
                 continue
             with contextlib.suppress(EtcdUnavailable):
-                await self._etcd.txn([], [Put(key, value)])
-                self._told[key] = value
+                if (await self._etcd.txn([Exists(CLUSTER)], [Put(key, value)])).succeeded:
+                    self._told[key] = value
 
     def _current(self) -> list[tuple[str, bytes]]:
         hints = []

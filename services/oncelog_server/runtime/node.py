@@ -3,58 +3,45 @@ the CLI; stop is the mirror of start.
 
     disk locked ─► identity checked ─► view of etcd ─► listening ─► lease ─► elections ─► ticking
 
+Its replicas are in `hosting`, what repeats in `housekeeping`.
 Everything that is outside comes in through `Outside`, so that the simulator runs this very file.
 """
 
 from __future__ import annotations
 
 import asyncio
-import functools
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from typing import Any, Final
 
 from oncelog_server import __version__
 from oncelog_server.core.ids import BootId, PartitionId
-from oncelog_server.core.needs import Entry
-from oncelog_server.core.ports import AccessStore, Outbox
-from oncelog_server.core.role import Role, RoleEnv
-from oncelog_server.core.roles import role_of
+from oncelog_server.core.ports import AccessStore, Reporter
+from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.access.instructing import instruct
 from oncelog_server.runtime.etcd.access_store import EtcdAccess
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
 from oncelog_server.runtime.etcd.control_partitions import ControlPartitions
 from oncelog_server.runtime.etcd.identity import ClusterIdentity, ClusterRecord, ClusterSettings
-from oncelog_server.runtime.etcd.keys import (
-    BOOTS,
-    PARTITIONS,
-    TOPICS,
-    BootValue,
-    partition_of_key,
-)
+from oncelog_server.runtime.etcd.keys import BootValue
 from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import EtcdUnavailable
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.free_space import FreeSpace
 from oncelog_server.runtime.handing_over import HandingOver
 from oncelog_server.runtime.hints import Hints
+from oncelog_server.runtime.hosting import Hosting
+from oncelog_server.runtime.housekeeping import Housekeeping
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.isr import change_isr
 from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.leadership.reassigning import Reassigning
 from oncelog_server.runtime.leadership.unclean import UncleanElection
 from oncelog_server.runtime.outside import NodeLimits, Outside
-from oncelog_server.runtime.participants import handlers_of
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv, Replication
 from oncelog_server.runtime.replica.follower import CATCH_UP_BYTES_MAX, Room
 from oncelog_server.runtime.replica.in_sync import IsrChange
-from oncelog_server.runtime.replicas import (
-    PARTITIONS_DIRECTORY,
-    RoleReplicas,
-    partition_of,
-    put_aside,
-)
 from oncelog_server.runtime.replication.links import Links
 from oncelog_server.runtime.replication.serving import ReplicationService
 from oncelog_server.runtime.rpc import cluster_access
@@ -66,14 +53,10 @@ from oncelog_server.runtime.rpc.cluster_service import (
 from oncelog_server.runtime.storage.commit import CommitStats, GroupCommit
 from oncelog_server.runtime.storage.node_id import load_node_id
 from oncelog_server.runtime.storage.tail import TailBudget
-from oncelog_server.runtime.target import Candidate, Isr, Target
+from oncelog_server.runtime.target import Isr
 from oncelogpb.errors import InvalidArgument, Unavailable
 
 VERSION: Final = __version__
-# How often free space is looked at and synced ends are noted.
-HOUSEKEEPING_MS: Final = 1_000
-# How often hints for tools go to etcd.
-HINT_MS: Final = 10_000
 # How long this process's own key may take to show in its view of etcd.
 JOIN_TIMEOUT_MS: Final = 10_000
 # Logs that are opened, or closed, at once.
@@ -104,7 +87,7 @@ class Node:
             outside.disk, outside.reporter, floor_bytes=limits.disk_free_floor_bytes
         )
         self._tails = TailBudget(limits.tail_bytes_max)
-        self._hints = Hints(outside.etcd, self._led)
+        self._hosting = Hosting(roles, outside, self._tails)
         self._listening = False
         self._identity: ClusterIdentity | None = None
         self._view: ClusterView | None = None
@@ -117,8 +100,6 @@ class Node:
         self._membership: Membership | None = None
         self._elections: Elections | None = None
         self._handing_over: HandingOver | None = None
-        self._replicas: dict[str, RoleReplicas] = {}
-        self._envs: dict[str, RoleEnv[Any]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         # Ends the process's main task with an error: see `failed`.
         self._failure: asyncio.Future[None] | None = None
@@ -158,10 +139,6 @@ class Node:
         self.host, self.port = await outside.listener.start(self._handlers(self._view))
         self._listening = True
         await self._join(self._view, identity, record)
-        self._spawn(self._tick())
-        self._spawn(self._housekeep())
-        self._spawn(self._hint())
-        self._spawn(self._free_names())
         outside.reporter.event(
             "node started",
             node_id=self.node_id,
@@ -214,12 +191,12 @@ class Node:
         )
         if not await self._control.create():
             self._spawn(self._control.create_when_others_live())
-        self._put_orphans_aside(view)
+        self._hosting.put_orphans_aside(view, node_id=self.node_id)
         self._elections = Elections(
             outside.etcd,
             view,
             self._membership,
-            host=self,
+            host=self._hosting,
             reporter=outside.reporter,
             on_fatal=self._fail,
         )
@@ -229,14 +206,36 @@ class Node:
             self._elections,
             self._membership,
             node_id=self.node_id,
-            replicas_of=self._of,
+            replicas_of=self._hosting.of,
             min_insync_replicas=settings.min_insync_replicas,
             balance_after_ms=self._limits.balance_after_ms,
             hand_over_max_ms=self._limits.hand_over_max_ms,
             now_ms=self._lease_clock(),
             reporter=outside.reporter,
         )
-        view.on_change(self._view_changed)
+        view.on_change(lambda changed: self._hosting.view_changed(view, changed))
+        self._keep_house(view, self._handing_over)
+
+    def _keep_house(self, view: ClusterView, handing_over: HandingOver) -> None:
+        assert self._topics is not None, "assembled"
+        assert self._links is not None, "assembled"
+        assert self._followers is not None, "listening"
+        housekeeping = Housekeeping(
+            view,
+            self._hosting,
+            handing_over,
+            self._topics,
+            links=self._links,
+            followers=self._followers,
+            free_space=self._free_space,
+            tails=self._tails,
+            catch_up=self._catch_up,
+            hints=Hints(self._outside.etcd, self._hosting.led),
+            reporter=self._outside.reporter,
+            tick_ms=self._limits.tick_ms,
+        )
+        for task in housekeeping.tasks():
+            self._spawn(task)
 
     async def stop(self) -> None:
         """Hands over what others can lead, stands no more, drains its callers, saves and closes its
@@ -256,9 +255,7 @@ class Node:
             await self._links.stop()
         if self._commit is not None:
             await self._commit.flush()
-        for replicas in self._replicas.values():
-            await replicas.checkpoint()
-            await replicas.close()
+        await self._hosting.close()
         if self._links is not None:
             # One that failed meanwhile may have begun to follow again.
             await self._links.stop()
@@ -282,21 +279,21 @@ class Node:
         assert self._view is not None, "started"
         assert self._control is not None, "joined"
         return self._control.stand and all(
-            self._of(partition).is_settled(partition)
+            self._hosting.of(partition).is_settled(partition)
             for partition in self._view.replicas_on(self.node_id)
         )
 
     def led_replicas(self) -> list[Driver]:
         """The replicas that answer now, by role and partition: tests look at what they hold."""
-        return [driver for replicas in self._replicas.values() for driver in replicas.led()]
+        return [driver for _, driver in self._hosting.led()]
 
     def has_opened(self) -> bool:
         """Every replica that etcd gives this process is open: it leads, or could."""
         assert self._view is not None, "started"
         return all(
-            self._of(partition).is_open(partition)
+            self._hosting.of(partition).is_open(partition)
             for partition in self._view.replicas_on(self.node_id)
-            if role_of(partition.topic_id) in self._replicas
+            if self._hosting.runs(partition)
         )
 
     def led_machines(self) -> list[Any]:
@@ -344,9 +341,9 @@ class Node:
             end_move=self._end_move,
             replaying=asyncio.Semaphore(1),
         )
-        for role in self._roles:
-            reporter = outside.role_reporter(role.name)
-            around = ReplicaEnv(
+
+        def around(reporter: Reporter) -> ReplicaEnv:
+            return ReplicaEnv(
                 clock=outside.clock,
                 commit=commit,
                 reporter=reporter,
@@ -360,35 +357,13 @@ class Node:
                 failed=self._replica_failed,
                 fatal=self._fail,
             )
-            replicas = RoleReplicas(
-                role,
-                outside.disk,
-                view,
-                around,
-                functools.partial(self._make_outbox, role),
-                self._limits.segment_bytes,
-                outside.random_bytes,
-                self._tails,
-            )
-            self._replicas[role.name] = replicas
-            self._envs[role.name] = RoleEnv(
-                clock=outside.clock,
-                metadata=view,
-                topics=topics,
-                peers=outside.peers,
-                replicas=replicas,
-                reporter=reporter,
-                random_bytes=outside.random_bytes,
-                offload=outside.offload,
-            )
 
-    def _make_outbox(self, role: Role[Any], driver: Driver) -> Outbox:
-        return role.outbox(driver, self._envs[role.name])
+        self._hosting.take_in(view, topics, around, segment_bytes=self._limits.segment_bytes)
 
     def _handlers(self, view: ClusterView) -> dict[str, object]:
         access = EtcdAccess(self._outside.etcd, view, self._outside.clock)
         self._followers = ReplicationService(
-            self._find,
+            self._hosting.find,
             view.lives,
             lambda: view.replicas_on(self.node_id),
             self._outside.clock,
@@ -404,29 +379,20 @@ class Node:
                 access,
             ),
             "Replication": self._followers,
-            **handlers_of([(it, it.services(self._envs[it.name])) for it in self._roles]),
+            **self._hosting.services(),
         }
 
     def _instruct_guard(self, view: ClusterView) -> None:
         if self._outside.guard is None:
             return
-        tables: dict[str, Mapping[str, Entry]] = {
+        tables = {
             "Cluster": cluster_access.entries(view),
             "Replication": cluster_access.REPLICATION,
+            **self._hosting.access(),
         }
-        for role in self._roles:
-            tables.update(role.access(self._envs[role.name]))
         instruct(self._outside.guard, tables, view, self._outside.reporter)
 
-    # ------------------------------------------------------------------------- what elections ask
-
-    def aim(self, partition: PartitionId, target: Target) -> None:
-        """See ReplicaHost."""
-        self._of(partition).aim(partition, target)
-
-    def isr_seen(self, partition: PartitionId, epoch: int, isr: Isr) -> None:
-        """See ReplicaHost."""
-        self._of(partition).isr_seen(partition, epoch, isr)
+    # ---------------------------------------------------------------- what is asked of elections
 
     async def _change_isr(
         self, partition: PartitionId, epoch: int, change: IsrChange, compared_revision: int
@@ -456,17 +422,9 @@ class Node:
             )
         )
 
-    def candidate(self, partition: PartitionId) -> Candidate | None:
-        """See ReplicaHost."""
-        return self._of(partition).candidate(partition)
-
-    async def opened(self, partition: PartitionId) -> Candidate:
-        """See ReplicaHost."""
-        return await self._of(partition).opened(partition)
-
     def _replica_opened(self, partition: PartitionId) -> None:
         if self._elections is not None:
-            self._elections.look_again()
+            self._elections.look_again(partition)
 
     def _replica_failed(self, partition: PartitionId, error: Exception) -> None:
         assert self._elections is not None
@@ -476,7 +434,7 @@ class Node:
         """The epoch granted and the synced end kept. Raises OncelogError."""
         if self._elections is None:
             raise Unavailable("this process is starting; try again")
-        if role_of(asked.partition.topic_id) not in self._replicas:
+        if not self._hosting.runs(asked.partition):
             raise InvalidArgument("this process does not run the role that leads this topic")
         return await self._elections.unclean_elect(asked)
 
@@ -487,86 +445,12 @@ class Node:
         handed_over, kept = self._handing_over.balance_now()
         return len(handed_over), len(kept)
 
-    def _find(self, partition: PartitionId) -> Driver | None:
-        replicas = self._replicas.get(role_of(partition.topic_id))
-        return None if replicas is None else replicas.find(partition)
-
-    def _of(self, partition: PartitionId) -> RoleReplicas:
-        return self._replicas[role_of(partition.topic_id)]
-
-    def _put_orphans_aside(self, view: ClusterView) -> None:
-        """Replicas on disk that etcd does not know: nothing is deleted, they are moved."""
-        for name in self._outside.disk.list(PARTITIONS_DIRECTORY):
-            known = view.partition(partition_of(name))
-            if known is None or self.node_id not in known.replicas:
-                self._outside.reporter.event("replica put aside, etcd does not know it", name=name)
-                put_aside(self._outside.disk, f"{PARTITIONS_DIRECTORY}/{name}")
-
-    # ------------------------------------------------------------------------------- what repeats
-
-    async def _tick(self) -> None:
-        while True:
-            await asyncio.sleep(self._limits.tick_ms / 1000)
-            for replicas in self._replicas.values():
-                replicas.tick()
-
-    async def _housekeep(self) -> None:
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_MS / 1000)
-            self._free_space.look()
-            assert self._view is not None
-            reachable = self._view.etcd_status()[1]
-            self._outside.reporter.gauge("etcd_reachable", float(reachable))
-            self._outside.reporter.gauge("tail_bytes", self._tails.bytes)
-            if self._links is not None and self._followers is not None:
-                self._outside.reporter.gauge("followed", self._links.count)
-                self._outside.reporter.gauge("followers", self._followers.stream_count)
-                self._outside.reporter.gauge("catch_up_bytes", self._catch_up.used_bytes)
-            topics = self._view.topics()
-            self._outside.reporter.gauge("topics", len(topics))
-            partitions = sum(topic.partitions for topic in topics)
-            self._outside.reporter.gauge("partitions", partitions)
-            if self._handing_over is not None:
-                self._handing_over.look()
-            for replicas in self._replicas.values():
-                replicas.note_synced_ends()
-                await replicas.remember()
-
-    async def _free_names(self) -> None:
-        """Beside the housekeeping: it waits for etcd."""
-        assert self._topics is not None
-        while True:
-            await asyncio.sleep(HOUSEKEEPING_MS / 1000)
-            await self._topics.free_names()
-
-    async def _hint(self) -> None:
-        while True:
-            await asyncio.sleep(HINT_MS / 1000)
-            await self._hints.tell()
-
-    def _led(self) -> list[tuple[Role[Any], Driver]]:
-        return [
-            (role, driver) for role in self._roles for driver in self._replicas[role.name].led()
-        ]
+    # ------------------------------------------------------------------------------ for its parts
 
     def _committed(self, stats: CommitStats) -> None:
         self._outside.reporter.observe("sync", stats.took_ms)
         self._outside.reporter.count("journal_bytes", stats.written_bytes)
         self._free_space.wrote(stats.written_bytes)
-
-    def _view_changed(self, changed: frozenset[str]) -> None:
-        assert self._view is not None
-        names = [key.removeprefix(TOPICS) for key in changed if key.startswith(TOPICS)]
-        topics = [topic for name in names if (topic := self._view.topic(name)) is not None]
-        is_about_nodes = any(key.startswith(BOOTS) for key in changed)
-        partitions = [partition_of_key(key) for key in changed if key.startswith(PARTITIONS)]
-        for replicas in self._replicas.values():
-            replicas.wake()
-            if is_about_nodes:
-                replicas.review()
-            replicas.partitions_changed(partitions)
-            if topics:
-                replicas.topics_changed({topic.topic_id for topic in topics})
 
     def _lease(self) -> int:
         if self._membership is None:

@@ -6,6 +6,7 @@
     schema        columns of source and sink, and their way from and to Arrow batches of the log
     offsets       PURE: position vectors, rate limits, ranges
     subscription  what a source's topics are, and where their partitions begin and end
+    living_members  a group belongs to one query, or to members
     source        batch and streaming readers; fetch: one range of a partition as Arrow batches
     routing       PURE: which rows go to which partition
     sink          batch and streaming writers; producing: one task's batches

@@ -29,6 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from oncelog_spark import transaction
 from oncelog_spark.connection import connection
 from oncelog_spark.fetch import DataLoss, read_range
+from oncelog_spark.living_members import refusal, require_no_members
 from oncelog_spark.offsets import (
     Edge,
     OffsetRange,
@@ -131,6 +132,8 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Positions | None = None
         # The newest ends seen, for reportLatestOffset.
         self._seen: Vector | None = None
+        # Whether this run has looked yet who else uses its group.
+        self._looked = False
         # Begin and end of the newest batch of this run that a sink has to commit.
         self._planned: tuple[Positions, Positions] | None = None
 
@@ -138,7 +141,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> dict[str, Any]:
         options = self._options
-        subscription = self._subscription()
+        subscription = self._alone()
         start = dict(_start(subscription, options))
         if options.group is not None:
             start.update(_settled(subscription, options, options.group))
@@ -152,7 +155,8 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target = self._subscription().at(Edge.LATEST)
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        subscription = self._subscription()
+        # A query that goes on from its checkpoint asks this first.
+        subscription = self._subscription() if self._looked else self._alone()
         vector = self._checked(subscription, from_json(start))
         latest = self._latest(subscription, vector.positions)
         self._seen = Vector(latest, subscription.ids_hex())
@@ -166,7 +170,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
         options = self._options
-        subscription = self._subscription()
+        subscription = self._alone()
         begin = self._checked(subscription, from_json(start)).positions
         until = self._checked(subscription, from_json(end)).positions
         step = NO_STEP
@@ -187,6 +191,8 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             subscription.protocol.call(
                 "offset_manager.commit_offsets", request, timeout_ms=transaction.ENTER_TIMEOUT_MS
             )
+        except errors.UnknownMember as error:
+            raise refusal(options.group) from error
         except errors.OncelogError as error:
             # The checkpoint is what this query goes by; the group only shows its lag.
             log.warning("group %s does not show the query's position: %s", options.group, error)
@@ -204,6 +210,14 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def _subscription(self) -> Subscription:
         return Subscription.resolve(connection(self._options.cluster), self._options)
+
+    def _alone(self) -> Subscription:
+        """Raises GroupHasMembers where others commit for the query's group."""
+        subscription = self._subscription()
+        if self._options.group is not None:
+            require_no_members(subscription.protocol, self._options.group)
+        self._looked = True
+        return subscription
 
     def _require_committed(
         self, subscription: Subscription, group: str, begin: Positions, until: Positions

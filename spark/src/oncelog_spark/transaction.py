@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from pyspark import TaskContext
 
+from oncelog_spark.living_members import refusal
 from oncelog_spark.manifest import TaskWritten, TransactionKey, build_manifest
 from oncelogpb import errors
 from oncelogpb.doubt import Doubt
@@ -150,7 +151,8 @@ def register_positions(
     protocol: Protocol, entered: Entered, offsets: offset_manager_pb2.GroupOffsets
 ) -> None:
     """Makes the batch's input positions part of its transaction. Idempotent: every reading task
-    sends the same vector. Raises TransactionLost where the group stands elsewhere."""
+    sends the same vector. Raises TransactionLost where the group stands elsewhere, GroupHasMembers
+    where consumers have joined it since the batch was planned."""
     request = offset_manager_pb2.CommitTransactionOffsetsRequest(
         tx_id=entered.tx_id,
         producer=entered.producer,
@@ -161,6 +163,8 @@ def register_positions(
         protocol.call(
             "offset_manager.commit_transaction_offsets", request, timeout_ms=ENTER_TIMEOUT_MS
         )
+    except errors.UnknownMember as error:
+        raise refusal(offsets.group) from error
     except errors.StalePosition as error:
         raise TransactionLost(
             f"group {offsets.group!r} does not stand where this batch begins ({error}): a group "

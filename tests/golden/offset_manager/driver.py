@@ -6,7 +6,14 @@
     stable GROUP [PARTITION ...]                    offsets, refusing what is pending
     markers JOURNAL EPOCH TX:PREPARE:c|a:PRODUCER:GEN ...
     groups [PREFIX]   delete GROUP
+    topic NAME PARTITIONS     what processes see of a topic from now on; 0: etcd says it is gone
+    beat GROUP MEMBER[@INSTANCE] GENERATION [topics=A,B] [owned=a/0,b/1] [assignor=A] [session=MS]
+                              a heartbeat
+    leave GROUP MEMBER[@INSTANCE]   remove GROUP MEMBER|@INSTANCE   describe GROUP
     look, questions, asked, answered, moved, verdict   see tests/golden/asking.py
+
+A commit, plain or pending, is a member's with by=MEMBER[@INSTANCE],GENERATION; timeout=MS is of its
+transaction.
 
 A partition is `orders/0`; a TX is `J.N` for offset N of journal partition J; a PRODUCER is a
 number. JOURNAL and EPOCH are the coordinator's.
@@ -33,27 +40,42 @@ from oncelog_server.core.ids import (
 from oncelog_server.offset_manager.commands import (
     FROM_ANY,
     FROM_NONE,
+    Assigned,
     CommitOffsets,
     CommitTransactionOffsets,
     DeleteGroup,
+    DescribeGroup,
     FetchedOffset,
     FetchedOffsets,
     FetchOffsets,
+    GroupDescription,
     GroupSummary,
+    GroupTopic,
+    Heartbeat,
+    LeaveGroup,
     ListGroups,
+    MemberHeard,
+    MemberIdentity,
     OffsetCommit,
     Read,
+    RemoveMember,
     View,
 )
 from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.offset_manager.decide_membership import WAITING_MS
 from oncelog_server.offset_manager.machine import OffsetManagerMachine
 from oncelog_server.offset_manager.records import (
     CODEC,
+    GroupsAlive,
     GroupsForgotten,
+    Member,
+    MembershipChanged,
     OffsetsCommitted,
     OffsetsPending,
+    PartitionsReleased,
     ProducersForgotten,
     Record,
+    Share,
     TransactionDropped,
     TransactionMarked,
 )
@@ -69,7 +91,14 @@ from tests.golden.asking import AskingDriver
 from tests.golden.host import MachineHost
 
 # Small, so that a story can reach them.
-CONFIG = OffsetManagerConfig(open_transactions_max=4, groups_max=3, offsets_per_group_max=6)
+CONFIG = OffsetManagerConfig(
+    open_transactions_max=4,
+    groups_max=3,
+    offsets_per_group_max=6,
+    members_per_group_max=3,
+    partitions_per_group_max=5,
+    subscriptions_per_group_max=2,
+)
 FROM_WORDS = {FROM_NONE: "none", FROM_ANY: "any"}
 OUTCOMES = {"c": Outcome.COMMITTED, "a": Outcome.ABORTED}
 
@@ -81,12 +110,50 @@ def make() -> OffsetManagerDriver:
 class OffsetManagerDriver(AskingDriver):
     """See the module."""
 
+    def __init__(self, host: MachineHost) -> None:
+        super().__init__(host)
+        # By name, what every process sees: a topic's partitions.
+        self.topics: dict[str, int] = {}
+
     def run(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:
         line = " ".join([verb, *words, *(f"{key}={value}" for key, value in options.items())])
         shown = self.ask(verb, words, options, line)
         if shown is not None:
             return shown
-        return self.submit(_command(verb, words, options), line)
+        if verb == "topic":
+            self.topics[words[0]] = int(words[1])
+            return ""
+        command = self._member_command(verb, words, options) or _command(verb, words, options)
+        shown = self.submit(command, line)
+        if isinstance(command, Heartbeat):
+            self.host.signal(MemberHeard(command.group, command.member.member_id))
+        return shown
+
+    def _member_command(
+        self, verb: str, words: Sequence[str], options: dict[str, str]
+    ) -> Heartbeat | LeaveGroup | RemoveMember | DescribeGroup | None:
+        match verb:
+            case "beat":
+                names = tuple(sorted(_listed(options.get("topics"))))
+                seen = {name: self.topics[name] for name in names if name in self.topics}
+                return Heartbeat(
+                    words[0],
+                    _parse_member(words[1], int(words[2])),
+                    names,
+                    frozenset(map(_parse_partition, _listed(options.get("owned")))),
+                    tuple(GroupTopic(name, _topic(name), n) for name, n in seen.items() if n),
+                    frozenset(_topic(name) for name, n in seen.items() if not n),
+                    options.get("assignor", ""),
+                    int(options.get("session", "10000")),
+                )
+            case "leave":
+                return LeaveGroup(words[0], _parse_member(words[1], 0))
+            case "remove":
+                identity = _parse_member(words[1], 0)
+                return RemoveMember(words[0], identity.member_id, identity.instance_id)
+            case "describe":
+                return DescribeGroup(words[0])
+        return None
 
     def parse_tx(self, word: str) -> TxId:
         return _parse_tx(word)
@@ -126,6 +193,12 @@ class OffsetManagerDriver(AskingDriver):
                 return f"FORGOTTEN {' '.join(groups)} ({why.value})"
             case ProducersForgotten(producer_ids):
                 return f"FORGOTTEN producers {' '.join(map(str, producer_ids))}"
+            case MembershipChanged():
+                return f"MEMBERS {record.group}{_change(record)}"
+            case PartitionsReleased(group, shares):
+                return f"RELEASED {group} {_shares(shares)}"
+            case GroupsAlive(groups):
+                return f"ALIVE {' '.join(groups)}"
             case TimePassed():
                 return ""
 
@@ -139,6 +212,15 @@ class OffsetManagerDriver(AskingDriver):
                 return " ".join(shown) or "nothing"
             case int():
                 return f"{reply} dropped"
+            case str():
+                return f"{reply} removed"
+            case Assigned(member, partitions):
+                shown = [_partition(partition) for partition in partitions]
+                soon = reply.heartbeat_interval_ms == WAITING_MS
+                waits = ", and waits for more" if soon else ""
+                return f"generation={member.generation} {' '.join(shown) or 'nothing'}{waits}"
+            case GroupDescription():
+                return _description(reply)
             case MarkersWritten(results, refusal):
                 applied = " ".join(["applied", *(_tx(result.tx_id) for result in results)])
                 shown = [applied] if results or refusal is None else []
@@ -153,6 +235,7 @@ class OffsetManagerDriver(AskingDriver):
         if hasattr(reply, "metadata"):
             metadata = dict(reply.metadata)
             metadata.pop("topic_id", None)
+            metadata.pop("group", None)
             if "tx_id" in metadata:
                 metadata["tx_id"] = _tx(parse_id(metadata["tx_id"]))
             details = "".join(f" {key}={value}" for key, value in sorted(metadata.items()))
@@ -163,7 +246,9 @@ class OffsetManagerDriver(AskingDriver):
 def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object:
     match verb:
         case "commit":
-            return CommitOffsets(words[0], _parse_steps(words[1:], options))
+            return CommitOffsets(
+                words[0], _parse_steps(words[1:], options), member=_parse_by(options)
+            )
         case "pend":
             tx_id, producer_id, generation, group, *steps = words
             return CommitTransactionOffsets(
@@ -172,6 +257,8 @@ def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object
                 Generation(int(generation)),
                 group,
                 _parse_steps(steps, options),
+                member=_parse_by(options),
+                timeout_ms=int(options.get("timeout", "0")),
             )
         case "fetch" | "stable":
             return FetchOffsets(
@@ -212,13 +299,33 @@ def _parse_step(word: str, options: dict[str, str]) -> OffsetCommit:
     )
 
 
+def _parse_by(options: dict[str, str]) -> MemberIdentity | None:
+    if "by" not in options:
+        return None
+    member, generation = options["by"].split(",")
+    return _parse_member(member, int(generation))
+
+
+def _parse_member(word: str, generation: int) -> MemberIdentity:
+    member_id, _, instance_id = word.partition("@")
+    return MemberIdentity(generation, member_id, instance_id)
+
+
+def _listed(words: str | None) -> list[str]:
+    return words.split(",") if words else []
+
+
+def _topic(name: str) -> TopicId:
+    return TopicId(name.encode().ljust(16, b"."))
+
+
 def _parse_view(options: dict[str, str]) -> View:
     return View[options.get("view", "committed").upper()]
 
 
 def _parse_partition(word: str) -> PartitionId:
     topic, number = word.split("/")
-    return PartitionId(TopicId(topic.encode().ljust(16, b".")), int(number))
+    return PartitionId(_topic(topic), int(number))
 
 
 def _parse_tx(word: str) -> TxId:
@@ -245,6 +352,39 @@ def _partition(partition: PartitionId) -> str:
     return f"{partition.topic_id.rstrip(b'.').decode()}/{partition.number}"
 
 
+def _change(record: MembershipChanged) -> str:
+    shown = [f" +{_member(member)}" for member in record.members]
+    for gone in record.gone:
+        heir = f" by {gone.successor}" if gone.successor else ""
+        shown.append(f" -{gone.member_id} ({gone.how.value}{heir})")
+    shown += [f" {topic.name}={topic.partitions}" for topic in record.topics]
+    return "".join(shown) + (f", {_shares(record.targets)}" if record.targets else "")
+
+
+def _member(member: Member) -> str:
+    return f"{member.member_id}{'@' if member.instance_id else ''}{member.instance_id}"
+
+
+def _shares(shares: Sequence[Share]) -> str:
+    return " ".join(
+        f"{share.member_id or 'nobody'}:"
+        + "+".join(_partition(PartitionId(share.topic_id, number)) for number in share.numbers)
+        for share in shares
+    )
+
+
+def _description(group: GroupDescription) -> str:
+    head = f"{group.group} {group.state.value} generation={group.generation} {group.assignor}"
+    members = [
+        f"  {one.member_id}{'@' if one.instance_id else ''}{one.instance_id} "
+        f"owned={','.join(map(_partition, one.owned)) or 'nothing'} "
+        f"target={','.join(map(_partition, one.target)) or 'nothing'} "
+        + ("not heard of" if one.silent_ms is None else f"silent for {one.silent_ms} ms")
+        for one in group.members
+    ]
+    return "\n".join([head.rstrip(), *members])
+
+
 def _steps(steps: Sequence[OffsetCommit]) -> str:
     return " ".join(_step(step) for step in steps)
 
@@ -266,4 +406,5 @@ def _fetched(offset: FetchedOffset) -> str:
 def _summary(group: GroupSummary) -> str:
     return (
         f"{group.group}: {group.committed_partitions} committed, {group.pending_partitions} pending"
+        + (f", {group.members} members, {group.state.value}" if group.members else "")
     )

@@ -41,6 +41,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "outgrown-topics-shown-to-anybody",
+        "who describes a group sees the topics that he may describe",
+        (
+            Edit(
+                "oncelog_server.offset_manager.access:_Groups.show_members",
+                "for topics in (reply.topics, reply.outgrown):",
+                "for topics in (reply.topics,):",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_heartbeats",
+                "test_who_describes_a_group_sees_the_topics_that_he_may_see",
+            ): "salaries",
+        },
+    ),
+    Bug(
         "deny-after-allow",
         "deny before allow",
         (

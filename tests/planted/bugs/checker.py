@@ -135,4 +135,84 @@ BUGS: Final = (
         ),
         {corner("atomicity", "i3 more is shown than its manifest counts"): "assert [] == [3]"},
     ),
+    Bug(
+        "owned-only-where-it-was-assigned",
+        "I23: whose offsets are taken owned their partition since he heard of it",
+        (
+            Edit(
+                "oncelog.checker.ownership:Ownership.claims",
+                "Claim(taken.generation, high, taken.member, taken.operation)",
+                "Claim(high, high, taken.member, taken.operation)",
+            ),
+        ),
+        {
+            corner(
+                "groups", "i23 got again, and what was read before is committed"
+            ): "assert [] == [23]",
+        },
+    ),
+    Bug(
+        "repeat-judged-as-if-it-were-new",
+        "I23: what is asked for again may have been taken when it was asked for first",
+        (
+            Edit(
+                "oncelog.checker.ownership:_taken",
+                "min(step.operation.invoked_us for step in steps)",
+                "max(step.operation.invoked_us for step in steps)",
+            ),
+        ),
+        {corner("groups", "i23 a repeat is told what the first one did"): "assert [23] == []"},
+    ),
+    Bug(
+        "gone-members-are-forgotten",
+        "I23: a member id that was refused never comes back",
+        (
+            Edit(
+                "oncelog.checker.ownership:Ownership._hear",
+                "if refused and operation.end_line",
+                "if False and operation.end_line",
+            ),
+        ),
+        {corner("groups", "i23 of a member that was refused"): "assert [] == [23]"},
+    ),
+    Bug(
+        "nobody-is-nobodys-business",
+        "I23: while a group has members, offsets of nobody are not taken",
+        (
+            Edit(
+                "oncelog.checker.rules.groups:_of_nobody",
+                "end_us < lives.last.invoked_us",
+                "False",
+            ),
+        ),
+        {corner("groups", "i23 of nobody, beside a member"): "assert [] == [23]"},
+    ),
+    Bug(
+        "moved-back-is-committed-twice",
+        "I23: who is moved back covers again what is covered, and may",
+        (
+            Edit(
+                "oncelog.checker.rules.groups:_plain_twice",
+                "ownership.moved_back.get((group, place), ())",
+                "()",
+            ),
+        ),
+        {
+            corner(
+                "groups", "i23 an operator sets an empty group back, and it is read again"
+            ): "assert [23] == []",
+        },
+    ),
+    Bug(
+        "records-are-given-to-anybody",
+        "I23: nobody is given records of a partition that another one was told it owns",
+        (
+            Edit(
+                "oncelog.checker.rules.groups:_newer",
+                "is_other and answer.generation > generation",
+                "False",
+            ),
+        ),
+        {corner("groups", "i23 given after another one was told"): "assert [] == [23]"},
+    ),
 )

@@ -149,9 +149,9 @@ BUGS: Final = (
         "I21: a plain commit is not idempotent: a lost answer is looked up",
         (
             Edit(
-                "oncelog.aio.consumer:Consumer.commit",
-                "if doubt.lost and await self._stands(progress):",
-                "if doubt.lost:",
+                "oncelog.aio.offsets:Offsets.commit",
+                "doubt.lost and await self._stands(progress):",
+                "doubt.lost:",
             ),
         ),
         {
@@ -166,8 +166,8 @@ BUGS: Final = (
         "I21: a repeat of what took effect late is no lost race",
         (
             Edit(
-                "oncelog.aio.consumer:Consumer.commit",
-                "if doubt.lost and await self._stands(progress):",
+                "oncelog.aio.offsets:Offsets.commit",
+                "if member is None and doubt.lost and await self._stands(progress):",
                 "if False:",
             ),
         ),
@@ -195,18 +195,18 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "seek-skips-what-was-read-ahead",
+        "pause-skips-what-was-read-ahead",
         "I14: what was read ahead and dropped is asked for again",
         (
             Edit(
                 "oncelog.aio.fetching:Prefetcher.follow_positions",
-                "        self._positions.unfetch()\n",
+                "        self._positions.unfetch(changed)\n",
                 "",
             ),
         ),
         {
             unit(
-                "client/test_seeking", "test_i14_a_seek_of_one_partition_skips_nothing_of_another"
+                "client/test_seeking", "test_i14_what_a_pause_dropped_is_read_again"
             ): "assert None is not None",
         },
     ),
@@ -433,9 +433,9 @@ BUGS: Final = (
         "I15, ADR 32: what comes to a topic while it is read is read from its first record on",
         (
             Edit(
-                "oncelog.aio.consumer:Consumer._first_offsets",
-                'if added and self._options.start != "earliest":',
-                "if False:",
+                "oncelog.aio.offsets:Offsets._first",
+                '"earliest" if self._positions.is_added(key) else self._options.start',
+                "self._options.start",
             ),
         ),
         {

@@ -333,7 +333,7 @@ BUGS: Final = (
         "I4: the commit's own answer never depends on what came along with it",
         (
             Edit(
-                "oncelog.aio.transactions:Transaction._keep_next",
+                "oncelog.aio.registration:Registration.keep_next",
                 "            error = errors.from_status(reply.next_error)",
                 "            raise errors.from_status(reply.next_error)",
             ),

@@ -8,7 +8,9 @@ from typing import Final
 from tests.planted.planting import Bug, Edit, unit
 
 _DRIVER: Final = "oncelog_server.runtime.replica.driver:Driver"
+_LOG: Final = "oncelog_server.runtime.replica.log:ReplicaLog"
 _LEADERSHIP: Final = "oncelog_server.runtime.replica.leading:Leadership"
+_FOLLOWERS: Final = "oncelog_server.runtime.replica.followers:Followers"
 _IN_SYNC: Final = "oncelog_server.runtime.replica.in_sync:InSync"
 _RULES: Final = "oncelog_server.runtime.leadership.rules"
 
@@ -24,12 +26,12 @@ BUGS: Final = (
         "covered",
         (
             Edit(
-                f"{_LEADERSHIP}._count_from",
+                f"{_FOLLOWERS}.begin",
                 "isr=self._granted.isr.members or (own,)",
                 "isr=(own,)",
             ),
             Edit(
-                f"{_LEADERSHIP}._count_from",
+                f"{_FOLLOWERS}.begin",
                 "wanted = replication.min_insync_replicas",
                 "wanted = min(1, replication.min_insync_replicas)",
             ),
@@ -116,10 +118,10 @@ BUGS: Final = (
         "I5: a timeout ends no change of the ISR: the compare-and-set may be applied yet",
         (
             Edit(
-                f"{_LEADERSHIP}._ask_etcd",
+                f"{_FOLLOWERS}._ask_etcd",
                 "await asyncio.sleep(ISR_RETRY_MS / 1000)",
-                "self._in_sync._in_flight = ()\n"
-                "            self._in_sync._count_anew()\n"
+                "self.book._in_flight = ()\n"
+                "            self.book._count_anew()\n"
                 "            await asyncio.sleep(ISR_RETRY_MS / 1000)",
             ),
         ),
@@ -135,8 +137,8 @@ BUGS: Final = (
         "I5, I26: what is synced is noted durably within a second, also where nothing follows",
         (
             Edit(
-                f"{_DRIVER}._note_synced_end",
-                "self._around.commit.wrote(journal, self._synced, self._write_failed)",
+                f"{_LOG}.note_synced_end",
+                "self._around.commit.wrote(self.journal, synced, write_failed)",
                 "pass",
             ),
         ),
@@ -233,7 +235,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.leadership.election:Elections.recheck",
-                "state is None or not self._names_us(state) or state.epoch != history.led_epoch",
+                "not self._held.names_us(state) or state.epoch != history.led_epoch",
                 "False",
             ),
         ),
@@ -285,10 +287,11 @@ BUGS: Final = (
         "I5: synced_end is what a replica itself has synced, not what it knows to be durable",
         (
             Edit(
-                f"{_DRIVER}._note_synced_end",
-                "if journal.note_synced_end():",
-                "known = getattr(self._followership, 'high_watermark', journal.synced_end)\n"
-                "        if known >= journal.synced_end and journal.note_synced_end():",
+                f"{_DRIVER}.report",
+                "            self._log.note_synced_end(",
+                "            end = self.journal.synced_end\n"
+                "            if getattr(self._epochs.followership, 'high_watermark', end) >= end:\n"
+                "                self._log.note_synced_end(",
             ),
         ),
         {
@@ -382,7 +385,7 @@ BUGS: Final = (
             Edit(
                 f"{_LEADERSHIP}._hand_to_disk",
                 "if not self._oldest_append_ms:",
-                "self._in_sync.synced(self._journal.log_end)\n"
+                "self.followers.book.synced(self._journal.log_end)\n"
                 "        if not self._oldest_append_ms:",
             ),
         ),
@@ -486,6 +489,24 @@ BUGS: Final = (
             _directed(
                 "test_transactions", "test_i21_i22_pending_offsets_outlive_the_offset_manager"
             ): "they are pending there"
+        },
+    ),
+    Bug(
+        "zombies-are-asked-nothing",
+        "I23: who is no member any more commits nothing, whatever he was told before",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_commit:_require_right",
+                "    membership.require_owned(",
+                "    if member.member_id not in membership.member_states:\n        return\n"
+                "    membership.require_owned(",
+            ),
+        ),
+        {
+            _directed(
+                "test_groups",
+                "test_i21_i23_a_zombie_commits_nothing_over_a_failover_of_the_offset_manager",
+            ): "DID NOT RAISE"
         },
     ),
     Bug(

@@ -81,7 +81,7 @@ BUGS: Final = (
         "I5: a partition that nobody may lead says so, and what to do",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections._may_win",
+                "oncelog_server.runtime.leadership.standing:Standing._may_win",
                 "elif history.reported_revision != entry.mod_revision:",
                 "elif history.reported_revision > entry.mod_revision:",
             ),
@@ -96,7 +96,7 @@ BUGS: Final = (
     # --------------------------------------------------------------------------- etcd is lost
     Bug(
         "wiped-etcd-taken-for-a-new-one",
-        "I18: an etcd without the cluster's record was wiped, and is refused",
+        "I18: an etcd without the cluster's record, and without what was seen, is refused",
         (
             Edit(f"{_IDENTITY}.observe", "if revision < at_least:", "if False:"),
             Edit(
@@ -108,6 +108,12 @@ BUGS: Final = (
                 "if record is None:\n"
                 "            return\n"
                 "        value = cluster_value(record.value)",
+            ),
+            # What was seen written is not there any more, either.
+            Edit(
+                f"{_IDENTITY}.recheck",
+                "if not await has_history_of(self._etcd, self._remembered):",
+                "if False:",
             ),
         ),
         {

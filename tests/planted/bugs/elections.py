@@ -1,4 +1,4 @@
-"""Bugs of leases and elections: what is heard late, and what a seat keeps."""
+"""Bugs of leases and elections: what is heard late, and what a leader keeps."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ BUGS: Final = (
         "I18: an epoch is won once, by its answer or by its adoption",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections._vote",
+                "oncelog_server.runtime.leadership.standing:Standing._vote",
                 "if bid.new.epoch > max(history.led_epoch, history.left_epoch):",
                 "if True:",
             ),
@@ -113,7 +113,7 @@ BUGS: Final = (
         "I18: an adoption that is heard after the key was lost is void",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections._adopt",
+                "oncelog_server.runtime.leadership.standing:Standing.adopt",
                 "or lost != self._membership.lost ",
                 "",
             ),
@@ -130,7 +130,7 @@ BUGS: Final = (
         "I18: an epoch that stands in the log is never continued",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections._adopt",
+                "oncelog_server.runtime.leadership.standing:Standing.adopt",
                 "candidate.last_epoch < state.epoch",
                 "candidate.last_epoch <= state.epoch",
             ),
@@ -147,7 +147,7 @@ BUGS: Final = (
         "elections name incarnations, adoptions too",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections._adopt",
+                "oncelog_server.runtime.leadership.standing:Standing.adopt",
                 "fit = candidate.incarnation.hex() in state.isr",
                 "fit = True",
             ),
@@ -163,7 +163,7 @@ BUGS: Final = (
         "a new lease gives no leadership back, nor new ones before what it leads was compared",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections._stand",
+                "oncelog_server.runtime.leadership.standing:Standing.stand",
                 " or not self._membership.valid()",
                 "",
             ),
@@ -180,7 +180,7 @@ BUGS: Final = (
         "I29: a resignation is of one epoch",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections._try_resign",
+                "oncelog_server.runtime.leadership.resigning:Resigning._try_resign",
                 " or state.epoch != epoch",
                 "",
             ),
@@ -197,7 +197,7 @@ BUGS: Final = (
         "I29: one transaction, on failure one by one",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections._stand",
+                "oncelog_server.runtime.leadership.standing:Standing.stand",
                 "await self._vote([bid])",
                 "pass",
             ),
@@ -327,6 +327,90 @@ BUGS: Final = (
                 "leadership/test_rounds",
                 "test_i29_who_was_stopped_in_the_middle_of_a_round_stands_again_at_once",
             ): "it rests for what others did to it"
+        },
+    ),
+    Bug(
+        "one-change-has-all-looked-at",
+        "a change of one partition among thousands costs what one costs",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.election:Elections._view_changed",
+                "key.startswith((TOPICS, BOOTS))",
+                "key.startswith((TOPICS, BOOTS, PARTITIONS))",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_rounds", "test_a_change_of_one_partition_has_no_other_looked_at"
+            ): "each change of one has all looked at"
+        },
+    ),
+    Bug(
+        "what-waits-is-looked-at-with-every-other",
+        "a change of one partition among thousands costs what one costs",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.rounds:Rounds.begin",
+                "else frozenset(self._due)",
+                "else frozenset(self._due | self._unfinished)",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_rounds",
+                "test_what_is_not_done_is_due_after_a_moment_and_not_with_every_other",
+            ): "what waits is not looked at with every other"
+        },
+    ),
+    Bug(
+        "who-lives-calls-for-no-round",
+        "I29: whoever could lead looks again when a process is gone",
+        (
+            Edit(
+                "oncelog_server.runtime.leadership.election:Elections._view_changed",
+                "key.startswith((TOPICS, BOOTS))",
+                "key.startswith(TOPICS)",
+            ),
+        ),
+        {
+            unit(
+                "leadership/test_rounds",
+                "test_i29_who_could_lead_looks_again_when_a_leader_is_gone",
+            ): "nobody leads"
+        },
+    ),
+    Bug(
+        "all-woken-by-each-change",
+        "what changes in etcd wakes those who wait for it, all at once",
+        (
+            Edit(
+                "oncelog_server.runtime.pace:Pace.call",
+                "if self._pause is not None:",
+                "if self._is_due:",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_pace",
+                "test_what_is_called_for_often_is_done_seldom_and_after_the_last_call",
+            ): "each call has all done anew"
+        },
+    ),
+    Bug(
+        "the-last-change-wakes-nobody",
+        "whoever waits for something in etcd is woken after it changed",
+        (
+            Edit(
+                "oncelog_server.runtime.pace:Pace.call",
+                "self._is_due = True",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_pace",
+                "test_what_is_called_for_often_is_done_seldom_and_after_the_last_call",
+            ): "the last call was forgotten"
         },
     ),
     Bug(

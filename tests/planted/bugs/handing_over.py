@@ -129,7 +129,7 @@ BUGS: Final = (
         "I18: who hands over answers nothing from that very turn on",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections.hand_over",
+                "oncelog_server.runtime.leadership.resigning:Resigning.hand_over",
                 "history.leave()",
                 "pass",
             ),
@@ -146,7 +146,7 @@ BUGS: Final = (
         "a thousand partitions change hands in a few transactions",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections._resign_all",
+                "oncelog_server.runtime.leadership.resigning:Resigning.resign_all",
                 "start : start + TXN_KEYS_MAX",
                 "start : start + 1",
             ),

@@ -62,9 +62,9 @@ BUGS: Final = (
         "I4: an outcome is told when its record is durable, whichever leadership wrote it",
         (
             Edit(
-                "oncelog_server.runtime.replica.leading:Leadership.__init__",
-                "Projecting(projection, inherited)",
-                "Projecting(projection, journal.log_end)",
+                "oncelog_server.runtime.replica.leading:Leadership._covered_by_snapshot",
+                "self._projecting.advance(self._hw)",
+                "self._projecting.advance(self._journal.log_end)",
             ),
         ),
         {
@@ -79,8 +79,8 @@ BUGS: Final = (
         "a later leadership begins when nothing of the last one runs",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._do",
-                "await self._leadership.closed()",
+                "oncelog_server.runtime.replica.epochs:Epochs.closed",
+                "await self.leadership.closed()",
                 "pass",
             ),
         ),
@@ -114,8 +114,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.leading:Leadership.__init__",
-                "self._hw = inherited",
-                "self._hw = 0",
+                "self._hw = inherited =",
+                "self._hw, inherited = 0,",
             ),
         ),
         {
@@ -130,7 +130,7 @@ BUGS: Final = (
         "I18: who left an epoch never leads it again, also while it is loading",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._load",
+                "oncelog_server.runtime.replica.epochs:Epochs.load",
                 "if not self._state.leads:\n                return",
                 "pass",
             ),
@@ -200,7 +200,7 @@ BUGS: Final = (
         "I26: a log is cut when the disk is done with it",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._abandon",
+                "oncelog_server.runtime.replica.log:ReplicaLog.abandon",
                 "await self._around.commit.leave(self.journal)",
                 "pass",
             ),
@@ -363,8 +363,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.leading:Leadership._hand_to_disk",
-                "self.synced, self._write_failed,",
-                "self.synced, lambda error: self._is_over or self._write_failed(error),",
+                "self.followers.synced, self._write_failed,",
+                "self.followers.synced, lambda error: self._is_over or self._write_failed(error),",
             ),
         ),
         {
@@ -379,7 +379,7 @@ BUGS: Final = (
         "I19: control journals then skip 2^32 offsets, so no TxId repeats",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._load",
+                "oncelog_server.runtime.replica.epochs:Epochs.load",
                 "UNCLEAN_SKIP if is_control and behind else 0",
                 "0",
             ),
@@ -396,9 +396,9 @@ BUGS: Final = (
         "who has passed the unclean epoch has skipped",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._load",
-                "self.journal.last_epoch < target.unclean_epoch",
-                "self.journal.last_epoch <= target.unclean_epoch",
+                "oncelog_server.runtime.replica.epochs:Epochs.load",
+                "journal.last_epoch < target.unclean_epoch",
+                "journal.last_epoch <= target.unclean_epoch",
             ),
         ),
         {
@@ -413,8 +413,8 @@ BUGS: Final = (
         "I29: who was granted an epoch and cannot lead it resigns",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._load",
-                "self._around.failed(self.partition, error)",
+                "oncelog_server.runtime.replica.epochs:Epochs.load",
+                "self._around.failed(self._partition, error)",
                 "pass",
             ),
         ),
@@ -507,8 +507,8 @@ BUGS: Final = (
         "I31: a partition is put aside when its readers are done, and later ones hear why",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._close_log",
-                "await self._readers.leave()",
+                "oncelog_server.runtime.replica.log:ReplicaLog.close",
+                "await self.readers.leave()",
                 "pass",
             ),
         ),
@@ -524,7 +524,7 @@ BUGS: Final = (
         "I25: a deletion fails no commit of others",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._close_log",
+                "oncelog_server.runtime.replica.log:ReplicaLog.close",
                 "await self._around.commit.leave(self.journal)",
                 "pass",
             ),
@@ -573,9 +573,9 @@ BUGS: Final = (
         "I29: a commit that ends while a log is loaded ends no epoch",
         (
             Edit(
-                "oncelog_server.runtime.replica.leading:Leadership.synced",
-                "if self._in_sync is None or self._is_over:",
-                "assert self._in_sync is not None\n        if self._is_over:",
+                "oncelog_server.runtime.replica.followers:Followers.synced",
+                "if self.book is None or self._is_over:",
+                "assert self.book is not None\n        if self._is_over:",
             ),
         ),
         {

@@ -9,6 +9,7 @@ from tests.planted.planting import Bug, Edit, unit
 
 _IN_SYNC: Final = "oncelog_server.runtime.replica.in_sync:InSync"
 _ELECTIONS: Final = "oncelog_server.runtime.leadership.election:Elections"
+_RESIGNING: Final = "oncelog_server.runtime.leadership.resigning:Resigning"
 
 
 def _of_book(name: str) -> str:
@@ -90,7 +91,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{_ELECTIONS}._put_aside",
-                "if self._node_id in decode_partition(found.value).replicas:",
+                "if self._held.node_id in decode_partition(found.value).replicas:",
                 "if not decode_partition(found.value).replicas:",
             ),
         ),
@@ -106,7 +107,7 @@ BUGS: Final = (
         "I18: who hands over has stopped answering before etcd is asked",
         (
             Edit(
-                f"{_ELECTIONS}.end_move",
+                f"{_RESIGNING}.end_move",
                 "self._host.aim(partition, StandBy())",
                 "asyncio.get_running_loop().call_later(1, self._host.aim, partition, StandBy())",
             ),

@@ -12,9 +12,9 @@ BUGS: Final = (
         "decide changes nothing at all, time that passed is a signal",
         (
             Edit(
-                "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
+                "oncelog_server.offset_manager.decide_time:_due",
                 "aged_ms = state.age.at(now.wall_ms)",
-                "aged_ms = state.age.at(now.wall_ms)\n        self._watch.look(state.age, now)",
+                "aged_ms = state.age.at(now.wall_ms)\n    watch.look(state.age, now)",
             ),
         ),
         {story("offset_manager/idle_group_expires"): "decide of Tick changes nothing"},
@@ -43,7 +43,7 @@ BUGS: Final = (
         "processed twice",
         (
             Edit(
-                "oncelog_server.offset_manager.machine:_fetched",
+                "oncelog_server.offset_manager.reading:_fetched",
                 "if holder and command.read is Read.STABLE:",
                 "if False:",
             ),
@@ -59,13 +59,13 @@ BUGS: Final = (
         "I22: a fetch never returns an offset of an open or aborted transaction",
         (
             Edit(
-                "oncelog_server.offset_manager.machine:_fetched",
+                "oncelog_server.offset_manager.reading:_fetched",
                 "committed = group.committed.get(partition)",
                 "line = group.pending.get(partition)\n"
                 "    committed = line[-1] if line else group.committed.get(partition)",
             ),
             Edit(
-                "oncelog_server.offset_manager.machine:_fetched",
+                "oncelog_server.offset_manager.reading:_fetched",
                 "committed.time_ms, holder",
                 "0, holder",
             ),
@@ -121,7 +121,7 @@ BUGS: Final = (
         "PENDING_TRANSACTION while a transaction holds it, plain commits too",
         (
             Edit(
-                "oncelog_server.offset_manager.group:Group.needs_plain",
+                "oncelog_server.offset_manager.group:Group.require_plain",
                 "if line:",
                 "if False:",
             ),
@@ -168,8 +168,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.offset_manager.group:Group.has_taken",
-                "committed is not None and not committed.tx_id and committed.step == step",
-                "committed is not None and committed.step == step",
+                "            and not committed.tx_id\n",
+                "",
             ),
         ),
         {
@@ -244,8 +244,8 @@ BUGS: Final = (
         "offsets of an empty group expire after 7 days, never a pending one",
         (
             Edit(
-                "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
-                "if not state.groups[name].pending",
+                "oncelog_server.offset_manager.decide_time:_idle_groups",
+                "not state.groups[name].pending and ",
                 "",
             ),
         ),
@@ -321,7 +321,7 @@ BUGS: Final = (
         "offsets_per_group_max is the most that a group holds",
         (
             Edit(
-                "oncelog_server.offset_manager.machine:OffsetManagerMachine._require_room",
+                "oncelog_server.offset_manager.decide_commit:_require_room",
                 "+ len(new) > limit:",
                 "+ len(new) > limit + 1:",
             ),
@@ -368,9 +368,9 @@ BUGS: Final = (
         "I21: a new leader forgets groups of whom nobody could hear while nobody led",
         (
             Edit(
-                "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
-                "not listened or ",
-                "",
+                "oncelog_server.offset_manager.decide_time:_idle_groups",
+                "min(config.group_retention_ms // 2, LISTENS_MS_MAX)",
+                "0",
             ),
         ),
         {
@@ -399,9 +399,9 @@ BUGS: Final = (
         "nothing that is dead is forgotten where nobody writes",
         (
             Edit(
-                "oncelog_server.offset_manager.machine:OffsetManagerMachine._expire",
-                "            yield TimePassed()\n",
-                "            pass\n",
+                "oncelog_server.offset_manager.decide_time:_due",
+                "        yield TimePassed()\n",
+                "        pass\n",
             ),
         ),
         {story("offset_manager/idle_group_expires"): "FORGOTTEN"},

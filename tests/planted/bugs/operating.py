@@ -218,7 +218,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.cli.asking:ask_each",
-                "answers[node_id] = _unanswered(error)",
+                "answers[name] = _unanswered(error, method, timeout_s)",
                 "raise",
             ),
         ),
@@ -227,6 +227,20 @@ BUGS: Final = (
                 "cli/test_cluster_status",
                 "test_a_process_that_does_not_answer_is_unreachable_and_the_rest_is_shown",
             ): "assert"
+        },
+    ),
+    Bug(
+        "every-bad-request-is-another-process",
+        "only who is asked by his boot id says by INVALID_ARGUMENT that he is another process",
+        (
+            Edit(
+                "oncelog_server.cli.asking:_unanswered",
+                "case grpc.StatusCode.INVALID_ARGUMENT if method == DESCRIBE_REPLICAS:",
+                "case grpc.StatusCode.INVALID_ARGUMENT:",
+            ),
+        ),
+        {
+            unit("cli/test_asking", "test_why_a_process_gave_no_answer"): "no such rule",
         },
     ),
     Bug(

@@ -19,7 +19,7 @@ BUGS: Final = (
     Bug(
         "frames-behind-its-beginning-in-an-older-file",
         "I5: a log that begins anew appends to no file of what it was before",
-        (Edit(f"{_JOURNAL}.begin_at", "remove_segments(self._segments, self.log_start)", "pass"),),
+        (Edit(f"{_JOURNAL}.begin_at", "self._segments.remove_from(self.log_start)", "pass"),),
         {
             unit(
                 "storage/test_beginning",

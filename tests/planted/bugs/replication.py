@@ -359,7 +359,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{_LEADERSHIP}.submit",
-                "self._require_enough_replicas()",
+                "self.followers.require_enough()",
                 "pass",
             ),
         ),
@@ -393,7 +393,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.driver:Driver.tick",
-                "self._leadership.review()",
+                "led.followers.review()",
                 "pass",
             ),
         ),
@@ -441,8 +441,8 @@ BUGS: Final = (
         "I18: who is told otherwise hears its leader no more",
         (
             Edit(
-                "oncelog_server.runtime.replica.driver:Driver._end",
-                "self._followership.end()",
+                "oncelog_server.runtime.replica.epochs:Epochs.end",
+                "self.followership.end()",
                 "pass",
             ),
         ),

@@ -265,4 +265,54 @@ BUGS: Final = (
             ): "assert not True",
         },
     ),
+    Bug(
+        "a-query-begins-beside-members",
+        "I23: a query whose group has living members is refused",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader._alone",
+                "if self._options.group is not None:",
+                "if self._options.transactional_sink is not None:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source", "test_i23_a_query_whose_group_has_members_does_not_begin"
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "a-query-goes-on-beside-members",
+        "I23: a query whose group gets members ends at its next batch",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader.partitions",
+                "subscription = self._alone()",
+                "subscription = self._subscription()",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source",
+                "test_i23_a_query_whose_group_gets_members_plans_no_batch_more",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "a-refused-plain-commit-of-a-query-is-a-warning",
+        "I23: members that join the group of a running query end it",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader.commit",
+                "raise refusal(options.group) from error",
+                "log.warning('%s', error)",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source",
+                "test_i23_a_plain_commit_that_members_are_in_the_way_of_ends_the_query",
+            ): "DID NOT RAISE",
+        },
+    ),
 )

@@ -15,7 +15,7 @@ BUGS: Final = (
                 "oncelog_server.runtime.storage.commit:GroupCommit._commit_all",
                 "error = await self._commit(writes, len(taken))",
                 "for item, end in taken:\n"
-                "                self._call(item.on_synced, end)\n"
+                "                self._tell(item, end)\n"
                 "            error = await self._commit(writes, len(taken))",
             ),
         ),
@@ -65,7 +65,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.cut",
-                "            segment = self._begin_segment(end)\n"
+                "            segment = self._segments.begin(end)\n"
                 "            self._disk.write_and_sync(segment.file, 0, _PROOF)",
                 "            pass",
             ),
@@ -468,8 +468,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.cut",
-                "self._pending, self._pending_epochs, self._pending_note = [], [], None",
-                "self._pending, self._pending_note = [], None",
+                "self._unwritten.drop()",
+                "self._unwritten._frames, self._unwritten._note = [], None",
             ),
         ),
         {
@@ -483,7 +483,7 @@ BUGS: Final = (
         "a cut is synced, all that it leaves, before the next frame is written",
         (
             Edit(
-                "oncelog_server.runtime.storage.journal:Journal._write_pending",
+                "oncelog_server.runtime.storage.unwritten:Unwritten.write_frames",
                 'self._disk.write_and_sync(segment.file, position, b"".join(chunks))',
                 'self._disk.write_unsynced(segment.file, position, b"".join(chunks))',
             ),
@@ -551,8 +551,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.cut",
-                "self.synced_end = min(self.synced_end, end)\n        cut_segments",
-                "cut_segments",
+                "self.synced_end = min(self.synced_end, end)\n        self._segments.cut",
+                "self._segments.cut",
             ),
         ),
         {

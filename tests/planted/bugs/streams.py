@@ -164,7 +164,7 @@ BUGS: Final = (
         {
             unit(
                 "rpc/test_stream_ends", "test_a_peer_is_not_hung_up_on_while_it_is_called"
-            ): "an idle timer runs only while nobody calls"
+            ): "Exception in callback GrpcPeers._hang_up"
         },
     ),
     Bug(

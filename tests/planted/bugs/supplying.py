@@ -7,10 +7,27 @@ from typing import Final
 from tests.planted.planting import Bug, Edit, unit
 
 _SUPPLY: Final = "oncelog_server.runtime.replica.supply:Supply"
-_LEADERSHIP: Final = "oncelog_server.runtime.replica.leading:Leadership"
-_FOLLOWERS: Final = "runtime/test_followers"
+_FOLLOWERS: Final = "oncelog_server.runtime.replica.followers:Followers"
+_TESTS: Final = "runtime/test_followers"
 
 BUGS: Final = (
+    Bug(
+        "a-full-disk-is-tried-at-once",
+        "I29: a follower that cannot write does nothing but try, without end",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.driver:Driver._write_failed",
+                "self._pauses = self._state.follows",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                _TESTS,
+                "test_i29_a_follower_on_a_full_disk_tries_again_now_and_then_until_there_is_room",
+            ): "assert 30 <= 11",
+        },
+    ),
     Bug(
         "a-message-for-each-move-of-the-high-watermark",
         "the high watermark travels with frames, or alone where none follow",
@@ -23,7 +40,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                _FOLLOWERS,
+                _TESTS,
                 "test_a_high_watermark_travels_with_frames_or_alone_where_none_follow",
             ): "no message for each of its moves"
         },
@@ -40,7 +57,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                _FOLLOWERS, "test_who_finds_no_room_is_sent_frames_once_others_are_done"
+                _TESTS, "test_who_finds_no_room_is_sent_frames_once_others_are_done"
             ): "assert two.journal.log_end == one.journal.log_end"
         },
     ),
@@ -65,14 +82,14 @@ BUGS: Final = (
         "I26: a leader that cannot read its log gives up the epoch, where others can",
         (
             Edit(
-                f"{_LEADERSHIP}.unreadable",
+                f"{_FOLLOWERS}.unreadable",
                 "book.has_others(self._now_ms())",
                 "book.has_others(self._now_ms()) is None",
             ),
         ),
         {
             unit(
-                _FOLLOWERS,
+                _TESTS,
                 "test_i26_a_leader_that_finds_its_own_rot_gives_up_the_epoch_"
                 "and_copies_its_log_anew",
             ): "it cannot serve who is behind"
@@ -83,14 +100,14 @@ BUGS: Final = (
         "I5: who is alone in sync keeps its log, whatever part of it is damaged",
         (
             Edit(
-                f"{_LEADERSHIP}.unreadable",
+                f"{_FOLLOWERS}.unreadable",
                 "book.has_others(self._now_ms())",
                 "book.has_others(self._now_ms()) is not None",
             ),
         ),
         {
             unit(
-                _FOLLOWERS, "test_i26_a_leader_that_is_alone_with_its_rot_stays"
+                _TESTS, "test_i26_a_leader_that_is_alone_with_its_rot_stays"
             ): "no other log has more"
         },
     ),
@@ -106,7 +123,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                _FOLLOWERS,
+                _TESTS,
                 "test_i26_takes_that_are_damaged_on_the_way_are_asked_for_more_and_more_seldom",
             ): "more and more seldom"
         },
@@ -139,7 +156,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                _FOLLOWERS,
+                _TESTS,
                 "test_a_leader_that_resigns_while_a_log_is_cut_is_asked_again_later",
             ): "a process ended"
         },
@@ -156,7 +173,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                _FOLLOWERS, "test_i25_a_log_that_is_being_cut_is_not_written_to"
+                _TESTS, "test_i25_a_log_that_is_being_cut_is_not_written_to"
             ): "it says what it does not have"
         },
     ),

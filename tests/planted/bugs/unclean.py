@@ -112,7 +112,7 @@ BUGS: Final = (
         "who gave records up is known, also where the answer to the election was lost",
         (
             Edit(
-                "oncelog_server.runtime.leadership.election:Elections.unclean_elect",
+                "oncelog_server.runtime.leadership.standing:Standing.unclean_elect",
                 "asked.report_asked(self._reporter, epoch=bid.new.epoch, kept_end=kept_end)",
                 "pass",
             ),

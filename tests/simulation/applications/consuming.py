@@ -29,6 +29,17 @@ async def enrich_unnamed(day: Day, log: RecordedLog) -> None:
     await _enrich(day, log, "unnamed enricher", None, day.group("shared", "in"))
 
 
+async def enrich_together(day: Day, log: RecordedLog) -> None:
+    """Members of one group, who come and go: each partition is one member's at a time."""
+    producer = await log.transactional_producer(None, **day.transactional_options())
+    consumer = await log.consumer(
+        ["in"], day.group("members", "in"), batch_records_max=4, pending_timeout_ms=PENDING_MS
+    )
+    while day.goes_on("member") and not day.is_tired():
+        await enrich_once(day, "member", producer, consumer)
+    await consumer.close()
+
+
 async def _enrich(
     day: Day, log: RecordedLog, name: str, producer_name: str | None, group: str
 ) -> None:
@@ -59,16 +70,21 @@ async def enrich_once(
         await day.pause()
 
 
-async def _input_of(log: RecordedLog, group: str) -> RecordedConsumer:
+async def _input_of(log: RecordedLog, group: str, *, delivery: str = "leader") -> RecordedConsumer:
     return await log.consumer(
-        ["in"], group=group, batch_records_max=4, pending_timeout_ms=PENDING_MS
+        ["in"],
+        group,
+        partitions="all",
+        batch_records_max=4,
+        pending_timeout_ms=PENDING_MS,
+        delivery=delivery,
     )
 
 
 async def hop(day: Day, log: RecordedLog) -> None:
     """One consumer, and a new producer whenever the last one is gone: closed between a poll and its
     transaction, or fenced in the background. What was polled for it must come again."""
-    consumer = await _input_of(log, day.group("hopped", "in"))
+    consumer = await _input_of(log, day.group("hopped", "in"), delivery="buffered")
     while day.goes_on("hopper") and not day.is_tired():
         producer = await log.transactional_producer(
             day.random.choice([None, "hopper"]), **day.transactional_options()
@@ -100,6 +116,7 @@ async def listen(day: Day, log: RecordedLog) -> None:
     consumer = await log.consumer(
         ["in"],
         group=day.group("plain", "in"),
+        partitions="all",
         batch_records_max=6,
         pending_timeout_ms=PENDING_MS,
     )
@@ -121,11 +138,19 @@ async def read_uncommitted(day: Day, log: RecordedLog) -> None:
     await _read(day, log, "uncommitted")
 
 
-async def _read(day: Day, log: RecordedLog, isolation: str) -> None:
+async def read_buffered(day: Day, log: RecordedLog) -> None:
+    """Makes commit order itself: the same records at the same offsets."""
+    await _read(day, log, "committed", delivery="buffered")
+
+
+async def _read(day: Day, log: RecordedLog, isolation: str, *, delivery: str = "leader") -> None:
     """All that there is, and again from the front now and then."""
-    name = f"{isolation} reader"
+    name = f"{isolation if delivery == 'leader' else delivery} reader"
     consumer = await log.consumer(
-        list(TOPICS), isolation=isolation, batch_records_max=day.random.choice([1, 5, 50])
+        list(TOPICS),
+        isolation=isolation,
+        delivery=delivery,
+        batch_records_max=day.random.choice([1, 5, 50]),
     )
     while day.goes_on(name) and not day.is_tired():
         await consumer.poll(POLL_S)
@@ -140,7 +165,7 @@ async def _read(day: Day, log: RecordedLog, isolation: str) -> None:
 async def ask(day: Day, log: RecordedLog) -> None:
     """Where groups stand, where partitions end, what became of transactions."""
     group = day.random.choice([*day.groups, "nobody's"])
-    consumer = await log.consumer(["in"], group=group, pending_timeout_ms=3_000)
+    consumer = await log.consumer(["in"], group, partitions="all", pending_timeout_ms=3_000)
     while day.goes_on("questioner") and not day.is_tired():
         choice = day.random.randrange(4)
         if choice == 0:

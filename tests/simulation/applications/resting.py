@@ -79,6 +79,7 @@ async def follow_quiet(day: Day, log: RecordedLog) -> None:
     consumer = await log.consumer(
         ["quiet"],
         group=day.group("quiet", "quiet"),
+        partitions="all",
         pending_timeout_ms=PENDING_MS,
         **_signs(),
     )

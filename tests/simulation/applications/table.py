@@ -10,6 +10,7 @@ from oncelog.checker.recorder import RecordedLog
 from tests.simulation.applications import (
     careless,
     consuming,
+    crews,
     gardening,
     producing,
     resting,
@@ -47,6 +48,11 @@ def _garden() -> tuple[Live, ...]:
     return (garden.plant, garden.visit)
 
 
+def _crew() -> tuple[Live, ...]:
+    crew = crews.Crew()
+    return (crew.feed, *[crew.work] * 3)
+
+
 APPLICATIONS: Final[Mapping[str, Application]] = {
     "feeder": Application(_lives(producing.feed)),
     "writer": Application(
@@ -60,9 +66,14 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
     "job": Application(_job),
     "enricher": Application(_lives(consuming.enrich, consuming.enrich)),
     "unnamed enricher": Application(_lives(consuming.enrich_unnamed, consuming.enrich_unnamed)),
+    "member": Application(_lives(*[consuming.enrich_together] * 3)),
+    "crew": Application(_crew, topics=crews.TOPICS),
+    "plain crew": Application(_lives(*[crews.work_plainly] * 2), topics=crews.TOPICS),
+    "unit crew": Application(_lives(crews.work_by_units), topics=crews.TOPICS),
     "hopper": Application(_lives(consuming.hop)),
     "listener": Application(_lives(consuming.listen, consuming.listen)),
     "committed reader": Application(_lives(consuming.read_committed)),
+    "buffered reader": Application(_lives(consuming.read_buffered)),
     "uncommitted reader": Application(_lives(consuming.read_uncommitted)),
     "questioner": Application(_lives(consuming.ask)),
     "late writer": Application(_lives(wire.write_late)),
@@ -77,7 +88,10 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
         topics={"quiet": 1},
         # Their groups are nobody's between two lives, and may be forgotten.
         not_beside=frozenset(
-            {"enricher", "unnamed enricher", "hopper", "listener", "questioner", "volley"}
+            {
+                *("enricher", "unnamed enricher", "member", "hopper", "listener", "questioner"),
+                *("volley", "crew", "plain crew", "unit crew"),
+            }
         ),
     ),
     "clumsy": Application(_lives(careless.send_badly)),

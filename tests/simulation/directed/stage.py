@@ -16,7 +16,7 @@ Who leads is what etcd says. Times are virtual.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -26,24 +26,14 @@ from oncelog.aio.log import Log
 from oncelog.batch import Record
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import PLAIN_PRODUCER_BIT, PartitionId, TopicId
-from oncelog_server.core.roles import ROLES
 from oncelog_server.runtime.etcd.keys import (
-    PARTITIONS,
     PartitionState,
     boot_key,
     decode_partition,
     partition_key,
 )
-from oncelog_server.runtime.etcd.memory import MemoryEtcd
-from oncelog_server.runtime.etcd.port import (
-    Compare,
-    Delete,
-    DeletePrefix,
-    Exists,
-    KeyValue,
-    Put,
-    TxnResult,
-)
+from oncelog_server.runtime.etcd.port import KeyValue
+from oncelog_server.runtime.leadership.lease import Membership
 from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.storage.node_id import NODE_FILE
 from oncelogpb import errors
@@ -51,15 +41,14 @@ from oncelogpb.v1 import partition_leader_pb2 as log_pb
 from oncelogpb.v1 import types_pb2 as pb
 from tests.fuzz.hand import rows
 from tests.simulation.callers import SimTransport
+from tests.simulation.directed.held_world import REPLICAS, StageEtcd, StageWorld
 from tests.simulation.disk import FakeDisk, Tear
-from tests.simulation.machines import Machine
 from tests.simulation.virtual_time import VirtualTimeLoop, run
-from tests.simulation.world import Cluster, Process, World
+from tests.simulation.world import Process
 
 TOPIC: Final = "payments"
 # What the network calls the client of a stage.
 CLIENT: Final = "client"
-REPLICAS: Final = 3
 SETTINGS: Final = (
     # Nobody hands over to whoever stands first in the list of replicas.
     "node.balance_after_ms=0",
@@ -75,74 +64,6 @@ LOOK_EVERY_S: Final = 0.002
 CALL_S: Final = 120.0
 # Nobody notices that a way is held.
 NEVER_S: Final = 1e6
-
-
-class StageEtcd(MemoryEtcd):
-    """A session that may be kept from winning elections."""
-
-    barred = False
-    # What a reader of everything is shown first: a member of etcd that is behind; and what was
-    # written since is told by the watch, once `stale` is False again.
-    view: tuple[list[KeyValue], int] | None = None
-
-    def listing(self) -> tuple[list[KeyValue], int]:
-        """Everything, as of now."""
-        return self.server.range(""), self.server.revision
-
-    async def range(self, prefix: str) -> tuple[list[KeyValue], int]:
-        if prefix == "" and self.view is not None:
-            return self.view
-        return await super().range(prefix)
-
-    async def txn(
-        self, compares: Sequence[Compare | Exists], then: Sequence[Put | Delete | DeletePrefix]
-    ) -> TxnResult:
-        if self.barred and any(self._elects(op) for op in then):
-            # As if somebody had changed the key.
-            return TxnResult(False, self.server.revision)
-        return await super().txn(compares, then)
-
-    def _elects(self, op: Put | Delete | DeletePrefix) -> bool:
-        if not isinstance(op, Put) or not op.key.startswith(PARTITIONS):
-            return False
-        before = self.server.get(op.key)
-        new = decode_partition(op.value)
-        return before is not None and new.epoch > decode_partition(before.value).epoch
-
-
-class StageWorld(World):
-    """Blocking work of processes may be held up."""
-
-    def __init__(self, seed: int, loop: VirtualTimeLoop, settings: Sequence[str]) -> None:
-        nodes = dict.fromkeys(ROLES, REPLICAS)
-        super().__init__(seed, loop, settings, Cluster(nodes=nodes, rollout="together"))
-        # Who wins no election, by name.
-        self.barred: set[str] = set()
-        # What the next run of a process takes for everything that etcd has.
-        self.views: dict[str, tuple[list[KeyValue], int]] = {}
-        # Whose next run finds a disk that hangs.
-        self.held: set[str] = set()
-        # Set: blocking work is done at once.
-        self.gate = asyncio.Event()
-        self.gate.set()
-
-    def connect_to_etcd(self, name: str) -> StageEtcd:
-        session = StageEtcd(self.etcd)
-        session.barred = name in self.barred
-        session.view = self.views.pop(name, None)
-        session.stale = session.view is not None
-        return session
-
-    def _machine(self, name: str) -> Machine:
-        machine = super()._machine(name)
-        if name in self.held:
-            self.held.discard(name)
-            machine.disk.hold_commits()
-        return machine
-
-    async def offload(self, work: Callable[[], None]) -> None:
-        await self.gate.wait()
-        work()
 
 
 @dataclass
@@ -233,7 +154,7 @@ class Stage:
         ]
 
     def find(self, name: str, partition: PartitionId) -> Driver | None:
-        return self.world.processes[name].node._find(partition)
+        return self.world.processes[name].node._hosting.find(partition)
 
     def replica(self, name: str, partition: PartitionId) -> Driver:
         found = self.find(name, partition)
@@ -312,17 +233,22 @@ class Stage:
 
     def end_lease(self, name: str) -> None:
         """etcd ends it now."""
-        membership = self.world.processes[name].node._membership
-        assert membership is not None, "started"
-        self.world.etcd.expire(membership.lease)
+        self.world.etcd.expire(self._membership(name).lease)
+
+    def lease_left_s(self, name: str) -> float:
+        """For so long its process believes that it may answer; 0 or less: no more."""
+        membership = self._membership(name)
+        assert membership._held is not None, "it has a lease"
+        return (membership._held.deadline_ms - membership._now_ms()) / 1000
 
     def regained(self, name: str) -> bool:
         """It lost a lease, and has another one, under which it may answer."""
-        membership = self.world.processes[name].node._membership
-        return membership is not None and membership.lost > 0 and membership.valid()
+        return self._membership(name).lost > 0 and self._membership(name).valid()
 
-    def any_acknowledged(self, value: bytes) -> bool:
-        return any(write.is_acknowledged for write in self.writes if write.value == value)
+    def _membership(self, name: str) -> Membership:
+        membership = self.world.processes[name].node._membership
+        assert membership is not None, "started"
+        return membership
 
     def is_synced(self, name: str, partition: PartitionId) -> bool:
         """Its log is open, and all of it is on the disk."""
@@ -496,7 +422,7 @@ class Stage:
             {
                 partition
                 for process in self._all()
-                for replicas in process.node._replicas.values()
+                for replicas in process.node._hosting.replicas.values()
                 for partition in replicas._drivers
                 if self.world.etcd.get(partition_key(partition)) is not None
             }

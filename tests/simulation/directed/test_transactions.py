@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import asyncio
 
+import pytest
+
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.aio.transactions import Transaction
 from oncelog_server.core.ids import (
@@ -12,6 +14,7 @@ from oncelog_server.core.ids import (
     TRANSACTION_CONTROL_ID,
     control_partition,
 )
+from oncelogpb import errors
 from tests.simulation.directed.stage import CLIENT, TOPIC, Stage, play
 
 PRODUCER = "billing"
@@ -111,7 +114,9 @@ def test_i21_i22_pending_offsets_outlive_the_offset_manager() -> None:
         await stage.begin()
         await stage.acknowledged(b"1", at=stage.leader(stage.data))
         coordinator, manager = stage.leader(JOURNAL), stage.leader(OFFSETS)
-        consumer = await stage.client.consumer([TOPIC], GROUP, start="earliest")
+        consumer = await stage.client.consumer(
+            [TOPIC], GROUP, partitions="all", start="earliest", pending_timeout_ms=1_000
+        )
         assert [record.value for record in await stage.poll(consumer)] == [b"1"]
         producer = await stage.client.transactional_producer(PRODUCER)
         transaction = producer.transaction(consumer)
@@ -126,7 +131,8 @@ def test_i21_i22_pending_offsets_outlive_the_offset_manager() -> None:
         await stage.lose_power(manager)
         following = await stage.next_leader(OFFSETS)
         assert stage.pending_offsets(following, OFFSETS), "they are pending there"
-        assert await consumer.committed(TOPIC, 0) is None
+        with pytest.raises(errors.PendingTransaction):
+            await consumer.committed(TOPIC, 0)
         stage.let(*ways)
         await committing
         await stage.until(

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 import json
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import grpc
@@ -16,7 +17,7 @@ from oncelog_server.cli import session
 from oncelog_server.cli.app import oncelog
 from oncelog_server.cli.connection import PROFILE_VARIABLE, SETTINGS
 from oncelogpb.errors import OncelogError
-from oncelogpb.v1 import cluster_pb2, replication_pb2, types_pb2
+from oncelogpb.v1 import cluster_pb2, offset_manager_pb2, replication_pb2, types_pb2
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 
 TOPIC_ID = b"payments........"
@@ -40,6 +41,7 @@ class Cluster:
             ),
             "replication.describe_replicas": replication_pb2.DescribeReplicasReply(),
             "partition_leader.describe_journals": leader_pb.DescribeJournalsReply(),
+            "offset_manager.describe_group": offset_manager_pb2.DescribeGroupReply(),
         }
         self.answers |= {name.replace("__", "."): answer for name, answer in answers.items()}
         # What one node says, instead of `answers`: by its host.
@@ -124,6 +126,9 @@ class _Connected:
         self.call = cluster.call
         self._cluster = cluster
 
+    def run(self, work: Callable[[Any], Coroutine[Any, Any, Any]]) -> Any:
+        return asyncio.run(work(_Async(self._cluster)))
+
     def led_topic(
         self, created: leader_pb.TopicDescription, timeout_ms: int | None = None
     ) -> leader_pb.TopicDescription:
@@ -131,6 +136,16 @@ class _Connected:
 
     def close(self) -> None:
         pass
+
+
+class _Async:
+    """The asyncio form."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+
+    async def call(self, method: str, request: Any, timeout_ms: int | None = None) -> Any:
+        return self._cluster.call(method, request)
 
 
 class Silence(grpc.RpcError):

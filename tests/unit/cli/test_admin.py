@@ -214,7 +214,7 @@ def test_offsets_with_lag_and_pending(run: Run) -> None:
             last_commits=[offset_manager_pb2.LastCommit(producer_id=7, tx_id=TX)],
         ),
     )
-    shown = json_of(run(cluster, "offsets show g --json"))
+    shown = json_of(run(cluster, "group describe g --json"))
     rows = [(o["partition"], o["offset"], o["lag"], o["pending_tx_id"]) for o in shown["offsets"]]
     assert rows == [
         ("payments/0", 60, 40, None),
@@ -223,7 +223,7 @@ def test_offsets_with_lag_and_pending(run: Run) -> None:
         ("payments/9", None, None, None),
     ]
     assert shown["last_commits"] == [{"producer_id": "7", "tx_id": TX_SHOWN}]
-    assert TX_SHOWN in run(cluster, "offsets show g").stdout
+    assert TX_SHOWN in run(cluster, "group describe g").stdout
 
 
 def test_offsets_of_the_journal_view_are_shown_too(run: Run) -> None:
@@ -236,7 +236,7 @@ def test_offsets_of_the_journal_view_are_shown_too(run: Run) -> None:
     cluster = Cluster(
         partition_leader__list_offsets=_list_offsets, offset_manager__fetch_offsets=fetch
     )
-    shown = json_of(run(cluster, "offsets show g --json"))
+    shown = json_of(run(cluster, "group describe g --json"))
     assert [row["view"] for row in shown["offsets"]] == ["journal", "journal"]
     (asked,) = cluster.requests("partition_leader.list_offsets")
     assert asked.isolation == partition_leader_pb2.ISOLATION_UNCOMMITTED
@@ -248,31 +248,16 @@ def test_the_lag_of_a_topic_that_is_gone_is_unknown(run: Run) -> None:
         offset_manager__fetch_offsets=offset_manager_pb2.FetchOffsetsReply(offsets=offsets),
         cluster__get_metadata=cluster_pb2.GetMetadataReply(),
     )
-    (row,) = json_of(run(cluster, "offsets show g --json"))["offsets"]
+    (row,) = json_of(run(cluster, "group describe g --json"))["offsets"]
     assert (row["offset"], row["start"], row["end"], row["lag"]) == (5, None, None, None)
     assert row["partition"] == f"{TOPIC_ID.hex()}/0"
 
 
 def test_a_group_without_offsets_is_not_found(run: Run) -> None:
     cluster = Cluster(offset_manager__fetch_offsets=offset_manager_pb2.FetchOffsetsReply())
-    result = run(cluster, "offsets show nobody")
+    result = run(cluster, "group describe nobody")
     assert result.exit_code == 1
     assert "NOT_FOUND" in result.stderr
-
-
-def test_setting_offsets_by_name_and_number(run: Run) -> None:
-    cluster = Cluster(
-        partition_leader__list_offsets=_list_offsets,
-        offset_manager__commit_offsets=offset_manager_pb2.CommitOffsetsReply(),
-    )
-    for line, expected in (
-        ("payments=latest", [(0, 100), (1, 101)]),
-        ("payments/1=earliest payments/0=42", [(1, 3), (0, 42)]),
-    ):
-        assert run(cluster, f"offsets set g {line}").exit_code == 0
-        commits = cluster.requests("offset_manager.commit_offsets")[-1].offsets.offsets
-        assert [(c.partition.number, c.to_offset) for c in commits] == expected
-        assert all(c.from_any for c in commits)
 
 
 def test_status_names_partitions_without_a_leader(run: Run) -> None:

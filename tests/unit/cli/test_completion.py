@@ -69,7 +69,7 @@ def test_commands_and_options_need_no_cluster() -> None:
         (["consume", "pa"], ["payments"]),
         (["produce", "x"], []),
         (["consume", "payments", "--group", "a"], ["audit"]),
-        (["offsets", "show", ""], ["audit"]),
+        (["group", "describe", ""], ["audit"]),
         (["cluster", "unclean-elect", "pay"], ["payments/0", "payments/1"]),
         (["tx", "resolve", "5", "postings/"], ["postings/0"]),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import defaultdict
-from collections.abc import AsyncGenerator, Callable, Collection, Coroutine
+from collections.abc import AsyncGenerator, Callable, Collection, Coroutine, Iterable, Iterator
 from typing import Any, TypeVar
 
 from oncelog._core.routing import Endpoint, PartitionKey
@@ -24,6 +24,19 @@ T = TypeVar("T")
 Handler = Callable[[Endpoint, Any], Any]
 
 
+class Counted:
+    """Replies of a stream, and how many of them were asked for."""
+
+    def __init__(self, replies: Iterable[Any]) -> None:
+        self._replies = replies
+        self.asked = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for reply in self._replies:
+            self.asked += 1
+            yield reply
+
+
 class ScriptedTransport:
     """Answers by method name; keeps what was asked. `partitions` are the ports of the leaders of
     topic "a"."""
@@ -39,7 +52,7 @@ class ScriptedTransport:
         # What waits for an answer, by process.
         self._waiting: dict[Endpoint, list[asyncio.Task[Any]]] = defaultdict(list)
         self.delay_s = 0.001
-        self.streams: list[list[Any]] = []
+        self.streams: list[Iterable[Any]] = []
 
     def metadata(self, to: Endpoint, request: Any) -> Any:
         """Port 0: nobody leads it. No partitions: there is no topic."""
@@ -99,6 +112,9 @@ class ScriptedTransport:
         for reply in self.streams.pop(0) if self.streams else []:
             if isinstance(reply, errors.OncelogError):
                 raise reply
+            if isinstance(reply, float):
+                await asyncio.sleep(reply)
+                continue
             if reply is None:
                 # The leader ends it: it leads no more.
                 return

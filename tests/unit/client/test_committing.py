@@ -9,6 +9,7 @@ import pytest
 
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog.aio.consumer import Consumer
+from oncelog.batch import TopicPartition
 from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2 as offsets
 from oncelogpb.v1 import types_pb2 as types
@@ -196,3 +197,69 @@ def test_a_group_without_an_offset_has_none_and_not_zero() -> None:
         assert consumer._positions.since(key) is None, "nobody started"
 
     committing(work)
+
+
+def test_i21_a_part_of_a_batch_is_committed_and_the_rest_is_not_skipped() -> None:
+    async def work(consumer: Consumer, group: Group) -> None:
+        assert await offsets_of(consumer, 4) == [0, 1, 2, 3]
+        await consumer.commit({TopicPartition("a", 0): 3})
+        assert (await consumer.committed("a", 0), await consumer.position("a", 0)) == (3, 4)
+        # Then all that was given; and back, for who wants some of it again.
+        await consumer.commit()
+        assert group.at == {0: 4}
+        await consumer.commit({("a", 0): 2})
+        assert group.at == {0: 2}
+        await consumer.commit()
+        assert group.at == {0: 4}
+        assert group.commits[-1] == [("from_offset", 2, 4, 0)]
+
+    committing(work, batch_records_max=4)
+
+
+def test_i21_what_was_not_given_is_not_committed() -> None:
+    async def work(consumer: Consumer, group: Group) -> None:
+        assert await offsets_of(consumer, 4) == [0, 1, 2, 3]
+        for offset in (5, -1):
+            with pytest.raises(errors.InvalidArgument, match="0 to 4"):
+                await consumer.commit({("a", 0): offset})
+        with pytest.raises(errors.InvalidArgument, match="not assigned"):
+            await consumer.commit({("a", 7): 1})
+        assert group.commits == []
+
+    committing(work, batch_records_max=4)
+
+
+def test_i21_a_rewind_after_a_commit_of_a_part_goes_back_to_that_part() -> None:
+    async def work(consumer: Consumer, group: Group) -> None:
+        assert await offsets_of(consumer, 4) == [0, 1, 2, 3]
+        await consumer.commit({("a", 0): 2})
+        consumer.rewind()
+        assert await consumer.position("a", 0) == 2
+
+    committing(work, batch_records_max=4)
+
+
+def test_i21_committed_waits_for_a_transaction_in_flight() -> None:
+    async def work(consumer: Consumer, group: Group) -> None:
+        pending = [1, 1]
+        group.at = {0: 7}
+
+        def fetch(to: Endpoint, request: Any) -> Any:
+            if request.stable and pending.pop():
+                raise errors.PendingTransaction("it moves", tx_id="0000000000000007")
+            return group.fetch(to, request)
+
+        def unknown(to: Endpoint, request: Any) -> Any:
+            raise errors.UnknownTransaction("nobody knows whose")
+
+        handlers = consumer._protocol.transport.handlers  # type: ignore[attr-defined]
+        handlers["offset_manager.fetch_offsets"] = fetch
+        handlers["coordinator.get_transaction"] = unknown
+        pending.insert(0, 0)
+        assert await consumer.committed("a", 0) == 7
+        assert pending == []
+        pending.extend([1] * 1_000)
+        with pytest.raises(errors.PendingTransaction, match="it moves"):
+            await consumer.committed("a", 0)
+
+    committing(work, pending_timeout_ms=2_000)

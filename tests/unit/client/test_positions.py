@@ -101,6 +101,31 @@ def test_a_paused_partition_is_not_fetched_and_keeps_its_position() -> None:
     assert positions.fetchable() == [(P0, 15)]
 
 
+def test_what_is_revoked_is_not_given_nor_committed_and_disturbs_no_other() -> None:
+    positions = standing(10, 10, read=5)
+    positions.start(P1, 3, 3)
+    before = positions.editions()
+    positions.revoke([P0])
+    positions.check()
+    assert positions.assigned == (P1,)
+    assert positions.progress() == []
+    assert positions.editions() == {P1: before[P1]}
+    with pytest.raises(errors.InvalidArgument, match="not assigned"):
+        positions.position(P0)
+
+
+def test_what_comes_back_begins_anew() -> None:
+    positions = standing(10, 10, read=5)
+    before = positions.editions()
+    positions.pause(P0)
+    positions.revoke([P0])
+    positions.assign([P0])
+    assert positions.unknown() == [P1, P0]
+    positions.start(P0, 12, 12)
+    assert positions.fetchable() == [(P0, 12)]
+    assert positions.editions()[P0] > before[P0]
+
+
 def test_an_unassigned_partition_is_refused() -> None:
     with pytest.raises(errors.InvalidArgument, match="not assigned"):
         Positions([P0]).seek(P1, 0)
@@ -138,12 +163,12 @@ def test_i15_commits_cover_the_log_without_gap_or_overlap(plan: list[tuple[str, 
         elif step == "prefetch":
             positions.fetched(P0, fetch + 3)
         elif step == "unfetch":
-            positions.unfetch()
+            positions.unfetch([P0])
         elif step == "abort":
             positions.rewind()
             assert positions.position(P0) == covered
         else:
-            for _, base, to in positions.progress():
+            for _, base, to, _ in positions.progress():
                 assert base == covered
                 covered = to
             positions.committed(positions.progress(), None)
@@ -169,3 +194,48 @@ def test_i15_what_is_read_while_a_commit_is_decided_belongs_to_the_next_one() ->
     positions.given(P0, 20)
     positions.committed(covered, None)
     assert positions.progress() == [Progress(P0, 15, 20)]
+
+
+def test_i21_what_was_given_beyond_a_position_goes_with_its_commit_and_its_rewind() -> None:
+    positions = Positions([P0, P1])
+    positions.start(P0, 10, 10, ((3, 14),))
+    positions.start(P1, 0, Origin.NONE)
+    positions.fetched(P0, 30)
+    positions.given_across(P0, 10, ((3, 14), (5, 20)))
+    assert positions.progress() == [Progress(P0, 10, 10, ((3, 14), (5, 20)))]
+    positions.rewind()
+    assert (positions.beyond(P0), positions.progress()) == (((3, 14),), [])
+    positions.fetched(P0, 30)
+    positions.given_across(P0, 15, ((5, 20),))
+    progress = positions.progress()
+    positions.committed(progress, None)
+    assert positions.progress() == []
+    positions.rewind()
+    assert (positions.position(P0), positions.beyond(P0)) == (15, ((5, 20),))
+
+
+def test_i21_who_gives_record_by_record_does_not_go_on_where_some_were_given_beyond() -> None:
+    positions = Positions([P0])
+    positions.start(P0, 10, 10, ((3, 14),))
+    positions.fetched(P0, 20)
+    for _ in range(2):
+        with pytest.raises(errors.InvalidArgument, match="go on that way"):
+            positions.given(P0, 12)
+    positions.seek(P0, 10)
+    positions.fetched(P0, 20)
+    positions.given(P0, 12)
+
+
+def test_i21_an_offset_that_is_named_does_not_hide_what_was_given_beyond() -> None:
+    positions = Positions([P0])
+    positions.start(P0, 10, 10)
+    positions.fetched(P0, 20)
+    positions.given_across(P0, 10, ((3, 14),))
+    with pytest.raises(errors.InvalidArgument, match="commit without offsets"):
+        positions.progress_to({P0: 10})
+    positions.committed(positions.progress(), None)
+    positions.given_across(P0, 20, ())
+    with pytest.raises(errors.InvalidArgument, match="commit without offsets"):
+        positions.progress_to({P0: 12})
+    positions.committed(positions.progress(), None)
+    assert positions.progress_to({P0: 20}) == [Progress(P0, 20, 20)]

@@ -40,13 +40,15 @@ def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
         "put put_arrow room enter turn_back leave can_enter_at_once closed started start protocol",
         "progress offset_commits committed_in place rewind forget identity occupy vacate recorder",
         "sender batch_bytes has_adopted adopt abort_open doubt fence give_up on_closed since",
-        "committed_for make_transaction registration settle unheard",
+        "committed_for make_transaction registration settle unheard feeds fed session_timeout_ms",
+        "member_now refused_as standing is_member annotate run_until told commits_by_itself",
+        "commit_no_more require require_named commit_starts",
     }
     hidden = {word for words in inside for word in words.split()}
     twin = getattr(aio, name)
     attributes = set(re.findall(r"self\.([a-z]\w*)(?::| =)", inspect.getsource(twin.__init__)))
-    asyncio_names = {n for n in vars(twin) if not n.startswith("_")} | attributes
-    plain_names = {n for n in vars(getattr(oncelog, name)) if not n.startswith("_")}
+    asyncio_names = names_of(twin) | attributes
+    plain_names = names_of(getattr(oncelog, name))
     assert asyncio_names - hidden == plain_names | ({"admin"} if name == "Log" else set())
 
 
@@ -55,11 +57,16 @@ def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
 )
 def test_both_faces_take_the_same_arguments(name: str) -> None:
     twins = getattr(aio, name), getattr(oncelog, name)
-    for method in {n for n in vars(twins[1]) if not n.startswith("_")}:
+    for method in names_of(twins[1]):
         first, second = (inspect.getattr_static(twin, method, None) for twin in twins)
         if inspect.isfunction(first) and inspect.isfunction(second):
             arguments = [list(inspect.signature(f).parameters) for f in (first, second)]
             assert arguments[0] == arguments[1], method
+
+
+def names_of(kind: type) -> set[str]:
+    """The public ones, of the parts that it is made of, too."""
+    return {name for part in kind.__mro__[:-1] for name in vars(part) if not name.startswith("_")}
 
 
 def test_the_core_is_pure() -> None:

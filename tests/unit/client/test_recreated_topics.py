@@ -126,7 +126,7 @@ def test_a_reader_of_what_is_gone_is_told_and_the_next_one_finds_what_was_made_a
         with pytest.raises(errors.UnknownTopic):
             await consumer.poll(1.0)
         again = await log.consumer(["a"])
-        assert [key.topic_id for key in again._names] == [NEW_ID]
+        assert [key.topic_id for key in again._assigned.names] == [NEW_ID]
         await log.close()
 
     on_virtual_time(work)

@@ -23,10 +23,11 @@ def test_i14_a_seek_of_one_partition_skips_nothing_of_another() -> None:
     async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
         assert await offsets_of(consumer, 4) == [0, 1, 2, 3]
         await consumer.seek("a", 1, 7)
-        assert await offsets_of(consumer, 4) == [4, 5, 6, 7]
-        assert wanted(transport) == [0, 0, 4, 7]
+        assert await offsets_of(consumer, 6) == [4, 5, 6, 7, 8, 9]
+        assert await offsets_of(consumer, 2) == [10, 11]
+        assert wanted(transport) == [0, 0, 10, 7], "what was read ahead of the other one is given"
 
-    first, second = [reply(0, 0, 10)], [reply(0, 4, 6)]
+    first, second = [reply(0, 0, 10)], [reply(0, 10, 2)]
     consuming(work, first, second, partitions=(5, 5), batch_records_max=4)
 
 
@@ -61,6 +62,47 @@ def test_a_paused_partition_gives_nothing_and_goes_on_where_it_was() -> None:
         assert await offsets_of(consumer, 4) == [4, 5, 6, 7]
 
     consuming(work, [reply(0, 0, 10)], batch_records_max=4)
+
+
+def test_i14_what_a_pause_dropped_is_read_again() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        assert await offsets_of(consumer, 4) == [0, 1, 2, 3]
+        await consumer.pause(A0)
+        await consumer.resume(A0)
+        transport.streams = [[reply(0, 4, 6)]]
+        assert await offsets_of(consumer, 4) == [4, 5, 6, 7]
+        assert wanted(transport) == [0, 4]
+
+    consuming(work, [reply(0, 0, 10)], batch_records_max=4)
+
+
+def test_i14_partitions_that_come_and_go_disturb_no_other() -> None:
+    """What comes gets a stream beside; after some of them there is one stream for all again."""
+
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        given = await offsets_of(consumer, 2)
+        for number in range(1, 6):
+            await consumer.seek("a", number, 100 * number)
+            await consumer.resume(TopicPartition("a", number))
+            given += await offsets_of(consumer, 2)
+            await asyncio.sleep(1)
+        assert given == list(range(12))
+        subscribed = [
+            {part.partition.number: part.offset for part in request.partitions}
+            for request in transport.requests
+            if isinstance(request, leader.SubscribeRequest)
+        ]
+        assert subscribed[:4] == [{0: 0}, {1: 100}, {2: 200}, {3: 300}]
+        assert subscribed[4] == {0: 50, 1: 100, 2: 200, 3: 300, 4: 400}
+        assert subscribed[5:] == [{5: 500}]
+
+    others = [TopicPartition("a", number) for number in range(1, 6)]
+
+    async def pausing(consumer: Consumer, transport: ScriptedTransport) -> None:
+        await consumer.pause(*others)
+        await work(consumer, transport)
+
+    consuming(pausing, [reply(0, 0, 50)], partitions=(5,) * 6, batch_records_max=2)
 
 
 def test_after_an_error_and_a_seek_a_leader_may_move_again() -> None:

@@ -9,6 +9,7 @@ import pytest
 
 from oncelog._core.positions import Origin
 from oncelog._core.routing import PartitionKey
+from oncelog._core.transaction import DEFAULT_TIMEOUT_MS
 from oncelog.aio.consumer import Consumer, GroupMetadata
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.batch import TopicPartition
@@ -201,7 +202,10 @@ def test_an_abort_names_the_partition_of_the_offsets() -> None:
         (abort,) = services.of("abort_transaction")
         assert [part.number for part in abort.parts] == [0, 3]
         assert pending == offsets.CommitTransactionOffsetsRequest(
-            tx_id=101, producer=pending.producer, offsets=pending.offsets
+            tx_id=101,
+            producer=pending.producer,
+            offsets=pending.offsets,
+            timeout_ms=DEFAULT_TIMEOUT_MS,
         )
 
     transacting(work)

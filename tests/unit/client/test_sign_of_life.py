@@ -68,7 +68,8 @@ def test_i21_a_group_whose_topic_is_quiet_for_longer_than_its_retention_goes_on(
         await consumer.commit()
         await asyncio.sleep(3 * RETENTION_S)
         transport.streams = [[reply(0, 10, 5)]]
-        consumer._positions.edition += 1
+        await consumer.pause()
+        await consumer.resume()
         batch = await consumer.poll(1.0)
         assert batch is not None
         await consumer.commit()

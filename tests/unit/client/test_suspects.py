@@ -67,23 +67,36 @@ def test_i29_what_waits_for_a_process_ends_when_the_cluster_says_that_it_is_gone
 
 
 def test_i29_who_uses_something_else_of_a_silent_process_asks_first_who_leads_it() -> None:
+    """Also while nobody has said yet who leads anything now."""
     transport = ScriptedTransport(GONE, GONE)
+    told = asyncio.Event()
 
     def refuses(to: Any, request: Any) -> Any:
         if to.port == GONE:
             raise errors.Unavailable("failed to connect")
         return answered(to, request)
 
+    async def metadata(to: Any, request: Any) -> Any:
+        await told.wait()
+        return transport.metadata(to, request)
+
     async def story() -> None:
         transport.handlers["partition_leader.produce"] = answered
         protocol = protocol_over(transport)
         await produce(protocol, 0)
         await produce(protocol, 1)
-        transport.handlers["partition_leader.produce"] = refuses
+        transport.handlers |= {
+            "partition_leader.produce": refuses,
+            "cluster.get_metadata": metadata,
+        }
         transport.partitions[:] = [SUCCESSOR, SUCCESSOR]
-        await produce(protocol, 0)
+        refused = asyncio.create_task(produce(protocol, 0))
+        await asyncio.sleep(0.1)
         asked_before = len(transport.asked)
-        await produce(protocol, 1)
+        used = asyncio.create_task(produce(protocol, 1))
+        await asyncio.sleep(0.1)
+        told.set()
+        await asyncio.gather(refused, used)
         assert ("partition_leader.produce", GONE) not in transport.asked[asked_before:]
         await protocol.close()
 

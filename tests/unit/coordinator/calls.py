@@ -30,8 +30,10 @@ def run(
     asyncio.run(told())
 
 
-async def init(c: Coordinator, instance_id: bytes = INSTANCE, **more: Any) -> types.Producer:
-    request = pb.InitProducerRequest(group="g", name="p", instance_id=instance_id, **more)
+async def init(
+    c: Coordinator, instance_id: bytes = INSTANCE, name: str = "p", **more: Any
+) -> types.Producer:
+    request = pb.InitProducerRequest(group="g", name=name, instance_id=instance_id, **more)
     reply: pb.InitProducerReply = await c.service.init_producer(request, FakeCall())
     return reply.producer
 

@@ -221,6 +221,7 @@ class FakeCall:
     """The Call port."""
 
     identity = ""
+    peer = ""
     refused: Mapping[int, OncelogError] = {}
 
     def __init__(self, *, timeout_ms: int = 60_000, stream_id: int = 0) -> None:

@@ -161,6 +161,30 @@ def test_transact_waits_for_the_offset_manager() -> None:
     run(story)
 
 
+def test_i23_a_one_shot_says_whose_its_offsets_are() -> None:
+    """The offset manager judges by member and generation, as it does of an ordinary transaction. A
+    one-shot has no timeout that could hold positions: none is told."""
+
+    async def story(c: Coordinator) -> None:
+        who = await init(c)
+        member = offsets_pb.GroupMember(generation=7, member_id="m", instance_id="i")
+        request = pb.TransactRequest(
+            producer=who,
+            request_number=1,
+            batches=[batch()],
+            offsets=offsets_pb.GroupOffsets(group="c", member=member),
+        )
+        await c.service.transact(request, FakeCall())
+        asked = next(
+            asked
+            for method, asked in c.around.calls
+            if method == "offset_manager.commit_transaction_offsets"
+        )
+        assert (asked.offsets.member, asked.timeout_ms) == (member, 0)
+
+    run(story)
+
+
 def one_shot(who: types.Producer, number: int, *, offsets: bool) -> pb.TransactRequest:
     request = pb.TransactRequest(producer=who, request_number=number, batches=[batch()])
     if offsets:
@@ -437,6 +461,27 @@ def test_an_ended_transaction_is_described_from_its_outcome_and_its_prepare() ->
         assert got.transaction == pb.TransactionDescription(
             tx_id=tx_id, state=types.TRANSACTION_STATE_EXPIRED
         )
+
+    run(story)
+
+
+def test_i11_what_is_decided_is_described_with_its_place_in_the_order_of_commits() -> None:
+    async def story(c: Coordinator) -> None:
+        async def place_of(tx_id: int) -> int:
+            asked = pb.GetTransactionRequest(tx_id=tx_id)
+            described = await c.service.get_transaction(asked, FakeCall())
+            return int(described.transaction.prepare_offset)
+
+        early, late = await init(c, name="early"), await init(c, name="late")
+        first, second = await begin(c, late), await begin(c, early)
+        assert (await place_of(first), await place_of(second)) == (0, 0)
+        # Decided in the other order.
+        await commit(c, early, second)
+        await commit(c, late, first)
+        kept = [await place_of(second), await place_of(first)]
+        assert 0 < kept[0] < kept[1]
+        await until(lambda: len(c.state.transactions) == 0)
+        assert [await place_of(second), await place_of(first)] == kept
 
     run(story)
 

@@ -54,6 +54,7 @@ def test_a_lease_that_cannot_be_renewed_any_more_ends_the_process(world: World) 
 
     async def story() -> None:
         failed = asyncio.get_running_loop().create_future()
+        world.found()
         member = Membership(
             Node(world.server, "n1", "b").etcd,
             boot_id=BootId(b"b" * 16),

@@ -9,8 +9,9 @@ from typing import Any, TypeVar
 from oncelog_server.core.ids import BootId, PartitionId
 from oncelog_server.core.machine import Instant
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
-from oncelog_server.runtime.etcd.keys import BootValue
+from oncelog_server.runtime.etcd.keys import CLUSTER, BootValue, ClusterValue, encode
 from oncelog_server.runtime.etcd.memory import MemoryEtcd, MemoryEtcdServer
+from oncelog_server.runtime.etcd.port import Put
 from oncelog_server.runtime.etcd.topics import EtcdTopics
 from oncelog_server.runtime.leadership.election import Elections
 from oncelog_server.runtime.leadership.lease import Membership
@@ -18,6 +19,7 @@ from oncelog_server.runtime.target import Candidate, Follow, Isr, Lead, Leave, S
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 
 LEASE_MS = 5_000
+CLUSTER_RECORD = ClusterValue((b"c" * 16).hex(), 16, 16, 1, LEASE_MS)
 T = TypeVar("T")
 
 
@@ -165,7 +167,13 @@ class World:
         self.server = MemoryEtcdServer()
         self.nodes: list[Node] = []
 
+    def found(self) -> None:
+        """The cluster, as the first process does that joins."""
+        self.server.txn([], [Put(CLUSTER, encode(CLUSTER_RECORD))])
+
     def node(self, node_id: str, *roles: str, boot: str = "") -> Node:
+        if not self.nodes:
+            self.found()
         node = Node(self.server, node_id, boot or f"{node_id}-{len(self.nodes)}", *roles)
         self.nodes.append(node)
         return node

@@ -12,7 +12,7 @@ from oncelog_server.runtime.etcd import keys
 from oncelog_server.runtime.etcd.control_partitions import create_control_partitions
 from oncelog_server.runtime.etcd.keys import PartitionState, TopicValue
 from oncelog_server.runtime.etcd.port import Put
-from oncelog_server.runtime.leadership.election import STAND_PAUSE_MS
+from oncelog_server.runtime.leadership.held import STAND_PAUSE_MS
 from oncelog_server.runtime.leadership.unclean import UncleanElection
 from oncelog_server.runtime.target import Candidate, Lead
 from oncelogpb.errors import InvalidArgument, Unavailable, UnknownOutcome, UnknownPartition
@@ -142,7 +142,7 @@ def test_a_replica_that_cannot_stand_holds_nobody_up_and_is_elected_when_it_can(
         await asyncio.sleep(5)
         assert node.elections.led() == [PartitionId(TOPIC, 1)]
         del node.host.candidates[P0]
-        node.elections.look_again()
+        node.elections.look_again(P0)
         await World.until(lambda: node.leads(P0) == 1, within_ms=100)
 
     world.run(story)

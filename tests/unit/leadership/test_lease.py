@@ -68,6 +68,21 @@ def test_the_same_lease_renewed_late_makes_valid_again(world: World) -> None:
     world.run(story)
 
 
+def test_i5_a_process_leaves_no_key_in_an_etcd_that_was_wiped(world: World) -> None:
+    """It may lose its lease before it sees that this is another etcd; its key would make `oncelog
+    cluster recover` believe that somebody works with it."""
+
+    async def story() -> None:
+        node = await world.node("n1").start(elections=False)
+        world.server.wipe()
+        await World.until(lambda: node.membership.lost == 1)
+        await asyncio.sleep(3 * LEASE_MS / 1000)
+        assert world.server.range("") == []
+        assert not node.membership.valid()
+
+    world.run(story)
+
+
 def test_a_new_lease_is_valid_only_when_leadership_was_compared(world: World) -> None:
     async def story() -> None:
         node = await world.node("n1").start(elections=False)
@@ -183,6 +198,7 @@ class Renewals:
 
 def threaded(world: World, renewals: Renewals, now_ms: Callable[[], int]) -> Membership:
     """A member whose lease a thread renews."""
+    world.found()
     return Membership(
         Node(world.server, "n1", "b").etcd,
         boot_id=BootId(b"b" * 16),

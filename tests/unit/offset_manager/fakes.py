@@ -13,7 +13,7 @@ from oncelog_server.core.ids import (
     TopicId,
 )
 from oncelog_server.core.machine import Instant
-from oncelog_server.core.ports import Address, PartitionInfo
+from oncelog_server.core.ports import Address, PartitionInfo, TopicInfo
 from oncelog_server.core.role import RoleEnv
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.machine import OffsetManagerMachine
@@ -28,9 +28,8 @@ BOOT = BootId(b"boot-of-this-one")
 class FakeReplica:
     """The Replica port over a MachineHost; everything is durable at once."""
 
-    def __init__(self, number: int) -> None:
+    def __init__(self, number: int, config: OffsetManagerConfig) -> None:
         self.partition = PartitionId(CONSUMER_OFFSETS_ID, number)
-        config = OffsetManagerConfig()
         self.host = MachineHost(lambda: OffsetManagerMachine(config), CODEC)
         self.full: OncelogError | None = None
 
@@ -61,8 +60,9 @@ class FakeReplica:
 
 
 class FakeReplicas:
-    def __init__(self, *numbers: int) -> None:
-        self.by_number = {number: FakeReplica(number) for number in numbers}
+    def __init__(self, *numbers: int, config: OffsetManagerConfig | None = None) -> None:
+        config = config or OffsetManagerConfig()
+        self.by_number = {number: FakeReplica(number, config) for number in numbers}
 
     def lead(self, partition: PartitionId) -> FakeReplica:
         replica = self.by_number.get(partition.number)
@@ -77,6 +77,10 @@ class FakeReplicas:
 class FakeMetadata:
     def __init__(self) -> None:
         self.coordinator: Address | None = Address("n", BootId(b"c" * 16), "localhost", 1, 1)
+        # By name: what this process sees; and what etcd knows to be deleted.
+        self.topics: dict[str, TopicInfo] = {}
+        self.deleted: set[TopicId] = set()
+        self.asked_if_gone = 0
 
     def leader_of(self, partition: PartitionId) -> Address | None:
         if partition.topic_id == CONSUMER_OFFSETS_ID:
@@ -87,7 +91,17 @@ class FakeMetadata:
         return PartitionInfo(partition, ["n"], ["ab"], self.leader_of(partition), 9)
 
     async def gone(self, topic_ids: Collection[TopicId], *, timeout_ms: int) -> set[TopicId]:
-        return set()
+        self.asked_if_gone += 1
+        return self.deleted & set(topic_ids)
+
+    def topic(self, name: str) -> TopicInfo | None:
+        return self.topics.get(name)
+
+    def topic_by_id(self, topic_id: TopicId) -> TopicInfo | None:
+        return next((one for one in self.topics.values() if one.topic_id == topic_id), None)
+
+    def has(self, name: str, topic_id: bytes, partitions: int) -> None:
+        self.topics[name] = TopicInfo(name, TopicId(topic_id), partitions, 1, {}, 0)
 
 
 class FakeClock:
@@ -142,8 +156,13 @@ class FakeReporter:
 class Outside:
     """All of them, and the RoleEnv that holds them."""
 
-    def __init__(self, *numbers: int, answer: Callable[[Any], Any] = lambda request: None) -> None:
-        self.replicas = FakeReplicas(*numbers)
+    def __init__(
+        self,
+        *numbers: int,
+        answer: Callable[[Any], Any] = lambda request: None,
+        config: OffsetManagerConfig | None = None,
+    ) -> None:
+        self.replicas = FakeReplicas(*numbers, config=config)
         self.metadata = FakeMetadata()
         self.clock = FakeClock()
         self.peers = FakePeers(answer)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import msgspec
+
 from oncelog_server.core.ids import PartitionId, TopicId
 from oncelog_server.offset_manager.commands import FROM_NONE, CommitOffsets, OffsetCommit
 from oncelog_server.offset_manager.config import OffsetManagerConfig
@@ -47,3 +49,20 @@ def test_i21_a_new_leader_hears_the_living_before_it_forgets_anybody() -> None:
     assert forgotten(host) == ["silent"]
     host.pass_time(RETENTION_MS)
     assert forgotten(host) == ["living"]
+
+
+def test_i24_a_snapshot_of_before_there_were_members_is_loaded() -> None:
+    """And what was committed then is known again, standalone."""
+    host = MachineHost(lambda: OffsetManagerMachine(OffsetManagerConfig()), CODEC)
+    step = OffsetCommit(ORDERS, FROM_NONE, 10)
+    host.submit(CommitOffsets("g", (step,)))
+    state = msgspec.msgpack.decode(host.machine.snapshot().state, strict=False)
+    del state["groups"]["g"]["membership"]
+    committed = state["groups"]["g"]["committed"]
+    state["groups"]["g"]["committed"] = {key: one[:3] for key, one in committed.items()}
+
+    machine = OffsetManagerMachine(OffsetManagerConfig())
+    machine.restore(msgspec.msgpack.encode(state), {})
+    machine.check()
+    assert machine.snapshot() == host.machine.snapshot()
+    assert not machine.decide(CommitOffsets("g", (step,)), host.now).records

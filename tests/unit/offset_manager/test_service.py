@@ -16,7 +16,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.role import OffsetManagerRole
 from oncelog_server.offset_manager.service import OffsetManagerService
-from oncelogpb.errors import DiskFull, NotLeader, PendingTransaction, Unsupported, from_status
+from oncelogpb.errors import DiskFull, NotLeader, PendingTransaction, from_status
 from oncelogpb.v1 import offset_manager_pb2 as pb
 from oncelogpb.v1 import participant_pb2, types_pb2
 from tests.unit.offset_manager.fakes import BOOT, Outside
@@ -30,6 +30,8 @@ PRODUCER = types_pb2.Producer(producer_id=7, generation=1)
 
 class _Caller:
     """As much of the Call port as is asked here."""
+
+    peer = "ipv4:10.0.0.7:51234"
 
     def sees(self, need: object) -> bool:
         return True
@@ -169,15 +171,6 @@ def test_groups_of_all_partitions_are_listed_by_name() -> None:
         assert [group.group for group in listed.groups] == ["a", "ab", "b", "c"]
         listed = await service.list_groups(pb.ListGroupsRequest(prefix="a"), CALL)
         assert [group.group for group in listed.groups] == ["a", "ab"]
-
-    asyncio.run(story())
-
-
-def test_membership_is_refused_as_not_built_yet() -> None:
-    async def story() -> None:
-        service = OffsetManagerService(Outside(HERE).env, OffsetManagerConfig())
-        with pytest.raises(Unsupported):
-            await service.heartbeat(pb.HeartbeatRequest(group=GROUP), CALL)
 
     asyncio.run(story())
 

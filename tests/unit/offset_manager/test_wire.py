@@ -15,7 +15,7 @@ from oncelog_server.offset_manager.commands import (
     OffsetCommit,
     View,
 )
-from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, Unsupported
+from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge
 from oncelogpb.v1 import offset_manager_pb2 as pb
 from oncelogpb.v1 import participant_pb2, types_pb2
 
@@ -36,7 +36,6 @@ def _offsets(*offsets: pb.OffsetCommit, group: str = "g", **fields: object) -> p
 REFUSALS: list[tuple[str, pb.GroupOffsets, type[OncelogError], str]] = [
     ("no group", pb.GroupOffsets(member=pb.GroupMember()), InvalidArgument, "group"),
     ("long group", _offsets(group="é" * 128), InvalidArgument, "group"),
-    ("a member", pb.GroupOffsets(group="g", member=pb.GroupMember()), Unsupported, "member"),
     ("nothing", pb.GroupOffsets(group="g"), InvalidArgument, "offsets"),
     ("metadata", _offsets(_offset(metadata="é" * 2049)), TooLarge, "metadata_bytes_max"),
     ("to", _offsets(_offset(to_offset=1 << 63)), InvalidArgument, "to_offset"),
@@ -54,6 +53,19 @@ REFUSALS: list[tuple[str, pb.GroupOffsets, type[OncelogError], str]] = [
         "from",
     ),
     ("view", _offsets(_offset(view=9)), InvalidArgument, "view"),
+    ("no member id", _offsets(member=pb.GroupMember()), InvalidArgument, "member_id"),
+    (
+        "long member id",
+        _offsets(member=pb.GroupMember(member_id="m" * 65)),
+        InvalidArgument,
+        "member_id",
+    ),
+    (
+        "long instance id",
+        _offsets(member=pb.GroupMember(member_id="m", instance_id="é" * 128)),
+        InvalidArgument,
+        "instance_id",
+    ),
     ("twice", _offsets(_offset(), _offset(to_offset=6)), InvalidArgument, "offsets"),
 ]
 

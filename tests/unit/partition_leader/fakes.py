@@ -297,6 +297,7 @@ class FakeCall:
 
     timeout_ms: int = 30_000
     identity: str = ""
+    peer: str = ""
     stream_id: int = 0
     refused: Mapping[int, OncelogError] = field(default_factory=dict)
 

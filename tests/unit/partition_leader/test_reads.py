@@ -123,6 +123,24 @@ def test_i15_resume_from_any_offset(offset: int, first: int | None, values: int)
     run(story)
 
 
+@pytest.mark.parametrize(("action", "kind"), [("EXPOSE", "EXPOSED"), ("DROP", "DROPPED")])
+def test_i8_raw_says_what_became_of_a_damaged_part(action: str, kind: str) -> None:
+    async def story(session: Session) -> None:
+        await session.produce(send(5, batch([b"a", b"b"])))
+        await session.commit(5, 10, 3)
+        request = pb.ResolveTransactionRequest(
+            tx_id=5,
+            partition=partition_of(FIRST),
+            action=pb.ResolveTransactionRequest.Action.Value(f"ACTION_{action}"),
+        )
+        await session.service.resolve_transaction(request, session.call)
+        raw = await session.fetch(isolation=pb.ISOLATION_RAW)
+        assert shape(raw)[1:] == [("DATA", 1, 2), ("DAMAGED", 3, 1), (kind, 4, 1)]
+        assert raw.batches[3].tx_id == 5
+
+    run(story)
+
+
 def test_journal_views() -> None:
     async def story(session: Session) -> None:
         await a_log(session)

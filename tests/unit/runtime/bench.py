@@ -162,8 +162,8 @@ class Bench:
 
     @property
     def leadership(self) -> Leadership:
-        assert self.driver._leadership is not None
-        return self.driver._leadership
+        assert self.driver._epochs.leadership is not None
+        return self.driver._epochs.leadership
 
     def grant(
         self, epoch: int, *, unclean_epoch: int = 0, isr: Isr = ALONE, replication_factor: int = 1

@@ -7,7 +7,7 @@ from errno import ENOSPC
 
 import pytest
 
-from oncelog_server.runtime.replica.driver import UNCLEAN_SKIP
+from oncelog_server.runtime.replica.epochs import UNCLEAN_SKIP
 from oncelog_server.runtime.replica.leading import TURNS_TO_ANSWER
 from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS
 from oncelog_server.runtime.replica.state import Stage
@@ -22,10 +22,14 @@ from tests.unit.runtime.counter import Add
 def test_i5_a_reply_waits_for_the_sync() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead()
+        # Nothing else is on its way to the disk when it hangs.
+        await asyncio.sleep(1)
+        bench.disk.hold_commits()
         reply = bench.driver.submit(Add(3))
-        await asyncio.sleep(0)
+        await asyncio.sleep(1)
         assert not reply.done()
         assert bench.driver.high_watermark == 1
+        bench.disk.let_commits()
         assert await reply == 3
         assert bench.driver.high_watermark == 2
 

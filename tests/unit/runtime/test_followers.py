@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 from collections.abc import Callable, Coroutine
+from errno import ENOSPC
 from typing import Any
 
 import pytest
@@ -12,9 +13,10 @@ import pytest
 from oncelog_server.core.ids import BootId, Incarnation, PartitionId
 from oncelog_server.core.ports import Address
 from oncelog_server.runtime.replica.dialog import Hears, Said, SnapshotPart, Told
-from oncelog_server.runtime.replica.driver import ANEW_MAX
 from oncelog_server.runtime.replica.follower import STREAM_WINDOW_BYTES, Room
 from oncelog_server.runtime.replica.followership import REFUSED_PAUSE_MS_MAX
+from oncelog_server.runtime.replica.log import ANEW_MAX
+from oncelog_server.runtime.replica.opening import RETRY_MS
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replica.supply import Supply
 from oncelog_server.runtime.replicas import ORPHANS_DIRECTORY
@@ -27,6 +29,20 @@ from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import DIRECTORY, PARTITION, Bench
 from tests.unit.runtime.bench import story as alone
 from tests.unit.runtime.counter import Add
+
+
+class Failures(list[Exception]):
+    """A disk that is full until it was tried so often: who never pauses would never end."""
+
+    ENOUGH = 30
+
+    def __init__(self, bench: Bench) -> None:
+        self._bench = bench
+
+    def append(self, error: Exception) -> None:
+        super().append(error)
+        if len(self) == self.ENOUGH:
+            self._bench.disk.left_bytes = None
 
 
 class Wire:
@@ -244,6 +260,26 @@ def test_i29_a_follower_whose_disk_failed_abandons_it_and_follows_again() -> Non
     story(tell)
 
 
+def test_i29_a_follower_on_a_full_disk_tries_again_now_and_then_until_there_is_room() -> None:
+    """Its own notes are small enough, what it copies is not."""
+
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        await trio.elect(one, 1)
+        two.failures = Failures(two)
+        two.disk.left_bytes = 5_000
+        two.disk.fail_next(ENOSPC)
+        answers = [one.driver.submit(Add(1)) for _ in range(500)]
+        await asyncio.sleep(10 * RETRY_MS / 1000)
+        assert 5 <= len(two.failures) <= 11
+        two.disk.left_bytes = None
+        await asyncio.sleep(2 * RETRY_MS / 1000)
+        assert await answers[-1] == 500
+        assert trio.frames(two) == trio.frames(one)
+
+    story(tell)
+
+
 def test_catching_up_takes_many_reads() -> None:
     async def tell(trio: Trio) -> None:
         one, two, three = trio.benches
@@ -269,8 +305,8 @@ def test_a_high_watermark_travels_with_frames_or_alone_where_none_follow() -> No
         for number in range(1, 101):
             await one.driver.submit(Add(number))
         await asyncio.sleep(1)
-        assert two.driver._followership is not None
-        assert two.driver._followership.high_watermark == one.driver.high_watermark
+        assert two.driver._epochs.followership is not None
+        assert two.driver._epochs.followership.high_watermark == one.driver.high_watermark
         alone = [told for told in wire.heard if told.what is None]
         assert len(alone) == 1, "no message for each of its moves"
         assert len(wire.heard) == 101
@@ -447,6 +483,8 @@ def test_i26_takes_that_are_damaged_on_the_way_are_asked_for_more_and_more_seldo
         assert two.reporter.gauges["replica_unusable", str(PARTITION)] == 0
         assert two.driver.unfit == ""
         assert await answer == 5
+
+    story(tell)
 
 
 async def _cut_that_waits(trio: Trio) -> asyncio.Event:

@@ -55,6 +55,7 @@ def test_groups_go_to_their_role_and_answers_come_back_in_order() -> None:
 class _Call:
     timeout_ms = 1_000
     identity = ""
+    peer = ""
     stream_id = 0
     refused: Mapping[int, OncelogError] = {}
 

@@ -13,7 +13,8 @@ import pytest
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import Incarnation, PartitionId, TopicId
 from oncelog_server.core.ports import Address, ClusterMetadata, PartitionInfo, TopicInfo
-from oncelog_server.runtime.replica.driver import UNCLEAN_SKIP, Driver
+from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.epochs import UNCLEAN_SKIP
 from oncelog_server.runtime.replica.record import load_record
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replicas import RoleReplicas, directory_of, put_aside

@@ -11,8 +11,8 @@ import pytest
 
 from oncelog_server.core.ids import Incarnation
 from oncelog_server.runtime.replica.follower import Room
+from oncelog_server.runtime.replica.followers import ISR_RETRY_MS
 from oncelog_server.runtime.replica.in_sync import IsrChange, Why
-from oncelog_server.runtime.replica.leading import ISR_RETRY_MS
 from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replica.supply import Supply
 from oncelog_server.runtime.target import Assignment, Isr
@@ -50,7 +50,7 @@ async def lead(
 
 def acknowledge(bench: Bench, who: Incarnation, end: int | None = None) -> None:
     """It has synced everything, or what is below `end`, in the epoch that is led."""
-    bench.leadership.acknowledged(
+    bench.leadership.followers.acknowledged(
         who,
         node=who.hex()[:2],
         epoch=bench.driver.epoch,
@@ -228,9 +228,11 @@ def moving(bench: Bench, *target: str, revision: int = REVISION) -> Isr:
 
 def follow(bench: Bench, who: Incarnation, node: str) -> Supply:
     """It has a dialog, and has synced everything."""
-    supply = bench.leadership.supply(who, node=node, stream=Room(1 << 20), tell=lambda told: None)
-    bench.leadership.opened(who, node=node)
-    bench.leadership.acknowledged(
+    supply = bench.leadership.followers.supply(
+        who, node=node, stream=Room(1 << 20), tell=lambda told: None
+    )
+    bench.leadership.followers.opened(who, node=node)
+    bench.leadership.followers.acknowledged(
         who, node=node, epoch=bench.driver.epoch, synced_end=bench.journal.log_end
     )
     return supply
@@ -262,6 +264,8 @@ def test_who_was_moved_away_is_supplied_no_more() -> None:
         assert [change.why for change, _ in bench.changes] == [Why.MOVED]
         assert [supply.is_over for supply in supplies] == [True, False]
         with pytest.raises(NotLeader):
-            bench.leadership.supply(B, node="b", stream=Room(1 << 20), tell=lambda told: None)
+            bench.leadership.followers.supply(
+                B, node="b", stream=Room(1 << 20), tell=lambda told: None
+            )
 
     story(tell)

@@ -30,6 +30,8 @@ class Leaders:
         self.script: dict[str, list[Any]] = {}
         # What the group has, by partition number: (offset, TxId that is pending).
         self.group: dict[int, tuple[int | None, int]] = {}
+        # Ids of who has joined it.
+        self.members: list[str] = []
         self.tx_state = pb.TRANSACTION_STATE_ONGOING
         # What else GetTransaction says of any transaction.
         self.described: dict[str, Any] = {}
@@ -111,6 +113,16 @@ class Leaders:
         for partition in request.partitions or every:
             offset, pending = self.group.get(partition.number, (None, 0))
             reply.offsets.add(partition=partition, offset=offset, pending_tx_id=pending)
+        return reply
+
+    def _describe_group(
+        self, request: offset_manager_pb2.DescribeGroupRequest
+    ) -> offset_manager_pb2.DescribeGroupReply:
+        if not (self.group or self.members):
+            raise errors.NotFound("no such group")
+        reply = offset_manager_pb2.DescribeGroupReply(group=request.group)
+        for name in self.members:
+            reply.members.add(member_id=name, host="10.0.0.7")
         return reply
 
     _commit_offsets = offset_manager_pb2.CommitOffsetsReply()

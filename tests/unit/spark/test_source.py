@@ -14,6 +14,7 @@ from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
 from oncelog_spark import source, transaction
 from oncelog_spark.fetch import DataLoss
+from oncelog_spark.living_members import GroupHasMembers
 from oncelog_spark.offsets import TOPIC_IDS, OffsetRange, TopicPartition
 from oncelog_spark.options import source_options
 from oncelog_spark.source import OncelogBatchReader, OncelogStreamReader, RangePartition
@@ -62,6 +63,57 @@ def step(part: RangePartition) -> dict[int, tuple[str | None, int, int]]:
         )
         for offset in message.offsets
     }
+
+
+# ------------------------------------------------------------------- members of the query's group
+
+USES = [{"group": "g"}, GROUP]
+
+
+@pytest.mark.parametrize("options", USES)
+def test_i23_a_query_whose_group_has_members_does_not_begin(
+    leaders: Leaders, options: dict[str, str]
+) -> None:
+    leaders.members = ["ada", "bob", "cyd", "dan"]
+    says = r"'g' has living members: ada on 10.0.0.7, .*cyd on 10.0.0.7 and 1 more"
+    with pytest.raises(GroupHasMembers, match=says):
+        stream(**options).initialOffset()
+    # From a checkpoint it begins with either of these.
+    with pytest.raises(GroupHasMembers, match="oncelog group describe g"):
+        stream(**options).latestOffset(at(2, 0), ReadAllAvailable())
+    with pytest.raises(GroupHasMembers):
+        stream(**options).partitions(at(2, 0), at(6, 3))
+    assert leaders.of("init_producer") == [], "nobody was fenced for it"
+
+
+@pytest.mark.parametrize("options", USES)
+def test_i23_a_query_whose_group_gets_members_plans_no_batch_more(
+    leaders: Leaders, options: dict[str, str]
+) -> None:
+    reader = stream(**options)
+    reader.latestOffset(at(2, 0), ReadAllAvailable())
+    assert planned(reader, at(2, 0), at(6, 3))
+    leaders.members = ["ada"]
+    # Twice a second, where nothing comes: only what commits is looked at.
+    reader.latestOffset(at(6, 3), ReadAllAvailable())
+    with pytest.raises(GroupHasMembers):
+        reader.partitions(at(6, 3), at(10, 4))
+
+
+def test_i23_a_plain_commit_that_members_are_in_the_way_of_ends_the_query(
+    leaders: Leaders,
+) -> None:
+    leaders.script["commit_offsets"] = [errors.UnknownMember("has living members")]
+    with pytest.raises(GroupHasMembers, match="'g' has living members"):
+        stream(group="g").commit(at(6, 3))
+
+
+def test_a_query_without_a_group_asks_nobody_for_members(leaders: Leaders) -> None:
+    leaders.members = ["ada"]
+    reader = stream()
+    reader.initialOffset()
+    assert planned(reader, at(2, 0), at(6, 3))
+    assert leaders.of("describe_group") == []
 
 
 # ------------------------------------------------------------------------------- begin and end
@@ -352,6 +404,16 @@ def test_i21_a_group_that_stands_elsewhere_gives_no_row(
     (part, *_) = planned(reader, at(2, 0), at(6, 3))
     leaders.script["commit_transaction_offsets"] = [errors.StalePosition("at 9")]
     with pytest.raises(transaction.TransactionLost, match="does not stand where"):
+        next(reader.read(part))
+
+
+def test_i23_a_group_that_got_members_since_the_batch_was_planned_gives_no_row(
+    leaders: Leaders, task: dict[str, str]
+) -> None:
+    reader = stream(**GROUP)
+    (part, *_) = planned(reader, at(2, 0), at(6, 3))
+    leaders.script["commit_transaction_offsets"] = [errors.UnknownMember("living members")]
+    with pytest.raises(GroupHasMembers, match="'g' has living members"):
         next(reader.read(part))
 
 

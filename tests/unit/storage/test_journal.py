@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from oncelog_server.core.frame import Frame, FrameKind, StoredFrame
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encoded_bytes
 from oncelog_server.runtime.storage.identity import SyncedEnd
-from oncelog_server.runtime.storage.journal import SEALED_SEGMENTS_OPEN_MAX, SEGMENT_BYTES
-from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES
+from oncelog_server.runtime.storage.segment import INDEX_INTERVAL_BYTES, SEGMENT_BYTES
+from oncelog_server.runtime.storage.segments import SEALED_SEGMENTS_OPEN_MAX
 from oncelog_server.runtime.storage.tail import MemoryTail
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 from tests.simulation.disk import FakeDisk
@@ -250,7 +250,7 @@ def test_few_files_of_old_segments_stay_open() -> None:
     journal = without_tail(start(disk, *map(str, range(10, 60)), segment_bytes=220))
     for offset in range(51):
         assert read(journal, offset, 1, below=51)
-    opened = [segment for segment in journal._segments if segment._file is not None]
+    opened = [segment for segment in journal._segments.all if segment._file is not None]
     # The active one, and those that were written since the start, rest only after a read.
     assert len(opened) <= SEALED_SEGMENTS_OPEN_MAX + 1
 

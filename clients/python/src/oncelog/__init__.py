@@ -11,9 +11,8 @@
                     tx.send("enriched", value=record.value, key=record.key)
 
 `oncelog.aio` has the same names for asyncio, `oncelog.errors` what may be raised, `oncelog.testing`
-a cluster for tests, `oncelog.protocol` the calls themselves.
-
-Not promised: consumers of one group do not share partitions yet; each reads what it is given.
+a cluster for tests, `oncelog.protocol` the calls themselves. Consumers of one group share its
+partitions: start the same program as often as you like.
 """
 
 from __future__ import annotations
@@ -21,24 +20,33 @@ from __future__ import annotations
 from oncelog import aio, errors
 from oncelog._core.deliveries import Delivery
 from oncelog._plain_access import Access
+from oncelog._plain_admin import Admin
+from oncelog._plain_units import Transactions, TransactionsAcross
 from oncelog.access import AccessRule, AccessVerdict, Pattern, Quota
-from oncelog.aio.admin import (
-    GroupInfo,
-    GroupOffset,
-    NodeInfo,
-    PartitionInfo,
-    TopicInfo,
-    TransactionInfo,
-)
+from oncelog.aio.across import WholeTransaction
+from oncelog.aio.admin import NodeInfo, PartitionInfo, TopicInfo
+from oncelog.aio.admin_transactions import TransactionInfo
 from oncelog.aio.consumer import GroupMetadata
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.aio.receipts import Receipt, TableReceipt
+from oncelog.aio.units import CommittedTransaction
 from oncelog.aio.unsent import UnsentRecordsWarning
 from oncelog.batch import Batch, Record, TopicPartition
 from oncelog.errors import OncelogError
+from oncelog.groups import (
+    ConsumerPosition,
+    GroupDescription,
+    GroupInfo,
+    GroupOffset,
+    LastCommit,
+    MemberInfo,
+    OffsetReset,
+    OutgrownTopic,
+    Rows,
+    Shift,
+)
 from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, Tls
 from oncelog.plain import (
-    Admin,
     Consumer,
     Log,
     Producer,
@@ -56,17 +64,24 @@ __all__ = [
     "Admin",
     "Batch",
     "CommitSeq",
+    "CommittedTransaction",
     "ConnectOptions",
     "Consumer",
     "ConsumerOptions",
+    "ConsumerPosition",
     "Delivery",
     "ExposedPart",
+    "GroupDescription",
     "GroupInfo",
     "GroupMetadata",
     "GroupOffset",
+    "LastCommit",
     "Log",
+    "MemberInfo",
     "NodeInfo",
+    "OffsetReset",
     "OncelogError",
+    "OutgrownTopic",
     "PartitionInfo",
     "Pattern",
     "Producer",
@@ -74,6 +89,8 @@ __all__ = [
     "Quota",
     "Receipt",
     "Record",
+    "Rows",
+    "Shift",
     "TableReceipt",
     "Tls",
     "TopicInfo",
@@ -81,7 +98,10 @@ __all__ = [
     "Transaction",
     "TransactionInfo",
     "TransactionalProducer",
+    "Transactions",
+    "TransactionsAcross",
     "UnsentRecordsWarning",
+    "WholeTransaction",
     "aio",
     "connect",
     "errors",

@@ -86,6 +86,14 @@ class LoopThread:
             self._interrupt(future, work)
             raise
 
+    def ask(self, question: Callable[[], T]) -> T:
+        """What it returns on the loop, where nothing changes meanwhile. Raises as `run`."""
+
+        async def asked() -> T:
+            return question()
+
+        return self.run(asked())
+
     def post(self, callback: Callable[..., object], *arguments: Any) -> None:
         """Has the loop call it soon. Raises Closed, Forked."""
         self.require_usable()

@@ -323,14 +323,10 @@ class Metadata:
 
     def processes(self, role: str | None = None) -> list[Endpoint]:
         """Whom to ask, each once: those we know, then those we were told at first."""
-        known = [
-            Endpoint(node.endpoint.host, node.endpoint.port)
-            for node in self.directory.nodes
-            if role is None or role in node.roles
-        ]
+        known = sorted(self.directory.members(role))
         if role is not None:
-            return sorted(set(known))
-        return list(dict.fromkeys([*sorted(known), *self._bootstrap]))
+            return known
+        return list(dict.fromkeys([*known, *self._bootstrap]))
 
     async def any_process(self, method: str, deadline: float) -> Endpoint:
         """The next one in turn: a retry asks another."""

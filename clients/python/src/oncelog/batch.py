@@ -19,6 +19,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from oncelog._core.units import Written
 from oncelogpb import records
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -67,10 +68,12 @@ class Chunk:
         "count",
         "encoding",
         "first_offset",
+        "is_last",
         "partition",
         "payload",
         "skip",
         "topic",
+        "written",
     )
 
     def __init__(
@@ -83,7 +86,10 @@ class Chunk:
         payload: bytes,
         skip: int,
         count: int,
+        written: Written | None = None,
+        is_last: bool = False,
     ) -> None:
+        """`written`, `is_last`: only for who asked for whole transactions."""
         self.topic = topic
         self.partition = partition
         # Of the first record that is chosen.
@@ -92,6 +98,10 @@ class Chunk:
         self.payload = payload
         self.skip = skip
         self.count = count
+        # Who wrote it; None: nobody has asked.
+        self.written = written
+        # Its transaction is known to end with it.
+        self.is_last = is_last
         self._arrow: pa.RecordBatch | None = None
 
     @property
@@ -164,6 +174,11 @@ class Batch:
 
     def __init__(self, chunks: Sequence[Chunk]) -> None:
         self._chunks = tuple(chunks)
+
+    @property
+    def chunks(self) -> tuple[Chunk, ...]:
+        """Each of one partition, with consecutive offsets."""
+        return self._chunks
 
     def __len__(self) -> int:
         return sum(chunk.count for chunk in self._chunks)

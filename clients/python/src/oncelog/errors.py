@@ -32,10 +32,11 @@
     │   └── Unauthenticated, PermissionDenied
     ├── DeliveryFailed              some of the records that were sent are not there, or may not be
     ├── CannotConnect               no process was ever reached; the message says what is wrong
+    ├── BufferFailed                a buffered consumer's disk is full, or gives back something else
     ├── Closed                      used after close()
     └── Forked                      used in a forked child: spawn it, or connect there first
 
-The last four are of this client alone: no service answers them. A DeliveryFailed is also of the
+The last five are of this client alone: no service answers them. A DeliveryFailed is also of the
 class of its first failure, so that `except UnknownTopic` catches it.
 """
 
@@ -165,6 +166,14 @@ class CannotConnect(OncelogError):
         self.found = message if found is None else found
 
 
+class BufferFailed(OncelogError):
+    """A buffered consumer (`delivery="buffered"`) cannot write to its `buffer_dir`, or cannot read
+    back what it wrote. Raised by each poll for as long as it is so; nothing is lost."""
+
+    reason = "BUFFER_FAILED"
+    rule = Rule(FAILED_PRECONDITION, retriable=True, may_have_applied=False)
+
+
 class Closed(OncelogError):
     """Used after close(). Nothing happened."""
 
@@ -182,6 +191,7 @@ class Forked(OncelogError):
 
 __all__ = [
     "BadRequest",
+    "BufferFailed",
     "CannotConnect",
     "Closed",
     "ConcurrentTransaction",

@@ -12,11 +12,13 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from oncelog._core import batching, partitioners
+from oncelog._core import batching, kafka_names, partitioners
 from oncelogpb import errors, records
 
 # The longest that one call may be told to take.
 CALL_TIMEOUT_MS_MAX: Final = 10 * 60 * 1000
+# Of names that a server keeps.
+NAME_BYTES_MAX: Final = 255
 
 T = TypeVar("T")
 
@@ -87,7 +89,8 @@ class ProducerOptions:
     # unknown outcome.
     delivery_timeout_ms: int = 120_000
     # Idle time after which a transaction is aborted by the coordinator, milliseconds. 0: its
-    # default (60 s).
+    # default (60 s), or, of what a member of a group consumes, that member's session. One that is
+    # longer than the session is refused (InvalidTimeout).
     transaction_timeout_ms: int = 0
 
     def validate(self) -> None:
@@ -108,7 +111,20 @@ class ConsumerOptions:
     # committed: what is committed, in commit order. uncommitted: the journal as it arrives, open
     # and aborted transactions too; its positions are journal offsets.
     isolation: str = "committed"
-    # Where a partition starts of which the group has committed nothing: earliest or latest.
+    # Who puts records in commit order. leader: the partition leaders. buffered: this consumer; it
+    # reads journals as they arrive, and holds open transactions itself. The records and their
+    # offsets are the same. Danger: needs memory and disk for what is open (below).
+    delivery: str = "leader"
+    # Of delivery="buffered": bytes of open transactions that are held in memory, of all partitions
+    # together; what is above goes to `buffer_dir`.
+    buffer_memory_bytes: int = 64 * 1024 * 1024
+    # Of delivery="buffered": where it goes; needs room for the transactions that are open at one
+    # time. Its files are removed at `close`, those of a process that died by the next consumer that
+    # begins there. None: a folder of the user's among the system's temporary files (which may lie
+    # in memory: then name another one).
+    buffer_dir: str | Path | None = None
+    # Where a partition starts of which the group has committed nothing: earliest or latest. A
+    # member that begins at the end commits where that is: its next owner goes on there.
     start: str = "earliest"
     # Records that one batch given to the user holds at most.
     batch_records_max: int = 10_000
@@ -121,15 +137,44 @@ class ConsumerOptions:
     # quarter of the services' `group_retention_ms` (7 days), whatever is said here. A group that
     # nobody says that of is forgotten then, and its consumers begin again at `start`.
     sign_of_life_ms: int = 3_600_000
+    # Commit by itself what was given, so often, milliseconds: at the first poll after it, before
+    # partitions go to another member, and at `close`. 0: only `commit` and transactions do.
+    auto_commit_ms: int = 0
+    # A name that outlives the process: who comes again under it within the session keeps its
+    # partitions. One process at a time: the newest one fences the others. Empty: it has none.
+    instance_id: str = ""
+    # How the group shares out partitions: uniform or range. Empty: it does not mind.
+    assignor: str = ""
+    # What operators see of it, at most 255 bytes. Empty: host and process number.
+    client_id: str = ""
+    # A member that the group hears nothing of for so long is taken for dead, milliseconds, and its
+    # partitions go to others. Heartbeats come three times as often or more, whatever the user does.
+    session_timeout_ms: int = 10_000
+    # How long a member may process without polling, milliseconds; after it, it leaves its group.
+    max_poll_interval_ms: int = 300_000
 
     def validate(self) -> None:
         """Raises InvalidArgument naming the field."""
         require("sign_of_life_ms", self.sign_of_life_ms, 100, 30 * 24 * 3_600_000)
         require_one("isolation", self.isolation, ["committed", "uncommitted"])
+        require_one("delivery", self.delivery, ["leader", "buffered"])
+        if self.delivery == "buffered" and self.isolation != "committed":
+            raise errors.InvalidArgument(
+                "delivery='buffered' is for isolation='committed': who wants what is not committed "
+                "has nothing to wait for",
+                field="delivery",
+            )
+        require("buffer_memory_bytes", self.buffer_memory_bytes, 64 * 1024, 1 << 40)
         require_one("start", self.start, ["earliest", "latest"])
         require("batch_records_max", self.batch_records_max, 1, 10_000_000)
         require("prefetch_bytes_max", self.prefetch_bytes_max, 1, 1 << 40)
         require("pending_timeout_ms", self.pending_timeout_ms, 0, CALL_TIMEOUT_MS_MAX)
+        require("auto_commit_ms", self.auto_commit_ms, 0, 24 * 3_600_000)
+        require_one("assignor", self.assignor, ["", "uniform", "range"])
+        require("session_timeout_ms", self.session_timeout_ms, 1_000, 30 * 60_000)
+        require("max_poll_interval_ms", self.max_poll_interval_ms, 1_000, 24 * 3_600_000)
+        require_short("instance_id", self.instance_id)
+        require_short("client_id", self.client_id)
 
 
 def make_options(kind: type[T], given: Mapping[str, Any]) -> T:
@@ -137,14 +182,20 @@ def make_options(kind: type[T], given: Mapping[str, Any]) -> T:
     known = [field.name for field in fields(kind)]  # type: ignore[arg-type]
     for name in given:
         if name not in known:
-            near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
-            raise errors.InvalidArgument(f"no option {name!r}; {hint}", field=name)
+            raise errors.InvalidArgument(f"no option {name!r}; {_instead(name, known)}", field=name)
     if "tls" in given and "tls" in known:
         given = {**given, "tls": make_tls(given["tls"])}
     options = kind(**given)
     options.validate()  # type: ignore[attr-defined]
     return options
+
+
+def _instead(name: str, known: list[str]) -> str:
+    kafka = kafka_names.hint(name, known)
+    if kafka is not None:
+        return kafka
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(known)}"
 
 
 def make_tls(given: Tls | Mapping[str, Any] | None) -> Tls | None:
@@ -165,6 +216,14 @@ def require(name: str, value: float, least: float, most: float) -> None:
     """Raises InvalidArgument where value is no number in [least, most]."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not least <= value <= most:
         raise errors.InvalidArgument(f"{name} is {value!r}, not in {least} to {most}", field=name)
+
+
+def require_short(name: str, value: str) -> None:
+    """Raises InvalidArgument where value is no text of NAME_BYTES_MAX at most."""
+    if not isinstance(value, str) or len(value.encode()) > NAME_BYTES_MAX:
+        raise errors.InvalidArgument(
+            f"{name} is no text of {NAME_BYTES_MAX} bytes at most", field=name
+        )
 
 
 def require_one(name: str, value: str, allowed: list[str]) -> None:

@@ -13,8 +13,10 @@ users' checkers and editors. A test holds both faces to the same names and argum
 
 from __future__ import annotations
 
+import re
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Literal, overload
 
 import pyarrow as pa
 
@@ -22,15 +24,20 @@ from oncelog import aio
 from oncelog._calls import Calls, close_calls, drain
 from oncelog._leaving import flush_at_the_end
 from oncelog._loop import LoopThread
-from oncelog._plain_access import Access
-from oncelog.aio.admin import GroupInfo, GroupOffset, NodeInfo, TopicInfo, TransactionInfo
+from oncelog._plain_admin import Admin
+from oncelog._plain_units import Transactions, TransactionsAcross
+from oncelog._serving import Serving, run_serving
+from oncelog._stopping import stopping
 from oncelog.aio.consumer import IDLE_S, GroupMetadata
 from oncelog.aio.front import Front
+from oncelog.aio.log import STOPS
+from oncelog.aio.member import OnPartitions
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.aio.producer import OnDelivery
 from oncelog.aio.receipts import TableReceipt
 from oncelog.batch import Batch, TopicPartition
 from oncelog.errors import Closed, OncelogError
+from oncelog.groups import ConsumerPosition, Rows
 from oncelog.options import ConnectOptions, make_options
 
 
@@ -54,6 +61,7 @@ class Log:
         self._loop = loop
         self._twin = twin
         self.admin = Admin(loop, twin.admin)
+        # Of its consumers that call back.
         flush_at_the_end(loop, twin)
 
     def producer(self, *, on_delivery: OnDelivery | None = None, **options: Any) -> Producer:
@@ -85,15 +93,30 @@ class Log:
 
     def consumer(
         self,
-        topics: Sequence[str],
+        topics: Sequence[str] | None = None,
         group: str | None = None,
         *,
-        partitions: Sequence[TopicPartition | tuple[str, int]] | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        partitions: Sequence[TopicPartition | tuple[str, int]] | Literal["all"] | None = None,
+        on_assigned: OnPartitions | None = None,
+        on_revoked: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
         **options: Any,
     ) -> Consumer:
-        """See `aio.Log.consumer`."""
-        made = self._loop.run(self._twin.consumer(topics, group, partitions=partitions, **options))
-        return Consumer(self._loop, made)
+        """See `aio.Log.consumer`. The callbacks are called in the thread that polls, or closes."""
+        serving = Serving()
+        callbacks = {
+            "on_assigned": serving.wrap(on_assigned),
+            "on_revoked": serving.wrap(on_revoked),
+            "on_lost": serving.wrap(on_lost),
+        }
+        made = serving.call(
+            self._loop,
+            lambda: self._twin.consumer(
+                topics, group, pattern=pattern, partitions=partitions, **callbacks, **options
+            ),
+        )
+        return Consumer(self._loop, made, serving)
 
     def run(
         self,
@@ -102,16 +125,21 @@ class Log:
         producer: TransactionalProducer,
         *,
         idle_timeout_s: float | None = None,
+        stop_on: Sequence[int] = STOPS,
     ) -> int:
         """See `aio.Log.run`. `step` is called in this thread."""
-        return self._loop.run_serving(
-            lambda serve: self._twin.run(
-                consumer.twin,
-                lambda batch, tx: serve(step, batch, Transaction(self._loop, tx)),
-                producer.twin,
-                idle_timeout_s=idle_timeout_s,
+        told = threading.Event()
+        with stopping(stop_on, told.set):
+            return run_serving(
+                self._loop,
+                lambda serve: self._twin.run_until(
+                    told.is_set,
+                    consumer.twin,
+                    lambda batch, tx: serve(step, batch, Transaction(self._loop, tx)),
+                    producer.twin,
+                    idle_timeout_s,
+                ),
             )
-        )
 
     def flush(self) -> None:
         """See `aio.Log.flush`."""
@@ -125,7 +153,7 @@ class Log:
     def close(self) -> None:
         """See `aio.Log.close`."""
         try:
-            self._loop.run(self._twin.close())
+            run_serving(self._loop, lambda _: self._twin.close())
         except Closed:
             pass
         finally:
@@ -327,11 +355,14 @@ class Transaction(Front):
 
 
 class Consumer:
-    """Reads assigned partitions. See `aio.Consumer`."""
+    """Reads partitions. See `aio.Consumer`."""
 
-    def __init__(self, loop: LoopThread, twin: aio.Consumer) -> None:
+    def __init__(
+        self, loop: LoopThread, twin: aio.Consumer, serving: Serving | None = None
+    ) -> None:
         self._loop = loop
         self.twin = twin
+        self.serving = serving or Serving()
 
     @property
     def group(self) -> str | None:
@@ -343,10 +374,24 @@ class Consumer:
         """The partitions that this consumer reads."""
         return self.twin.assignment
 
+    def subscribe(
+        self, topics: Sequence[str] = (), *, pattern: str | re.Pattern[str] | None = None
+    ) -> None:
+        """See `aio.Consumer.subscribe`."""
+        self.serving.call(self._loop, lambda: self.twin.subscribe(topics, pattern=pattern))
+
+    def assign(self, partitions: Sequence[TopicPartition | tuple[str, int]]) -> None:
+        """See `aio.Consumer.assign`."""
+        self._loop.run(self.twin.assign(partitions))
+
+    def lag(self) -> dict[TopicPartition, int]:
+        """See `aio.Consumer.lag`."""
+        return self._loop.run(self.twin.lag())
+
     def poll(self, timeout_s: float = 1.0) -> Batch | None:
         """See `aio.Consumer.poll`. After a KeyboardInterrupt in it, go on with another consumer of
         the group: what this one was about to give may have been lost on its way to you."""
-        return self._loop.run(self.twin.poll(timeout_s))
+        return self.serving.call(self._loop, lambda: self.twin.poll(timeout_s))
 
     def __iter__(self) -> Iterator[Batch]:
         """Waits as long as it takes; ends when the consumer is closed."""
@@ -354,6 +399,17 @@ class Consumer:
             batch = self.poll(IDLE_S)
             if batch is not None:
                 yield batch
+
+    @overload
+    def transactions(self, *, across: Literal[False] = False) -> Transactions: ...
+    @overload
+    def transactions(self, *, across: Literal[True]) -> TransactionsAcross: ...
+    def transactions(self, *, across: bool = False) -> Transactions | TransactionsAcross:
+        """See `aio.Consumer.transactions`; for a plain `for`."""
+        if across:
+            whole = self.twin.transactions(across=True)
+            return TransactionsAcross(self._loop, whole, self.serving)
+        return Transactions(self._loop, self.twin.transactions(), self.serving)
 
     def position(self, topic: str, partition: int) -> int:
         """See `aio.Consumer.position`."""
@@ -366,6 +422,20 @@ class Consumer:
     def end_offset(self, topic: str, partition: int) -> int:
         """See `aio.Consumer.end_offset`."""
         return self._loop.run(self.twin.end_offset(topic, partition))
+
+    def positions(self) -> Rows[ConsumerPosition]:
+        """See `aio.Consumer.positions`."""
+        return self._loop.run(self.twin.positions())
+
+    def wait_for_commit(
+        self,
+        group: str,
+        transaction: int | str | OncelogError,
+        *,
+        timeout_s: float = 30.0,
+    ) -> None:
+        """See `aio.Consumer.wait_for_commit`."""
+        self._loop.run(self.twin.wait_for_commit(group, transaction, timeout_s=timeout_s))
 
     def seek(self, topic: str, partition: int, offset: int) -> None:
         """See `aio.Consumer.seek`."""
@@ -387,139 +457,27 @@ class Consumer:
         """See `aio.Consumer.resume`."""
         self._loop.run(self.twin.resume(*partitions))
 
-    def commit(self) -> None:
+    def commit(
+        self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None
+    ) -> None:
         """See `aio.Consumer.commit`."""
-        self._loop.run(self.twin.commit())
+        self._loop.run(self.twin.commit(offsets))
 
     def group_metadata(self) -> GroupMetadata:
         """See `aio.Consumer.group_metadata`."""
-        return self.twin.group_metadata()
+        return self._loop.ask(self.twin.group_metadata)
 
     def close(self) -> None:
         """See `aio.Consumer.close`."""
-        self._loop.run(self.twin.close())
+        self.serving.call(self._loop, self.twin.close)
 
     def __enter__(self) -> Consumer:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is not None:
+            self.twin.commit_no_more()
         self.close()
-
-
-class Admin:
-    """Topics, transactions, groups, nodes. See `aio.Admin`."""
-
-    def __init__(self, loop: LoopThread, twin: aio.Admin) -> None:
-        self._loop = loop
-        self._twin = twin
-        self._access = Access(loop, twin.access)
-
-    @property
-    def access(self) -> Access:
-        """Who may do what, and how much of it."""
-        return self._access
-
-    def create_topic(
-        self,
-        name: str,
-        partitions: int = 0,
-        *,
-        replication_factor: int = 0,
-        configs: Mapping[str, str] | None = None,
-        validate_only: bool = False,
-    ) -> TopicInfo:
-        """See `aio.Admin.create_topic`."""
-        return self._loop.run(
-            self._twin.create_topic(
-                name,
-                partitions,
-                replication_factor=replication_factor,
-                configs=configs,
-                validate_only=validate_only,
-            )
-        )
-
-    def topics(self, *, internal: bool = False) -> list[TopicInfo]:
-        """See `aio.Admin.topics`."""
-        return self._loop.run(self._twin.topics(internal=internal))
-
-    def describe_topic(self, name: str) -> TopicInfo:
-        """See `aio.Admin.describe_topic`."""
-        return self._loop.run(self._twin.describe_topic(name))
-
-    def alter_topic(
-        self, name: str, configs: Mapping[str, str] | None = None, *, partitions: int = 0
-    ) -> TopicInfo:
-        """See `aio.Admin.alter_topic`."""
-        return self._loop.run(self._twin.alter_topic(name, configs, partitions=partitions))
-
-    def delete_topic(self, name: str) -> None:
-        """See `aio.Admin.delete_topic`."""
-        self._loop.run(self._twin.delete_topic(name))
-
-    def offsets(
-        self, topic: str, at: str | int = "latest", *, isolation: str = "committed"
-    ) -> list[int]:
-        """See `aio.Admin.offsets`."""
-        return self._loop.run(self._twin.offsets(topic, at, isolation=isolation))
-
-    def transactions(
-        self,
-        *,
-        states: Sequence[str] = (),
-        min_age_ms: int = 0,
-        name: str = "",
-        group: str = "",
-        limit: int = 0,
-    ) -> list[TransactionInfo]:
-        """See `aio.Admin.transactions`."""
-        return self._loop.run(
-            self._twin.transactions(
-                states=states, min_age_ms=min_age_ms, name=name, group=group, limit=limit
-            )
-        )
-
-    def describe_transaction(
-        self,
-        transaction: int | str | OncelogError = 0,
-        *,
-        producer_id: int = 0,
-        generation: int = 0,
-        request_number: int = 0,
-    ) -> TransactionInfo:
-        """See `aio.Admin.describe_transaction`."""
-        return self._loop.run(
-            self._twin.describe_transaction(
-                transaction,
-                producer_id=producer_id,
-                generation=generation,
-                request_number=request_number,
-            )
-        )
-
-    def abort_transaction(self, tx_id: int) -> None:
-        """See `aio.Admin.abort_transaction`."""
-        self._loop.run(self._twin.abort_transaction(tx_id))
-
-    def resolve_transaction(self, tx_id: int, topic: str, partition: int, action: str) -> int:
-        """See `aio.Admin.resolve_transaction`."""
-        return self._loop.run(self._twin.resolve_transaction(tx_id, topic, partition, action))
-
-    def groups(self, prefix: str = "") -> list[GroupInfo]:
-        """See `aio.Admin.groups`."""
-        return self._loop.run(self._twin.groups(prefix))
-
-    def group_offsets(self, group: str) -> list[GroupOffset]:
-        """See `aio.Admin.group_offsets`."""
-        return self._loop.run(self._twin.group_offsets(group))
-
-    def delete_group(self, group: str) -> None:
-        """See `aio.Admin.delete_group`."""
-        self._loop.run(self._twin.delete_group(group))
-
-    def nodes(self) -> list[NodeInfo]:
-        """See `aio.Admin.nodes`."""
-        return self._loop.run(self._twin.nodes())
 
 
 def _face(loop: LoopThread, twin: aio.Producer | aio.Transaction) -> None:

@@ -19,8 +19,8 @@ that failed for good carries its error in the reply, and does not fail the other
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Sequence
+from typing import Any, TypeVar
 
 from oncelog._core import routing
 from oncelog._core.routing import Kind
@@ -30,6 +30,8 @@ from oncelog._repeating import Repeating
 from oncelog.errors import Closed
 from oncelog.options import ConnectOptions, make_options
 from oncelogpb.v1 import partition_leader_pb2
+
+R = TypeVar("R")
 
 
 class AsyncProtocol(Repeating):
@@ -94,6 +96,10 @@ class Protocol:
     def call(self, method: str, request: Any, timeout_ms: int | None = None) -> Any:
         """As AsyncProtocol.call."""
         return self._loop.run(self._async.call(method, request, timeout_ms))
+
+    def run(self, work: Callable[[AsyncProtocol], Coroutine[Any, Any, R]]) -> R:
+        """What needs several calls, done with the asyncio form, on its loop."""
+        return self._loop.run(work(self._async))
 
     def topic(self, name: str) -> partition_leader_pb2.TopicDescription:
         """The topic, from the cache or asked for. Raises UnknownTopic."""

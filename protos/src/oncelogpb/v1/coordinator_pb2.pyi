@@ -511,6 +511,7 @@ class TransactionDescription(google.protobuf.message.Message):
     UNACKNOWLEDGED_FIELD_NUMBER: builtins.int
     DAMAGED_FIELD_NUMBER: builtins.int
     STAGED_FIELD_NUMBER: builtins.int
+    PREPARE_OFFSET_FIELD_NUMBER: builtins.int
     tx_id: builtins.int
     state: oncelogpb.v1.types_pb2.TransactionState.ValueType
     visible: builtins.bool
@@ -528,6 +529,11 @@ class TransactionDescription(google.protobuf.message.Message):
     timeout_ms: builtins.int
     staged: builtins.bool
     """True where a one-shot waits for the offset manager."""
+    prepare_offset: builtins.int
+    """COMMITTED or ABORTED: its place in the order of its journal partition, by which the transactions
+    of one group become readable (the journal offset of its PREPARE record). 0: not decided, or the
+    coordinator is older than this field.
+    """
     @property
     def producer(self) -> oncelogpb.v1.types_pb2.Producer: ...
     @property
@@ -562,9 +568,10 @@ class TransactionDescription(google.protobuf.message.Message):
         unacknowledged: collections.abc.Iterable[oncelogpb.v1.types_pb2.Partition] | None = ...,
         damaged: collections.abc.Iterable[oncelogpb.v1.types_pb2.ExposedPart] | None = ...,
         staged: builtins.bool = ...,
+        prepare_offset: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["commit_seq", b"commit_seq", "parts", b"parts", "producer", b"producer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["begin_time_ms", b"begin_time_ms", "cause", b"cause", "commit_seq", b"commit_seq", "damaged", b"damaged", "end_time_ms", b"end_time_ms", "group", b"group", "name", b"name", "parts", b"parts", "producer", b"producer", "staged", b"staged", "state", b"state", "timeout_ms", b"timeout_ms", "tx_id", b"tx_id", "unacknowledged", b"unacknowledged", "visible", b"visible"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begin_time_ms", b"begin_time_ms", "cause", b"cause", "commit_seq", b"commit_seq", "damaged", b"damaged", "end_time_ms", b"end_time_ms", "group", b"group", "name", b"name", "parts", b"parts", "prepare_offset", b"prepare_offset", "producer", b"producer", "staged", b"staged", "state", b"state", "timeout_ms", b"timeout_ms", "tx_id", b"tx_id", "unacknowledged", b"unacknowledged", "visible", b"visible"]) -> None: ...
 
 global___TransactionDescription = TransactionDescription
 

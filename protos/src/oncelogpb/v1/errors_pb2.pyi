@@ -76,8 +76,7 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """
     REASON_UNSUPPORTED: _Reason.ValueType  # 8
     """Not here: a call (`method`) of a role that this process does not serve (Cluster.GetMetadata
-    tells which process does), or a call, field (`field`) or setting that this version does not
-    have.
+    tells which process does), or a call or setting that this version does not have.
 
     Do: send it to a process that serves it; else do without.
     """
@@ -199,7 +198,8 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     Do: mend the client, or register again.
     """
     REASON_INVALID_TIMEOUT: _Reason.ValueType  # 50
-    """The transaction timeout is longer, or shorter, than allowed (`limit`).
+    """The timeout of a transaction, or the session of a member, is longer or shorter than allowed
+    (`limit`).
 
     Do: ask for another timeout.
     """
@@ -212,17 +212,19 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     Do: drop what was made of that input, and rewind.
     """
     REASON_ILLEGAL_GENERATION: _Reason.ValueType  # 61
-    """The member's generation is not the group's.
+    """The member `member_id` of `group` does not own `partition` of `topic_id`, or lost it and got it
+    again in generation `owned_since`; or it has heard of a generation that the group is not in yet.
 
-    Do: join the group again.
+    Do: rewind; a commit: the next heartbeat tells what it owns; a heartbeat: join the group again.
     """
     REASON_UNKNOWN_MEMBER: _Reason.ValueType  # 62
-    """The group does not know this member.
+    """The `group` does not know this `member_id`: it was silent for its session, left, or was removed.
+    Or its caller is no member, and it has living `members`.
 
-    Do: join the group again.
+    Do: join the group again, under a new member id; who is no member waits until they have left.
     """
     REASON_FENCED_INSTANCE: _Reason.ValueType  # 63
-    """Another process took this static instance id.
+    """Another process joined `group` with this static `instance_id`.
 
     Do: stop.
     """
@@ -311,8 +313,7 @@ Do: end or close what is held open; who operates the cluster may raise the limit
 """
 REASON_UNSUPPORTED: Reason.ValueType  # 8
 """Not here: a call (`method`) of a role that this process does not serve (Cluster.GetMetadata
-tells which process does), or a call, field (`field`) or setting that this version does not
-have.
+tells which process does), or a call or setting that this version does not have.
 
 Do: send it to a process that serves it; else do without.
 """
@@ -434,7 +435,8 @@ below the ones that are remembered.
 Do: mend the client, or register again.
 """
 REASON_INVALID_TIMEOUT: Reason.ValueType  # 50
-"""The transaction timeout is longer, or shorter, than allowed (`limit`).
+"""The timeout of a transaction, or the session of a member, is longer or shorter than allowed
+(`limit`).
 
 Do: ask for another timeout.
 """
@@ -447,17 +449,19 @@ none) is, or `pending_to`, to which a transaction in flight already moves it.
 Do: drop what was made of that input, and rewind.
 """
 REASON_ILLEGAL_GENERATION: Reason.ValueType  # 61
-"""The member's generation is not the group's.
+"""The member `member_id` of `group` does not own `partition` of `topic_id`, or lost it and got it
+again in generation `owned_since`; or it has heard of a generation that the group is not in yet.
 
-Do: join the group again.
+Do: rewind; a commit: the next heartbeat tells what it owns; a heartbeat: join the group again.
 """
 REASON_UNKNOWN_MEMBER: Reason.ValueType  # 62
-"""The group does not know this member.
+"""The `group` does not know this `member_id`: it was silent for its session, left, or was removed.
+Or its caller is no member, and it has living `members`.
 
-Do: join the group again.
+Do: join the group again, under a new member id; who is no member waits until they have left.
 """
 REASON_FENCED_INSTANCE: Reason.ValueType  # 63
-"""Another process took this static instance id.
+"""Another process joined `group` with this static `instance_id`.
 
 Do: stop.
 """

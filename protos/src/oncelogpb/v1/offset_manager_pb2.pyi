@@ -9,12 +9,45 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
 import google.rpc.status_pb2
 import oncelogpb.v1.types_pb2
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _GroupState:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _GroupStateEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_GroupState.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    GROUP_STATE_UNSPECIFIED: _GroupState.ValueType  # 0
+    GROUP_STATE_EMPTY: _GroupState.ValueType  # 1
+    """It has no members."""
+    GROUP_STATE_MOVING: _GroupState.ValueType  # 2
+    """Partitions are on their way from one member to another."""
+    GROUP_STATE_STABLE: _GroupState.ValueType  # 3
+    """Every member has what it shall have."""
+
+class GroupState(_GroupState, metaclass=_GroupStateEnumTypeWrapper):
+    """Of a group's membership."""
+
+GROUP_STATE_UNSPECIFIED: GroupState.ValueType  # 0
+GROUP_STATE_EMPTY: GroupState.ValueType  # 1
+"""It has no members."""
+GROUP_STATE_MOVING: GroupState.ValueType  # 2
+"""Partitions are on their way from one member to another."""
+GROUP_STATE_STABLE: GroupState.ValueType  # 3
+"""Every member has what it shall have."""
+global___GroupState = GroupState
 
 @typing.final
 class GroupMember(google.protobuf.message.Message):
@@ -26,10 +59,13 @@ class GroupMember(google.protobuf.message.Message):
     MEMBER_ID_FIELD_NUMBER: builtins.int
     INSTANCE_ID_FIELD_NUMBER: builtins.int
     generation: builtins.int
-    """Group generation that the assignment was made in."""
+    """The generation of its group that the member heard of last. 0: of none yet, it joins. It grows
+    with every change of the group's membership, and not by one.
+    """
     member_id: builtins.str
+    """Drawn at random by the member each time that it joins (a UUID, say): 1 to 64 bytes."""
     instance_id: builtins.str
-    """Static instance id."""
+    """A name that outlives the process ("static member"), at most 255 bytes. Empty: it has none."""
     def __init__(
         self,
         *,
@@ -346,11 +382,15 @@ class GroupListing(google.protobuf.message.Message):
     COMMITTED_PARTITIONS_FIELD_NUMBER: builtins.int
     PENDING_PARTITIONS_FIELD_NUMBER: builtins.int
     LAST_COMMIT_TIME_MS_FIELD_NUMBER: builtins.int
+    MEMBERS_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
     group: builtins.str
     committed_partitions: builtins.int
     """Partitions with a committed offset, and with a pending one."""
     pending_partitions: builtins.int
     last_commit_time_ms: builtins.int
+    members: builtins.int
+    state: global___GroupState.ValueType
     def __init__(
         self,
         *,
@@ -358,8 +398,10 @@ class GroupListing(google.protobuf.message.Message):
         committed_partitions: builtins.int = ...,
         pending_partitions: builtins.int = ...,
         last_commit_time_ms: builtins.int = ...,
+        members: builtins.int = ...,
+        state: global___GroupState.ValueType = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["committed_partitions", b"committed_partitions", "group", b"group", "last_commit_time_ms", b"last_commit_time_ms", "pending_partitions", b"pending_partitions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["committed_partitions", b"committed_partitions", "group", b"group", "last_commit_time_ms", b"last_commit_time_ms", "members", b"members", "pending_partitions", b"pending_partitions", "state", b"state"]) -> None: ...
 
 global___GroupListing = GroupListing
 
@@ -384,6 +426,182 @@ class ListGroupsReply(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["groups", b"groups", "more", b"more"]) -> None: ...
 
 global___ListGroupsReply = ListGroupsReply
+
+@typing.final
+class DescribeGroupRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group"]) -> None: ...
+
+global___DescribeGroupRequest = DescribeGroupRequest
+
+@typing.final
+class DescribedMember(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MEMBER_ID_FIELD_NUMBER: builtins.int
+    INSTANCE_ID_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    HOST_FIELD_NUMBER: builtins.int
+    SUBSCRIBED_TOPICS_FIELD_NUMBER: builtins.int
+    ASSIGNOR_FIELD_NUMBER: builtins.int
+    OWNED_FIELD_NUMBER: builtins.int
+    TARGET_FIELD_NUMBER: builtins.int
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    SILENT_MS_FIELD_NUMBER: builtins.int
+    member_id: builtins.str
+    instance_id: builtins.str
+    """Of a static member; empty: it has none."""
+    client_id: builtins.str
+    host: builtins.str
+    """The address that its heartbeats come from, as the offset manager sees it."""
+    assignor: builtins.str
+    """What it asked for; empty: it does not mind."""
+    session_timeout_ms: builtins.int
+    silent_ms: builtins.int
+    """Since its last heartbeat. Absent: this leader has heard of it by its journal only."""
+    @property
+    def subscribed_topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def owned(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.Partition]:
+        """What it may still process or commit, and what it shall have. What is only in `target` is not
+        free yet; what is only in `owned` it must let go.
+        """
+
+    @property
+    def target(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.Partition]: ...
+    def __init__(
+        self,
+        *,
+        member_id: builtins.str = ...,
+        instance_id: builtins.str = ...,
+        client_id: builtins.str = ...,
+        host: builtins.str = ...,
+        subscribed_topics: collections.abc.Iterable[builtins.str] | None = ...,
+        assignor: builtins.str = ...,
+        owned: collections.abc.Iterable[oncelogpb.v1.types_pb2.Partition] | None = ...,
+        target: collections.abc.Iterable[oncelogpb.v1.types_pb2.Partition] | None = ...,
+        session_timeout_ms: builtins.int = ...,
+        silent_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_silent_ms", b"_silent_ms", "silent_ms", b"silent_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_silent_ms", b"_silent_ms", "assignor", b"assignor", "client_id", b"client_id", "host", b"host", "instance_id", b"instance_id", "member_id", b"member_id", "owned", b"owned", "session_timeout_ms", b"session_timeout_ms", "silent_ms", b"silent_ms", "subscribed_topics", b"subscribed_topics", "target", b"target"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_silent_ms", b"_silent_ms"]) -> typing.Literal["silent_ms"] | None: ...
+
+global___DescribedMember = DescribedMember
+
+@typing.final
+class DescribeGroupReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    GENERATION_FIELD_NUMBER: builtins.int
+    STATE_FIELD_NUMBER: builtins.int
+    ASSIGNOR_FIELD_NUMBER: builtins.int
+    MEMBERS_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
+    OUTGROWN_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    generation: builtins.int
+    """0: it never had members."""
+    state: global___GroupState.ValueType
+    assignor: builtins.str
+    """By which its partitions are shared out; empty: it has no members."""
+    @property
+    def members(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DescribedMember]:
+        """In the order in which they joined."""
+
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicName]:
+        """Of all these partitions, in no order, as far as this process knows them."""
+
+    @property
+    def outgrown(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OutgrownTopic]:
+        """Topics that have grown, where the group would have more than `partitions_per_group_max`
+        partitions with what came to them: nobody is assigned that.
+        """
+
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        generation: builtins.int = ...,
+        state: global___GroupState.ValueType = ...,
+        assignor: builtins.str = ...,
+        members: collections.abc.Iterable[global___DescribedMember] | None = ...,
+        topics: collections.abc.Iterable[global___TopicName] | None = ...,
+        outgrown: collections.abc.Iterable[global___OutgrownTopic] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["assignor", b"assignor", "generation", b"generation", "group", b"group", "members", b"members", "outgrown", b"outgrown", "state", b"state", "topics", b"topics"]) -> None: ...
+
+global___DescribeGroupReply = DescribeGroupReply
+
+@typing.final
+class OutgrownTopic(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    PARTITIONS_FIELD_NUMBER: builtins.int
+    SHARED_OUT_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    partitions: builtins.int
+    """As many partitions as it has; and as many, from the first on, as the group shares out."""
+    shared_out: builtins.int
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        partitions: builtins.int = ...,
+        shared_out: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "partitions", b"partitions", "shared_out", b"shared_out"]) -> None: ...
+
+global___OutgrownTopic = OutgrownTopic
+
+@typing.final
+class RemoveMemberRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    MEMBER_ID_FIELD_NUMBER: builtins.int
+    INSTANCE_ID_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    member_id: builtins.str
+    """One of the two."""
+    instance_id: builtins.str
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        member_id: builtins.str = ...,
+        instance_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["group", b"group", "instance_id", b"instance_id", "member_id", b"member_id"]) -> None: ...
+
+global___RemoveMemberRequest = RemoveMemberRequest
+
+@typing.final
+class RemoveMemberReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MEMBER_ID_FIELD_NUMBER: builtins.int
+    member_id: builtins.str
+    """Who was removed."""
+    def __init__(
+        self,
+        *,
+        member_id: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["member_id", b"member_id"]) -> None: ...
+
+global___RemoveMemberReply = RemoveMemberReply
 
 @typing.final
 class DeleteGroupRequest(google.protobuf.message.Message):
@@ -418,15 +636,31 @@ class HeartbeatRequest(google.protobuf.message.Message):
     MEMBER_FIELD_NUMBER: builtins.int
     SUBSCRIBED_TOPICS_FIELD_NUMBER: builtins.int
     OWNED_FIELD_NUMBER: builtins.int
+    ASSIGNOR_FIELD_NUMBER: builtins.int
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    CLIENT_ID_FIELD_NUMBER: builtins.int
+    LEAVING_FIELD_NUMBER: builtins.int
     group: builtins.str
+    assignor: builtins.str
+    """How partitions are shared out: `uniform` or `range`. Empty: it does not mind."""
+    session_timeout_ms: builtins.int
+    """Silent for so long, it is taken for dead. 0: 10 s."""
+    client_id: builtins.str
+    """For operators, at most 255 bytes."""
+    leaving: builtins.bool
+    """It leaves: all that it held is free at once."""
     @property
     def member(self) -> global___GroupMember: ...
     @property
     def subscribed_topics(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Topics wanted, and partitions held."""
+        """Names of the topics that it wants partitions of, at most 10,000. Whoever subscribes by a pattern
+        matches it against the topics that it sees, again with each heartbeat.
+        """
 
     @property
-    def owned(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.Partition]: ...
+    def owned(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.Partition]:
+        """All partitions that it may still process or commit: each that it was given, until it let go."""
+
     def __init__(
         self,
         *,
@@ -434,9 +668,13 @@ class HeartbeatRequest(google.protobuf.message.Message):
         member: global___GroupMember | None = ...,
         subscribed_topics: collections.abc.Iterable[builtins.str] | None = ...,
         owned: collections.abc.Iterable[oncelogpb.v1.types_pb2.Partition] | None = ...,
+        assignor: builtins.str = ...,
+        session_timeout_ms: builtins.int = ...,
+        client_id: builtins.str = ...,
+        leaving: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["member", b"member"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["group", b"group", "member", b"member", "owned", b"owned", "subscribed_topics", b"subscribed_topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["assignor", b"assignor", "client_id", b"client_id", "group", b"group", "leaving", b"leaving", "member", b"member", "owned", b"owned", "session_timeout_ms", b"session_timeout_ms", "subscribed_topics", b"subscribed_topics"]) -> None: ...
 
 global___HeartbeatRequest = HeartbeatRequest
 
@@ -446,20 +684,57 @@ class HeartbeatReply(google.protobuf.message.Message):
 
     MEMBER_FIELD_NUMBER: builtins.int
     ASSIGNMENT_FIELD_NUMBER: builtins.int
+    TOPICS_FIELD_NUMBER: builtins.int
+    HEARTBEAT_INTERVAL_MS_FIELD_NUMBER: builtins.int
+    SESSION_TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    heartbeat_interval_ms: builtins.int
+    """The next heartbeat is due in so long; earlier, as soon as it let go of something."""
+    session_timeout_ms: builtins.int
     @property
-    def member(self) -> global___GroupMember: ...
+    def member(self) -> global___GroupMember:
+        """As it was sent, with the generation of now."""
+
     @property
-    def assignment(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.Partition]: ...
+    def assignment(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.Partition]:
+        """All that it may process. What it holds beside these it must let go: end or abort what it has
+        begun, then leave them out of `owned`.
+        """
+
+    @property
+    def topics(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TopicName]:
+        """Of these partitions, in no order."""
+
     def __init__(
         self,
         *,
         member: global___GroupMember | None = ...,
         assignment: collections.abc.Iterable[oncelogpb.v1.types_pb2.Partition] | None = ...,
+        topics: collections.abc.Iterable[global___TopicName] | None = ...,
+        heartbeat_interval_ms: builtins.int = ...,
+        session_timeout_ms: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["member", b"member"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["assignment", b"assignment", "member", b"member"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["assignment", b"assignment", "heartbeat_interval_ms", b"heartbeat_interval_ms", "member", b"member", "session_timeout_ms", b"session_timeout_ms", "topics", b"topics"]) -> None: ...
 
 global___HeartbeatReply = HeartbeatReply
+
+@typing.final
+class TopicName(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOPIC_ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    topic_id: builtins.bytes
+    name: builtins.str
+    def __init__(
+        self,
+        *,
+        topic_id: builtins.bytes = ...,
+        name: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["name", b"name", "topic_id", b"topic_id"]) -> None: ...
+
+global___TopicName = TopicName
 
 @typing.final
 class OffsetManagerCall(google.protobuf.message.Message):

@@ -55,6 +55,16 @@ class OffsetManagerStub(object):
                 request_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ListGroupsRequest.SerializeToString,
                 response_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ListGroupsReply.FromString,
                 _registered_method=True)
+        self.DescribeGroup = channel.unary_unary(
+                '/oncelogpb.v1.OffsetManager/DescribeGroup',
+                request_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.DescribeGroupRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.DescribeGroupReply.FromString,
+                _registered_method=True)
+        self.RemoveMember = channel.unary_unary(
+                '/oncelogpb.v1.OffsetManager/RemoveMember',
+                request_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.RemoveMemberRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.RemoveMemberReply.FromString,
+                _registered_method=True)
         self.DeleteGroup = channel.unary_unary(
                 '/oncelogpb.v1.OffsetManager/DeleteGroup',
                 request_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.DeleteGroupRequest.SerializeToString,
@@ -117,8 +127,30 @@ class OffsetManagerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DescribeGroup(self, request, context):
+        """The members of a group, what each owns and shall own, and when it was heard of last.
+
+        To: the offset manager of the consumer group.
+        Repeated: changes nothing.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def RemoveMember(self, request, context):
+        """Takes a member out of its group, as if its session were over: what it owns is free at once, and
+        what it commits from now on is refused. If its process lives it joins again, unless it is fenced.
+
+        To: the offset manager of the consumer group.
+        Repeated: look first: a repeat of what was done is NOT_FOUND.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DeleteGroup(self, request, context):
-        """Forgets a group's committed offsets; refused while any of them is pending.
+        """Forgets a group's committed offsets; refused while any of them is pending, and while it has
+        members.
 
         To: the offset manager of the consumer group.
         Repeated: look first: a repeat of what was done is NOT_FOUND.
@@ -128,10 +160,11 @@ class OffsetManagerServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Heartbeat(self, request, context):
-        """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED.
+        """A member of a group joins, says that it lives and what it holds, hears what it may read, and
+        leaves. A partition moves only after its owner let go of it, or is no member any more.
 
         To: the offset manager of the consumer group.
-        Repeated: not built.
+        Repeated: by member_id.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -169,6 +202,16 @@ def add_OffsetManagerServicer_to_server(servicer, server):
                     servicer.ListGroups,
                     request_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ListGroupsRequest.FromString,
                     response_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ListGroupsReply.SerializeToString,
+            ),
+            'DescribeGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.DescribeGroup,
+                    request_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.DescribeGroupRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.DescribeGroupReply.SerializeToString,
+            ),
+            'RemoveMember': grpc.unary_unary_rpc_method_handler(
+                    servicer.RemoveMember,
+                    request_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.RemoveMemberRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.RemoveMemberReply.SerializeToString,
             ),
             'DeleteGroup': grpc.unary_unary_rpc_method_handler(
                     servicer.DeleteGroup,
@@ -295,6 +338,60 @@ class OffsetManager(object):
             '/oncelogpb.v1.OffsetManager/ListGroups',
             oncelogpb_dot_v1_dot_offset__manager__pb2.ListGroupsRequest.SerializeToString,
             oncelogpb_dot_v1_dot_offset__manager__pb2.ListGroupsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DescribeGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.OffsetManager/DescribeGroup',
+            oncelogpb_dot_v1_dot_offset__manager__pb2.DescribeGroupRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_offset__manager__pb2.DescribeGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def RemoveMember(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.OffsetManager/RemoveMember',
+            oncelogpb_dot_v1_dot_offset__manager__pb2.RemoveMemberRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_offset__manager__pb2.RemoveMemberReply.FromString,
             options,
             channel_credentials,
             insecure,

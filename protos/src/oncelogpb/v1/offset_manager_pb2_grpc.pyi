@@ -64,11 +64,33 @@ class OffsetManagerStub:
     Repeated: changes nothing.
     """
 
+    DescribeGroup: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.offset_manager_pb2.DescribeGroupRequest,
+        oncelogpb.v1.offset_manager_pb2.DescribeGroupReply,
+    ]
+    """The members of a group, what each owns and shall own, and when it was heard of last.
+
+    To: the offset manager of the consumer group.
+    Repeated: changes nothing.
+    """
+
+    RemoveMember: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.offset_manager_pb2.RemoveMemberRequest,
+        oncelogpb.v1.offset_manager_pb2.RemoveMemberReply,
+    ]
+    """Takes a member out of its group, as if its session were over: what it owns is free at once, and
+    what it commits from now on is refused. If its process lives it joins again, unless it is fenced.
+
+    To: the offset manager of the consumer group.
+    Repeated: look first: a repeat of what was done is NOT_FOUND.
+    """
+
     DeleteGroup: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.DeleteGroupRequest,
         oncelogpb.v1.offset_manager_pb2.DeleteGroupReply,
     ]
-    """Forgets a group's committed offsets; refused while any of them is pending.
+    """Forgets a group's committed offsets; refused while any of them is pending, and while it has
+    members.
 
     To: the offset manager of the consumer group.
     Repeated: look first: a repeat of what was done is NOT_FOUND.
@@ -78,10 +100,11 @@ class OffsetManagerStub:
         oncelogpb.v1.offset_manager_pb2.HeartbeatRequest,
         oncelogpb.v1.offset_manager_pb2.HeartbeatReply,
     ]
-    """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED.
+    """A member of a group joins, says that it lives and what it holds, hears what it may read, and
+    leaves. A partition moves only after its owner let go of it, or is no member any more.
 
     To: the offset manager of the consumer group.
-    Repeated: not built.
+    Repeated: by member_id.
     """
 
     Stream: grpc.StreamStreamMultiCallable[
@@ -138,11 +161,33 @@ class OffsetManagerAsyncStub:
     Repeated: changes nothing.
     """
 
+    DescribeGroup: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.offset_manager_pb2.DescribeGroupRequest,
+        oncelogpb.v1.offset_manager_pb2.DescribeGroupReply,
+    ]
+    """The members of a group, what each owns and shall own, and when it was heard of last.
+
+    To: the offset manager of the consumer group.
+    Repeated: changes nothing.
+    """
+
+    RemoveMember: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.offset_manager_pb2.RemoveMemberRequest,
+        oncelogpb.v1.offset_manager_pb2.RemoveMemberReply,
+    ]
+    """Takes a member out of its group, as if its session were over: what it owns is free at once, and
+    what it commits from now on is refused. If its process lives it joins again, unless it is fenced.
+
+    To: the offset manager of the consumer group.
+    Repeated: look first: a repeat of what was done is NOT_FOUND.
+    """
+
     DeleteGroup: grpc.aio.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.DeleteGroupRequest,
         oncelogpb.v1.offset_manager_pb2.DeleteGroupReply,
     ]
-    """Forgets a group's committed offsets; refused while any of them is pending.
+    """Forgets a group's committed offsets; refused while any of them is pending, and while it has
+    members.
 
     To: the offset manager of the consumer group.
     Repeated: look first: a repeat of what was done is NOT_FOUND.
@@ -152,10 +197,11 @@ class OffsetManagerAsyncStub:
         oncelogpb.v1.offset_manager_pb2.HeartbeatRequest,
         oncelogpb.v1.offset_manager_pb2.HeartbeatReply,
     ]
-    """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED.
+    """A member of a group joins, says that it lives and what it holds, hears what it may read, and
+    leaves. A partition moves only after its owner let go of it, or is no member any more.
 
     To: the offset manager of the consumer group.
-    Repeated: not built.
+    Repeated: by member_id.
     """
 
     Stream: grpc.aio.StreamStreamMultiCallable[
@@ -221,12 +267,38 @@ class OffsetManagerServicer(metaclass=abc.ABCMeta):
         """
 
     @abc.abstractmethod
+    def DescribeGroup(
+        self,
+        request: oncelogpb.v1.offset_manager_pb2.DescribeGroupRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.DescribeGroupReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.DescribeGroupReply]]:
+        """The members of a group, what each owns and shall own, and when it was heard of last.
+
+        To: the offset manager of the consumer group.
+        Repeated: changes nothing.
+        """
+
+    @abc.abstractmethod
+    def RemoveMember(
+        self,
+        request: oncelogpb.v1.offset_manager_pb2.RemoveMemberRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.RemoveMemberReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.RemoveMemberReply]]:
+        """Takes a member out of its group, as if its session were over: what it owns is free at once, and
+        what it commits from now on is refused. If its process lives it joins again, unless it is fenced.
+
+        To: the offset manager of the consumer group.
+        Repeated: look first: a repeat of what was done is NOT_FOUND.
+        """
+
+    @abc.abstractmethod
     def DeleteGroup(
         self,
         request: oncelogpb.v1.offset_manager_pb2.DeleteGroupRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.DeleteGroupReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.DeleteGroupReply]]:
-        """Forgets a group's committed offsets; refused while any of them is pending.
+        """Forgets a group's committed offsets; refused while any of them is pending, and while it has
+        members.
 
         To: the offset manager of the consumer group.
         Repeated: look first: a repeat of what was done is NOT_FOUND.
@@ -238,10 +310,11 @@ class OffsetManagerServicer(metaclass=abc.ABCMeta):
         request: oncelogpb.v1.offset_manager_pb2.HeartbeatRequest,
         context: _ServicerContext,
     ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.HeartbeatReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.HeartbeatReply]]:
-        """Group membership (KIP-447). Comes in a later version: answered UNSUPPORTED.
+        """A member of a group joins, says that it lives and what it holds, hears what it may read, and
+        leaves. A partition moves only after its owner let go of it, or is no member any more.
 
         To: the offset manager of the consumer group.
-        Repeated: not built.
+        Repeated: by member_id.
         """
 
     @abc.abstractmethod

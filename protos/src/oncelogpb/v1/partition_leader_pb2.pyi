@@ -242,7 +242,12 @@ class FetchedBatch(google.protobuf.message.Message):
         KIND_ONE_SHOT: FetchedBatch._Kind.ValueType  # 5
         """RAW only: data and COMMITTED marker of a one-shot transaction in one frame."""
         KIND_CONTROL: FetchedBatch._Kind.ValueType  # 6
-        """RAW only: what a reader may skip (the start of an epoch, a resolution)."""
+        """RAW only: what a reader may skip (the start of an epoch)."""
+        KIND_EXPOSED: FetchedBatch._Kind.ValueType  # 7
+        """RAW only: an operator has decided what becomes of a part that was DAMAGED. EXPOSED: all that the
+        writers of its manifest have here becomes readable, in the manifest's order. DROPPED: nothing.
+        """
+        KIND_DROPPED: FetchedBatch._Kind.ValueType  # 8
 
     class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
         """What a batch of a RAW read is; everything else is DATA."""
@@ -256,7 +261,12 @@ class FetchedBatch(google.protobuf.message.Message):
     KIND_ONE_SHOT: FetchedBatch.Kind.ValueType  # 5
     """RAW only: data and COMMITTED marker of a one-shot transaction in one frame."""
     KIND_CONTROL: FetchedBatch.Kind.ValueType  # 6
-    """RAW only: what a reader may skip (the start of an epoch, a resolution)."""
+    """RAW only: what a reader may skip (the start of an epoch)."""
+    KIND_EXPOSED: FetchedBatch.Kind.ValueType  # 7
+    """RAW only: an operator has decided what becomes of a part that was DAMAGED. EXPOSED: all that the
+    writers of its manifest have here becomes readable, in the manifest's order. DROPPED: nothing.
+    """
+    KIND_DROPPED: FetchedBatch.Kind.ValueType  # 8
 
     KIND_FIELD_NUMBER: builtins.int
     FIRST_OFFSET_FIELD_NUMBER: builtins.int

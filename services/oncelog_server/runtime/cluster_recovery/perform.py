@@ -43,6 +43,8 @@ from oncelog_server.runtime.etcd.port import Compare, DeletePrefix, Etcd, KeyVal
 # Processes of before hold their keys until their leases end; etcd extends those at a restore.
 BOOTS_GONE_LEASES: Final = 3
 LOOK_EVERY_MS: Final = 200
+# Keys that a refusal names.
+KEYS_SHOWN: Final = 5
 OURS: Final = (keys.BOOTS, keys.PARTITIONS, keys.TOPICS, keys.CREATING, keys.HINTS)
 
 
@@ -110,7 +112,7 @@ async def survey(directories: Sequence[DataDirectory], etcd: Etcd, replace: Repl
             return Survey(Mode.DONE, found, 0, standing, ())
         highest = max(highest, found.recovery)
     if listed and replace is Replace.NOTHING:
-        raise RecoveryRefused(_what_stands(found, cluster_id))
+        raise RecoveryRefused(_what_stands(found, cluster_id, [kv.key for kv in listed]))
     cluster = _cluster_of(directories, cluster_id, highest + 1)
     mod_revision = 0 if record is None else record.mod_revision
     nothing = InEtcd(min_insync_replicas=cluster.min_insync_replicas)
@@ -128,8 +130,9 @@ def plan_of(surveyed: Survey, loss: Loss) -> Plan:
             for doubt in plan.doubts
         )
         raise RecoveryRefused(
-            f"nothing was changed in etcd; these replicas are in doubt:\n{named}\nBring better "
-            "copies of their directories, or repeat the command with --accept-loss"
+            f"nothing was changed in etcd; these replicas are in doubt:\n{named}\nName the "
+            "directories of all machines in one run, bring better copies of these, or repeat the "
+            "command with --accept-loss"
         )
     return plan
 
@@ -230,9 +233,11 @@ def _is_as_known(directory: DataDirectory, etcd_id: str, revision: int, standing
     )
 
 
-def _what_stands(found: ClusterValue | None, cluster_id: str) -> str:
+def _what_stands(found: ClusterValue | None, cluster_id: str, listed: Sequence[str]) -> str:
     if found is None:
-        what = "etcd holds keys under this prefix, and no cluster's record"
+        more = f" and {len(listed) - KEYS_SHOWN} more" if len(listed) > KEYS_SHOWN else ""
+        named = ", ".join(listed[:KEYS_SHOWN])
+        what = f"etcd holds keys under this prefix ({named}{more}), and no cluster's record"
     elif found.cluster_id != cluster_id:
         what = f"etcd belongs to cluster {found.cluster_id}, the directories to {cluster_id}"
     else:

@@ -4,6 +4,7 @@ etcd, and means the same when it is repeated."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Sequence
 from typing import Final
 
@@ -13,8 +14,8 @@ from oncelog_server.core.quotas import Quota
 from oncelog_server.runtime.etcd import access_view
 from oncelog_server.runtime.etcd.access_view import AccessView
 from oncelog_server.runtime.etcd.cluster_view import ClusterView
-from oncelog_server.runtime.etcd.keys import TXN_KEYS_MAX
-from oncelog_server.runtime.etcd.port import Delete, Etcd, EtcdUnavailable, Put
+from oncelog_server.runtime.etcd.keys import CLUSTER, TXN_KEYS_MAX
+from oncelog_server.runtime.etcd.port import Delete, Etcd, EtcdUnavailable, Exists, Put
 from oncelogpb.errors import InvalidArgument, LimitExceeded, TooLarge, UnknownOutcome
 
 # Rules of a cluster, and quotas. Each process holds all of them, and judges an identity that it
@@ -127,9 +128,9 @@ class EtcdAccess:
             ) from error
 
     async def _write(self, then: Sequence[Put | Delete]) -> None:
+        """Nothing in an etcd that was wiped: this process ends when it sees that."""
         while True:
-            try:
-                await self._etcd.txn([], then)
-                return
-            except EtcdUnavailable:
-                await asyncio.sleep(RETRY_MS / 1000)
+            with contextlib.suppress(EtcdUnavailable):
+                if (await self._etcd.txn([Exists(CLUSTER)], then)).succeeded:
+                    return
+            await asyncio.sleep(RETRY_MS / 1000)

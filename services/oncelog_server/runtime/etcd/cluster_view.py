@@ -204,12 +204,15 @@ class ClusterView:
         """As `partition`, with the revision that a compare-and-set needs."""
         return self._partitions.get(partition) if self._counts(partition) else None
 
-    def replicas_on(self, node_id: str) -> Sequence[PartitionId]:
-        """The partitions with a replica on this node, in order; only of topics that stand."""
+    def replicas_on(
+        self, node_id: str, *, among: Collection[PartitionId] | None = None
+    ) -> Sequence[PartitionId]:
+        """The partitions with a replica on this node, in order; only of topics that stand. `among`:
+        None for all."""
         return sorted(
             partition
-            for partition, entry in self._partitions.items()
-            if node_id in entry.state.replicas and self._counts(partition)
+            for partition in (self._partitions if among is None else among)
+            if (entry := self.entry(partition)) is not None and node_id in entry.state.replicas
         )
 
     def _counts(self, partition: PartitionId) -> bool:
@@ -389,20 +392,22 @@ class ClusterView:
         self.leaving = frozenset(node.node_id for node in nodes) - stay
 
     def _set_partition(self, partition: PartitionId, value: bytes | None, revision: int) -> None:
-        if value is None:
+        before = self._partitions.get(partition)
+        after = None if value is None else Entry(keys.decode_partition(value), revision)
+        if after is None:
             self._partitions.pop(partition, None)
         else:
-            self._partitions[partition] = Entry(keys.decode_partition(value), revision)
-        if partition.topic_id in self._control:
+            self._partitions[partition] = after
+        if partition.topic_id in self._control and _copies(before) != _copies(after):
             self._count_replicas(partition.topic_id)
 
     def _count_replicas(self, topic_id: TopicId) -> None:
         """Of a control topic: as many as each of its partitions has, or shall have."""
         partitions = (PartitionId(topic_id, number) for number in range(CONTROL_PARTITIONS))
         counts = [
-            len(entry.state.target or entry.state.replicas)
+            copies
             for partition in partitions
-            if (entry := self._partitions.get(partition)) is not None
+            if (copies := _copies(self._partitions.get(partition))) is not None
         ]
         self._control[topic_id] = self._control[topic_id]._replace(
             replication_factor=min(counts, default=1)
@@ -417,6 +422,11 @@ class ClusterView:
             info = _topic(key, value)
             self._topics[name] = info
             self._names[info.topic_id] = name
+
+
+def _copies(entry: Entry | None) -> int | None:
+    """How many replicas it has, or shall have; None for none."""
+    return None if entry is None else len(entry.state.target or entry.state.replicas)
 
 
 def _topic(key: str, value: bytes) -> TopicInfo:

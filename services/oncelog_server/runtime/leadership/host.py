@@ -9,7 +9,7 @@ from oncelog_server.runtime.target import Candidate, Isr, Target
 
 
 class ReplicaHost(Protocol):
-    """The process that holds the replicas (runtime/node)."""
+    """The process that holds the replicas (runtime/hosting)."""
 
     def aim(self, partition: PartitionId, target: Target) -> None:
         """Where the replica should be from this turn on. On the loop; must not block; an exception

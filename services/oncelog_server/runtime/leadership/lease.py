@@ -34,7 +34,7 @@ import msgspec
 from oncelog_server.core.ids import BootId
 from oncelog_server.core.ports import Reporter
 from oncelog_server.runtime import vital
-from oncelog_server.runtime.etcd.keys import BootValue, boot_key, boot_value, encode
+from oncelog_server.runtime.etcd.keys import CLUSTER, BootValue, boot_key, boot_value, encode
 from oncelog_server.runtime.etcd.lease_clock import lease_clock_ms
 from oncelog_server.runtime.etcd.port import (
     Compare,
@@ -42,6 +42,7 @@ from oncelog_server.runtime.etcd.port import (
     Etcd,
     EtcdCompacted,
     EtcdUnavailable,
+    Exists,
     Put,
 )
 from oncelog_server.runtime.vital import Fatal
@@ -216,7 +217,8 @@ class Membership:
     # ------------------------------------------------------------------------ getting a lease
 
     async def _register(self) -> _Held:
-        """A new lease, and the key under it. Raises EtcdUnavailable."""
+        """A new lease, and the key under it; never in an etcd that was wiped, where it would be in
+        the way of `oncelog cluster recover`. Raises EtcdUnavailable."""
         sent_ms = self._now_ms()
         lease = await self._etcd.grant_lease(self._lease_ms)
         held = _Held(lease, self._deadline(sent_ms))
@@ -224,13 +226,15 @@ class Membership:
             found, _ = await self._etcd.get(self._key)
             compare = Compare(self._key, 0 if found is None else found.mod_revision)
             put = Put(self._key, encode(self.node), lease)
-            result = await self._etcd.txn([compare], [put])
+            result = await self._etcd.txn([compare, Exists(CLUSTER)], [put])
             if result.succeeded:
                 held.revision = result.revision
                 # Before the first start nothing is led, so there is nothing to confirm.
                 held.confirmed = self.lost == 0
                 self._held = held
                 return held
+            if (await self._etcd.get(CLUSTER))[0] is None:
+                raise EtcdUnavailable("etcd holds no cluster record under this prefix")
         raise EtcdUnavailable(f"{self._key} was changed {REGISTER_ATTEMPTS_MAX} times under us")
 
     async def _rejoin(self) -> None:

@@ -180,6 +180,16 @@ OFFSET_MANAGER: Final = (
     ),
     _counter("questions_asked", "Questions about transactions that stay open."),
     _counter("questions_unanswered", "Questions that got an error instead.", "reason"),
+    _counter(
+        "memberships_changed",
+        "Members that came, went or changed what they want: each time partitions may move.",
+    ),
+    _gauge("members", "Members of groups (members_per_group_max is of each group).", "partition"),
+    _gauge(
+        "partitions_left_out",
+        "Partitions of topics that grew beyond partitions_per_group_max: assigned to nobody.",
+        "partition",
+    ),
     _gauge("open_transactions", "Transactions with pending offsets.", "partition"),
     _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
     _gauge("groups", "Groups with offsets (groups_max).", "partition"),

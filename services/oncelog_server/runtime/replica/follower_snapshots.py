@@ -65,14 +65,7 @@ class FollowerSnapshots:
         self._around = around
         self._covered = covered
         self._found_damage = found_damage
-        self._snapshots = Snapshots(
-            partition,
-            journal,
-            clock=around.clock,
-            reporter=around.reporter,
-            offload=around.offload,
-            every_bytes=around.snapshot_every_bytes,
-        )
+        self._snapshots = Snapshots(partition, journal, around)
         self._working: asyncio.Task[None] | None = None
         # It has the process's turn: what it does then is waited for, not cancelled.
         self._has_turn = False

@@ -10,6 +10,8 @@ Invariants:
   * projections and snapshots see only what is below the HW;
   * nothing is appended while fewer than `min_insync_replicas` keep up, but EPOCH_START;
   * when it ends, everything parked fails with UNKNOWN_OUTCOME or NOT_LEADER.
+
+Left out: who follows, and who of them is in sync (`followers`).
 """
 
 from __future__ import annotations
@@ -20,29 +22,22 @@ from typing import Any, Final
 
 from oncelog_server.core import failpoints
 from oncelog_server.core.frame import Frame, FrameKind
-from oncelog_server.core.ids import Incarnation, PartitionId
+from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import EpochStart, Tick
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
-from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica import replaying
 from oncelog_server.runtime.replica.env import ReplicaEnv
-from oncelog_server.runtime.replica.follower import Room
-from oncelog_server.runtime.replica.gauges import show_replicas
-from oncelog_server.runtime.replica.in_sync import InSync, IsrChange
+from oncelog_server.runtime.replica.followers import Followers
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.replaying import Slice, record_of
 from oncelog_server.runtime.replica.replies import Replies
 from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
-from oncelog_server.runtime.replica.supply import Supply, Tell
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal
-from oncelog_server.runtime.target import Isr, Lead
-from oncelogpb.errors import CorruptLog, Loading, NotEnoughReplicas, NotLeader
+from oncelog_server.runtime.target import Lead
 
-# A change of the ISR whose answer was lost is looked at again after so long.
-ISR_RETRY_MS: Final = 200
 # A clock that is so much behind what a journal has seen is told to operators.
 CLOCK_BEHIND_MS: Final = 60_000
 # A replica rests when it had nothing to do for so many ticks: long enough for its outbox to look
@@ -77,9 +72,6 @@ class Leadership:
         synced cannot be read, and others have it. `broken`: a decision was carried out in part."""
         self.epoch = granted.epoch
         self._granted = granted
-        self._readers = readers
-        # Of the followers that have a dialog with this leader.
-        self._supplies: dict[Supply, None] = {}
         self.machine: Any = None
         self._partition = partition
         self._role = role
@@ -88,31 +80,26 @@ class Leadership:
         self._make_outbox = make_outbox
         self._passed_epoch_start = passed_epoch_start
         self._write_failed = write_failed
-        self._found_damage = found_damage
         self._broken = broken
         self._is_over = False
         self._is_ready = False
         self._outbox: Outbox | None = None
         self._wake_is_due = False
         self._hw = inherited = self._inherited(known_high_watermark)
-        # Who is in sync, from EPOCH_START on.
-        self._in_sync: InSync | None = None
-        # A compare-and-set of the ISR that waits for its answer.
-        self._changing: asyncio.Task[None] | None = None
-        # Its replicas were moved, and this one is not wanted any more.
-        self._is_handed_over = False
+        self.followers = Followers(
+            partition,
+            journal,
+            around,
+            granted=granted,
+            readers=readers,
+            moved=self._advance,
+            found_damage=found_damage,
+        )
         self._replies = Replies(partition, around.lease_valid)
         projection = role.projection(partition, journal.slots)
         self._projecting = Projecting(projection, inherited)
         self._advanced: asyncio.Future[None] | None = None
-        self._snapshots = Snapshots(
-            partition,
-            journal,
-            clock=around.clock,
-            reporter=around.reporter,
-            offload=around.offload,
-            every_bytes=around.snapshot_every_bytes,
-        )
+        self._snapshots = Snapshots(partition, journal, around)
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
         # Ticks in a row at which there was nothing to do.
@@ -122,21 +109,6 @@ class Leadership:
     def high_watermark(self) -> int:
         """Exclusive: everything below is durable and may be seen."""
         return self._hw
-
-    @property
-    def book(self) -> InSync | None:
-        """Who is in sync; None before EPOCH_START."""
-        return self._in_sync
-
-    @property
-    def waits_for(self) -> str:
-        """What keeps it from answering, until it is ready."""
-        if self._in_sync is None:
-            return "is loading its journal"
-        return (
-            f"waits until {self._in_sync.min_insync_replicas} replicas (min_insync_replicas), and "
-            "all that are in sync, have what its leader has"
-        )
 
     # ------------------------------------------------------------------------------- its beginning
 
@@ -185,7 +157,7 @@ class Leadership:
     def begin(self, *, skip: int) -> None:
         """Appends EPOCH_START. `skip` leaves a hole of so many journal offsets before it."""
         start = self._journal.log_end
-        self._in_sync = self._count_from(start + skip)
+        self.followers.begin(start + skip, inherited=self._hw)
         self._look_at_the_clock()
         failpoints.reach("driver.epoch_start.before")
         at = self._journal.append(
@@ -197,29 +169,6 @@ class Leadership:
         self.machine.apply(EpochStart(), at)
         self._hand_to_disk(0)
         failpoints.reach("driver.epoch_start.after")
-
-    def _count_from(self, epoch_start: int) -> InSync:
-        own = Incarnation(self._journal.incarnation)
-        replication, assignment = self._around.replication, self._granted.isr.assignment
-        wanted = replication.min_insync_replicas
-        return InSync(
-            own=own,
-            node=replication.node_id,
-            epoch=self.epoch,
-            epoch_start=epoch_start,
-            isr=self._granted.isr.members or (own,),
-            revision=self._granted.isr.revision,
-            min_insync_replicas=wanted
-            if assignment is not None
-            else min(wanted, self._granted.replication_factor),
-            replica_lag_ms=replication.replica_lag_ms,
-            now_ms=self._now_ms(),
-            inherited=self._hw,
-            assignment=assignment,
-        )
-
-    def _now_ms(self) -> int:
-        return self._around.clock.now().monotonic_ms
 
     def _look_at_the_clock(self) -> None:
         """Frame times never go back: a clock that was wrong once stops them until it is later."""
@@ -241,16 +190,13 @@ class Leadership:
         self._around.reporter.count("step_downs", reason=why)
         self._around.reporter.gauge("leading", 0, partition=str(self._partition))
         self._replies.lose(why)
-        for supply in tuple(self._supplies):
-            supply.end(NotLeader(f"partition {self._partition}: {why}; ask for the new leader"))
+        self.followers.end(why)
         self._snapshots.drop()
         self._notify_advanced()
 
     async def closed(self) -> None:
         """After `end`: returns when nothing of it runs any more."""
-        if self._changing is not None:
-            self._changing.cancel()
-            await asyncio.gather(self._changing, return_exceptions=True)
+        await self.followers.closed()
         outbox, self._outbox = self._outbox, None
         if outbox is not None:
             await outbox.stop()
@@ -270,7 +216,7 @@ class Leadership:
         """See the Replica port."""
         decision = self.machine.decide(command, self._around.clock.now())
         if decision.records:
-            self._require_enough_replicas()
+            self.followers.require_enough()
             self._append_all(decision.records)
         end = self._journal.log_end
         return self._replies.park(decision, end=end, high_watermark=self._hw)
@@ -286,7 +232,7 @@ class Leadership:
         """Turns the timers, then decides what is due."""
         now = self._around.clock.now()
         self.machine.seen(Tick(), now)
-        if not self._has_enough_replicas():
+        if not self.followers.are_enough():
             # What is due is decided when it could be appended.
             return
         decision = self.machine.decide(Tick(), now)
@@ -324,18 +270,6 @@ class Leadership:
         self._wake_is_due = False
         self.wake()
 
-    def _has_enough_replicas(self) -> bool:
-        assert self._in_sync is not None, "it has begun"
-        return self._in_sync.min_insync_replicas == 1 or self._in_sync.has_enough(self._now_ms())
-
-    def _require_enough_replicas(self) -> None:
-        if not self._has_enough_replicas():
-            assert self._in_sync is not None, "it has begun"
-            raise NotEnoughReplicas(
-                f"partition {self._partition} has fewer than {self._in_sync.min_insync_replicas} "
-                "replicas in sync (min_insync_replicas); nothing was written, try again"
-            )
-
     def _append_all(self, records: Sequence[Any]) -> None:
         failpoints.reach("driver.append.before")
         self._quiet_ticks = 0
@@ -366,30 +300,18 @@ class Leadership:
         return appended_bytes
 
     def _hand_to_disk(self, appended_bytes: int) -> None:
-        for supply in self._supplies:
-            supply.wake()
+        self.followers.appended()
         if not self._oldest_append_ms:
             self._oldest_append_ms = self._around.clock.now().monotonic_ms
         self._around.commit.wrote(
-            self._journal, self.synced, self._write_failed, appended_bytes=appended_bytes
+            self._journal, self.followers.synced, self._write_failed, appended_bytes=appended_bytes
         )
 
     # ---------------------------------------------------------------------------- what is durable
 
-    def synced(self, end: int) -> None:
-        """By the disk here."""
-        # While it loads, too, a commit may end: of what was written before, or a note.
-        if self._in_sync is None or self._is_over:
-            return
-        if self._in_sync.synced(end):
-            self._advance()
-
     def _advance(self) -> None:
         """The high watermark moved."""
-        assert self._in_sync is not None, "it has begun"
-        self._hw = self._in_sync.high_watermark
-        for supply in self._supplies:
-            supply.high_watermark_moved()
+        self._hw = self.followers.high_watermark
         failpoints.reach("driver.release.before")
         self._measure_append()
         self._projecting.advance(self._hw)
@@ -405,134 +327,6 @@ class Leadership:
         if self._snapshots.holds_too_much:
             self._journal.mark_failed()
             self._write_failed(too_many_slots())
-
-    # ------------------------------------------------------------------------------ who is in sync
-
-    def isr_seen(self, isr: Isr) -> None:
-        """What etcd shows, in this epoch."""
-        if self._in_sync is None or self._is_over:
-            return
-        if self._in_sync.state_seen(isr.revision, isr.members, isr.assignment):
-            self._advance()
-        for supply in tuple(self._supplies):
-            if not self._in_sync.hears(supply.incarnation, node=supply.node):
-                supply.end(self._not_assigned(supply.node))
-        self._show_replicas(self._in_sync)
-        self.review()
-
-    def _show_replicas(self, book: InSync) -> None:
-        show_replicas(
-            self._around.reporter,
-            self._partition,
-            book,
-            replication_factor=book.replication_factor or self._granted.replication_factor,
-            has_enough=self._has_enough_replicas(),
-            now_ms=self._now_ms(),
-        )
-
-    def supply(self, incarnation: Incarnation, *, node: str, stream: Room, tell: Tell) -> Supply:
-        """The leader's side of a follower's dialog. Raises Loading, NotLeader."""
-        if self._in_sync is None or self._is_over:
-            raise Loading(f"partition {self._partition} is loading its journal; try again")
-        if not self._in_sync.is_assigned(node):
-            raise self._not_assigned(node)
-        supply = Supply(
-            self._partition,
-            self,
-            self._journal,
-            self._readers,
-            stream=stream,
-            catch_up=self._around.replication.catch_up,
-            epoch=self.epoch,
-            incarnation=incarnation,
-            node=node,
-            tell=tell,
-            fatal=self._around.fatal,
-        )
-        self._supplies[supply] = None
-        return supply
-
-    def unreadable(self, error: CorruptLog | OSError) -> None:
-        """What is synced here cannot be read. Where another replica has it, and keeps up, that one
-        leads on. Who is alone stays: no other log has more, and what it can read it serves."""
-        book = self._in_sync
-        if not self._is_over and book is not None and book.has_others(self._now_ms()):
-            self._found_damage(error)
-
-    def _not_assigned(self, node: str) -> NotLeader:
-        return NotLeader(
-            f"node {node} has no replica of partition {self._partition}, as etcd was last seen here"
-        )
-
-    def forget(self, supply: Supply) -> None:
-        """It has ended. Its follower may have another one: of a newer stream."""
-        self._supplies.pop(supply, None)
-        gone = supply.incarnation
-        if self._in_sync is not None and all(it.incarnation != gone for it in self._supplies):
-            self._in_sync.closed(gone, now_ms=self._now_ms())
-
-    def opened(self, incarnation: Incarnation, *, node: str) -> None:
-        """A follower began its dialog."""
-        if self._in_sync is not None:
-            self._in_sync.opened(incarnation, node=node)
-
-    def acknowledged(
-        self, incarnation: Incarnation, *, node: str, epoch: int, synced_end: int
-    ) -> None:
-        """A follower has synced everything below `synced_end`."""
-        if self._in_sync is None or self._is_over:
-            return
-        now_ms = self._now_ms()
-        if self._in_sync.acknowledged(
-            incarnation, node=node, epoch=epoch, synced_end=synced_end, now_ms=now_ms
-        ):
-            self._advance()
-        self.review()
-
-    def review(self) -> None:
-        """Asks etcd for the change of the ISR that is due, where there is one. Called at every
-        tick, and when a follower or etcd said something."""
-        book = self._in_sync
-        if book is None or self._is_over or self._changing is not None:
-            return
-        if self._is_handed_over or not self._around.lease_valid():
-            return
-        change, compared = (
-            book.next_change(self._now_ms(), self._around.replication.leaving()),
-            book.revision,
-        )
-        if change is None:
-            return
-        replication = self._around.replication
-        after = change.assignment
-        if after is not None and replication.node_id not in after.replicas:
-            self._is_handed_over = True
-            replication.end_move(self._partition, self.epoch, change, compared)
-            return
-        book.change_sent(change, compared_revision=compared)
-        self._changing = vital.spawn(self._ask_etcd(change, compared), self._around.fatal)
-
-    async def _ask_etcd(self, change: IsrChange, compared_revision: int) -> None:
-        replication, name = self._around.replication, str(self._partition)
-        seen = await replication.change_isr(self._partition, self.epoch, change, compared_revision)
-        if seen is None:
-            await asyncio.sleep(ISR_RETRY_MS / 1000)
-        self._changing = None
-        if seen is not None:
-            self._around.reporter.count("isr_changes", why=change.why.value)
-            self._around.reporter.event(
-                "replicas in sync",
-                partition=name,
-                epoch=self.epoch,
-                why=change.why.value,
-                who=change.who.hex(),
-                members=len(seen.members),
-            )
-            self.isr_seen(seen)
-
-    def keeping_up(self) -> frozenset[str]:
-        """Nodes that could take over."""
-        return frozenset() if self._in_sync is None else self._in_sync.keeping_up(self._now_ms())
 
     def _become_ready(self) -> None:
         self._is_ready = True
@@ -555,8 +349,7 @@ class Leadership:
         self._around.reporter.gauge("high_watermark", hw, partition=name)
         lag = self._journal.log_end - hw
         self._around.reporter.gauge("high_watermark_lag", lag, partition=name)
-        if self._in_sync is not None:
-            self._show_replicas(self._in_sync)
+        self.followers.show()
         # A quiet partition, too, writes another one for the snapshot that failed.
         if self._snapshots.is_owed:
             self.capture_snapshot()

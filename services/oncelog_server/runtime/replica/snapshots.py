@@ -17,14 +17,13 @@ after `drop`.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from errno import ENOSPC
 from typing import Any, Final
 
 from oncelog_server.core import failpoints
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import Machine, Snapshot
-from oncelog_server.core.ports import Clock, Reporter
+from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.slots import SLOTS_HELD_MAX, SLOTS_WORTH_A_FLUSH
 
@@ -40,23 +39,13 @@ class Snapshots:
     """Of the machine of one leadership; or of a follower, which makes one for each
     (`follower_snapshots`)."""
 
-    def __init__(
-        self,
-        partition: PartitionId,
-        journal: Journal,
-        *,
-        clock: Clock,
-        reporter: Reporter,
-        offload: Callable[[Callable[[], None]], Awaitable[None]],
-        every_bytes: int,
-    ) -> None:
+    def __init__(self, partition: PartitionId, journal: Journal, around: ReplicaEnv) -> None:
         self._partition = partition
         self._journal = journal
-        self._clock = clock
-        self._reporter = reporter
-        self._offload = offload
-        # Journaled payload bytes between two snapshots.
-        self._every_bytes = every_bytes
+        self._clock = around.clock
+        self._reporter = around.reporter
+        self._offload = around.offload
+        self._every_bytes = around.snapshot_every_bytes
         self._bytes_since = self._frames_since = 0
         self._captured: tuple[int, Snapshot] | None = None
         # One failed, and none has been captured since.

@@ -15,6 +15,7 @@ from oncelog_server.core.needs import (
     operating,
     require_few,
     serving,
+    watching,
 )
 from oncelog_server.core.ports import Call, ClusterMetadata
 from oncelogpb.v1 import cluster_pb2 as pb
@@ -42,7 +43,7 @@ OPERATED: Final = (
 # Followers are processes of ours; how far they are, operators ask.
 REPLICATION: Final[Mapping[str, Entry]] = {
     **{method: serving(method) for method in ("follow", "fetch_snapshot")},
-    "describe_replicas": operating("describe_replicas"),
+    "describe_replicas": watching("describe_replicas"),
 }
 
 

@@ -11,15 +11,14 @@ Invariants:
     are in doubt, and reading them back proves nothing;
   * a journal belongs to one event loop. `open`, `cut` and `save_snapshot` block.
 
-Left out: retention and compaction, so a log starts at 0, or where a snapshot began it.
+Left out: retention and compaction, so a log starts at 0, or where a snapshot began it. Its files of
+frames are `segments`, what they were not given yet is `unwritten`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-from bisect import bisect_right
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from errno import EIO
 from typing import Final, Self
@@ -28,32 +27,25 @@ from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, FrameKind, Stor
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Snapshot
 from oncelog_server.runtime.storage.copying import copied_frames
-from oncelog_server.runtime.storage.cutting import cut_segments, place_in, remove_segments
+from oncelog_server.runtime.storage.cutting import place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
-from oncelog_server.runtime.storage.epochs import EPOCH_ENTRY_BYTES, EPOCHS_FILE, EpochEntry
+from oncelog_server.runtime.storage.epochs import EpochEntry
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
-from oncelog_server.runtime.storage.port import Disk, File, Write
-from oncelog_server.runtime.storage.reading import (
-    copy_segment,
-    extents,
-    read_extent,
-    read_segment,
-    replay_segment,
-)
+from oncelog_server.runtime.storage.port import Disk, Write
 from oncelog_server.runtime.storage.recovery import Recovered, recover, save_epochs
 from oncelog_server.runtime.storage.scan import Place
-from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
+from oncelog_server.runtime.storage.segment import SEGMENT_BYTES
+from oncelog_server.runtime.storage.segments import Segments
 from oncelog_server.runtime.storage.slots import SlotFiles
 from oncelog_server.runtime.storage.snapshot_parts import SnapshotParts
 from oncelog_server.runtime.storage.snapshots import SnapshotFiles, snapshot_path
 from oncelog_server.runtime.storage.tail import Copies, MemoryTail, TailBudget
+from oncelog_server.runtime.storage.unwritten import Unwritten
 from oncelogpb.errors import OffsetOutOfRange
 
 __all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "UnknownFrame"]
 
-# Files of segments behind the active one that stay open after a read.
-SEALED_SEGMENTS_OPEN_MAX: Final = 8
 # Written over the first block of the file that follows a failed one: proof that this file works.
 _PROOF: Final = bytes(4096)
 
@@ -82,23 +74,13 @@ class Journal:
         self.last_epoch = end.epoch
         self.last_time_ms = end.time_ms
         self._disk = disk
-        self._segment_bytes = segment_bytes
         self._random_bytes = random_bytes
-        self._segments = recovered.segments
+        self._segments = Segments(disk, directory, segment_bytes, recovered.segments)
         self._epochs = recovered.epochs
         self._synced_end_file = recovered.synced_end
-        self._epochs_file: File | None = None
+        self._unwritten = Unwritten(disk, directory, recovered.epochs, recovered.synced_end)
         self._tail = MemoryTail(end.offset, budget=tails)
         self._frames_before_snapshot = 0
-        # What the disk was not given yet: (segment, position, chunks), in order.
-        self._pending: list[tuple[Segment, int, list[bytes | memoryview]]] = []
-        self._pending_epochs: list[EpochEntry] = []
-        self._pending_note: Write | None = None
-        # One was given to the disk, and is not confirmed.
-        self._note_in_flight = False
-        # Given and not confirmed: the sizes that the segments then have.
-        self._in_flight: dict[Segment, int] = {}
-        self._open_sealed: deque[Segment] = deque()
         self._failed = False
         self._closed = False
         self._slots: dict[str, SlotFiles] = {}
@@ -139,12 +121,12 @@ class Journal:
         at = At(JournalOffset(offset), LeaderEpoch(epoch), max(self.last_time_ms, time_ms))
         chunks = encode(frame, at)
         size = encoded_bytes(frame)
-        segment = self._segment_for(size)
+        segment = self._segments.taking(size, log_end=self.log_end)
         if frame.kind is FrameKind.EPOCH_START:
-            self._begin_epoch(EpochEntry(epoch, offset, self.log_end))
+            self._unwritten.begin_epoch(EpochEntry(epoch, offset, self.log_end))
         else:
             segment.index.saw(offset, segment.size)
-        self._push(segment, chunks)
+        self._unwritten.push(segment, chunks)
         segment.size += size
         self._appended(StoredFrame(frame, at), chunks[0])
         return at
@@ -167,19 +149,15 @@ class Journal:
         return len(frames)
 
     def _append_copy(self, stored: StoredFrame, header: memoryview, size: int) -> None:
-        segment = self._segment_for(size)
+        segment = self._segments.taking(size, log_end=self.log_end)
         if stored.frame.kind is FrameKind.EPOCH_START:
-            self._begin_epoch(EpochEntry(stored.at.epoch, stored.at.offset, self.log_end))
+            self._unwritten.begin_epoch(EpochEntry(stored.at.epoch, stored.at.offset, self.log_end))
         else:
             segment.index.saw(stored.at.offset, segment.size)
         payload = stored.frame.payload
-        self._push(segment, (header, payload) if payload else (header,))
+        self._unwritten.push(segment, (header, payload) if payload else (header,))
         segment.size += size
         self._appended(stored, bytes(header))
-
-    def _begin_epoch(self, entry: EpochEntry) -> None:
-        self._epochs.add(entry)
-        self._pending_epochs.append(entry)
 
     def _appended(self, stored: StoredFrame, header: bytes | memoryview) -> None:
         self.log_end = stored.end
@@ -195,61 +173,24 @@ class Journal:
         assert offset == self.log_end, "only an EPOCH_START jumps ahead"
         assert frame.kind not in OCCUPY_RECORDS or frame.record_count > 0, "no records to place"
 
-    def _segment_for(self, size: int) -> Segment:
-        """The active segment, or a new one where the frame would not fit."""
-        if self._segments:
-            active = self._segments[-1]
-            if active.size == 0 or active.size + size <= self._segment_bytes:
-                return active
-        return self._begin_segment(self.log_end)
-
-    def _begin_segment(self, base: int) -> Segment:
-        segment = Segment(self._disk, self.directory, base, grows_to=self._segment_bytes)
-        segment.begin_index()
-        self._segments.append(segment)
-        return segment
-
-    def _push(self, segment: Segment, chunks: Sequence[bytes | memoryview]) -> None:
-        if self._pending and self._pending[-1][0] is segment:
-            self._pending[-1][2].extend(chunks)
-        else:
-            self._pending.append((segment, segment.size, list(chunks)))
-
     # ------------------------------------------------------------------- what GroupCommit asks for
 
     def take_writes(self) -> tuple[list[Write], int]:
         """What the disk was not given yet, and the log end that it leads to. Then call mark_synced
         or mark_failed, before take_writes again. Raises OSError where a file cannot be made."""
-        assert not self._in_flight, "one commit at a time"
         if self._failed or self._closed:
             return [], self.log_end
-        writes = [Write(segment.file, at, chunks) for segment, at, chunks in self._pending]
-        if self._pending_epochs:
-            entries = [entry.encode() for entry in self._pending_epochs]
-            first = len(self._epochs.entries) - len(entries)
-            writes.append(Write(self._epochs_handle(), first * EPOCH_ENTRY_BYTES, entries))
-        if self._pending_note is not None:
-            writes.append(self._pending_note)
-        self._in_flight = {segment: segment.size for segment, _, _ in self._pending}
-        self._note_in_flight = self._pending_note is not None
-        self._pending, self._pending_epochs, self._pending_note = [], [], None
-        return writes, self.log_end
+        return self._unwritten.take(), self.log_end
 
     def mark_synced(self, end: int) -> None:
         """The commit that leads to `end` is durable."""
-        for segment, size in self._in_flight.items():
-            segment.synced = size
-        self._in_flight = {}
-        if self._note_in_flight:
-            self._synced_end_file.durable()
-            self._note_in_flight = False
+        self._unwritten.confirmed()
         self.synced_end = max(self.synced_end, end)
         self._tail.trim(self.synced_end)
 
     def mark_failed(self) -> None:
         """A write or sync failed: what is not synced is in doubt. Reads go on."""
-        self._in_flight = {}
-        self._note_in_flight = False
+        self._unwritten.failed()
         self._failed = True
 
     @property
@@ -262,30 +203,14 @@ class Journal:
         """About every second: notes for recovery what is synced. Note and index go to the page
         cache now, so they outlive the process; the note outlives a loss of power after the next
         commit, which is GroupCommit.wrote's to make. False: there is nothing to note."""
-        if self.is_noted or self._note_in_flight:
+        if self.is_noted or self._unwritten.note_is_in_flight:
             return False
-        bounds = Bounds(self.log_start, self.synced_end)
-        file, position, chunks = self._pending_note = self._synced_end_file.note(bounds)
+        file, position, chunks = self._unwritten.note(Bounds(self.log_start, self.synced_end))
         # A disk that fails here fails the commit too, and that is where it counts.
         with contextlib.suppress(OSError):
             self._disk.write_unsynced(file, position, b"".join(chunks))
-        self._save_indexes()
+        self._segments.save_indexes(self.synced_end)
         return True
-
-    def _save_indexes(self) -> None:
-        # A lost index is made again at the next start; failing for it would help nobody.
-        with contextlib.suppress(OSError):
-            for segment in reversed(self._segments):
-                was_saved = segment.index_is_saved
-                segment.save_index(self.synced_end)
-                if was_saved and segment is not self._segments[-1]:
-                    break
-
-    def _epochs_handle(self) -> File:
-        if self._epochs_file is None:
-            path = f"{self.directory}/{EPOCHS_FILE}"
-            self._epochs_file = self._disk.open(path, create=True)
-        return self._epochs_file
 
     # -------------------------------------------------------------------------------------- reads
 
@@ -298,21 +223,11 @@ class Journal:
         self._require_not_before_start(from_offset)
         if from_offset >= self._tail.start:
             return self._tail.read(from_offset, max_bytes, below=below)
-        for segment in self._segments_from(from_offset):
-            if segment.base >= below:
-                break
-            found = await read_segment(
-                self._disk, self._use(segment), from_offset, max_bytes, below=below
-            )
-            if found:
-                return found
-        return []
+        return await self._segments.read(from_offset, max_bytes, below=below)
 
     def bytes_between(self, start: int, end: int) -> int:
         """About how many bytes of frames stand there, by the indexes."""
-        segments = [segment for segment in self._segments_from(start) if segment.base < end]
-        sizes = [*(it.size for it in segments[:-1]), *(it.position_of(end) for it in segments[-1:])]
-        return max(0, sum(sizes) - segments[0].position_of(start)) if segments else 0
+        return self._segments.bytes_between(start, end)
 
     @property
     def frames_since_snapshot(self) -> int:
@@ -334,13 +249,7 @@ class Journal:
         self._require_not_before_start(from_offset)
         if from_offset >= self._tail.start:
             return self.copies_of_tail(from_offset, max_bytes)
-        for segment in self._segments_from(from_offset):
-            found = await copy_segment(
-                self._disk, self._use(segment), from_offset, max_bytes, below=self._tail.start
-            )
-            if found.frames:
-                return found
-        return Copies(from_offset, b"")
+        return await self._segments.copies(from_offset, max_bytes, below=self._tail.start)
 
     def copies_of_tail(self, from_offset: int, max_bytes: int) -> Copies:
         """The same, from `tail_start` on."""
@@ -358,44 +267,25 @@ class Journal:
         Raises OffsetOutOfRange where no frame begins, CorruptLog, OSError.
         """
         found: dict[int, StoredFrame] = {}
-        missing: list[int] = []
+        missing: set[int] = set()
         for offset in offsets:
             stored = self._tail.get(offset)
             if stored is not None:
                 found[offset] = stored
             else:
-                missing.append(offset)
+                self._require_within(offset)
+                missing.add(offset)
         if missing:
-            located = [(self._locate(offset), offset) for offset in sorted(set(missing))]
-            for extent in list(extents(located)):
-                self._use(extent.segment)
-                found.update(await read_extent(self._disk, extent))
+            found.update(await self._segments.read_frames(missing))
         return [found[offset] for offset in offsets]
 
-    def _locate(self, offset: int) -> Segment:
-        number = bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1
-        if number < 0 or not self.log_start <= offset < self.log_end:
+    def _require_within(self, offset: int) -> None:
+        if not self.log_start <= offset < self.log_end:
             raise OffsetOutOfRange(
                 f"journal offset {offset} is outside of [{self.log_start}, {self.log_end})",
                 start=self.log_start,
                 end=self.log_end,
             )
-        return self._segments[number]
-
-    def _segments_from(self, offset: int) -> list[Segment]:
-        number = bisect_right(self._segments, offset, key=lambda segment: segment.base) - 1
-        return self._segments[max(number, 0) :]
-
-    def _use(self, segment: Segment) -> Segment:
-        """Keeps few files of old segments open: the one used longest ago rests."""
-        if segment is self._segments[-1] or segment.synced != segment.size:
-            return segment
-        with contextlib.suppress(ValueError):
-            self._open_sealed.remove(segment)
-        self._open_sealed.append(segment)
-        if len(self._open_sealed) > SEALED_SEGMENTS_OPEN_MAX:
-            self._open_sealed.popleft().rest()
-        return segment
 
     def replay(self, from_offset: int) -> Iterator[StoredFrame]:
         """Every frame from the one that holds `from_offset` to the log end. Blocking.
@@ -406,21 +296,12 @@ class Journal:
         # What memory has of it may be less each time this goes on: others need the room.
         while (end := self._tail.start) > position:
             try:
-                yield from self._replay_files(position, end)
+                yield from self._segments.replay(self._epochs, position, end=end)
             except JournalDamaged:
                 self._take_incarnation()
                 raise
             position = end
         yield from self._tail.frames_from(position)
-
-    def _replay_files(self, from_offset: int, end: int) -> Iterator[StoredFrame]:
-        for number, segment in enumerate(list(self._segments)):
-            following = self._segments[number + 1 : number + 2]
-            if following and following[0].base <= from_offset:
-                continue
-            if segment.base >= end:
-                break
-            yield from replay_segment(segment, self._epochs, from_offset, end=end)
 
     def _take_incarnation(self) -> None:
         self.incarnation = take_incarnation(self._disk, self.directory, self._random_bytes)
@@ -434,28 +315,29 @@ class Journal:
     def cut(self, end: int) -> None:
         """Drops every frame at or above `end`, which must be where a frame ends. Blocking; durable
         when it returns. No commit may be under way. Raises OSError: then the journal has failed."""
-        assert not self._in_flight, "await GroupCommit.flush() first"
+        assert not self._unwritten.is_in_flight, "await GroupCommit.flush() first"
         assert self.log_start <= end, "nothing is before the log start"
         if end >= self.log_end and not self._failed:
             return
         was_failed, self._failed = self._failed, True
         assert not was_failed or end <= self.synced_end, "what is not synced is in doubt"
         if not was_failed:
-            self._write_pending()
-        self._pending, self._pending_epochs, self._pending_note = [], [], None
+            # It looks for its place in the files, so what only memory has goes there first.
+            self._unwritten.write_frames()
+        self._unwritten.drop()
         place = Place(0, end, self._epochs.epoch_at(end - 1))
         if end > self.log_start:
-            place = place_in(self._locate(end - 1), end, self._epochs)
+            place = place_in(self._segments.holding(end - 1), end, self._epochs)
         self._lower_promise(end)
         # Where it fails from here on, what is abandoned goes, and no more than that is left.
         self.synced_end = min(self.synced_end, end)
-        cut_segments(self._segments, place, keep_bytes=was_failed)
+        self._segments.cut(place, keep_bytes=was_failed)
         if was_failed:
-            segment = self._begin_segment(end)
+            segment = self._segments.begin(end)
             self._disk.write_and_sync(segment.file, 0, _PROOF)
         self._tail.cut(end)
         self._epochs.cut(end)
-        self._close_epochs()
+        self._unwritten.close()
         save_epochs(self._disk, self.directory, self._epochs)
         self.log_end, self.last_epoch = end, place.epoch
         self.synced_end = min(self.synced_end, end) if was_failed else end
@@ -478,7 +360,7 @@ class Journal:
         self.cut(self.log_start)
         self._failed = True
         # One without frames would take the next ones under the name of where the log began.
-        remove_segments(self._segments, self.log_start)
+        self._segments.remove_from(self.log_start)
         self.flush_slots()
         self._snapshots.save(offset, snapshot)
         self._epochs.entries[:] = epochs
@@ -494,14 +376,8 @@ class Journal:
     def abandon_unsynced(self) -> None:
         """After a failed write: goes back to the last good sync and on in a new file. Blocking.
         Raises OSError where that cannot be written and synced either: the journal stays failed."""
-        self._in_flight = {}
+        self._unwritten.failed()
         self.cut(self.synced_end)
-
-    def _write_pending(self) -> None:
-        """A cut looks for its place in the files, so what only memory has goes there first."""
-        for segment, position, chunks in self._pending:
-            self._disk.write_and_sync(segment.file, position, b"".join(chunks))
-            segment.synced = segment.size
 
     def _lower_promise(self, end: int) -> None:
         """Before anything is cut: whoever crashes in the middle must not look damaged."""
@@ -573,22 +449,16 @@ class Journal:
         with contextlib.suppress(OSError):
             if not self._failed:
                 bounds = Bounds(self.log_start, self.synced_end)
-                if self._synced_end_file.noted != bounds or self._pending_note is not None:
+                if self._synced_end_file.noted != bounds or self._unwritten.has_note:
                     self._synced_end_file.note_and_sync(bounds)
-                self._save_indexes()
+                self._segments.save_indexes(self.synced_end)
         self._closed = True
-        for segment in self._segments:
-            segment.close()
+        self._segments.close()
         for slots in self._slots.values():
             slots.close()
         self._synced_end_file.close()
-        self._close_epochs()
+        self._unwritten.close()
 
     def forget_tail(self) -> None:
         """Gives back what it holds of the node's budget. On the loop, once it is closed."""
         self._tail.clear()
-
-    def _close_epochs(self) -> None:
-        if self._epochs_file is not None:
-            self._epochs_file.close()
-            self._epochs_file = None

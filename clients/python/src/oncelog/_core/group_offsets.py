@@ -37,15 +37,16 @@ def of_whole_topics(
     topics: Iterable[partition_leader_pb2.TopicDescription],
 ) -> list[offset_manager_pb2.CommittedOffset]:
     """The group's offsets, and one that says nothing for each other partition of these topics; by
-    topic id and number."""
+    topic id and number. A topic that it has no offsets of has the view that the group has."""
     found = {PartitionKey.of(offset.partition): offset for offset in offsets}
     views = {offset.partition.topic_id: offset.view for offset in offsets}
+    usual = offsets[0].view if offsets else types_pb2.VIEW_COMMITTED
     for topic in topics:
         for number in range(len(topic.partitions)):
             key = PartitionKey(topic.topic_id, number)
             if key not in found:
                 found[key] = offset_manager_pb2.CommittedOffset(
-                    partition=key.wire(), view=views[topic.topic_id]
+                    partition=key.wire(), view=views.get(topic.topic_id, usual)
                 )
     return [found[key] for key in sorted(found)]
 
@@ -58,7 +59,7 @@ def edges_requests(
     for offset in offsets:
         view = offset.view or types_pb2.VIEW_COMMITTED
         if view not in requests:
-            requests[view] = partition_leader_pb2.ListOffsetsRequest(isolation=_ISOLATIONS[view])
+            requests[view] = partition_leader_pb2.ListOffsetsRequest(isolation=isolation_of(view))
         requests[view].queries.add(partition=offset.partition, earliest=True)
         requests[view].queries.add(partition=offset.partition, latest=True)
     return list(requests.values())
@@ -75,6 +76,13 @@ def edges(
             if not first.HasField("error") and not last.HasField("error"):
                 found[PartitionKey.of(first.partition)] = Edges(first.offset, last.offset)
     return found
+
+
+def isolation_of(
+    view: types_pb2.View.ValueType,
+) -> partition_leader_pb2.Isolation.ValueType:
+    """The readers whose numbering it is."""
+    return _ISOLATIONS[view]
 
 
 def lag(committed: int | None, at: Edges | None) -> int | None:

@@ -8,12 +8,13 @@ Per partition there are three numbers:
 
 and `from`, what the group must have committed for the next commit to be ours: an offset, NONE, or
 ANY after a seek. After a commit that is decided but perhaps not visible yet, `after`
-names that transaction, so that the next one of the same producer may chain on it.
+names that transaction, so that the next one of the same producer may chain on it. Who gives whole
+transactions over several partitions has given some *beyond* a position, too (`_core/beyond`).
 
 Invariants:
 - base <= position <= fetch, but for a seek, which sets all three;
-- a commit covers [base, position); an abort sets position and fetch back to base, so what was read
-  in the aborted transaction is read again (I21);
+- a commit covers [base, position), and what was given beyond; an abort sets all of it back to what
+  it was at base, so what was read in the aborted transaction is read again (I21);
 - a partition whose positions are unknown (an outcome in doubt, a lost race) gives nothing to anyone
   until `start` was told what the group has.
 """
@@ -25,6 +26,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import NamedTuple
 
+from oncelog._core.beyond import Beyond
 from oncelog._core.routing import PartitionKey
 from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2, types_pb2
@@ -56,56 +58,105 @@ class Place:
     since: int | Origin
     after: After | None = None
     paused: bool = False
+    # Given beyond `position`, and beyond `base`.
+    beyond: Beyond = ()
+    base_beyond: Beyond = ()
 
 
 class Progress(NamedTuple):
-    """What one commit says about one partition: [base, to)."""
+    """What one commit says about one partition: [base, to), and what was given beyond."""
 
     partition: PartitionKey
     base: int
     to: int
+    beyond: Beyond = ()
 
 
 class Positions:
     """All partitions of one consumer."""
 
     def __init__(self, assigned: Iterable[PartitionKey]) -> None:
-        self.assigned = tuple(assigned)
+        # In the order in which they were assigned.
+        self._assigned = dict.fromkeys(assigned)
         # Those that were assigned later: they are read from their first record on, wherever the
         # reading of the others began.
         self._added: set[PartitionKey] = set()
         self._places: dict[PartitionKey, Place] = {}
         self._paused: set[PartitionKey] = set()
-        # Raised by every change that makes prefetched batches worthless.
+        # Those that shall go to another one.
+        self._withheld: set[PartitionKey] = set()
+        # Where it began in partitions of which the group had committed nothing, until it has: who
+        # asks again, or goes back, must not skip what was written since.
+        self._began: dict[PartitionKey, int] = {}
+        # Grows with every change that makes prefetched batches of a partition worthless.
         self.edition = 0
+        # Of each partition: what it was at its last change.
+        self._editions: dict[PartitionKey, int] = {}
+
+    @property
+    def assigned(self) -> tuple[PartitionKey, ...]:
+        return tuple(self._assigned)
 
     def unknown(self) -> list[PartitionKey]:
         """Partitions that need `start`."""
-        return [partition for partition in self.assigned if partition not in self._places]
+        return [partition for partition in self._assigned if partition not in self._places]
 
-    def assign(self, added: Iterable[PartitionKey]) -> None:
+    def assign(self, partitions: Iterable[PartitionKey]) -> None:
+        """These, too; they need `start`."""
+        self._assigned.update(dict.fromkeys(partitions))
+
+    def assign_added(self, partitions: Iterable[PartitionKey]) -> None:
         """Partitions that came to a topic while it is read; they need `start`."""
-        fresh = [partition for partition in added if partition not in self.assigned]
-        self.assigned += tuple(fresh)
+        fresh = [partition for partition in partitions if partition not in self._assigned]
+        self.assign(fresh)
         self._added.update(fresh)
+
+    def revoke(self, partitions: Iterable[PartitionKey]) -> None:
+        """They are another one's now: nothing of them is given or committed any more. The others
+        are read on as if nothing had happened."""
+        for partition in partitions:
+            self._require_assigned(partition)
+            del self._assigned[partition]
+            self._places.pop(partition, None)
+            self._added.discard(partition)
+            self._began.pop(partition, None)
+            self._paused.discard(partition)
+            self._withheld.discard(partition)
+            self._editions.pop(partition, None)
+            self.edition += 1
 
     def is_added(self, partition: PartitionKey) -> bool:
         """It came while its topic was read: nothing of it may be skipped."""
         return partition in self._added
 
-    def start(self, partition: PartitionKey, position: int, since: int | Origin) -> None:
+    def began_at(self, partition: PartitionKey) -> int | None:
+        """Where it began, of a partition of which the group had committed nothing."""
+        return self._began.get(partition)
+
+    def start(
+        self, partition: PartitionKey, position: int, since: int | Origin, beyond: Beyond = ()
+    ) -> None:
         """Where to begin, and what the group has committed there."""
         self._require_assigned(partition)
-        self._places[partition] = Place(position, position, position, since)
-        self.edition += 1
+        if since is Origin.NONE:
+            self._began.setdefault(partition, position)
+        self._places[partition] = Place(
+            position, position, position, since, beyond=beyond, base_beyond=beyond
+        )
+        self._changed(partition)
 
     def fetchable(self) -> list[tuple[PartitionKey, int]]:
         """What to ask leaders for: (partition, next offset), without what is paused."""
         return [
             (partition, place.fetch)
             for partition, place in self._places.items()
-            if partition not in self._paused
+            if partition not in self._paused and partition not in self._withheld
         ]
+
+    def editions(self) -> dict[PartitionKey, int]:
+        """Of all that is fetchable. Another number than before: what was prefetched of this
+        partition is worthless."""
+        return {partition: self._editions[partition] for partition, _ in self.fetchable()}
 
     def fetched(self, partition: PartitionKey, next_offset: int) -> None:
         """Records below next_offset are prefetched."""
@@ -113,11 +164,32 @@ class Positions:
         assert next_offset >= place.fetch, "a leader goes forward"
         place.fetch = next_offset
 
+    def require_plain(self) -> None:
+        """Raises InvalidArgument, as `given` would of one of the partitions that are read now. For
+        who takes from several: before anything is taken."""
+        for partition, place in self._places.items():
+            if place.beyond and not self.is_paused(partition):
+                raise _was_read_across()
+
     def given(self, partition: PartitionKey, next_offset: int) -> None:
-        """Records below next_offset were handed to the user."""
+        """Records below next_offset were handed to the user. Raises InvalidArgument where some that
+        follow were before: they would be given twice."""
         place = self._places[partition]
+        if place.beyond:
+            raise _was_read_across()
         assert place.position <= next_offset <= place.fetch, "given what was prefetched, once"
         place.position = next_offset
+
+    def given_across(self, partition: PartitionKey, next_offset: int, beyond: Beyond) -> None:
+        """Records below next_offset were handed to the user, and beyond it what `beyond` says."""
+        place = self._places[partition]
+        assert place.position <= next_offset <= place.fetch, "given what was prefetched, once"
+        place.position, place.beyond = next_offset, beyond
+
+    def beyond(self, partition: PartitionKey) -> Beyond:
+        """What was given of it beyond its position."""
+        place = self._places.get(partition)
+        return () if place is None else place.beyond
 
     def position(self, partition: PartitionKey) -> int | None:
         """None: not known yet."""
@@ -136,29 +208,61 @@ class Positions:
     def pause(self, partition: PartitionKey) -> None:
         self._require_assigned(partition)
         self._paused.add(partition)
-        self.edition += 1
+        self._changed(partition)
 
     def resume(self, partition: PartitionKey) -> None:
         self._require_assigned(partition)
         self._paused.discard(partition)
-        self.edition += 1
+        self._changed(partition)
+
+    def withhold(self, partitions: Iterable[PartitionKey]) -> None:
+        """Of these, and only these, nothing more is given: another one shall have them. What was
+        given may be committed still."""
+        withheld = {partition for partition in partitions if partition in self._assigned}
+        for partition in sorted(withheld ^ self._withheld):
+            self._changed(partition)
+        self._withheld = withheld
 
     def is_paused(self, partition: PartitionKey) -> bool:
-        return partition in self._paused
+        """Nothing of it is given now: the user wants it so, or another one shall have it."""
+        return partition in self._paused or partition in self._withheld
 
     def progress(self) -> list[Progress]:
         """What a commit now would cover; nothing for partitions that did not move."""
         return [
-            Progress(partition, place.base, place.position)
+            Progress(partition, place.base, place.position, place.beyond)
             for partition, place in self._places.items()
-            if place.position != place.base
+            if (place.position, place.beyond) != (place.base, place.base_beyond)
+        ]
+
+    def progress_to(self, offsets: Mapping[PartitionKey, int]) -> list[Progress]:
+        """What a commit of these offsets covers, of what was given. Their partitions are started.
+        Raises InvalidArgument."""
+        for partition, to in offsets.items():
+            place = self._places[partition]
+            if place.beyond or place.base_beyond:
+                raise errors.InvalidArgument(
+                    f"offset {to} of partition {partition.number} does not say what was given "
+                    "beyond it of whole transactions: call commit without offsets",
+                    field="offsets",
+                )
+            position = place.position
+            if not 0 <= to <= position:
+                raise errors.InvalidArgument(
+                    f"offset {to} of partition {partition.number} is not in 0 to {position}, the "
+                    "next one that will be given: what was not given is skipped by seek",
+                    field="offsets",
+                )
+        return [
+            Progress(partition, self._places[partition].base, to)
+            for partition, to in offsets.items()
         ]
 
     def standing(self) -> list[Progress]:
         """What the group has committed, as far as this consumer knows, as steps from there to
         there."""
         return [
-            Progress(partition, place.since, place.since)
+            Progress(partition, place.since, place.since, place.base_beyond)
             for partition, place in self._places.items()
             if isinstance(place.since, int)
         ]
@@ -171,10 +275,12 @@ class Positions:
 
     def committed(self, progress: Iterable[Progress], after: After | None) -> None:
         """The commit is decided. `after` None: it is visible, or it was plain."""
-        for partition, _, to in progress:
+        for partition, _, to, beyond in progress:
+            self._began.pop(partition, None)
             place = self._places.get(partition)
             if place is not None:
                 place.base, place.since, place.after = to, to, after
+                place.base_beyond = beyond
 
     def sent(self, partition: PartitionKey, to: int, after: After | None) -> None:
         """A commit that named this offset itself (not `progress`) is decided: the group has it."""
@@ -184,10 +290,12 @@ class Positions:
             if place.base <= to <= place.position:
                 place.base = to
 
-    def unfetch(self) -> None:
-        """What was prefetched and not given is dropped: it will be asked for again."""
-        for place in self._places.values():
-            place.fetch = place.position
+    def unfetch(self, partitions: Iterable[PartitionKey]) -> None:
+        """What was prefetched of them and not given is dropped: it will be asked for again."""
+        for partition in partitions:
+            place = self._places.get(partition)
+            if place is not None:
+                place.fetch = place.position
 
     def since(self, partition: PartitionKey) -> int | Origin | None:
         """What the group must have committed for the next commit to be ours; None: not known."""
@@ -201,22 +309,28 @@ class Positions:
 
     def rewind(self) -> None:
         """To where the open transaction began, in every partition."""
-        for place in self._places.values():
-            if place.fetch != place.base:
-                self.edition += 1
+        for partition, place in self._places.items():
+            if place.fetch != place.base or place.beyond != place.base_beyond:
+                self._changed(partition)
             place.position = place.fetch = place.base
+            place.beyond = place.base_beyond
 
     def forget(self, partitions: Iterable[PartitionKey] | None = None) -> None:
         """Positions are unknown: the group must be asked again."""
         for partition in list(self._places) if partitions is None else list(partitions):
             self._places.pop(partition, None)
-        self.edition += 1
+            self._changed(partition)
 
     def check(self) -> None:
         """Asserts the invariants; for tests."""
         for partition, place in self._places.items():
-            assert partition in self.assigned
+            assert partition in self._assigned
+            assert partition in self._editions
             assert place.base <= place.position <= place.fetch
+
+    def _changed(self, partition: PartitionKey) -> None:
+        self.edition += 1
+        self._editions[partition] = self.edition
 
     def _offset(
         self, item: Progress, producer_id: int, view: types_pb2.View.ValueType
@@ -236,11 +350,19 @@ class Positions:
         return commit
 
     def _require_assigned(self, partition: PartitionKey) -> None:
-        if partition not in self.assigned:
+        if partition not in self._assigned:
             raise errors.InvalidArgument(
                 f"partition {partition.number} of that topic is not assigned to this consumer",
                 field="partition",
             )
+
+
+def _was_read_across() -> errors.InvalidArgument:
+    return errors.InvalidArgument(
+        "this group was read by transactions(across=True), which has given transactions behind the "
+        "group's position: go on that way until all before them is given and committed, or seek",
+        field="across",
+    )
 
 
 def start_of(

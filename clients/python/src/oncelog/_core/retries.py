@@ -48,6 +48,9 @@ ACTIONS: Final[dict[str, Action]] = {
     "UNKNOWN_OUTCOME": Action.ASK,
     "TRANSACTION_ENDED": Action.REWIND,
     "STALE_POSITION": Action.REWIND,
+    # It joins its group again by itself.
+    "ILLEGAL_GENERATION": Action.REWIND,
+    "UNKNOWN_MEMBER": Action.REWIND,
 }
 
 assert set(ACTIONS) <= set(errors.BY_REASON), "the table names reasons that exist"

@@ -102,6 +102,9 @@ METHODS: Final[dict[str, Method]] = {
         Kind.CONSUMER_GROUP, idempotent=True, streamed=True
     ),
     "offset_manager.fetch_offsets": Method(Kind.CONSUMER_GROUP, idempotent=True, streamed=True),
+    "offset_manager.heartbeat": Method(Kind.CONSUMER_GROUP, idempotent=True),
+    "offset_manager.describe_group": Method(Kind.CONSUMER_GROUP, idempotent=True),
+    "offset_manager.remove_member": Method(Kind.CONSUMER_GROUP, idempotent=False),
     "offset_manager.delete_group": Method(Kind.CONSUMER_GROUP, idempotent=False),
     "offset_manager.list_groups": Method(Kind.ROLE_ALL, idempotent=True, results="groups"),
     "partition_leader.produce": Method(
@@ -283,13 +286,13 @@ class Directory:
     def route(self, key: Key) -> Endpoint | None:
         return self._routes.get(key)
 
-    def processes(self, role: str) -> list[Endpoint]:
-        """Of the role, by address."""
-        return sorted(
+    def members(self, role: str | None = None) -> set[Endpoint]:
+        """The processes there are, of one role or of all."""
+        return {
             Endpoint(node.endpoint.host, node.endpoint.port)
             for node in self.nodes
-            if role in node.roles
-        )
+            if role is None or role in node.roles
+        }
 
     def redirect(self, key: Key | PartitionKey, error: errors.OncelogError) -> bool:
         """Believes a NOT_LEADER that names the leader. False: it names none; ask for metadata."""
@@ -320,10 +323,6 @@ class Directory:
             self._leaders.pop(key, None)
         else:
             self._routes.pop(key, None)
-
-    def members(self) -> set[Endpoint]:
-        """The processes there are."""
-        return {Endpoint(node.endpoint.host, node.endpoint.port) for node in self.nodes}
 
     def forget_processes(self, endpoints: Collection[Endpoint]) -> None:
         """What they led, others may lead by now."""

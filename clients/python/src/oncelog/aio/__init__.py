@@ -11,15 +11,9 @@ async with oncelog.aio.connect("localhost:7400") as log:
 from __future__ import annotations
 
 from oncelog.aio.access import Access
-from oncelog.aio.admin import (
-    Admin,
-    GroupInfo,
-    GroupOffset,
-    NodeInfo,
-    PartitionInfo,
-    TopicInfo,
-    TransactionInfo,
-)
+from oncelog.aio.across import TransactionsAcross, WholeTransaction
+from oncelog.aio.admin import Admin, NodeInfo, PartitionInfo, TopicInfo
+from oncelog.aio.admin_transactions import TransactionInfo
 from oncelog.aio.consumer import Consumer, GroupMetadata
 from oncelog.aio.log import Log, connect
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
@@ -27,25 +21,50 @@ from oncelog.aio.producer import Producer
 from oncelog.aio.receipts import Receipt, TableReceipt
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.aio.transactions import Transaction
+from oncelog.aio.units import CommittedTransaction, Transactions
+from oncelog.groups import (
+    ConsumerPosition,
+    GroupDescription,
+    GroupInfo,
+    GroupOffset,
+    LastCommit,
+    MemberInfo,
+    OffsetReset,
+    OutgrownTopic,
+    Rows,
+    Shift,
+)
 
 __all__ = [
     "Access",
     "Admin",
     "CommitSeq",
+    "CommittedTransaction",
     "Consumer",
+    "ConsumerPosition",
     "ExposedPart",
+    "GroupDescription",
     "GroupInfo",
     "GroupMetadata",
     "GroupOffset",
+    "LastCommit",
     "Log",
+    "MemberInfo",
     "NodeInfo",
+    "OffsetReset",
+    "OutgrownTopic",
     "PartitionInfo",
     "Producer",
     "Receipt",
+    "Rows",
+    "Shift",
     "TableReceipt",
     "TopicInfo",
     "Transaction",
     "TransactionInfo",
     "TransactionalProducer",
+    "Transactions",
+    "TransactionsAcross",
+    "WholeTransaction",
     "connect",
 ]

@@ -14,8 +14,10 @@ from typing import TYPE_CHECKING
 from oncelog._core.positions import After, Origin, Progress
 from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import ProducerCore
+from oncelog.aio.member import this_moment
 from oncelog.batch import TopicPartition
 from oncelog.protocol import AsyncProtocol
+from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2
 
 if TYPE_CHECKING:
@@ -31,10 +33,33 @@ class Consumed:
         # Offsets of other consumers (send_offsets), by group, and whom to tell what became of them.
         self._offsets: dict[str, offset_manager_pb2.GroupOffsets] = {}
         self._senders: dict[Consumer, dict[TopicPartition, int]] = {}
+        # Of the records of other consumers it is told at its end, what it was made of since then.
+        self._began = this_moment()
+        # As which member the transaction's own consumer commits: who it was when it was last asked
+        # for its progress. Within a commit the heartbeats go on, and may begin another life.
+        self._commits_as: offset_manager_pb2.GroupMember | None = None
+        # As which one it was last said to commit.
+        self._sent_as: offset_manager_pb2.GroupMember | None = None
+
+    def begins(self) -> None:
+        """From now on its own consumer keeps what it has given until the transaction has ended."""
+        self._began = this_moment()
+        if self._consumer is not None:
+            self._consumer.feeds(self, self._began)
 
     def progress(self) -> Sequence[Progress]:
-        """Of the transaction's own consumer, as a commit now would cover it."""
-        return [] if self._consumer is None else self._consumer.progress()
+        """Of the transaction's own consumer, as a commit now covers it. Raises as `require`."""
+        self.require()
+        if self._consumer is None:
+            return []
+        self._commits_as = self._consumer.member_now()
+        return self._consumer.progress(self)
+
+    def require(self) -> None:
+        """Raises GroupMoved where a part of what it has consumed is another member's by now."""
+        for consumer in (self._consumer, *self._senders):
+            if consumer is not None:
+                consumer.require(self)
 
     def groups(self, progress: Sequence[Progress]) -> set[str]:
         """Those whose offsets commit with it."""
@@ -49,16 +74,23 @@ class Consumed:
         group: GroupMetadata,
         producer_id: int,
     ) -> None:
-        """See `Transaction.send_offsets`."""
+        """See `Transaction.send_offsets`. Raises as `require`."""
+        if group.consumer is not None:
+            group.consumer.require_named()
+            self._senders.setdefault(group.consumer, {})
+            group.consumer.feeds(self, self._began)
+        self.require()
         message = self._offsets.setdefault(
             group.group, offset_manager_pb2.GroupOffsets(group=group.group)
         )
+        if group.member is not None:
+            _commit_as(group.member, message)
         named = {TopicPartition(*place): to for place, to in offsets.items()}
         for place, to in sorted(named.items()):
             topic = await self._protocol.topic(place.topic)
             partition = PartitionKey(topic.topic_id, place.partition).wire()
             if group.consumer is not None:
-                self._senders.setdefault(group.consumer, {})[place] = to
+                self._senders[group.consumer][place] = to
             before = next((item for item in message.offsets if item.partition == partition), None)
             if before is not None:
                 before.to_offset = to
@@ -77,16 +109,24 @@ class Consumed:
                 if chain is not None and chain.producer_id == producer_id:
                     commit.after_tx_id = chain.tx_id
 
+        if group.consumer is not None:
+            group.consumer.annotate(message.offsets)
+
     def messages(
         self, progress: Sequence[Progress], producer_id: int
     ) -> dict[str, offset_manager_pb2.GroupOffsets]:
-        """All that commits with it, by group."""
+        """All that commits with it, by group. Raises as `require`: since `progress` a coordinator
+        was waited for, and whoever was lost meanwhile may be back under another id."""
+        self.require()
         offsets = dict(self._offsets)
         if progress and self._consumer is not None and self._consumer.group is not None:
             group = self._consumer.group
             message = offset_manager_pb2.GroupOffsets(group=group)
             if group in offsets:
                 message.CopyFrom(offsets[group])
+            if self._commits_as is not None:
+                _commit_as(self._commits_as, message)
+            self._sent_as = self._commits_as
             message.offsets.extend(self._consumer.offset_commits(progress, producer_id))
             offsets[group] = message
         return offsets
@@ -109,7 +149,7 @@ class Consumed:
                     tx_id=tx_id,
                     producer=identity.wire(),
                     offsets=message,
-                    timeout_ms=timeout_ms,
+                    timeout_ms=timeout_ms or identity.default_timeout_ms,
                 ),
             )
             participants.add(PartitionKey.of(reply.participant))
@@ -123,20 +163,51 @@ class Consumed:
             self._consumer.committed_in(progress, after)
         for consumer, offsets in self._senders.items():
             consumer.committed_for(offsets, after)
+        self.ended()
 
     def aborted(self, cause: BaseException | None) -> None:
         """Its own consumer goes back to where it began."""
         if self._consumer is not None:
+            if self._sent_as is not None and isinstance(cause, errors.GroupMoved):
+                self._consumer.refused_as(self._sent_as, cause)
             self._consumer.rewind(cause)
+        self.ended()
 
     def unknown(self) -> None:
         """Only their groups know where to go on."""
         for consumer in (self._consumer, *self._senders):
             if consumer is not None:
                 consumer.forget()
+        self.ended()
+
+    def told(self, error: errors.OncelogError) -> errors.OncelogError:
+        """What the user is told of an error of the commit."""
+        if self._consumer is None or self._sent_as is None:
+            return error
+        return self._consumer.told(self._sent_as, error)
 
     def group_moved(self) -> None:
         """Somebody else commits for a group: those who sent offsets ask where it stands. Its own
         consumer does so when it is rewound."""
         for consumer in self._senders:
             consumer.forget()
+
+    def ended(self) -> None:
+        """Its consumers may let go of what they gave. Safe to repeat."""
+        for consumer in (self._consumer, *self._senders):
+            if consumer is not None:
+                consumer.fed(self)
+
+
+def _commit_as(
+    member: offset_manager_pb2.GroupMember, message: offset_manager_pb2.GroupOffsets
+) -> None:
+    """All that is in the message, too: so only in the name of the same member. An earlier life's
+    input may have been given to another one, or again to this one."""
+    if message.HasField("member") and message.member.member_id != member.member_id:
+        raise errors.UnknownMember(
+            f"this transaction has offsets of another member of group {message.group!r}: of "
+            "another consumer, or of this one before it was lost to the group and joined again. A "
+            "transaction commits for one member: abort it, and what was not committed is read again"
+        )
+    message.member.CopyFrom(member)

@@ -1,36 +1,44 @@
-"""Reads assigned partitions, and keeps track of what is processed.
+"""Reads partitions, and keeps track of what is processed.
 
     consumer = await log.consumer(["payments"], group="enricher")
     async for batch in consumer:
         ...
 
-What a batch held counts as processed when the next commit says so: a transaction that was given the
-consumer, or `commit`. A group remembers offsets; membership (partitions shared among consumers)
-comes in a later version: until then a consumer reads all partitions, or those that it is given.
+What a batch held counts as processed when the next commit says so: a transaction that was given
+the consumer, or `commit`. A consumer is a member of its group, which shares out partitions
+(`subscribe`; `member` says how that works), or it stands alone and reads what it was given
+(`assign`, or no group).
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Literal, overload
 
-from oncelog._core.positions import After, Origin, Positions, Progress, start_of
+from oncelog._core.positions import After, Origin, Positions, Progress
 from oncelog._core.routing import PartitionKey
-from oncelog.aio.fetching import Prefetcher, why_gone
+from oncelog.aio.across import TransactionsAcross, gathering
+from oncelog.aio.assigned import Assigned
+from oncelog.aio.auto_commit import AutoCommit
+from oncelog.aio.group_commits import wait_for_commit
+from oncelog.aio.member import Callbacks, Member, compiled_pattern, settings_of
+from oncelog.aio.offsets import Offsets
+from oncelog.aio.prefetchers import prefetcher_for
 from oncelog.aio.sign_of_life import SignOfLife
+from oncelog.aio.starting import Starting
+from oncelog.aio.units import Transactions
 from oncelog.batch import Batch, TopicPartition
 from oncelog.errors import Closed
+from oncelog.groups import ConsumerPosition, Rows
 from oncelog.options import ConsumerOptions
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
-from oncelogpb.doubt import Doubt
-from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2, types_pb2
+from oncelogpb.v1 import offset_manager_pb2, types_pb2
 
 # How long `async for` waits at a time; it goes on waiting until the consumer is closed.
 IDLE_S: Final = 1.0
-# Plain commits that are repeated after a lost answer.
-COMMIT_ATTEMPTS_MAX: Final = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +54,11 @@ class GroupMetadata:
     after: Mapping[TopicPartition, After] = field(default_factory=dict)
     # Whose metadata they are: told what becomes of the offsets.
     consumer: Consumer | None = field(default=None, repr=False, compare=False)
+    # Who commits, of a group that shares out partitions: fenced by the group (KIP-447). None: a
+    # consumer that stands alone.
+    member: offset_manager_pb2.GroupMember | None = None
+    # A transaction of a member must not live longer than its session, milliseconds.
+    session_timeout_ms: int = 0
 
 
 class Consumer:
@@ -59,36 +72,92 @@ class Consumer:
         group: str | None,
         *,
         whole_topics: Sequence[str] = (),
+        callbacks: Callbacks | None = None,
     ) -> None:
         """`whole_topics`: those of which it reads every partition, also what comes later."""
         self.group = group
-        # By name, as they were when the partitions were taken.
-        self._whole_topics: dict[str, partition_leader_pb2.TopicDescription | None] = dict.fromkeys(
-            whole_topics
-        )
         self._protocol = protocol
         self._options = options
-        self._names = dict(assigned)
-        self._keys = {name: key for key, name in assigned.items()}
+        self._callbacks = callbacks or Callbacks()
+        self._assigned = Assigned(protocol, assigned, whole_topics)
         self._positions = Positions(assigned)
+        # Set where `close` begins, and where it is done with its group: until then what was given
+        # may be committed.
         self._closed = False
+        self._has_left = False
         # Called once it is: for who keeps it.
         self.on_closed: Callable[[], object] = lambda: None
-        committed = options.isolation == "committed"
-        self._view = types_pb2.VIEW_COMMITTED if committed else types_pb2.VIEW_JOURNAL
-        self._isolation: partition_leader_pb2.Isolation.ValueType = (
-            partition_leader_pb2.ISOLATION_COMMITTED
-            if committed
-            else partition_leader_pb2.ISOLATION_UNCOMMITTED
-        )
-        self._sign_of_life = SignOfLife(options.sign_of_life_ms, self._live)
-        self._prefetcher = Prefetcher(
+        self._prefetcher = prefetcher_for(protocol, options, self._positions, self._assigned.names)
+        self._offsets = Offsets(
             protocol,
+            options,
             self._positions,
-            self._names,
-            isolation=self._isolation,
-            bytes_max=options.prefetch_bytes_max,
+            self._assigned.names,
+            self._prefetcher,
+            group,
+            self.member_now,
         )
+        self._sign_of_life = SignOfLife(options.sign_of_life_ms, self._offsets.give_sign)
+        self._starting = Starting(self._offsets, self._positions, self._prefetcher.wake)
+        # None: it stands alone.
+        self._member: Member | None = None
+        every_ms = 0 if group is None else options.auto_commit_ms
+        self._auto_commit = AutoCommit(every_ms, self.commit, protocol.now_ms)
+        # None: it gives batches.
+        self._transactions: Transactions | TransactionsAcross | None = None
+
+    # -------------------------------------------------------------------------------- subscribing
+
+    async def subscribe(
+        self, topics: Sequence[str] = (), *, pattern: str | re.Pattern[str] | None = None
+    ) -> None:
+        """Becomes a member of its group, which shares out the partitions of these topics, or of all
+        whose whole name matches the pattern, among its members; or subscribes to others than
+        before. What it is given is read from the next `poll` on. Raises InvalidArgument,
+        Unavailable, CannotConnect, what the group refuses."""
+        self._require_open()
+        if isinstance(topics, str):
+            raise errors.InvalidArgument("topics is a list of names", field="topics")
+        if (pattern is None) != bool(topics):
+            raise errors.InvalidArgument("subscribe to topics, or by a pattern", field="topics")
+        compiled = None if pattern is None else compiled_pattern(pattern)
+        if self._member is None:
+            if self._positions.assigned:
+                raise errors.InvalidArgument(
+                    "this consumer reads what was assigned to it: use another one to subscribe",
+                    field="topics",
+                )
+            self._member = self._make_member(self._offsets.require_group())
+            self._assigned.only_what_is_named()
+        await self._member.subscribe(topics, compiled)
+        if self._callbacks.on_assigned is None:
+            # So that a lone member may ask where it stands at once.
+            await self._take_first()
+
+    async def assign(self, partitions: Sequence[TopicPartition | tuple[str, int]]) -> None:
+        """Stands alone and reads these partitions, instead of those before. With a group, its
+        offsets are continued and committed, as long as the group has no members. Raises
+        InvalidArgument, UnknownTopic, UnknownPartition."""
+        self._require_open()
+        if self._member is not None:
+            raise errors.InvalidArgument(
+                "this consumer is a member of its group, which assigns partitions to it: use "
+                "another one to choose them",
+                field="partitions",
+            )
+        chosen: dict[PartitionKey, TopicPartition] = {}
+        for place in partitions:
+            name = TopicPartition(*place)
+            topic = await self._protocol.topic(name.topic)
+            if not 0 <= name.partition < len(topic.partitions):
+                raise errors.UnknownPartition(
+                    f"{name.topic!r} has no partition {name.partition}", topic=name.topic
+                )
+            chosen[PartitionKey(topic.topic_id, name.partition)] = name
+        self._assigned.only_what_is_named()
+        self._positions.revoke([key for key in self._positions.assigned if key not in chosen])
+        self._positions.assign(chosen)
+        self._rename(chosen)
 
     # ------------------------------------------------------------------------------------ reading
 
@@ -99,17 +168,74 @@ class Consumer:
         so; reading goes on once it is not. UnknownTopic: deleted, for ever, also where a topic of
         that name was made since (it is another one: open a new consumer)."""
         self._require_open()
+        if self._transactions is not None:
+            self._transactions.require_gathering()
         deadline_ms = self._protocol.now_ms() + timeout_s * 1000
-        self._take_added()
+        if self._member is not None:
+            async with self._member.polling():
+                return await self._poll_as_member(self._member, deadline_ms)
+        await self._auto_commit.where_due()
+        self._positions.assign_added(self._assigned.take_added())
         await self._start_unknown()
-        await self._prefetcher.follow_positions()
+        if self._closed:
+            return None
+        self._prefetcher.follow_positions()
         wait_s = max(0.0, (deadline_ms - self._protocol.now_ms()) / 1000)
         if not await self._prefetcher.wait(wait_s) or self._closed:
             return None
+        return self._give()
+
+    async def _poll_as_member(self, member: Member, deadline_ms: float) -> Batch | None:
+        """What comes and goes meanwhile is taken in meanwhile; what is started does not hold back
+        what is read already."""
+        await self._auto_commit.where_due()
+        while not self._closed:
+            await member.settle()
+            if self.closed:
+                # By a callback, or by another task.
+                break
+            # From here to the end of the turn nothing is awaited: what is given is our own.
+            self._prefetcher.follow_positions()
+            self._starting.go_on()
+            wait_s = max(0.0, (deadline_ms - self._protocol.now_ms()) / 1000)
+            if self._prefetcher.is_ready:
+                return self._give()
+            if not wait_s:
+                break
+            await self._prefetcher.wait(wait_s)
+        return None
+
+    def _give(self) -> Batch | None:
+        if self._transactions is not None:
+            self._transactions.take()
+            return None
+        self._positions.require_plain()
         taken = self._prefetcher.take(self._options.batch_records_max)
         for partition, chunk in taken:
             self._positions.given(partition, chunk.next_offset)
         return Batch([chunk for _, chunk in taken]) if taken else None
+
+    @overload
+    def transactions(self, *, across: Literal[False] = False) -> Transactions: ...
+    @overload
+    def transactions(self, *, across: Literal[True]) -> TransactionsAcross: ...
+    def transactions(self, *, across: bool = False) -> Transactions | TransactionsAcross:
+        """Whole transactions from here on, for `async for`, instead of batches: of each partition,
+        or `across` all that it reads. What is gathered of them lies in memory up to
+        `buffer_memory_bytes`, above that in `buffer_dir`. Safe to repeat: there is one. Raises
+        InvalidArgument with isolation="uncommitted", and, across partitions, where a consumer of a
+        group is no member of it."""
+        self._transactions = gathering(
+            self,
+            self._options,
+            self._prefetcher,
+            self._positions,
+            across=across,
+            before=self._transactions,
+            protocol=self._protocol,
+            ends=self._offsets.look_up,
+        )
+        return self._transactions
 
     def __aiter__(self) -> Consumer:
         return self
@@ -132,32 +258,57 @@ class Consumer:
     @property
     def assignment(self) -> list[TopicPartition]:
         """The partitions that this consumer reads."""
-        return sorted(self._keys)
+        return self._assigned.places
 
     async def position(self, topic: str, partition: int) -> int:
         """Offset of the next record that will be given."""
-        key = self._key(topic, partition)
+        self._require_usable()
+        key = self._assigned.key(topic, partition)
         await self._start_unknown()
         position = self._positions.position(key)
         assert position is not None
         return position
 
     async def committed(self, topic: str, partition: int) -> int | None:
-        """The group's committed offset (next to read); None where there is none. Does not wait for
-        transactions in flight. Raises InvalidArgument without a group."""
-        reply = await self._fetch_offsets([self._key(topic, partition)], stable=False)
-        offset = reply.offsets[0]
-        return offset.offset if offset.HasField("offset") else None
+        """The group's committed offset (next to read); None where there is none. A transaction in
+        flight that moves it is waited for. Raises PendingTransaction where that takes longer than
+        `pending_timeout_ms`, InvalidArgument without a group."""
+        self._require_usable()
+        return await self._offsets.settled(self._assigned.key(topic, partition))
 
     async def end_offset(self, topic: str, partition: int) -> int:
         """One past the last record that can be read now."""
-        return (await self._list_offsets([self._key(topic, partition)], "latest"))[0]
+        self._require_usable()
+        return (await self._offsets.look_up([self._assigned.key(topic, partition)], "latest"))[0]
+
+    async def lag(self) -> dict[TopicPartition, int]:
+        """Of each partition that it reads: how many records it has not given yet, of those that can
+        be read now."""
+        self._require_usable()
+        await self._start_unknown()
+        return await self._offsets.lag()
+
+    async def positions(self) -> Rows[ConsumerPosition]:
+        """Where it stands in each partition that it reads, as a table. Does not wait for
+        transactions in flight."""
+        self._require_usable()
+        await self._start_unknown()
+        return await self._offsets.table()
+
+    async def wait_for_commit(
+        self, group: str, transaction: int | str | errors.OncelogError, *, timeout_s: float = 30.0
+    ) -> None:
+        """See `Admin.wait_for_commit`: of its own group, or of another one, whose output it reads
+        say."""
+        await wait_for_commit(self._protocol, group, transaction, timeout_s)
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
         """Reads on at `offset`. The next commit is not checked against the group's offset."""
+        self._require_usable()
         if offset < 0:
             raise errors.InvalidArgument(f"offset is {offset}, below 0", field="offset")
-        self._positions.seek(self._key(topic, partition), offset)
+        self._positions.seek(self._assigned.key(topic, partition), offset)
+        self._starting.begin_anew()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Of these partitions, or of all."""
@@ -169,104 +320,205 @@ class Consumer:
 
     async def pause(self, *partitions: TopicPartition) -> None:
         """Gives nothing of these partitions (or of all) until `resume`."""
-        for key in self._chosen(partitions):
+        self._require_usable()
+        for key in self._assigned.chosen(partitions):
             self._positions.pause(key)
 
     async def resume(self, *partitions: TopicPartition) -> None:
         """Takes back `pause`."""
-        for key in self._chosen(partitions):
+        self._require_usable()
+        for key in self._assigned.chosen(partitions):
             self._positions.resume(key)
 
     # ---------------------------------------------------------------------------------- committing
 
-    async def commit(self) -> None:
-        """Commits, outside of a transaction, what was given so far. Raises StalePosition where
-        another consumer of the group committed meanwhile, UnknownOutcome where an answer was lost
-        and the group does not stand where this commit puts it (positions are asked of the group
-        again after both), PendingTransaction, InvalidArgument without a group."""
-        group = self._require_group()
-        progress = self._positions.progress()
+    async def commit(
+        self, offsets: Mapping[TopicPartition, int] | Mapping[tuple[str, int], int] | None = None
+    ) -> None:
+        """Commits, outside of a transaction, what was given so far; or up to these offsets, of each
+        the next one to read (`batch.next_offsets`, say). Raises StalePosition where
+        another consumer of the group committed meanwhile, UnknownMember, IllegalGeneration and
+        FencedInstance where it is no member any more, UnknownOutcome where an answer was lost and
+        the group does not stand where this commit puts it (positions are asked of the group again
+        after all of these), PendingTransaction, InvalidArgument without a group."""
+        self._require_usable()
+        self._offsets.require_group()
+        if offsets is None:
+            progress = self._positions.progress()
+        else:
+            self.require_named()
+            await self._start_unknown()
+            named = {self._assigned.key(*place): to for place, to in offsets.items()}
+            progress = self._positions.progress_to(named)
         if not progress:
             return
-        offsets = self._positions.offsets(progress, producer_id=0, view=self._view)
-        request = offset_manager_pb2.CommitOffsetsRequest(
-            offsets=offset_manager_pb2.GroupOffsets(group=group, offsets=offsets)
-        )
-        doubt = Doubt("offset_manager.commit_offsets", request)
-        for attempt in range(COMMIT_ATTEMPTS_MAX):
-            try:
-                await self._protocol.call("offset_manager.commit_offsets", request)
-                break
-            except errors.OncelogError as error:
-                told = doubt.as_reported(error)
-                if doubt.lost and await self._stands(progress):
-                    break
-                if not error.may_have_applied or attempt + 1 == COMMIT_ATTEMPTS_MAX:
-                    if isinstance(told, errors.GroupMoved | errors.UnknownOutcome):
-                        self.forget()
-                    doubt.give_up(error)
+        member = None
+        if self._member is not None:
+            self._member.require()
+            member = self._member.core.wire()
+        try:
+            await self._offsets.commit(progress, member)
+        except (errors.GroupMoved, errors.UnknownOutcome) as error:
+            told = error if member is None else self.told(member, error)
+            if member is not None:
+                self.refused_as(member, error)
+            self.forget()
+            if told is error:
+                raise
+            raise told from error
         self._positions.committed(progress, None)
-        self._sign_of_life.given()
+        self._said_alive()
 
     def group_metadata(self) -> GroupMetadata:
         """For `Transaction.send_offsets`; take it before the records are read. Raises
-        InvalidArgument without a group."""
-        since: dict[TopicPartition, int | Origin] = {}
-        after: dict[TopicPartition, After] = {}
-        for key, name in self._names.items():
-            start, chain = self._positions.since(key), self._positions.after(key)
-            if start is not None:
-                since[name] = start
-            if chain is not None:
-                after[name] = chain
-        return GroupMetadata(self._require_group(), since, self._view, after, self)
+        InvalidArgument without a group; UnknownMember, IllegalGeneration, FencedInstance where it
+        is no member any more: the next `poll` goes on."""
+        self._require_usable()
+        chains = {name: self._positions.after(key) for key, name in self._assigned.names.items()}
+        after = {name: chain for name, chain in chains.items() if chain is not None}
+        since = self.commit_starts()
+        group, session_ms, member = self._offsets.require_group(), 0, None
+        if self._member is not None:
+            self._member.require()
+            session_ms, member = self._options.session_timeout_ms, self._member.core.wire()
+        return GroupMetadata(group, since, self._offsets.view, after, self, member, session_ms)
 
     async def close(self) -> None:
-        """Ends reading; what was not committed will be read again. Safe to repeat."""
-        self._closed = True
+        """Ends reading; what was not committed will be read again. A member leaves its group, and
+        its partitions go to others at once; a static one (`instance_id`) keeps them for its
+        successor. Safe to repeat. Raises what `on_revoked` does, or a last automatic commit."""
+        was_closed, self._closed = self._closed, True
         self._prefetcher.wake()
-        await self._prefetcher.stop()
-        await self._sign_of_life.stop()
-        self.on_closed()
+        try:
+            if self._member is not None and not was_closed:
+                await self._leave(self._member)
+            elif not was_closed:
+                await self._auto_commit.at_last()
+        finally:
+            # Where this is the end of a close within a callback, the outer one is not done.
+            self._has_left |= not was_closed
+            await self._starting.stop()
+            await self._prefetcher.stop()
+            await self._sign_of_life.stop()
+            await self._prefetcher.close()
+            if self._transactions is not None:
+                await self._transactions.close()
+            self.on_closed()
+
+    def commit_no_more(self) -> None:
+        """Not by itself: what was given last was not processed, for its step has failed."""
+        self._auto_commit.stop()
 
     async def __aenter__(self) -> Consumer:
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
+    async def __aexit__(self, kind: object, *exception: object) -> None:
+        if kind is not None:
+            self.commit_no_more()
         await self.close()
 
     # ------------------------------------------------------------------ what transactions use
 
-    def progress(self) -> list[Progress]:
-        """What a commit now would cover."""
+    def standing(self) -> dict[TopicPartition, int]:
+        """Offset of the next record, of each partition of which that is known."""
+        known = {place: self._positions.position(key) for place, key in self._assigned.keys.items()}
+        return {place: offset for place, offset in sorted(known.items()) if offset is not None}
+
+    def commit_starts(self) -> dict[TopicPartition, int | Origin]:
+        """Where the next commit must start, of each partition of which that is known."""
+        starts = {name: self._positions.since(key) for key, name in self._assigned.names.items()}
+        return {name: start for name, start in starts.items() if start is not None}
+
+    @property
+    def commits_by_itself(self) -> bool:
+        """`auto_commit_ms` is set."""
+        return self._auto_commit.is_on
+
+    @property
+    def is_member(self) -> bool:
+        """Of a group that shares out partitions."""
+        return self._member is not None
+
+    def feeds(self, transaction: object, began: int) -> None:
+        """What it gives is committed with this transaction, until `fed`. `began`: the moment
+        (`member.this_moment`) from which on its output may be made of that."""
+        if self._member is not None:
+            self._member.feeds(transaction, began)
+
+    def fed(self, transaction: object) -> None:
+        """That one has ended."""
+        if self._member is not None:
+            self._member.fed(transaction)
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """A transaction with its positions must not live longer; 0: it stands alone."""
+        return 0 if self._member is None else self._options.session_timeout_ms
+
+    def progress(self, transaction: object = None) -> list[Progress]:
+        """What a commit now would cover. Raises UnknownMember, IllegalGeneration, FencedInstance
+        where a part of it is another one's now."""
+        self.require(transaction)
         return self._positions.progress()
+
+    def require(self, transaction: object = None) -> None:
+        """Raises as `progress`."""
+        if self._member is not None:
+            self._member.require(transaction)
 
     def place(self, partition: PartitionKey) -> TopicPartition:
         """The partition by the topic's name."""
-        return self._names[partition]
+        return self._assigned.names[partition]
 
     def offset_commits(
         self, progress: Iterable[Progress], producer_id: int
     ) -> list[offset_manager_pb2.OffsetCommit]:
-        return self._positions.offsets(progress, producer_id=producer_id, view=self._view)
+        return self._offsets.commits(progress, producer_id)
+
+    def require_named(self) -> None:
+        """Raises InvalidArgument where offsets that a user names are not all that was given."""
+        if self._transactions is not None:
+            self._transactions.require_named()
+
+    def annotate(self, offsets: Iterable[offset_manager_pb2.OffsetCommit]) -> None:
+        """Adds what stands beside offsets of its partitions in a commit."""
+        self._prefetcher.annotate(offsets)
+
+    def member_now(self) -> offset_manager_pb2.GroupMember | None:
+        """In whose name it commits."""
+        return None if self._member is None else self._member.core.wire()
+
+    def told(
+        self, member: offset_manager_pb2.GroupMember, error: errors.OncelogError
+    ) -> errors.OncelogError:
+        """What the user is told of how a commit in the name of that member ended."""
+        return error if self._member is None else self._member.told(member, error)
+
+    def refused_as(
+        self, member: offset_manager_pb2.GroupMember, error: errors.OncelogError
+    ) -> None:
+        """A commit in the name of that member was refused."""
+        if self._member is not None:
+            self._member.refused_as(member, error)
 
     def committed_in(self, progress: Iterable[Progress], after: After | None) -> None:
         """A transaction with this progress is decided."""
         self._positions.committed(progress, after)
-        self._sign_of_life.given()
+        self._said_alive()
 
     async def since(self, place: TopicPartition) -> int | Origin:
         """What the group has committed, asked of it where that is not known."""
         await self._start_unknown()
-        since = self._positions.since(self._key(*place))
+        since = self._positions.since(self._assigned.key(*place))
         assert since is not None, "it was started"
         return since
 
     def committed_for(self, offsets: Mapping[TopicPartition, int], after: After | None) -> None:
         """A transaction with these offsets, which named them itself, is decided."""
         for place, to in offsets.items():
-            self._positions.sent(self._keys[place], to, after)
-        self._sign_of_life.given()
+            if place in self._assigned.keys:
+                self._positions.sent(self._assigned.keys[place], to, after)
+        self._said_alive()
 
     def rewind(self, cause: BaseException | None = None) -> None:
         """To where the open transaction began; where the group moved on, to what it committed."""
@@ -278,156 +530,71 @@ class Consumer:
     def forget(self) -> None:
         """The group is asked again before the next record is given."""
         self._positions.forget()
+        self._starting.begin_anew()
 
     # ------------------------------------------------------------------------------------- inside
 
-    def _take_added(self) -> None:
-        """Partitions that were added to its topics, as far as this client has heard of them."""
-        if not self._whole_topics:
-            return
-        self._protocol.look_again()
-        for name, seen in self._whole_topics.items():
-            topic = self._protocol.directory.topic(name)
-            if topic is None or topic is seen:
-                continue
-            self._whole_topics[name] = topic
-            # Another topic of that name is not this one.
-            if PartitionKey(topic.topic_id, 0) not in self._names:
-                continue
-            for partition in topic.partitions:
-                key = PartitionKey(topic.topic_id, partition.number)
-                if key not in self._names:
-                    place = TopicPartition(name, partition.number)
-                    self._names[key] = place
-                    self._keys[place] = key
-                    self._positions.assign([key])
+    def _make_member(self, group: str) -> Member:
+        return Member(
+            self._protocol,
+            settings_of(group, self._options),
+            self._positions,
+            self._callbacks,
+            wake=self._prefetcher.wake,
+            before_letting_go=self._auto_commit.at_last,
+            changed=self._follow_member,
+        )
+
+    def _follow_member(self) -> None:
+        """The group has given or taken partitions."""
+        assert self._member is not None, "it is one"
+        self._starting.begin_anew()
+        self._rename({key: self._member.place(key) for key in self._positions.assigned})
+
+    def _rename(self, names: Mapping[PartitionKey, TopicPartition]) -> None:
+        """These are the partitions now."""
+        self._prefetcher.follow_positions()
+        self._assigned.replace(names)
+
+    async def _take_first(self) -> None:
+        """What the first answer gave, without a poll."""
+        assert self._member is not None, "it has joined"
+        async with self._member.polling():
+            await self._member.settle()
+
+    async def _leave(self, member: Member) -> None:
+        """The last commits, then the farewell, which is said in any case."""
+        try:
+            member.core.look(self._protocol.now_ms())
+            if member.core.held:
+                await member.give_up(self._positions.assigned)
+        finally:
+            await member.leave()
+
+    def _said_alive(self) -> None:
+        """A group with members lives by their heartbeats."""
+        if self._member is None:
+            self._sign_of_life.given()
 
     async def _start_unknown(self) -> None:
-        """Finds where partitions begin: the group's offset, else `start`."""
-        unknown = self._positions.unknown()
-        if not unknown:
-            return
-        if self.group is None:
-            offsets = await self._first_offsets(unknown)
-            for partition, offset in zip(unknown, offsets, strict=True):
-                self._positions.start(partition, offset, Origin.ANY)
-            return
-        reply = await self._fetch_offsets(unknown, stable=True)
-        fresh = [
-            PartitionKey.of(offset.partition)
-            for offset in reply.offsets
-            if not offset.HasField("offset")
-        ]
-        listed = await self._first_offsets(fresh) if fresh else []
-        fallback = dict(zip(fresh, listed, strict=True))
-        for known in reply.offsets:
-            position, since = start_of(known, fallback)
-            self._positions.start(PartitionKey.of(known.partition), position, since)
-        self._sign_of_life.begin(reply.group_retention_ms)
-
-    async def _live(self) -> bool:
-        """Commits one partition where the group has it; False where nobody heard it. Nothing is
-        lost with a sign: its outcome is in no doubt that matters."""
-        assert self.group is not None, "who has no group is not asked for a sign"
-        for standing in self._positions.standing():
-            offsets = self._positions.offsets([standing], producer_id=0, view=self._view)
-            message = offset_manager_pb2.GroupOffsets(group=self.group, offsets=offsets)
-            request = offset_manager_pb2.CommitOffsetsRequest(offsets=message)
-            try:
-                await self._protocol.call("offset_manager.commit_offsets", request, pending_ms=0)
-            except (errors.StalePosition, errors.PendingTransaction):
-                # Another one has committed here, or is about to: the group lives.
-                return True
-            except errors.TryAgain:
-                return False
-            except errors.OncelogError:
-                # The topic may be gone, or is not ours to commit any more: another partition.
-                continue
-            return True
-        return not self._positions.standing()
-
-    async def _first_offsets(self, partitions: list[PartitionKey]) -> list[int]:
-        """Where `start` says; of partitions that came later, the first that is kept."""
-        starts = await self._list_offsets(partitions, self._options.start)
-        added = [key for key in partitions if self._positions.is_added(key)]
-        if added and self._options.start != "earliest":
-            firsts = dict(zip(added, await self._list_offsets(added, "earliest"), strict=True))
-            starts = [firsts.get(k, start) for k, start in zip(partitions, starts, strict=True)]
-        return starts
-
-    async def _fetch_offsets(
-        self, partitions: Iterable[PartitionKey], *, stable: bool
-    ) -> offset_manager_pb2.FetchOffsetsReply:
-        request = offset_manager_pb2.FetchOffsetsRequest(
-            group=self._require_group(),
-            partitions=[partition.wire() for partition in partitions],
-            stable=stable,
-            view=self._view,
-        )
-        # Only a stable answer waits for transactions in flight.
-        pending_ms = self._options.pending_timeout_ms if stable else 0
-        timeout_ms = max(self._protocol.options.timeout_ms, pending_ms)
-        reply: offset_manager_pb2.FetchOffsetsReply = await self._protocol.call(
-            "offset_manager.fetch_offsets", request, timeout_ms, pending_ms=pending_ms
-        )
-        return reply
-
-    async def _list_offsets(self, partitions: list[PartitionKey], at: str) -> list[int]:
-        request = partition_leader_pb2.ListOffsetsRequest(isolation=self._isolation)
-        for partition in partitions:
-            query = request.queries.add(partition=partition.wire())
-            if at == "latest":
-                query.latest = True
-            else:
-                query.earliest = True
-        reply = await self._protocol.call("partition_leader.list_offsets", request)
-        for partition, listed in zip(partitions, reply.offsets, strict=True):
-            if listed.HasField("error"):
-                error = errors.from_status(listed.error)
-                if isinstance(error, errors.UnknownTopic):
-                    raise await why_gone(self._protocol, self._names[partition])
-                raise error
-        return [listed.offset for listed in reply.offsets]
-
-    async def _stands(self, progress: Iterable[Progress]) -> bool:
-        """Does the group have exactly this? After a commit whose answer was lost. False also where
-        nobody says."""
-        wanted = {item.partition: item.to for item in progress}
-        try:
-            reply = await self._fetch_offsets(wanted, stable=True)
-        except errors.OncelogError:
-            return False
-        return all(
-            offset.HasField("offset") and offset.offset == wanted[PartitionKey.of(offset.partition)]
-            for offset in reply.offsets
-        )
+        """Finds where partitions begin."""
+        retention_ms = await self._starting.all_started()
+        if retention_ms is not None and self._member is None and self.group is not None:
+            self._sign_of_life.begin(retention_ms)
 
     async def _seek_all(self, partitions: Iterable[TopicPartition], at: str) -> None:
-        chosen = self._chosen(partitions)
-        offsets = await self._list_offsets(chosen, at)
+        self._require_usable()
+        chosen = self._assigned.chosen(partitions)
+        offsets = await self._offsets.look_up(chosen, at)
         for partition, offset in zip(chosen, offsets, strict=True):
             self._positions.seek(partition, offset)
+        self._starting.begin_anew()
 
-    def _chosen(self, partitions: Iterable[TopicPartition]) -> list[PartitionKey]:
-        chosen = [self._key(*place) for place in partitions]
-        return chosen or [self._keys[name] for name in self.assignment]
-
-    def _key(self, topic: str, partition: int) -> PartitionKey:
-        key = self._keys.get(TopicPartition(topic, partition))
-        if key is None:
-            raise errors.InvalidArgument(
-                f"{topic!r} partition {partition} is not assigned to this consumer",
-                field="partition",
-            )
-        return key
-
-    def _require_group(self) -> str:
-        if self.group is None:
-            raise errors.InvalidArgument(
-                "this consumer has no group: give one to log.consumer", field="group"
-            )
-        return self.group
+    def _require_usable(self) -> None:
+        """In the last callbacks of `close` it is."""
+        if self._has_left:
+            raise Closed("this consumer is closed: open another one")
 
     def _require_open(self) -> None:
         if self._closed:
-            raise Closed("this consumer is closed")
+            raise Closed("this consumer is closed: open another one")

@@ -2,8 +2,12 @@
 
 The conductor groups the fetchable partitions by leader and follows each leader until its stream
 ends; what ended is located again. When the queue is full nobody reads from the streams, and the
-transport holds the servers back. Every change of positions (seek, rewind, pause) drops what was
-read ahead and starts over: rare, and simple to be right.
+transport holds the servers back. A change of positions (seek, rewind, pause, a partition that comes
+or goes) drops what was read ahead of the partitions that it concerns, and opens the streams anew on
+which they were; what was read ahead of others stays.
+
+Invariant: a partition is followed by one stream, or is homeless, or is stuck and waits until the
+user was told.
 
 An error that repeating at once cannot heal goes into the queue and is raised to whoever polls. Its
 partitions are read again as soon as somebody was told: each poll says what is the matter as long as
@@ -16,23 +20,30 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from oncelog._core import retries
 from oncelog._core.positions import Positions
 from oncelog._core.routing import Endpoint, PartitionKey
+from oncelog._core.units import Written
 from oncelog.batch import Chunk, TopicPartition
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors, records
-from oncelogpb.v1 import partition_leader_pb2
+from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2
 
 # Of each reply of a Subscribe stream (messages of 1 to 2 MiB are carried best).
 REPLY_BYTES: Final = 2 * 1024 * 1024
 # How long the location of leaders may take before it is tried again, milliseconds.
 LOCATE_MS: Final = 10_000
+# Streams that are open to one leader beside each other, at most.
+STREAMS_PER_LEADER_MAX: Final = 4
 # Who waits for a leader, or for the user to be told, is looked at again so often, seconds.
 LOOK_AGAIN_S: Final = retries.BACKOFF_MS_MAX / 1000
+
+
+# Follows one leader. Its result: what ended it, where that was an error.
+_Stream = asyncio.Task[errors.OncelogError | None]
 
 
 class Prefetcher:
@@ -56,37 +67,96 @@ class Prefetcher:
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
+        # What of the positions it has followed: all changes up to here, by partition.
         self._edition = -1
+        self._wanted: dict[PartitionKey, int] = {}
+        # Those that need a leader to follow, in order.
+        self._homeless: dict[PartitionKey, None] = {}
+        # Those that are followed, and what follows each of them.
+        self._streams: dict[_Stream, list[PartitionKey]] = {}
+        self._followed: dict[PartitionKey, _Stream] = {}
+        self._leaders: dict[_Stream, Endpoint] = {}
+        # Set by a change of what is wanted.
+        self._changed = asyncio.Event()
         self._conductor: asyncio.Task[None] | None = None
         # Partitions whose error is in the queue: not read before the user was told.
         self._stuck: set[PartitionKey] = set()
         # Those of whose error the user was told: to be read again.
         self._freed: list[PartitionKey] = []
+        # Of these nothing is fetched now; what was fetched stays.
+        self._held_back: frozenset[PartitionKey] = frozenset()
+        # Somebody else than a leader has something for whoever polls.
+        self._has_news = False
+        # Says of each chunk who wrote it, and whether its transaction ends there.
+        self.tells_written = False
         # One past the last readable record, as leaders said last.
         self.ends: dict[PartitionKey, int] = {}
 
-    async def follow_positions(self) -> None:
-        """Starts over where positions have changed since the last call."""
+    def follow_positions(self) -> None:
+        """Starts over with those whose positions have changed since the last call: nothing that was
+        read ahead of them before is given any more."""
         self._require_conductor()
         if self._edition == self._positions.edition:
             return
-        await self.stop()
-        self._positions.unfetch()
         self._edition = self._positions.edition
-        self._stuck.clear()
-        self._freed.clear()
-        self._conductor = asyncio.get_running_loop().create_task(self._conduct())
+        before, self._wanted = self._wanted, self._positions.editions()
+        changed = {
+            partition: None
+            for partition in (*before, *self._wanted)
+            if before.get(partition) != self._wanted.get(partition)
+        }
+        self._drop(changed)
+        self._positions.unfetch(changed)
+        self._leave_streams(changed)
+        self._homeless.update((place, None) for place in changed if self._is_wanted(place))
+        self._changed.set()
+        if self._conductor is None:
+            self._conductor = asyncio.get_running_loop().create_task(self._conduct())
+
+    def hold_back(self, partitions: Collection[PartitionKey]) -> None:
+        """Of these, and only these, nothing more is fetched; what was fetched stays."""
+        before, self._held_back = self._held_back, frozenset(partitions)
+        if before == self._held_back:
+            return
+        self._leave_streams(sorted(self._held_back - before))
+        for place in self._held_back:
+            self._homeless.pop(place, None)
+        self._homeless.update(
+            (place, None)
+            for place in sorted(before - self._held_back)
+            if self._is_wanted(place) and place not in self._stuck
+        )
+        self._changed.set()
+
+    def _is_wanted(self, partition: PartitionKey) -> bool:
+        return partition in self._wanted and partition not in self._held_back
+
+    @property
+    def is_ready(self) -> bool:
+        """There is something to take, or to be told."""
+        return bool(self._queue) or self._has_news
+
+    def tell(self) -> None:
+        """Ends a `wait`, as what a leader sends does."""
+        self._has_news = True
+        self._arrived.set()
+
+    def heard(self) -> None:
+        """Whoever polls has looked at what `tell` was about."""
+        self._has_news = False
 
     async def wait(self, seconds: float) -> bool:
-        """True once something is queued; False after so many seconds, or where nothing can come."""
-        if self._queue:
+        """True once it is ready; False after so many seconds, or where nothing can come."""
+        if self.is_ready:
             return True
         self._arrived.clear()
+        arrival = asyncio.ensure_future(self._arrived.wait())
         try:
-            await asyncio.wait_for(self._arrived.wait(), seconds)
-        except TimeoutError:
-            return False
-        return bool(self._queue)
+            # Not wait_for: it may swallow a cancellation that comes with what it waits for.
+            done, _ = await asyncio.wait((arrival,), timeout=seconds)
+        finally:
+            arrival.cancel()
+        return bool(done) and self.is_ready
 
     def take(self, records_max: int) -> list[tuple[PartitionKey, Chunk]]:
         """What is queued, up to so many records. Raises an error that was met, once all before it
@@ -114,15 +184,31 @@ class Prefetcher:
         self._taken.set()
         return taken
 
+    def take_next(self) -> tuple[PartitionKey, Chunk] | None:
+        """The next one that is queued, as it came. Raises an error that was met."""
+        if not self._queue:
+            return None
+        head = self._queue[0]
+        [taken] = self.take(1 if isinstance(head, _Trouble) else head[1].count)
+        return taken
+
     async def stop(self) -> None:
         """Ends the streams and drops the queue."""
         conductor, self._conductor = self._conductor, None
         if conductor is not None:
             conductor.cancel()
             await asyncio.gather(conductor, return_exceptions=True)
-        self._queue.clear()
-        self._queued_bytes = 0
-        self._edition = -1
+        self._forget_all()
+
+    async def close(self) -> None:
+        """For good."""
+        await self.stop()
+
+    def learn(self, committed: offset_manager_pb2.CommittedOffset) -> None:
+        """Where a group stands in a partition."""
+
+    def annotate(self, offsets: Iterable[offset_manager_pb2.OffsetCommit]) -> None:
+        """What shall stand beside each offset of a commit."""
 
     def wake(self) -> None:
         """Ends a `wait` early."""
@@ -133,40 +219,130 @@ class Prefetcher:
         word. The next call starts over."""
         ended = self._conductor
         if ended is not None and ended.done() and not ended.cancelled() and ended.exception():
-            self._conductor, self._edition = None, -1
+            self._conductor = None
+            self._forget_all()
             ended.result()
+
+    def _forget_all(self) -> None:
+        """The next `follow_positions` finds everything changed."""
+        self._drop(dict(self._wanted))
+        self._wanted = {}
+        self._homeless.clear()
+        self._edition = -1
+
+    def _drop(self, partitions: Collection[PartitionKey]) -> None:
+        """Of the queue, and of what is to be told."""
+        kept: deque[tuple[PartitionKey, Chunk] | _Trouble] = deque()
+        for item in self._queue:
+            if isinstance(item, _Trouble):
+                item.partitions[:] = [key for key in item.partitions if key not in partitions]
+                if item.partitions:
+                    kept.append(item)
+            elif item[0] in partitions:
+                self._queued_bytes -= len(item[1].payload)
+            else:
+                kept.append(item)
+        self._queue = kept
+        self._stuck.difference_update(partitions)
+        self._freed = [key for key in self._freed if key not in partitions]
+        for partition in partitions:
+            self._homeless.pop(partition, None)
+            self.ends.pop(partition, None)
+        self._taken.set()
+
+    def _leave_streams(self, partitions: Iterable[PartitionKey]) -> None:
+        """Ends the streams on which these are. The others on them are asked for again from where
+        they stand."""
+        for stream in dict.fromkeys(
+            self._followed[place] for place in partitions if place in self._followed
+        ):
+            stream.cancel()
+            self._rehouse(stream)
 
     # -------------------------------------------------------------------------------- conducting
 
     async def _conduct(self) -> None:
-        """Until cancelled: every fetchable partition is followed by exactly one task."""
-        following: dict[asyncio.Task[errors.OncelogError | None], list[PartitionKey]] = {}
-        homeless = [partition for partition, _ in self._positions.fetchable()]
+        """Until cancelled."""
         attempt = 0
         try:
-            while homeless or following or self._stuck or self._freed:
-                for leader, partitions in (await self._by_leader(homeless)).items():
-                    task = asyncio.create_task(self._follow(leader, partitions))
-                    following[task] = partitions
-                    homeless = [place for place in homeless if place not in partitions]
-                done: set[asyncio.Task[errors.OncelogError | None]] = set()
-                if following:
-                    wait_s = LOOK_AGAIN_S if homeless or self._stuck or self._freed else None
-                    done, _ = await asyncio.wait(
-                        following, timeout=wait_s, return_when=asyncio.FIRST_COMPLETED
-                    )
-                moved = [place for task in done for place in following.pop(task)]
+            while True:
+                self._changed.clear()
+                await self._find_leaders()
+                has_ended = await self._until_one_ends()
+                if self._changed.is_set():
+                    attempt = 0
+                    continue
                 freed, self._freed = self._freed, []
-                attempt = attempt + 1 if moved or not following else 0
-                homeless = [
-                    place for place in (*homeless, *moved, *freed) if place not in self._stuck
-                ]
-                if moved or not following:
+                self._homeless.update(dict.fromkeys(filter(self._is_wanted, freed)))
+                is_idle = not self._streams
+                attempt = attempt + 1 if has_ended or is_idle else 0
+                if has_ended or is_idle:
                     await self._protocol.back_off(min(attempt, 4))
         finally:
-            for task in following:
-                task.cancel()
-            await asyncio.gather(*following, return_exceptions=True)
+            streams = list(self._streams)
+            for stream in streams:
+                stream.cancel()
+            self._streams.clear()
+            self._leaders.clear()
+            self._followed.clear()
+            await asyncio.gather(*streams, return_exceptions=True)
+
+    async def _find_leaders(self) -> None:
+        """Follows those that are homeless, where their leaders can be found."""
+        for leader, located in (await self._by_leader(list(self._homeless))).items():
+            # Some may have changed meanwhile.
+            partitions = [place for place in located if place in self._homeless]
+            if not partitions:
+                continue
+            partitions += self._join_streams(leader)
+            stream = asyncio.create_task(self._follow(leader, partitions))
+            self._streams[stream] = partitions
+            self._leaders[stream] = leader
+            for place in partitions:
+                del self._homeless[place]
+                self._followed[place] = stream
+
+    def _join_streams(self, leader: Endpoint) -> list[PartitionKey]:
+        """What comes to a leader gets a stream of its own beside the others: these go on. Where
+        they are many, they become one, with what was on them."""
+        streams = [stream for stream, at in self._leaders.items() if at == leader]
+        if len(streams) < STREAMS_PER_LEADER_MAX:
+            return []
+        joined = [place for stream in streams for place in self._streams[stream]]
+        self._leave_streams(joined)
+        return [place for place in joined if place in self._homeless]
+
+    async def _until_one_ends(self) -> bool:
+        """Waits for the end of a stream (True), a change of what is wanted, or a while where
+        something else may be over."""
+        is_restless = bool(self._homeless or self._stuck or self._freed)
+        if not self._streams:
+            if not is_restless:
+                await self._changed.wait()
+            return False
+        changed = asyncio.create_task(self._changed.wait())
+        try:
+            await asyncio.wait(
+                (*self._streams, changed),
+                timeout=LOOK_AGAIN_S if is_restless else None,
+                return_when=asyncio.FIRST_COMPLETED,
+            )
+        finally:
+            changed.cancel()
+        ended = [stream for stream in self._streams if stream.done()]
+        for stream in ended:
+            self._rehouse(stream)
+            # A fault of this client ends the conductor, and is raised by the next poll.
+            stream.result()
+        return bool(ended)
+
+    def _rehouse(self, stream: _Stream) -> None:
+        """Those on it need a leader again."""
+        del self._leaders[stream]
+        for place in self._streams.pop(stream):
+            del self._followed[place]
+            if self._is_wanted(place) and place not in self._stuck:
+                self._homeless[place] = None
 
     async def _by_leader(
         self, partitions: list[PartitionKey]
@@ -179,9 +355,12 @@ class Prefetcher:
             return_exceptions=True,
         )
         for partition, leader in zip(partitions, found, strict=True):
-            if isinstance(leader, errors.UnknownTopic):
-                self._refused(partition, await why_gone(self._protocol, self._names[partition]))
-            elif isinstance(leader, BaseException):
+            if isinstance(leader, errors.UnknownTopic) and partition in self._homeless:
+                leader = await why_gone(self._protocol, self._names[partition])
+            if partition not in self._homeless:
+                # It has changed meanwhile.
+                continue
+            if isinstance(leader, BaseException):
                 self._refused(partition, leader)
             else:
                 groups.setdefault(leader, []).append(partition)
@@ -195,8 +374,7 @@ class Prefetcher:
             isolation=self._isolation, max_bytes=min(REPLY_BYTES, self._bytes_max)
         )
         for partition in partitions:
-            offset = self._positions.fetch_position(partition)
-            request.partitions.add(partition=partition.wire(), offset=offset or 0)
+            request.partitions.add(partition=partition.wire(), offset=self._next(partition))
         try:
             replies = self._protocol.transport.stream(leader, "partition_leader.subscribe", request)
             async with contextlib.aclosing(replies):
@@ -213,6 +391,10 @@ class Prefetcher:
         for partition in partitions:
             self._protocol.directory.forget(partition)
         return None
+
+    def _next(self, partition: PartitionKey) -> int:
+        """What to ask its leader for."""
+        return self._positions.fetch_position(partition) or 0
 
     async def _room(self) -> None:
         while self._queued_bytes > self._bytes_max:
@@ -262,9 +444,16 @@ class Prefetcher:
             skip=skip,
             count=batch.record_count - skip,
         )
-        self._positions.fetched(partition, following)
+        if self.tells_written:
+            chunk.written = written_of(batch)
+            # What can be read ends with a whole transaction.
+            chunk.is_last = following >= self.ends[partition]
+        self._put(partition, chunk)
+
+    def _put(self, partition: PartitionKey, chunk: Chunk) -> None:
+        self._positions.fetched(partition, chunk.next_offset)
         self._queue.append((partition, chunk))
-        self._queued_bytes += len(batch.payload)
+        self._queued_bytes += len(chunk.payload)
         self._arrived.set()
 
     def _refused(self, partition: PartitionKey, error: BaseException) -> None:
@@ -275,6 +464,7 @@ class Prefetcher:
         if retries.is_repeatable(retries.action_for(error), idempotent=True):
             return
         self._stuck.add(partition)
+        self._homeless.pop(partition, None)
         last = self._queue[-1] if self._queue else None
         if isinstance(last, _Trouble) and str(last.error) == str(error):
             # One error of many partitions is one error.
@@ -282,6 +472,12 @@ class Prefetcher:
         else:
             self._queue.append(_Trouble(error, [partition]))
         self._arrived.set()
+
+
+def written_of(batch: Any) -> Written:
+    """Who wrote a batch of the committed log."""
+    producer = batch.producer
+    return Written(batch.tx_id, producer.producer_id, producer.generation, batch.time_ms)
 
 
 class _Trouble(NamedTuple):

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import math
+import re
+import signal
+import threading
 from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, TypeVar
+from typing import Any, Final, Literal, TypeVar
 
 from oncelog._core import retries
 from oncelog._core.retries import Action
 from oncelog._core.routing import PartitionKey
+from oncelog._stopping import stopping
 from oncelog.aio.admin import Admin
-from oncelog.aio.consumer import Consumer
+from oncelog.aio.consumer import IDLE_S, Consumer
+from oncelog.aio.member import Callbacks, OnPartitions
 from oncelog.aio.producer import OnDelivery, Producer
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.aio.transactions import Transaction
@@ -21,6 +27,8 @@ from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
 
 Made = TypeVar("Made", Producer, TransactionalProducer, Consumer)
+# Who stops a program in good order sends one of these.
+STOPS: Final = (signal.SIGTERM,)
 # What `run` does with a batch: writes to the transaction. An exception aborts.
 Step = Callable[[Batch, Transaction], Awaitable[object]]
 
@@ -92,32 +100,71 @@ class Log:
 
     async def consumer(
         self,
-        topics: Sequence[str],
+        topics: Sequence[str] | None = None,
         group: str | None = None,
         *,
-        partitions: Sequence[TopicPartition | tuple[str, int]] | None = None,
+        pattern: str | re.Pattern[str] | None = None,
+        partitions: Sequence[TopicPartition | tuple[str, int]] | Literal["all"] | None = None,
+        on_assigned: OnPartitions | None = None,
+        on_revoked: OnPartitions | None = None,
+        on_lost: OnPartitions | None = None,
         **options: Any,
     ) -> Consumer:
-        """Reads all partitions of `topics`, those too that are added meanwhile (found within
-        `topic_refresh_ms`), or only `partitions` of them. `group`: whose offsets it
-        continues and commits. Options: see ConsumerOptions. Raises UnknownTopic,
-        UnknownPartition."""
+        """Reads `topics`, or those that match `pattern` (`Consumer.subscribe`). With a `group` it
+        is one of the group's members, who share the partitions among themselves, and continues and
+        commits the group's offsets. Without one, or with `partitions`, it stands alone: it reads
+        these partitions, or all, those too that are added meanwhile (found within
+        `topic_refresh_ms`); a group that has members refuses commits of who stands alone. Without
+        topics it reads nothing before `subscribe` or `assign`.
+
+        The callbacks are told which partitions a member was given, has to give away, or has lost,
+        from within `poll` and `close`. Options: see ConsumerOptions. Raises UnknownTopic,
+        UnknownPartition, PermissionDenied, Unavailable."""
         settings = make_options(ConsumerOptions, options)
+        callbacks = Callbacks(on_assigned, on_revoked, on_lost)
         if isinstance(topics, str):
             raise errors.InvalidArgument("topics is a list of names", field="topics")
+        if topics is None and partitions is None and pattern is None:
+            return self._keep(Consumer(self.protocol, settings, {}, group, callbacks=callbacks))
+        if pattern is not None and (topics or partitions is not None or group is None):
+            raise errors.InvalidArgument(
+                "a pattern is for members of a group, and instead of topics", field="pattern"
+            )
+        topics = topics or ()
         # Partitions that come to them later are read, too.
-        whole = tuple(topics) if partitions is None else ()
+        whole = tuple(topics) if partitions in (None, "all") else ()
         assigned: dict[PartitionKey, TopicPartition] = {}
         for name in topics:
+            if name.startswith("^"):
+                raise errors.InvalidArgument(
+                    f"{name!r} is no topic's name: for all that match, say pattern={name[1:]!r} "
+                    "(the whole name)",
+                    field="topics",
+                )
             topic = await self.protocol.topic(name)
             for partition in topic.partitions:
                 key = PartitionKey(topic.topic_id, partition.number)
                 assigned[key] = TopicPartition(name, partition.number)
-        if partitions is not None:
+        if partitions is not None and partitions != "all":
             assigned = _only(assigned, partitions)
-        if not assigned:
+        if not assigned and pattern is None:
             raise errors.InvalidArgument("a consumer needs a topic", field="topics")
-        return self._keep(Consumer(self.protocol, settings, assigned, group, whole_topics=whole))
+        is_member = group is not None and partitions is None
+        made = Consumer(
+            self.protocol,
+            settings,
+            {} if is_member else assigned,
+            group,
+            whole_topics=() if is_member else whole,
+            callbacks=callbacks,
+        )
+        if is_member:
+            try:
+                await made.subscribe(topics, pattern=pattern)
+            except BaseException:
+                await made.close()
+                raise
+        return self._keep(made)
 
     async def run(
         self,
@@ -126,16 +173,35 @@ class Log:
         producer: TransactionalProducer,
         *,
         idle_timeout_s: float | None = None,
+        stop_on: Sequence[int] = STOPS,
     ) -> int:
         """Consumes, calls `step(batch, tx)`, commits both as one; and again, until the consumer is
         closed, `step` raises, or nothing came for `idle_timeout_s`. What passes by itself (aborted
-        by a timeout, a leader away, an outcome in doubt) is repeated from where the group stands.
-        Returns the number of transactions. Raises ProducerFenced: another instance took over."""
+        by a timeout, a leader away, an outcome in doubt, partitions that went to another member) is
+        repeated from where the group stands. In the main thread it ends at the first of the signals
+        `stop_on` that the program does not handle itself: the batch is finished, and the consumer
+        closed, so that its partitions go to others at once. Returns the number of transactions.
+        Raises ProducerFenced, FencedInstance: another instance took over."""
+        told = threading.Event()
+        with stopping(stop_on, told.set):
+            return await self.run_until(told.is_set, consumer, step, producer, idle_timeout_s)
+
+    async def run_until(
+        self,
+        is_told: Callable[[], bool],
+        consumer: Consumer,
+        step: Step,
+        producer: TransactionalProducer,
+        idle_timeout_s: float | None,
+    ) -> int:
+        """As `run`, until somebody is told to stop."""
         count = attempt = 0
         while True:
             try:
-                batch = await self._next(consumer, idle_timeout_s)
+                batch = await self._next(consumer, idle_timeout_s, is_told)
                 if batch is None:
+                    if is_told():
+                        await consumer.close()
                     return count
                 async with producer.transaction(consumer) as tx:
                     await step(batch, tx)
@@ -203,10 +269,17 @@ class Log:
     async def __aexit__(self, *exception: object) -> None:
         await self.close()
 
-    async def _next(self, consumer: Consumer, idle_timeout_s: float | None) -> Batch | None:
-        if idle_timeout_s is not None:
-            return await consumer.poll(idle_timeout_s)
-        return await anext(consumer, None)
+    async def _next(
+        self, consumer: Consumer, idle_timeout_s: float | None, is_told: Callable[[], bool]
+    ) -> Batch | None:
+        """None: it is time to end."""
+        left_s = math.inf if idle_timeout_s is None else idle_timeout_s
+        while not is_told() and not (idle_timeout_s is None and consumer.closed):
+            batch = await consumer.poll(max(0.0, min(left_s, IDLE_S)))
+            left_s -= IDLE_S
+            if batch is not None or left_s <= 0:
+                return batch
+        return None
 
     def _keep(self, made: Made) -> Made:
         number, kept = next(self._numbers), self._made

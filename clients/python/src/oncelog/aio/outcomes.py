@@ -6,6 +6,7 @@ the outcome is looked up. What is still unknown then is UnknownOutcome, and noth
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from typing import Any, Final, NamedTuple
 
 from oncelog._core.transaction import ProducerCore
@@ -37,6 +38,16 @@ class ExposedPart(NamedTuple):
     partition: int
     first_offset: int
     record_count: int
+
+
+def exposed_parts(
+    protocol: AsyncProtocol, exposed: Iterable[types_pb2.ExposedPart]
+) -> Iterator[ExposedPart]:
+    """By the topics' names, where they are known; else by their ids."""
+    for part in exposed:
+        topic = protocol.directory.topic_by_id(part.partition.topic_id)
+        name = part.partition.topic_id.hex() if topic is None else topic.name
+        yield ExposedPart(name, part.partition.number, part.first_offset, part.record_count)
 
 
 def wait_of(wait: str) -> types_pb2.Wait.ValueType:
@@ -149,3 +160,19 @@ def _unknown(what: str, error: errors.OncelogError, tx_id: int = 0) -> errors.Un
     if tx_id:
         told.metadata["tx_id"] = show_id(tx_id)
     return told
+
+
+def why_aborted(cause: BaseException | None) -> errors.TransactionEnded:
+    """For the receipts of its records."""
+    why = "" if cause is None else f": {cause}"
+    ended = errors.TransactionEnded(f"its transaction was aborted{why}", outcome="ABORTED")
+    ended.__cause__ = cause
+    return ended
+
+
+def committed_before() -> errors.TransactionEnded:
+    """For the receipts of records that are not written twice."""
+    return errors.TransactionEnded(
+        "an earlier run committed this commit_seq: nothing of this one was written",
+        outcome="ALREADY_COMMITTED",
+    )

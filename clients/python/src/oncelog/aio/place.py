@@ -37,6 +37,27 @@ class Place:
         self.on_delivery = on_delivery
         self.loop = asyncio.get_running_loop()
         self._current: Occupant | None = None
+        # The shortest session of members whose offsets came by send_offsets, milliseconds; 0: none
+        # did. The next ones may come when their transaction is open already.
+        self._session_ms = 0
+
+    def timeout_ms_for(self, session_ms: int) -> int:
+        """Of a transaction for which nobody chose one: what a member consumed is another one's
+        after its session. 0: no member feeds it, the coordinator's default."""
+        return min(filter(None, (session_ms, self._session_ms)), default=0)
+
+    def timeout_within(self, session_ms: int, timeout_ms: int, *, has_begun: bool) -> int:
+        """Of a transaction with that timeout, once a member with that session has sent offsets.
+        Raises InvalidTimeout where it has begun with more; this producer's next ones will not."""
+        self._session_ms = self.timeout_ms_for(session_ms)
+        if session_ms and has_begun and timeout_ms > session_ms:
+            raise errors.InvalidTimeout(
+                f"this transaction began, by large sends or flush, with a timeout of {timeout_ms} "
+                f"ms, and the session of the member whose offsets it is sent is {session_ms} ms: "
+                f"abort it; give `transaction` a timeout_ms={session_ms}, or call send_offsets "
+                "before large sends"
+            )
+        return min(timeout_ms, session_ms or timeout_ms)
 
     def occupy(self, transaction: Occupant) -> None:
         """Raises InvalidArgument where another transaction is under way; Closed, ProducerFenced."""

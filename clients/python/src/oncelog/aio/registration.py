@@ -159,6 +159,27 @@ class Registration:
             await self._end_adopted(identity, adopted)
         return await self.identity(), 0
 
+    def keep_next(
+        self,
+        identity: ProducerCore,
+        reply: coordinator_pb2.CommitTransactionReply,
+        asked: coordinator_pb2.BeginNext,
+    ) -> None:
+        """The transaction that a commit has begun. That it was refused does not touch the commit;
+        where the commit was looked up, nobody said whether it is open."""
+        if reply.HasField("next_error"):
+            error = errors.from_status(reply.next_error)
+            if isinstance(error, errors.ProducerFenced):
+                self.fence(error, identity)
+            return
+        begun = coordinator_pb2.BeginTransactionReply
+        if reply.already_committed or (
+            reply.HasField("next") and reply.next.result != begun.RESULT_OPEN
+        ):
+            return
+        now_ms = int(self.protocol.now_ms())
+        identity.keep_adopted(reply.next.tx_id, asked.request_id, now_ms, asked.timeout_ms)
+
     async def abort_open(
         self, identity: ProducerCore, tx_id: int, partitions: Iterable[PartitionKey]
     ) -> None:

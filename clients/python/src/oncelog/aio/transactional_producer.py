@@ -92,12 +92,20 @@ class TransactionalProducer:
             raise errors.InvalidArgument(
                 "the consumer has no group to commit its progress in", field="consumer"
             )
+        if consumer is not None and consumer.commits_by_itself:
+            raise errors.InvalidArgument(
+                "this consumer commits by itself (auto_commit_ms), also what a transaction that "
+                "aborts has read: give one that does not",
+                field="consumer",
+            )
+        if timeout_ms is None:
+            timeout_ms = self._options.transaction_timeout_ms
         return Transaction(
             self._place,
             consumer,
             commit_seq=None if commit_seq is None else CommitSeq(*commit_seq),
             wait=wait_of(wait),
-            timeout_ms=self._options.transaction_timeout_ms if timeout_ms is None else timeout_ms,
+            timeout_ms=timeout_ms,
         )
 
     async def start(self) -> None:

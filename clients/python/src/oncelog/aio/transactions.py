@@ -30,9 +30,18 @@ from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import Event, State, TransactionCore
 from oncelog.aio.consumed import Consumed
 from oncelog.aio.front import Front
-from oncelog.aio.outcomes import CommitSeq, ExposedPart, commit, transact
+from oncelog.aio.outcomes import (
+    CommitSeq,
+    ExposedPart,
+    commit,
+    committed_before,
+    exposed_parts,
+    transact,
+    why_aborted,
+)
 from oncelog.aio.place import Place
 from oncelog.aio.receipts import Receipt, TableReceipt
+from oncelog.aio.terms import Terms
 from oncelog.aio.written import Written
 from oncelog.batch import TopicPartition
 from oncelogpb import errors
@@ -43,8 +52,6 @@ if TYPE_CHECKING:
     from oncelog.aio.consumer import Consumer, GroupMetadata
 
 Begun = coordinator_pb2.BeginTransactionReply
-
-
 R = TypeVar("R")
 
 
@@ -64,9 +71,10 @@ class Transaction:
         self._registration = place.registration
         self._protocol = place.registration.protocol
         self._consumed = Consumed(self._protocol, consumer)
-        self._commit_seq = commit_seq
-        self._wait = wait
-        self._timeout_ms = timeout_ms
+        session_ms = 0 if consumer is None else consumer.session_timeout_ms
+        self._terms = Terms(
+            place, commit_seq=commit_seq, wait=wait, timeout_ms=timeout_ms, session_ms=session_ms
+        )
         self._core = TransactionCore()
         # In whose name it was begun, or is committed at once; None before.
         self._identity: core.ProducerCore | None = None
@@ -146,10 +154,20 @@ class Transaction:
         """Commits, with this transaction, the next offsets to read of a consumer that was not given
         to `transaction`. `group` is its `group_metadata()`, taken before the records were read: it
         says where it started, which the group checks. Of a partition that is named twice the last
-        offset counts. Raises UnknownTopic."""
+        offset counts. Raises UnknownTopic; UnknownMember, IllegalGeneration, FencedInstance where
+        something that this transaction has consumed is another one's now, InvalidTimeout where it
+        began, by large sends, with more than the member's session: then `abort`."""
         self._core.require_open()
-        producer_id = (await self._own_identity()).producer_id
-        await self._consumed.add(offsets, group, producer_id)
+        identity = await self._own_identity()
+        try:
+            self._terms.keep_within(
+                group.session_timeout_ms, identity, has_begun=self._opening is not None
+            )
+            await self._consumed.add(offsets, group, identity.producer_id)
+        except (errors.GroupMoved, errors.InvalidTimeout) as error:
+            # Its output without these offsets is made again by whoever reads on.
+            self._spoil(error)
+            raise
 
     async def flush(self) -> None:
         """Begins now and waits until all that was sent is durable, and pending until the commit.
@@ -177,9 +195,12 @@ class Transaction:
             if not (self._is_one_shot(progress) and await self._commit_at_once(progress)):
                 await self._commit_opened(progress)
         except errors.OncelogError as error:
+            told = self._consumed.told(error)
             if self._core.state not in core.ENDED:
-                self._spoil(error)
-            raise
+                self._spoil(told)
+            if told is error:
+                raise
+            raise told from error
         except BaseException:
             self._interrupted()
             raise
@@ -232,6 +253,7 @@ class Transaction:
         """Takes its place as the producer's one transaction. Raises InvalidArgument; `turn_back` is
         due then."""
         self._place.occupy(self)
+        self._consumed.begins()
 
     def turn_back(self) -> None:
         """It cannot be entered: what its consumer gave for it is given again (I21)."""
@@ -252,6 +274,7 @@ class Transaction:
             else:
                 await self.abort()
         finally:
+            self._consumed.ended()
             self._place.vacate(self)
 
     async def give_up(self, why: errors.OncelogError) -> None:
@@ -280,7 +303,7 @@ class Transaction:
             self._lose()
             return False
         self._core.on(Event.DROP)
-        self._written.failed(_why_aborted(self._core.spoiled_by))
+        self._written.failed(why_aborted(self._core.spoiled_by))
         self._release()
         self._consumed.aborted(self._core.spoiled_by)
         return True
@@ -307,7 +330,7 @@ class Transaction:
         raises: an error spoils the transaction."""
         try:
             self._identity, adopted = await self._registration.adopt(
-                self._timeout_ms, for_commit_seq=self._commit_seq is not None
+                self._terms.timeout_ms, for_commit_seq=self._terms.commit_seq is not None
             )
             if adopted:
                 spoiled = self._core.state is State.SPOILED
@@ -349,13 +372,7 @@ class Transaction:
         # In whose name something may be open, should no answer come.
         self._identity = identity
         reply: coordinator_pb2.BeginTransactionReply = await self._protocol.call(
-            "coordinator.begin_transaction",
-            coordinator_pb2.BeginTransactionRequest(
-                producer=identity.wire(),
-                request_id=identity.take_request_id(),
-                timeout_ms=self._timeout_ms,
-                commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
-            ),
+            "coordinator.begin_transaction", self._terms.begin(identity)
         )
         return reply
 
@@ -412,7 +429,7 @@ class Transaction:
         """False where it turned out to be too much for one message."""
         self._core.on(Event.COMMIT)
         nothing = self._written.is_empty and not progress and not self._consumed.groups(progress)
-        if nothing and self._commit_seq is None:
+        if nothing and self._terms.commit_seq is None:
             self._core.on(Event.DECIDE)
             self._written.committed(())
             return True
@@ -439,13 +456,8 @@ class Transaction:
             self._core.require_open()
         self._identity = identity
         offsets = self._consumed.messages(progress, identity.producer_id)
-        request = coordinator_pb2.TransactRequest(
-            producer=identity.wire(),
-            request_number=identity.take_request_number(),
-            batches=self._written.whole_batches(),
-            offsets=next(iter(offsets.values()), None),
-            commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
-            wait=self._wait,
+        request = self._terms.transact(
+            identity, self._written.whole_batches(), next(iter(offsets.values()), None)
         )
         return await self._await_outcome(transact(self._protocol, identity, request), progress)
 
@@ -469,7 +481,7 @@ class Transaction:
         self._core.require_open()
         if self.already_committed:
             self._core.on(Event.KNOWN)
-            self._written.failed(_committed_before())
+            self._written.failed(committed_before())
             self._consumed.unknown()
             return
         identity = self._identity
@@ -478,47 +490,20 @@ class Transaction:
             progress,
             identity,
             tx_id=self._core.tx_id,
-            timeout_ms=self._timeout_ms,
+            timeout_ms=self._terms.timeout_ms,
             participants=self._core.offset_participants,
         )
         await asyncio.gather(self._written.drain(), pending)
         self._core.require_open()
         manifest = core.manifest_of(self._written.parts(), self._core.offset_participants)
-        request = coordinator_pb2.CommitTransactionRequest(
-            tx_id=self._core.tx_id,
-            producer=identity.wire(),
-            manifest=manifest,
-            commit_seq=None if self._commit_seq is None else self._commit_seq.wire(),
-            wait=self._wait,
+        request = self._terms.commit(
+            identity, self._core.tx_id, manifest, begins_next=self._began_early
         )
-        if self._began_early and self._commit_seq is None:
-            request.begin_next.request_id = identity.take_request_id()
-            request.begin_next.timeout_ms = self._timeout_ms
         self._core.on(Event.COMMIT)
         reply = await self._await_outcome(commit(self._protocol, request), progress)
         if request.HasField("begin_next"):
-            self._keep_next(reply, request.begin_next.request_id, identity)
+            self._registration.keep_next(identity, reply, request.begin_next)
         self._decided(reply, progress)
-
-    def _keep_next(
-        self,
-        reply: coordinator_pb2.CommitTransactionReply,
-        request_id: int,
-        identity: core.ProducerCore,
-    ) -> None:
-        """The transaction that the commit has begun. That it was refused does not touch the commit;
-        where the commit was looked up, nobody said whether it is open."""
-        if reply.HasField("next_error"):
-            error = errors.from_status(reply.next_error)
-            if isinstance(error, errors.ProducerFenced):
-                self._registration.fence(error, identity)
-            return
-        if reply.already_committed or (
-            reply.HasField("next") and reply.next.result != Begun.RESULT_OPEN
-        ):
-            return
-        now_ms = int(self._protocol.now_ms())
-        identity.keep_adopted(reply.next.tx_id, request_id, now_ms, self._timeout_ms)
 
     def _decided(self, reply: Any, progress: Sequence[Progress]) -> None:
         """The commit is durable: the consumer goes on from here, unless another thread gave it up
@@ -526,16 +511,10 @@ class Transaction:
         given_up = self._core.state is State.IN_DOUBT
         self.already_committed = reply.already_committed
         self.visible = reply.visible
-        names = self._protocol.directory
-        for part in reply.exposed:
-            topic = names.topic_by_id(part.partition.topic_id)
-            name = part.partition.topic_id.hex() if topic is None else topic.name
-            self.exposed.append(
-                ExposedPart(name, part.partition.number, part.first_offset, part.record_count)
-            )
+        self.exposed += exposed_parts(self._protocol, reply.exposed)
         self._core.on(Event.DECIDE)
         if self.already_committed:
-            self._written.failed(_committed_before())
+            self._written.failed(committed_before())
             self._consumed.unknown()
         else:
             self._written.committed(reply.exposed)
@@ -563,18 +542,3 @@ class Transaction:
         self._written.stop()
         if self._core.state in core.ENDED:
             self._written.let_go()
-
-
-def _why_aborted(cause: BaseException | None) -> errors.TransactionEnded:
-    """For the receipts of its records."""
-    why = "" if cause is None else f": {cause}"
-    ended = errors.TransactionEnded(f"its transaction was aborted{why}", outcome="ABORTED")
-    ended.__cause__ = cause
-    return ended
-
-
-def _committed_before() -> errors.TransactionEnded:
-    return errors.TransactionEnded(
-        "an earlier run committed this commit_seq: nothing of this one was written",
-        outcome="ALREADY_COMMITTED",
-    )

@@ -21,7 +21,7 @@ Files of several processes of one machine are checked together: times are of its
 
 A clean report says that nothing in the history contradicts the promises. What a history does not
 show (a record that nobody read again) cannot be checked; `settle` and `read_everything` at the end
-make losses visible. Not checked here: I23 (groups come later) and what no client can see (I25 on).
+make losses visible. Not checked here: what no client can see (I25 on).
 """
 
 from __future__ import annotations
@@ -30,10 +30,9 @@ from oncelog.checker.check import check, check_files
 from oncelog.checker.events import HistoryWriter
 from oncelog.checker.history import HistoryError
 from oncelog.checker.report import Report, Violation
-from oncelog.checker.rules import NOT_CHECKED, RULES
+from oncelog.checker.rules import RULES
 
 __all__ = [
-    "NOT_CHECKED",
     "RULES",
     "HistoryError",
     "HistoryWriter",

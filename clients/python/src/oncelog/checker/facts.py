@@ -177,6 +177,8 @@ class Facts:
         self.ends: dict[str, dict[Place, list[tuple[Operation, int]]]] = {
             view: defaultdict(list) for view in ("committed", "journal")
         }
+        # Between members of groups and services: heartbeat, take_offsets, remove_member.
+        self.of_members: list[Operation] = []
         self.partitions: dict[str, int] = {}
         self.settled_us = [mark.time_us for mark in history.marks if mark.what == "settled"]
         for operation in history.operations:
@@ -301,6 +303,10 @@ class Facts:
         for number, end in enumerate(offsets):
             self.ends[view][Place(topic, number)].append((operation, end))
 
+    def _take_of_members(self, operation: Operation) -> None:
+        """Who owned what: `ownership` says what follows."""
+        self.of_members.append(operation)
+
     # ------------------------------------------------------------------------------------- inside
 
     def _of_transaction(self, operation: Operation) -> Transaction:
@@ -386,6 +392,9 @@ _TAKE: Final = {
     "seek": Facts._take_step,
     "read": Facts._take_read,
     "list_offsets": Facts._take_list_offsets,
+    "heartbeat": Facts._take_of_members,
+    "remove_member": Facts._take_of_members,
+    "take_offsets": Facts._take_of_members,
 }
 
 

@@ -36,6 +36,9 @@ OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "seek": ("consumer", "topic", "partition", "offset"),
     "read": (),
     "list_offsets": ("topic",),
+    "heartbeat": ("group", "member"),
+    "remove_member": ("group",),
+    "take_offsets": ("group", "member", "offsets"),
 }
 
 

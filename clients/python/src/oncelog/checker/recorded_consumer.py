@@ -8,14 +8,17 @@ from typing import Any
 from oncelog.aio import Consumer
 from oncelog.batch import Batch, TopicPartition
 from oncelog.checker.events import HistoryWriter
-from oncelog.checker.telling import placed, telling
+from oncelog.checker.telling import placed, raised, telling
 
 
 class RecordedConsumer:
     """A consumer. Before each poll it is asked where it stands, so that a jump is in the history
     with its place in time."""
 
-    def __init__(self, inner: Consumer, history: HistoryWriter, isolation: str) -> None:
+    def __init__(
+        self, inner: Consumer, history: HistoryWriter, isolation: str, made_us: int
+    ) -> None:
+        """`made_us`: from when on it may have learned where it stands."""
         self.inner = inner
         self.name = history.fresh("consumer")
         self._history = history
@@ -23,6 +26,10 @@ class RecordedConsumer:
         self._expected: dict[TopicPartition, int] = {}
         # What the next commit starts from: it changes with a commit, and where the group was asked.
         self._since: Mapping[TopicPartition, object] = {}
+        # When something was committed last: a poll gives records behind it.
+        self._committed_us = 0
+        # When its positions were looked at last, and when its last poll was over.
+        self._looked_us = self._polled_us = made_us
 
     @property
     def group(self) -> str | None:
@@ -30,16 +37,27 @@ class RecordedConsumer:
 
     async def poll(self, timeout_s: float = 1.0) -> Batch | None:
         await self._look_where_it_stands()
-        op = self._history.invoke("read", consumer=self.name, isolation=self._isolation)
-        with telling(self._history, op):
-            batch = await self.inner.poll(timeout_s)
+        at_us = self._history.now_us()
+        if self.inner.is_member:
+            batch = await self._poll_as_member(at_us, timeout_s)
+            at_us = max(at_us, self._committed_us)
+        else:
+            op = self._invoke_read(at_us)
+            with telling(self._history, op):
+                batch = await self.inner.poll(timeout_s)
         records: dict[TopicPartition, list[list[Any]]] = {}
         for record in batch or ():
             value = "" if record.value is None else record.value.decode()
             place = TopicPartition(record.topic, record.partition)
             records.setdefault(place, []).append([record.offset, value])
+        if self.inner.is_member:
+            # What came within the poll begins where the group stands, or the checker says so.
+            self._note_positions(at_us, self._begun({p: rows[0][0] for p, rows in records.items()}))
+            op = self._invoke_read(at_us)
         self._history.ok(
-            op, parts=[{**placed(place), "records": rows} for place, rows in records.items()]
+            op,
+            **self._in_whose_name(),
+            parts=[{**placed(place), "records": rows} for place, rows in records.items()],
         )
         for place, next_offset in (batch.next_offsets() if batch is not None else {}).items():
             self._expected[place] = next_offset
@@ -49,8 +67,8 @@ class RecordedConsumer:
         return await self.inner.position(topic, partition)
 
     async def committed(self, topic: str, partition: int) -> int | None:
-        """The group's committed offset, whatever is pending."""
-        op = self._history.invoke("fetch_offsets", group=self.group, stable=False)
+        """The group's committed offset, once nothing is pending."""
+        op = self._history.invoke("fetch_offsets", group=self.group, stable=True)
         with telling(self._history, op):
             offset = await self.inner.committed(topic, partition)
         self._history.ok(op, offsets=[{"topic": topic, "partition": partition, "offset": offset}])
@@ -82,7 +100,8 @@ class RecordedConsumer:
         """What a commit now says: by partition, from where to where."""
         if self.group is None:
             return []
-        since = self.inner.group_metadata().since
+        self._committed_us = self._history.now_us()
+        since = self.inner.commit_starts()
         commits = []
         for item in self.inner.progress():
             place = self.inner.place(item.partition)
@@ -103,14 +122,63 @@ class RecordedConsumer:
         """A `position` where it is not where it was left (it went back), or where the next commit
         starts elsewhere than the last one ended (it asked the group)."""
         at_us = self._history.now_us()
-        moved: list[dict[str, Any]] = []
-        offsets = {place: await self.inner.position(*place) for place in self.inner.assignment}
-        since = {} if self.group is None else self.inner.group_metadata().since
-        for place, offset in offsets.items():
-            if self._expected.get(place) != offset or self._since.get(place) != since.get(place):
-                self._expected[place] = offset
-                moved.append({**placed(place), "offset": offset})
+        begun: dict[TopicPartition, int] = {}
+        if self.inner.is_member:
+            # It learns that beside its polls, and may have lost it since: only a poll finds out.
+            # Where it began within the last poll, no commit was of that; it went back behind it.
+            begun_us, self._looked_us = self._looked_us, at_us
+            at_us = max(self._polled_us, self._committed_us)
+            offsets = self.inner.standing()
+            self._expected = {place: at for place, at in self._expected.items() if place in offsets}
+            begun = {place: at for place, at in offsets.items() if place not in self._expected}
+            self._note_positions(begun_us, begun)
+        else:
+            offsets = {place: await self.inner.position(*place) for place in self.inner.assignment}
+        since = {} if self.group is None else self.inner.commit_starts()
+        moved = {
+            place: offset
+            for place, offset in offsets.items()
+            if place not in begun
+            and (self._expected.get(place) != offset or self._since.get(place) != since.get(place))
+        }
         self._since = since
+        self._note_positions(at_us, moved)
+
+    def _begun(self, firsts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """Of the first records of a poll, those where it began within it, or asked the group."""
+        since = self.inner.commit_starts() if self.group is not None else {}
+        begun = {
+            place: first
+            for place, first in firsts.items()
+            if self._expected.get(place) != first or self._since.get(place) != since.get(place)
+        }
+        self._since = {**self._since, **{place: since.get(place) for place in firsts}}
+        return begun
+
+    async def _poll_as_member(self, at_us: int, timeout_s: float) -> Batch | None:
+        """Partitions come and go within it: the read is in the history behind where they begin."""
+        try:
+            return await self.inner.poll(timeout_s)
+        except BaseException as error:
+            raised(self._history, self._invoke_read(at_us), error)
+            raise
+        finally:
+            self._polled_us = self._history.now_us()
+
+    def _in_whose_name(self) -> dict[str, Any]:
+        """It was given what it was given."""
+        member = self.inner.member_now()
+        if member is None:
+            return {}
+        return {"group": self.group, "member": member.member_id, "generation": member.generation}
+
+    def _invoke_read(self, at_us: int) -> str:
+        return self._history.invoke(
+            "read", at_us=at_us, consumer=self.name, isolation=self._isolation
+        )
+
+    def _note_positions(self, at_us: int, moved: Mapping[TopicPartition, int]) -> None:
+        self._expected |= moved
         if moved:
             op = self._history.invoke(
                 "position",
@@ -119,4 +187,6 @@ class RecordedConsumer:
                 group=self.group,
                 isolation=self._isolation,
             )
-            self._history.ok(op, positions=moved)
+            self._history.ok(
+                op, positions=[{**placed(place), "offset": at} for place, at in moved.items()]
+            )

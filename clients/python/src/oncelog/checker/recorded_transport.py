@@ -1,5 +1,6 @@
-"""A transport that writes what leaders acknowledge into a history (`recorder`): who, in which
-epoch, at which journal offsets (I18).
+"""A transport that writes into a history (`recorder`) what leaders acknowledge: who, in which
+epoch, at which journal offsets (I18); and what members of groups say and are told
+(`recorded_groups`).
 
 One operation `acknowledge` per message of batches: what an answer covers are batches, and records
 of several operations may share one. Where the answer is lost, so is what it said.
@@ -14,7 +15,8 @@ from typing import Any
 from oncelog._core.routing import Directory, Endpoint
 from oncelog._transport import Transport
 from oncelog.checker.events import HistoryWriter
-from oncelog.checker.telling import raised
+from oncelog.checker.recorded_groups import answered, asked
+from oncelog.checker.telling import raised, telling
 from oncelogpb.v1 import partition_leader_pb2
 
 PRODUCE = "partition_leader.produce"
@@ -54,7 +56,14 @@ class RecordedTransport:
     async def call(self, to: Endpoint, method: str, request: Any, timeout_ms: int) -> Any:
         if method == PRODUCE:
             return await self.begin(to, method, request, timeout_ms)
-        return await self.inner.call(to, method, request, timeout_ms)
+        said = asked(method, request, self._name)
+        if said is None:
+            return await self.inner.call(to, method, request, timeout_ms)
+        op = self._history.invoke(said.do, **said.arguments)
+        with telling(self._history, op):
+            reply = await self.inner.call(to, method, request, timeout_ms)
+        self._history.ok(op, **answered(method, reply, self._name))
+        return reply
 
     def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:
         return self.inner.stream(to, method, request)
@@ -93,9 +102,8 @@ class RecordedTransport:
     def _ack(
         self, result: partition_leader_pb2.BatchResult, count: int, leader: Endpoint
     ) -> dict[str, Any]:
-        topic = self._directory.topic_by_id(result.partition.topic_id)
         ack: dict[str, Any] = {
-            "topic": result.partition.topic_id.hex() if topic is None else topic.name,
+            "topic": self._name(result.partition.topic_id),
             "partition": result.partition.number,
             "epoch": result.leader_epoch,
         }
@@ -106,6 +114,10 @@ class RecordedTransport:
             # A repeat has the offsets of what was acknowledged before.
             ack |= {"first_offset": result.journal_offset, "count": count}
         return ack
+
+    def _name(self, topic_id: bytes) -> str:
+        topic = self._directory.topic_by_id(topic_id)
+        return topic_id.hex() if topic is None else topic.name
 
 
 def _message(request: Any) -> partition_leader_pb2.ProduceRequest:

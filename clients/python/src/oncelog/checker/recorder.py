@@ -26,7 +26,7 @@ from typing import Any, Final
 
 from oncelog._core.routing import Endpoint
 from oncelog.aio import Admin, Log
-from oncelog.aio.admin import TransactionInfo
+from oncelog.aio.admin_transactions import TransactionInfo
 from oncelog.batch import Record, TopicPartition
 from oncelog.checker.events import HistoryWriter
 from oncelog.checker.recorded_consumer import RecordedConsumer
@@ -93,8 +93,10 @@ class RecordedLog:
     async def consumer(
         self, topics: Sequence[str], group: str | None = None, **options: Any
     ) -> RecordedConsumer:
+        made_us = self.history.now_us()
         inner = await self.log.consumer(topics, group, **options)
-        return RecordedConsumer(inner, self.history, options.get("isolation", "committed"))
+        isolation = options.get("isolation", "committed")
+        return RecordedConsumer(inner, self.history, isolation, made_us)
 
     async def settle(self, timeout_s: float = 120.0) -> None:
         """Waits until no transaction is open or on its way, then marks it: from here on everything

@@ -1,4 +1,4 @@
-"""I21 to I24: what consumer groups have committed. I23 comes with group membership."""
+"""I21, I22 and I24: what consumer groups have committed."""
 
 from __future__ import annotations
 

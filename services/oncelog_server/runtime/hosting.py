@@ -1,0 +1,189 @@
+"""The replicas of all roles of this process: where elections, streams from other processes and
+whatever repeats find them, and what they are told when etcd changes.
+
+Invariant: a partition has one replica here at most, with the role that leads its topic.
+
+Left out: what one role's replicas are (`replicas`), and why they go where they go (`leadership`).
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.needs import Entry
+from oncelog_server.core.ports import Outbox, Reporter, TopicStore
+from oncelog_server.core.role import Role, RoleEnv
+from oncelog_server.core.roles import role_of
+from oncelog_server.runtime.etcd.cluster_view import ClusterView
+from oncelog_server.runtime.etcd.keys import BOOTS, PARTITIONS, TOPICS, partition_of_key
+from oncelog_server.runtime.outside import Outside
+from oncelog_server.runtime.pace import Pace
+from oncelog_server.runtime.participants import handlers_of
+from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replicas import (
+    PARTITIONS_DIRECTORY,
+    RoleReplicas,
+    partition_of,
+    put_aside,
+)
+from oncelog_server.runtime.storage.tail import TailBudget
+from oncelog_server.runtime.target import Candidate, Isr, Target
+
+# Those who wait for something in etcd are woken once in so long at most, however much changes
+# there: with a thousand partitions, hundreds of keys a second.
+WAKE_EVERY_MS: Final = 20
+
+
+class Hosting:
+    """Of one process: the ReplicaHost of its elections. `take_in` when there is a view of etcd."""
+
+    def __init__(self, roles: Sequence[Role[Any]], outside: Outside, tails: TailBudget) -> None:
+        self._roles = roles
+        self._outside = outside
+        self._tails = tails
+        # By the role's name.
+        self.replicas: dict[str, RoleReplicas] = {}
+        self._envs: dict[str, RoleEnv[Any]] = {}
+        self._waking = Pace(self._wake, every_ms=WAKE_EVERY_MS)
+
+    # ----------------------------------------------------------------------------- start and stop
+
+    def take_in(
+        self,
+        view: ClusterView,
+        topics: TopicStore,
+        around: Callable[[Reporter], ReplicaEnv],
+        *,
+        segment_bytes: int,
+    ) -> None:
+        """The process's roles; none has a replica yet. `around`: what the replicas of a role that
+        reports there are given."""
+        outside = self._outside
+        for role in self._roles:
+            reporter = outside.role_reporter(role.name)
+            replicas = self.replicas[role.name] = RoleReplicas(
+                role,
+                outside.disk,
+                view,
+                around(reporter),
+                functools.partial(self._make_outbox, role),
+                segment_bytes,
+                outside.random_bytes,
+                self._tails,
+            )
+            self._envs[role.name] = RoleEnv(
+                clock=outside.clock,
+                metadata=view,
+                topics=topics,
+                peers=outside.peers,
+                replicas=replicas,
+                reporter=reporter,
+                random_bytes=outside.random_bytes,
+                offload=outside.offload,
+            )
+
+    def _make_outbox(self, role: Role[Any], driver: Driver) -> Outbox:
+        return role.outbox(driver, self._envs[role.name])
+
+    def put_orphans_aside(self, view: ClusterView, *, node_id: str) -> None:
+        """Replicas on disk that etcd does not know: nothing is deleted, they are moved."""
+        for name in self._outside.disk.list(PARTITIONS_DIRECTORY):
+            known = view.partition(partition_of(name))
+            if known is None or node_id not in known.replicas:
+                self._outside.reporter.event("replica put aside, etcd does not know it", name=name)
+                put_aside(self._outside.disk, f"{PARTITIONS_DIRECTORY}/{name}")
+
+    async def close(self) -> None:
+        """Saves and closes all of them."""
+        self._waking.stop()
+        for replicas in self.replicas.values():
+            await replicas.checkpoint()
+            await replicas.close()
+
+    # --------------------------------------------------------------------------- what roles serve
+
+    def services(self) -> Mapping[str, object]:
+        """Handlers, by the name of their service."""
+        return handlers_of([(it, it.services(self._envs[it.name])) for it in self._roles])
+
+    def access(self) -> Mapping[str, Mapping[str, Entry]]:
+        """What each RPC of these services needs of its caller."""
+        tables: dict[str, Mapping[str, Entry]] = {}
+        for role in self._roles:
+            tables.update(role.access(self._envs[role.name]))
+        return tables
+
+    # ------------------------------------------------------------------------------ who is where
+
+    def runs(self, partition: PartitionId) -> bool:
+        """The role that leads it is one of this process."""
+        return role_of(partition.topic_id) in self.replicas
+
+    def of(self, partition: PartitionId) -> RoleReplicas:
+        """The replicas of the role that leads it."""
+        return self.replicas[role_of(partition.topic_id)]
+
+    def find(self, partition: PartitionId) -> Driver | None:
+        """The replica here, whatever its stage."""
+        return self.of(partition).find(partition) if self.runs(partition) else None
+
+    def led(self) -> list[tuple[Role[Any], Driver]]:
+        """Those that answer now, by role and partition."""
+        return [
+            (role, driver)
+            for role in self._roles
+            if role.name in self.replicas
+            for driver in self.replicas[role.name].led()
+        ]
+
+    # ------------------------------------------------------------------------- what elections ask
+
+    def aim(self, partition: PartitionId, target: Target) -> None:
+        """See ReplicaHost."""
+        self.of(partition).aim(partition, target)
+
+    def isr_seen(self, partition: PartitionId, epoch: int, isr: Isr) -> None:
+        """See ReplicaHost."""
+        self.of(partition).isr_seen(partition, epoch, isr)
+
+    def candidate(self, partition: PartitionId) -> Candidate | None:
+        """See ReplicaHost."""
+        return self.of(partition).candidate(partition)
+
+    async def opened(self, partition: PartitionId) -> Candidate:
+        """See ReplicaHost."""
+        return await self.of(partition).opened(partition)
+
+    # ------------------------------------------------------------------------------ what they hear
+
+    def view_changed(self, view: ClusterView, changed: frozenset[str]) -> None:
+        """Keys of etcd."""
+        names = [key.removeprefix(TOPICS) for key in changed if key.startswith(TOPICS)]
+        topics = [topic for name in names if (topic := view.topic(name)) is not None]
+        is_about_nodes = any(key.startswith(BOOTS) for key in changed)
+        partitions = [partition_of_key(key) for key in changed if key.startswith(PARTITIONS)]
+        self._waking.call()
+        for replicas in self.replicas.values():
+            if is_about_nodes:
+                replicas.review()
+            replicas.partitions_changed(partitions)
+            if topics:
+                replicas.topics_changed({topic.topic_id for topic in topics})
+
+    def _wake(self) -> None:
+        for replicas in self.replicas.values():
+            replicas.wake()
+
+    def tick(self) -> None:
+        for replicas in self.replicas.values():
+            replicas.tick()
+
+    async def note(self) -> None:
+        """About every second: what is synced, and what directories say of themselves."""
+        for replicas in self.replicas.values():
+            replicas.note_synced_ends()
+            await replicas.remember()

@@ -1,0 +1,225 @@
+"""`consumer.transactions(across=True)`: each transaction whole, over the partitions of two topics,
+and once, whatever dies."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import oncelog
+from oncelog import errors
+from tests.integration.cluster import Cluster, until
+
+pytestmark = pytest.mark.integration
+
+Places = list[tuple[str, int]]
+
+
+@pytest.fixture
+def topics(log: oncelog.Log, topic: str) -> tuple[str, str]:
+    """With two partitions and one."""
+    return topic, log.admin.create_topic(f"{topic}-other", partitions=1).name
+
+
+@pytest.fixture(params=["leader", "buffered"])
+def options(request: pytest.FixtureRequest, tmp_path: Path) -> dict[str, Any]:
+    return {
+        "delivery": request.param,
+        "buffer_dir": tmp_path / "buffers",
+    }
+
+
+def write(
+    log: oncelog.Log, places: Places, chance: random.Random, group: str, count: int
+) -> dict[int, list[tuple[str, int, str]]]:
+    """(topic, partition, value) by TxId: small ones, of one message, and ones that were begun."""
+    written: dict[int, list[tuple[str, int, str]]] = {}
+    producer = log.transactional_producer(group, group)
+    for number in range(count):
+        mine = []
+        is_long = chance.random() < 0.3
+        with producer.transaction() as tx:
+            for topic, partition in chance.sample(places, chance.randint(1, len(places))):
+                for n in range(chance.randint(1, 3)):
+                    value = f"{group}-{number}-{n}"
+                    tx.send(topic, f"{value} {'x' * 500}".encode(), partition=partition)
+                    mine.append((topic, partition, value))
+                    if is_long:
+                        tx.flush()
+            if is_long and chance.random() < 0.2:
+                tx.abort()
+        if tx.state == "committed":
+            written[tx.tx_id] = mine
+    return written
+
+
+@pytest.mark.parametrize("memory_bytes", [64 * 1024, 64 * 1024 * 1024])
+def test_i3_i11_each_transaction_comes_whole_and_in_the_order_of_its_group(
+    log: oncelog.Log,
+    topics: tuple[str, str],
+    options: dict[str, Any],
+    memory_bytes: int,
+) -> None:
+    """Also where partitions that are ahead are held back all the time."""
+    options["buffer_memory_bytes"] = memory_bytes
+    one, two = topics
+    places = [(one, 0), (one, 1), (two, 0)]
+    written: dict[str, dict[int, list[tuple[str, int, str]]]] = {}
+
+    def writing(number: int) -> None:
+        group = f"writer-{number}"
+        written[group] = write(log, places, random.Random(number), group, 60)
+
+    writers = [threading.Thread(target=writing, args=[number]) for number in range(3)]
+    for writer in writers:
+        writer.start()
+    # Of the other topic's partitions, a reader of one topic waits for nothing.
+    consumers = [log.consumer([one, two], **options), log.consumer([one], **options)]
+    readers = [consumer.transactions(across=True) for consumer in consumers]
+    found: list[dict[int, list[tuple[str, int, str]]]] = [{}, {}]
+    orders: list[list[int]] = [[], []]
+    for writer in writers:
+        writer.join()
+    for reader, told, order, read in zip(readers, found, orders, [topics, (one,)], strict=True):
+        wanted = {
+            tx_id: sorted(part for part in parts if part[0] in read)
+            for by_group in written.values()
+            for tx_id, parts in by_group.items()
+        }
+        wanted = {tx_id: parts for tx_id, parts in wanted.items() if parts}
+        while len(told) < len(wanted):
+            given = reader.poll(20.0)
+            assert given is not None
+            assert given.tx_id not in told
+            records = list(given.read())
+            assert len(records) == given.record_count
+            told[given.tx_id] = sorted(
+                (r.topic, r.partition, (r.value or b"").split(b" ")[0].decode()) for r in records
+            )
+            order.append(given.tx_id)
+        assert told == wanted
+        for by_group in written.values():
+            for place in [place for place in places if place[0] in read]:
+                mine = [tx_id for tx_id, parts in by_group.items() if is_in(place, parts)]
+                mine = [tx_id for tx_id in mine if tx_id in told]
+                assert [tx_id for tx_id in order if tx_id in mine] == mine
+        assert reader.poll(0.5) is None
+    for consumer in consumers:
+        consumer.close()
+
+
+def is_in(place: tuple[str, int], parts: list[tuple[str, int, str]]) -> bool:
+    return any(part[:2] == place for part in parts)
+
+
+@pytest.mark.parametrize("delivery", ["leader", "buffered"])
+def test_i21_each_transaction_is_processed_whole_and_once_though_its_reader_is_killed(
+    cluster: Cluster, log: oncelog.Log, topics: tuple[str, str], tmp_path: Path, delivery: str
+) -> None:
+    one, two = topics
+    places = [(one, 0), (one, 1), (two, 0)]
+    out = log.admin.create_topic(f"{one}-out", partitions=1).name
+    written: dict[int, list[tuple[str, int, str]]] = {}
+    ended = threading.Event()
+
+    def writing(number: int) -> None:
+        written.update(write(log, places, random.Random(number), f"{one}-{number}", 150))
+
+    writers = [threading.Thread(target=writing, args=[number]) for number in range(3)]
+    arguments = [cluster.bootstrap, f"of {one}", delivery, str(tmp_path / "buffers"), out, one, two]
+    chance, kills = random.Random(delivery), 0
+    for writer in writers:
+        writer.start()
+    with (tmp_path / "said").open("a") as said:
+        while not ended.is_set():
+            reader = subprocess.Popen(
+                [sys.executable, "-m", "tests.integration.across_reader", *arguments],
+                stdout=said,
+                stderr=said,
+            )
+            try:
+                if kills < 5:
+                    goes_on_from(tmp_path / "said")
+                    time.sleep(chance.random())
+                    kills += 1
+                else:
+                    for writer in writers:
+                        writer.join()
+                    until(lambda: len(processed(log, out)) >= len(written), "all are processed")
+                    ended.set()
+            finally:
+                reader.kill()
+                reader.wait()
+    found = processed(log, out)
+    assert Counter(one["tx_id"] for one in found) == Counter(list(written))
+    for told in found:
+        parts = written[told["tx_id"]]
+        assert sorted(told["values"]) == sorted(value for _, _, value in parts)
+        assert sorted(told["parts"]) == sorted({f"{name}/{number}" for name, number, _ in parts})
+
+
+def goes_on_from(path: Path) -> None:
+    """Until something more is processed."""
+    before = path.read_text().count("done")
+    until(lambda: path.read_text().count("done") > before, "it has processed something")
+
+
+def processed(log: oncelog.Log, out: str) -> list[dict[str, Any]]:
+    (end,) = log.admin.offsets(out)
+    found: list[dict[str, Any]] = []
+    with log.consumer([out]) as consumer:
+        while len(found) < end:
+            found += [json.loads(record.value or b"") for record in consumer.poll(10.0) or ()]
+    return found
+
+
+def test_who_shares_partitions_gets_of_each_transaction_what_is_in_his_own(
+    log: oncelog.Log, topics: tuple[str, str]
+) -> None:
+    """Parts of other members are not waited for."""
+    one, two = topics
+    with log.consumer([one, two], group=f"of {one}") as consumer:
+        transactions = consumer.transactions(across=True)
+        with log.transactional_producer().transaction() as tx:
+            for topic, partition in [(one, 0), (one, 1), (two, 0)]:
+                tx.send(topic, b"all", partition=partition)
+        whole = transactions.poll(20.0)
+        assert whole is not None
+        assert len(whole.parts) == 3
+        consumer.commit()
+        with log.consumer([one, two], group=f"of {one}") as second:
+            both = [transactions, second.transactions(across=True)]
+            until(lambda: share([consumer, second], both), "they share")
+            with log.transactional_producer().transaction() as tx:
+                for topic, partition in [(one, 0), (one, 1), (two, 0)]:
+                    tx.send(topic, b"all", partition=partition)
+            parts: list[tuple[str, int]] = []
+            while len(parts) < 3:
+                for member in both:
+                    given = member.poll(0.2)
+                    if given is not None:
+                        assert given.tx_id == tx.tx_id
+                        parts += [(part.topic, part.partition) for part in given.parts]
+            assert sorted(parts) == [(one, 0), (one, 1), (two, 0)]
+
+
+def share(members: list[oncelog.Consumer], polled: list[oncelog.TransactionsAcross]) -> bool:
+    for transactions in polled:
+        assert transactions.poll(0.05) is None
+    shares = [len(member.assignment) for member in members]
+    return sum(shares) == 3 and all(shares)
+
+
+def test_only_members_commit_for_a_group(log: oncelog.Log, topic: str) -> None:
+    consumer = log.consumer([topic], group="alone", partitions=[(topic, 0)])
+    with pytest.raises(errors.InvalidArgument, match="where it is a member"):
+        consumer.transactions(across=True)

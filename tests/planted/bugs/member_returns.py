@@ -1,0 +1,151 @@
+"""Bugs of members that come back."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+_CORE: Final = "oncelog._core.membership:Membership"
+_TESTS: Final = "client/test_member_returns"
+
+BUGS: Final = (
+    Bug(
+        "heartbeats-wait-for-nothing",
+        "I29: heartbeats that wait for a moment which rounds to this one keep all others waiting",
+        (Edit("oncelog.aio.member:Member._beat", "max(wait_ms, WAIT_MS_MIN)", "wait_ms"),),
+        {
+            unit(_TESTS, "test_i29_a_wait_that_rounds_to_nothing_passes_all_the_same"): (
+                "no time passes"
+            ),
+        },
+    ),
+    Bug(
+        "who-comes-back-fences-its-successor",
+        "I23: a static member that was silent takes the place of the process that replaced it",
+        (Edit(f"{_CORE}._join_again", "if self._settings.instance_id:", "if False:"),),
+        {
+            unit(_TESTS, "test_i23_who_was_silent_does_not_fence_who_took_its_place"): (
+                "DID NOT RAISE"
+            ),
+        },
+    ),
+    Bug(
+        "fenced-until-a-late-answer",
+        "I23: an answer on its way makes a member of who was fenced",
+        (
+            Edit(
+                f"{_CORE}._is_about",
+                "self.state not in (State.LEFT, State.FENCED)",
+                "self.state is not State.LEFT",
+            ),
+        ),
+        {
+            unit(
+                _TESTS, "test_i23_an_answer_that_comes_late_brings_nobody_back_who_was_fenced"
+            ): "State.FENCED",
+        },
+    ),
+    Bug(
+        "what-failed-is-committed-at-the-end",
+        "I21: an automatic commit covers the batch whose step failed",
+        (
+            Edit(
+                "oncelog.aio.consumer:Consumer.commit_no_more",
+                "self._auto_commit.stop()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                _TESTS,
+                "test_i21_what_a_step_that_failed_was_given_is_not_committed_automatically",
+            ): "== {}",
+        },
+    ),
+    Bug(
+        "the-end-is-looked-up-again",
+        "I21: who asks again where it stands begins at an end that has moved",
+        (
+            Edit(
+                "oncelog._core.positions:Positions.began_at",
+                "return self._began.get(partition)",
+                "return None",
+            ),
+        ),
+        {
+            unit(
+                _TESTS,
+                "test_i21_who_asks_again_where_it_stands_skips_nothing_of_what_came_meanwhile",
+            ): "2000",
+        },
+    ),
+    Bug(
+        "what-is-held-stops-all-after-a-refusal",
+        "I31: one transaction in flight holds back all partitions of a consumer",
+        (
+            Edit(
+                "oncelog.aio.consumer:Consumer.forget",
+                "self._starting.begin_anew()",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                _TESTS,
+                "test_what_a_transaction_holds_stops_no_other_partition_after_a_refused_commit",
+            ): "== {0, 2, 3}",
+        },
+    ),
+    Bug(
+        "who-starts-gives-up-at-the-first-silence",
+        "I29: a process that starts while its group is away dies, and is not there when it is back",
+        (
+            Edit(
+                f"{_CORE}.refused",
+                "errors.TryAgain | errors.InDoubt | CannotConnect",
+                "errors.TryAgain | errors.InDoubt",
+            ),
+        ),
+        {
+            unit(
+                "client/test_member_starts",
+                "test_i29_a_member_that_starts_while_its_group_is_away_waits_for_it",
+            ): "it is waited for",
+        },
+    ),
+    Bug(
+        "who-starts-waits-for-ever-unmet",
+        "a process that never met its group says so as soon as any other call does",
+        (
+            Edit(
+                "oncelog.aio.member:Member._let_in",
+                'self._protocol.until("offset_manager.heartbeat", began_ms, deadline_ms)',
+                "deadline_ms",
+            ),
+        ),
+        {
+            unit(
+                "client/test_member_starts",
+                "test_a_member_whose_group_stays_away_is_told_what_is_wrong",
+            ): "assert 30",
+        },
+    ),
+    Bug(
+        "leave-said-once",
+        "I29: what a member held that was not heard for a session is free when its group is back",
+        (
+            Edit(
+                f"{_CORE}._leave_refused",
+                "is_silence = isinstance(error, errors.TryAgain | errors.InDoubt | CannotConnect)",
+                "is_silence = False",
+            ),
+        ),
+        {
+            unit(
+                "client/test_membership_core",
+                "test_i29_the_old_id_leaves_again_until_the_group_has_heard_it",
+            ): "assert (False, 'm2') == (True, 'm1')",
+        },
+    ),
+)

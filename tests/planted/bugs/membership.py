@@ -1,0 +1,316 @@
+"""Bugs of consumer groups: who owns what, who may commit it, who lives."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, story, unit
+
+MEMBERSHIP: Final = "oncelog_server.offset_manager.membership:Membership."
+OWNERSHIP: Final = unit("offset_manager/test_ownership", "test_i23_at_most_one_owner_at_any_moment")
+
+BUGS: Final = (
+    Bug(
+        "partition-taken-from-its-owner",
+        "I23: a partition moves only after its owner let go of it",
+        (
+            Edit(
+                MEMBERSHIP + "_aim",
+                "        if owner is None:\n            return\n",
+                "        if owner is not None and owner.member_id != member_id:\n"
+                "            self._disown(partition)\n            return\n"
+                "        if owner is None:\n            return\n",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/i23_a_partition_moves_after_its_owner_let_go"
+            ): "+beat g b 2 topics=orders -> generation=2 orders/2 orders/3",
+            OWNERSHIP: "AssertionError",
+        },
+    ),
+    Bug(
+        "late-heartbeat-lets-go",
+        "I23: a heartbeat from before the partition was revoked last lets go of nothing",
+        (
+            Edit(
+                MEMBERSHIP + "released_by",
+                "0 < self.owners[partition].revoked <= heartbeat.member.generation",
+                "self.owners[partition].revoked\n"
+                "            and self.owners[partition].since <= heartbeat.member.generation",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/i23_a_heartbeat_of_before_a_grant_releases_nothing"
+            ): "+@5 RELEASED g b:orders/0",
+            OWNERSHIP: "AssertionError",
+        },
+    ),
+    Bug(
+        "unheard-of-partition-let-go",
+        "I23: who lacks a partition that is in its target has not heard of it yet",
+        (
+            Edit(
+                MEMBERSHIP + "released_by",
+                "0 < self.owners[partition].revoked",
+                "self.owners[partition].revoked",
+            ),
+        ),
+        {story("offset_manager/i23_a_join_that_comes_again"): "RELEASED"},
+    ),
+    Bug(
+        "lost-and-got-again",
+        "I23: nobody commits what he read before he lost the partition",
+        (
+            Edit(
+                MEMBERSHIP + "require_owned",
+                "if not is_owner or not since <= identity.generation <= self.generation:",
+                "if not is_owner:",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/i23_what_was_read_before_it_was_lost_is_not_committed"
+            ): "-commit g orders/1:none>4 by=a,2 -> ILLEGAL_GENERATION",
+        },
+    ),
+    Bug(
+        "fenced-by-the-groups-generation",
+        "members that lose nothing commit on through a rebalance",
+        (
+            Edit(
+                MEMBERSHIP + "require_owned",
+                "since <= identity.generation <= self.generation",
+                "identity.generation == self.generation",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/i23_nobody_who_loses_nothing_is_fenced"
+            ): "-commit g orders/0:none>4 by=a,1 -> OK",
+            OWNERSHIP: "is fenced from what it holds",
+        },
+    ),
+    Bug(
+        "anybody-commits-for-a-member",
+        "I23: an offset of a partition that the member does not own is refused",
+        (
+            Edit(
+                MEMBERSHIP + "require_owned",
+                "is_owner = owner is not None and owner.member_id == identity.member_id",
+                "is_owner = owner is not None",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/i23_only_members_commit"
+            ): "-commit g orders/1:7>8 by=b,7 -> ILLEGAL_GENERATION",
+        },
+    ),
+    Bug(
+        "outgrown-in-silence",
+        "limits: what a group may not have of a topic that grew is shown",
+        (
+            Edit(
+                "oncelog_server.offset_manager.outgrown:_is_larger",
+                "topic.partitions > known.partitions",
+                "topic.partitions < known.partitions",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_heartbeats",
+                "test_what_outgrew_its_group_is_said_once_and_shown",
+            ): "a topic outgrew its group"
+        },
+    ),
+    Bug(
+        "standalone-beside-members",
+        "I23: while a group has members, only they commit",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_commit:_require_right",
+                "if membership.member_states:",
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/i23_only_members_commit"
+            ): "-commit g orders/0:1>2 -> UNKNOWN_MEMBER",
+        },
+    ),
+    Bug(
+        "late-join-fences-the-living",
+        "who was replaced and whose join comes late must not replace its successor",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_membership:_member_state",
+                " and member.member_id not in membership.gone",
+                "",
+            ),
+        ),
+        {
+            story("offset_manager/i23_a_static_member_restarts"): "group g: gone and a member",
+        },
+    ),
+    Bug(
+        "transaction-outlives-its-member",
+        "KIP-447: a transaction holds positions no longer than its member's session",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_commit:_require_right",
+                "command.timeout_ms > session_ms:",
+                "False:",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/i23_a_transaction_within_its_members_session"
+            ): "-pend 3.5 100 1 g orders/0:none>10 by=a,1 timeout=60000 -> INVALID_TIMEOUT",
+        },
+    ),
+    Bug(
+        "same-step-of-the-next-owner-is-a-repeat",
+        "who lost a partition is not told that the next owner's commit was his",
+        (
+            Edit(
+                "oncelog_server.offset_manager.group:Group.has_taken",
+                "            and committed.member_id == member_id\n",
+                "",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/i23_a_repeat_of_what_was_done_is_told_so"
+            ): "+commit g orders/0:4>9 by=a,1 -> OK",
+        },
+    ),
+    Bug(
+        "living-group-expires",
+        "I24: a group with members never expires",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_time:_idle_groups",
+                " and not state.groups[name].has_members",
+                "",
+            ),
+        ),
+        {story("offset_manager/living_groups_never_expire"): "FORGOTTEN g"},
+    ),
+    Bug(
+        "pause-of-the-leader-is-silence",
+        "who was stopped for a minute must not take all members for dead",
+        (
+            Edit(
+                "oncelog_server.offset_manager.liveness:Liveness._ran",
+                "min(now_ms - self._looked_ms, STEP_MS_MAX)",
+                "now_ms - self._looked_ms",
+            ),
+        ),
+        {story("offset_manager/a_leader_that_was_stopped_expires_nobody"): "-a (expired)"},
+    ),
+    Bug(
+        "inherited-members-live-for-ever",
+        "a new leader gives each member a session, and no more",
+        (
+            Edit(
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine.apply",
+                "self._listen_to(name, group.members())",
+                "pass",
+            ),
+        ),
+        {story("offset_manager/members_survive_failover"): "-@5 MEMBERS g -b (expired)"},
+    ),
+    Bug(
+        "topic-shrinks",
+        "a view that is behind takes no partitions away",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_membership:_topic_news",
+                "before.partitions < topic.partitions",
+                "before.partitions != topic.partitions",
+            ),
+        ),
+        {story("offset_manager/topics_of_a_group_change"): "orders=2"},
+    ),
+    Bug(
+        "topic-gone-by-hearsay",
+        "a topic of a group is gone where etcd says so",
+        (
+            Edit(
+                "oncelog_server.offset_manager.subscribing:with_topics",
+                "gone=frozenset(gone)",
+                "gone=frozenset(doubted)",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_heartbeats", "test_a_view_that_is_behind_takes_nothing_away"
+            ): "AssertionError"
+        },
+    ),
+    Bug(
+        "refused-heartbeat-is-silence",
+        "whoever sends heartbeats lives, whatever he is told",
+        (
+            Edit(
+                "oncelog_server.offset_manager.service:OffsetManagerService.heartbeat",
+                "replica.signal(MemberHeard(command.group, command.member.member_id))",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_heartbeats", "test_i23_who_sends_heartbeats_lives"
+            ): "UNKNOWN_MEMBER"
+        },
+    ),
+    Bug(
+        "late-description-believed",
+        "a late copy of what a member said before changes nothing back",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_membership:_described",
+                "if same or identity.generation < member_state.described:",
+                "if same:",
+            ),
+        ),
+        {story("offset_manager/what_a_member_says_late"): "+@3 MEMBERS g +a"},
+    ),
+    Bug(
+        "news-heard-at-the-end-of-a-third",
+        "I29: what a member left or lost is heard of soon",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_membership:decide_heartbeat",
+                "min(assigned.heartbeat_interval_ms, news_ms)",
+                "assigned.heartbeat_interval_ms",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_heartbeats",
+                "test_i29_news_is_asked_for_often_where_few_ask",
+            ): "assert 3333 == 500"
+        },
+    ),
+    Bug(
+        "all-ask-often-however-many",
+        "what the heartbeats of all members cost together has a bound",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_membership:decide_heartbeat",
+                "max(NEWS_MS, NEWS_MS_PER_MEMBER * members_here)",
+                "NEWS_MS",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_heartbeats",
+                "test_i29_news_is_asked_for_often_where_few_ask",
+            ): "assert 500 == 1600"
+        },
+    ),
+)
