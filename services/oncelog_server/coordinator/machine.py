@@ -450,6 +450,15 @@ class CoordinatorMachine:
     def check(self) -> None:
         self.state.check()
 
+    def needed_from(self) -> JournalOffset:
+        return JournalOffset(0)
+
+    def wanted_from(self) -> JournalOffset:
+        return JournalOffset(0)
+
+    def slots_from(self) -> JournalOffset:
+        return JournalOffset(0)
+
     def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         return Snapshot(self.state.encode(), {})
 

@@ -7,6 +7,8 @@
     owed(below)           from state alone: what is still to be done outside, as far as it was
                           decided below the high watermark
     snapshot(rows_saved)  from state alone: as bytes
+    needed_from(), wanted_from(), slots_from()
+                          from state alone: which frames and slots are read again
     check()               asserts every invariant; called after each step of every test
 
 What is refused is a Decision, too: an exception out of `decide` is a bug. That nothing changes a
@@ -73,12 +75,15 @@ class Tick(msgspec.Struct, frozen=True):
 
 
 class Table(NamedTuple):
-    """Rows of fixed size that only ever grow, kept beside the snapshot so that it stays small."""
+    """Rows of fixed size, added behind and let go of in front, kept beside the snapshot so that it
+    stays small. A row keeps its number."""
 
     row_bytes: int
     # Number of the first row in `rows`: those before it were saved already.
     first_row: int
     rows: bytes
+    # Rows before this number are nothing to the state any more. It never goes back.
+    begin_row: int = 0
 
 
 class Snapshot(NamedTuple):
@@ -119,11 +124,27 @@ class Machine(Protocol[C_contra, R, O_co]):
     def check(self) -> None: ...
 
     def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
-        """`rows_saved`: by table, how many rows are on disk already; they are left out."""
+        """`rows_saved`: by table, the number behind the last row that is on disk already; those
+        before it are left out."""
         ...
 
     def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
-        """Loads what `snapshot` gave; `tables` hold all rows from 0."""
+        """Loads what `snapshot` gave; `tables` hold all rows from `begin_row` on."""
+        ...
+
+    # What may go at the front of the log follows from what was applied, and from nothing else, so
+    # every replica may let go of the same. None of these ever goes back (docs/adr/0068).
+
+    def needed_from(self) -> JournalOffset:
+        """Frames from here on are read again, whatever happens; at most `next_offset`."""
+        ...
+
+    def wanted_from(self) -> JournalOffset:
+        """Frames from here on are worth keeping while there is room; at most `needed_from`."""
+        ...
+
+    def slots_from(self) -> JournalOffset:
+        """Nobody asks for the slots of journal offsets below; at most `next_offset`."""
         ...
 
 

@@ -309,6 +309,15 @@ class OffsetManagerMachine:
 
     # ------------------------------------------------------------------------ snapshot, check
 
+    def needed_from(self) -> JournalOffset:
+        return JournalOffset(0)
+
+    def wanted_from(self) -> JournalOffset:
+        return JournalOffset(0)
+
+    def slots_from(self) -> JournalOffset:
+        return JournalOffset(0)
+
     def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         return Snapshot(msgspec.msgpack.encode(self._state), {})
 

@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 
 from oncelog_server.core.frame import At, Frame, FrameKind
-from oncelog_server.core.ids import PartitionId, TopicId
+from oncelog_server.core.ids import JournalOffset, PartitionId, TopicId
 from oncelog_server.core.machine import (
     NOTHING_SAVED,
     Codec,
@@ -44,6 +44,9 @@ class CounterMachine:
         self.sums: list[int] = []
         self.ticks = 0
         self.rests = True
+        # What a test says of the frames that are read again.
+        self.needs_from = 0
+        self.wants_from = 0
 
     def decide(self, command: Add | Tick, now: Instant) -> Decision[Added]:
         match command:
@@ -77,6 +80,15 @@ class CounterMachine:
 
     def check(self) -> None:
         assert self.total == (self.sums[-1] if self.sums else 0)
+
+    def needed_from(self) -> JournalOffset:
+        return JournalOffset(min(self.needs_from, self.next_offset))
+
+    def wanted_from(self) -> JournalOffset:
+        return JournalOffset(min(self.wants_from, self.needed_from()))
+
+    def slots_from(self) -> JournalOffset:
+        return self.wanted_from()
 
     def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         saved = rows_saved.get("sums", 0)
