@@ -150,7 +150,9 @@ class Lab:
         found: list[str] = []
         for number, end in self.ends(topic).items():
             partition = pb.Partition(topic_id=described.topic_id, number=number)
-            for chunk in read_range(self.protocol, partition, 0, end, fail_on_data_loss=True):
+            name = f"{topic}/{number}"
+            chunks = read_range(self.protocol, partition, 0, end, name=name, fail_on_data_loss=True)
+            for chunk in chunks:
                 found += [value.decode() for value in chunk.rows.column("value").to_pylist()]
         return found
 

@@ -7,6 +7,7 @@ joined, so that a topic of many small transactions does not become many small ba
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -21,6 +22,8 @@ from oncelogpb.v1 import types_pb2 as pb
 
 if TYPE_CHECKING:
     from oncelog.protocol import Protocol
+
+log = logging.getLogger(__name__)
 
 # Of each fetch. Large enough for bulk, small enough that a few tasks fit beside the JVM.
 FETCH_BYTES: Final = 4 * 1024 * 1024
@@ -48,18 +51,27 @@ def read_range(
     start: int,
     end: int,
     *,
+    name: str,
     fail_on_data_loss: bool,
 ) -> Iterator[Chunk]:
-    """The records [start, end). Raises DataLoss, or an OncelogError."""
+    """The records [start, end) of the partition that users call `name`. Raises DataLoss, or an
+    OncelogError."""
     ahead = ThreadPoolExecutor(max_workers=1, thread_name_prefix="oncelog-fetch")
     try:
         position, empty = start, 0
         under_way = ahead.submit(_fetch, protocol, partition, position)
         while position < end:
             fetched = under_way.result()
-            lost_to = _lost_to(fetched, position, fail_on_data_loss=fail_on_data_loss)
-            if lost_to is not None:
-                position = lost_to
+            begins = _begins_behind(fetched, position)
+            if begins is not None:
+                lost = f"{name}: offsets {position} to {min(begins, end) - 1} are deleted"
+                if fail_on_data_loss:
+                    raise DataLoss(
+                        f"what this task should read is not there: {lost}, it begins at {begins}. "
+                        "With failOnDataLoss=false the query goes on with what is there"
+                    )
+                log.warning("goes on with what is there (failOnDataLoss=false): %s", lost)
+                position = begins
                 under_way = ahead.submit(_fetch, protocol, partition, position)
                 continue
             following = _end_of(fetched, position)
@@ -88,19 +100,15 @@ def _fetch(protocol: Protocol, partition: pb.Partition, offset: int) -> leader_p
     return fetched
 
 
-def _lost_to(
-    fetched: leader_pb.FetchedPartition, position: int, *, fail_on_data_loss: bool
-) -> int | None:
-    """Where to go on after records that were deleted; None where nothing is lost."""
+def _begins_behind(fetched: leader_pb.FetchedPartition, position: int) -> int | None:
+    """Where the log begins now, where that is behind the position; None: it can be read there.
+    Raises DataLoss where the log ends before it."""
     try:
         raise_for(fetched)
     except errors.OffsetOutOfRange as error:
         log_start = max(fetched.start_offset, int(error.metadata.get("start", 0)))
-        if fail_on_data_loss or log_start <= position:
-            raise DataLoss(
-                f"offset {position} cannot be read ({error}); with failOnDataLoss=false the query "
-                "goes on with what is there"
-            ) from error
+        if log_start <= position:
+            raise DataLoss(f"offset {position} cannot be read: {error}") from error
         return log_start
     return None
 

@@ -73,7 +73,12 @@ class Loss(NamedTuple):
     latest: int
 
     def __str__(self) -> str:
-        return f"{self.partition}: {self.position} is outside [{self.earliest}, {self.latest}]"
+        if self.position < self.earliest:
+            return (
+                f"{self.partition}: offsets {self.position} to {self.earliest - 1} are deleted, it "
+                f"begins at {self.earliest}"
+            )
+        return f"{self.partition}: it ends at {self.latest}, before {self.position}"
 
 
 def parse_positions(text: str) -> dict[TopicPartition, int]:
@@ -135,6 +140,11 @@ def limit_step(start: Positions, latest: Positions, limit: int) -> dict[TopicPar
 def forward(start: Positions, latest: Positions) -> dict[TopicPartition, int]:
     """`latest`, but never behind `start`."""
     return {tp: max(end, start.get(tp, end)) for tp, end in latest.items()}
+
+
+def kept(positions: Positions, *, earliest: Positions) -> dict[TopicPartition, int]:
+    """`positions`, but never below what is kept."""
+    return {tp: max(position, earliest.get(tp, position)) for tp, position in positions.items()}
 
 
 def losses(positions: Positions, *, earliest: Positions, latest: Positions) -> list[Loss]:

@@ -38,6 +38,7 @@ from oncelog_spark.offsets import (
     Vector,
     forward,
     from_json,
+    kept,
     limit_step,
     losses,
     ranges,
@@ -162,7 +163,8 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._seen = Vector(latest, subscription.ids_hex())
         end = forward(vector.positions, latest)
         if isinstance(limit, ReadMaxRows):
-            end = limit_step(vector.positions, end, limit.max_rows)
+            begin = self._begins(subscription, vector.positions)
+            end = limit_step(begin, forward(begin, end), limit.max_rows)
         return to_json(Vector(end, subscription.ids_hex()))
 
     def reportLatestOffset(self) -> dict[str, Any] | None:
@@ -251,6 +253,13 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             latest = subscription.await_more(forward(start, latest), self._options.long_poll_ms)
         return latest
 
+    def _begins(self, subscription: Subscription, start: Positions) -> Positions:
+        """Where the next batch has its first records: what is deleted does not count against
+        `maxOffsetsPerTrigger`, or millions of it would be as many batches of nothing."""
+        if self._options.fail_on_data_loss:
+            return start
+        return kept(start, earliest=subscription.at(Edge.EARLIEST))
+
     def _checked(self, subscription: Subscription, vector: Vector) -> Vector:
         """A vector from the checkpoint, completed by partitions that it does not know, which begin
         at their earliest record. Raises DataLoss for a topic that was made anew."""
@@ -300,9 +309,11 @@ def _within(
     lost = losses(positions, earliest=earliest, latest=latest)
     if lost and options.fail_on_data_loss:
         raise DataLoss(
-            f"the log cannot serve {', '.join(map(str, lost))}; with failOnDataLoss=false the "
-            "query goes on with what is there"
+            f"what the query should read is not there: {'; '.join(map(str, lost))}. With "
+            "failOnDataLoss=false the query goes on with what is there"
         )
+    for loss in lost:
+        log.warning("goes on with what is there (failOnDataLoss=false): %s", loss)
     return {tp: min(max(at, earliest[tp]), latest[tp]) for tp, at in positions.items()}
 
 
@@ -347,6 +358,7 @@ def _read(
         pb.Partition(topic_id=task.topic_id, number=number),
         start,
         end,
+        name=f"{topic}/{number}",
         fail_on_data_loss=options.fail_on_data_loss,
     )
     for chunk in chunks:

@@ -40,6 +40,51 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "query-goes-on-silently-where-records-were-deleted",
+        "I14: failOnDataLoss is true unless somebody says otherwise: a query ends, and says what",
+        (
+            Edit(
+                "oncelog_spark.source:_within",
+                "if lost and options.fail_on_data_loss:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source",
+                "test_i34_what_was_deleted_is_not_read_but_its_step_begins_where_the_last_one_ended",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "task-passes-over-what-was-deleted-meanwhile",
+        "I14: what is deleted between plan and read is a loss as well",
+        (Edit("oncelog_spark.fetch:read_range", "if fail_on_data_loss:", "if False:"),),
+        {
+            unit(
+                "spark/test_fetch",
+                "test_what_is_deleted_while_a_task_reads_is_a_loss_or_passed_over",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "what-was-deleted-counts-against-the-limit",
+        "a query that goes on where records are comes there with its next batch",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader._begins",
+                "if self._options.fail_on_data_loss:",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source",
+                "test_what_was_deleted_does_not_count_against_the_limit_of_a_batch",
+            ): "'0': 8",
+        },
+    ),
+    Bug(
         "end-of-a-batch-goes-back",
         "I15: a query's positions only grow",
         (

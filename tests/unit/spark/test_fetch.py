@@ -20,7 +20,9 @@ def offsets(leaders: Leaders, start: int, end: int, *, mind: bool = True) -> lis
     """(offset as it is given, offset that the value names) of each record."""
     return [
         (chunk.first_offset + index, int(value))
-        for chunk in read_range(leaders.protocol, PARTITION, start, end, fail_on_data_loss=mind)
+        for chunk in read_range(
+            leaders.protocol, PARTITION, start, end, name="t/0", fail_on_data_loss=mind
+        )
         for index, value in enumerate(chunk.rows.column("value").to_pylist())
     ]
 
@@ -69,12 +71,44 @@ def test_nothing_for_a_while_is_waited_for_and_for_ever_is_a_loss(
     assert len(leaders.script["fetch"]) in (5, 6), "it gave up after the third"
 
 
-def test_what_was_deleted_is_a_loss_or_passed_over_as_the_option_says() -> None:
+def test_what_was_deleted_is_a_loss_or_passed_over_as_the_option_says(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
     leaders = Leaders([4, 4])
     leaders.starts = [10]
-    with pytest.raises(DataLoss, match=r"offset 7 cannot be read.*failOnDataLoss=false"):
+    told = "t/0: offsets 7 to 9 are deleted"
+    with pytest.raises(DataLoss, match=f"{told}, it begins at 10.*failOnDataLoss=false"):
         offsets(leaders, 7, 14)
+    assert caplog.messages == []
     assert offsets(leaders, 7, 14, mind=False) == both(range(10, 14))
+    (warning,) = caplog.messages
+    assert told in warning
+
+
+def test_what_is_deleted_while_a_task_reads_is_a_loss_or_passed_over() -> None:
+    def reading(*, mind: bool) -> list[tuple[int, int]]:
+        leaders = Leaders([4, 4, 4, 4], batches_per_fetch=1)
+
+        def deletes(request: leader.FetchRequest) -> leader.FetchReply:
+            # Behind the first fetch, and before the second.
+            reply = leaders._fetch(request)
+            leaders.starts, leaders.logs = [8], [[4, 4]]
+            return reply
+
+        leaders.script["fetch"] = [deletes]
+        return offsets(leaders, 0, 16, mind=mind)
+
+    with pytest.raises(DataLoss, match="t/0: offsets 4 to 7 are deleted"):
+        reading(mind=True)
+    assert reading(mind=False) == both(range(4)) + both(range(8, 16))
+
+
+def test_a_whole_range_that_was_deleted_is_passed_over() -> None:
+    leaders = Leaders([4])
+    leaders.starts = [100]
+    with pytest.raises(DataLoss, match="t/0: offsets 5 to 9 are deleted, it begins at 100"):
+        offsets(leaders, 5, 10)
+    assert offsets(leaders, 5, 10, mind=False) == []
 
 
 def test_a_position_behind_the_end_is_a_loss_whatever_the_option_says() -> None:

@@ -114,7 +114,10 @@ def test_what_the_log_cannot_serve_is_named() -> None:
     lost = losses(
         {A0: 3, A1: 5, B0: 1}, earliest={A0: 4, A1: 0, B0: 0}, latest={A0: 9, A1: 4, B0: 1}
     )
-    assert [str(one) for one in lost] == ["a/0: 3 is outside [4, 9]", "a/1: 5 is outside [0, 4]"]
+    assert [str(one) for one in lost] == [
+        "a/0: offsets 3 to 3 are deleted, it begins at 4",
+        "a/1: it ends at 4, before 5",
+    ]
 
 
 def test_a_topic_that_was_made_anew_is_another_topic() -> None:

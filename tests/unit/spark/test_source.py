@@ -278,15 +278,31 @@ def test_i21_a_batch_without_records_registers_its_step_in_one_task(leaders: Lea
 
 
 def test_i34_what_was_deleted_is_not_read_but_its_step_begins_where_the_last_one_ended(
-    leaders: Leaders,
+    leaders: Leaders, caplog: pytest.LogCaptureFixture
 ) -> None:
     leaders.starts[0] = 5
     leaders.group = {0: (2, 0), 1: (0, 0)}
-    with pytest.raises(DataLoss, match=r"2 is outside \[5, 15\]"):
+    with pytest.raises(DataLoss, match="t/0: offsets 2 to 4 are deleted, it begins at 5"):
         planned(stream(**GROUP), at(2, 0), at(8, 0))
+    assert caplog.messages == []
     (part,) = planned(stream(**GROUP, failOnDataLoss="false"), at(2, 0), at(8, 0))
+    (warning,) = caplog.messages
+    assert "t/0: offsets 2 to 4 are deleted" in warning
     assert part.range == OffsetRange(T0, 5, 8)
     assert step(part)[0] == ("from_offset", 2, 8)
+
+
+def test_what_was_deleted_does_not_count_against_the_limit_of_a_batch(leaders: Leaders) -> None:
+    leaders.starts[0] = 1_000
+    goes_on = stream(failOnDataLoss="false")
+    assert goes_on.latestOffset(at(2, 4), ReadMaxRows(6)) == at(1_006, 4)
+    # All of it: a batch of nothing that passes over it.
+    leaders.logs[0] = []
+    assert goes_on.latestOffset(at(2, 4), ReadMaxRows(6)) == at(1_000, 4)
+    assert planned(goes_on, at(2, 4), at(1_000, 4)) == []
+    # Who minds is told when the batch is planned.
+    with pytest.raises(DataLoss, match="t/0: offsets 2 to 999"):
+        planned(stream(), at(2, 4), at(8, 4))
 
 
 def test_a_sink_that_never_commits_is_told_at_the_next_batch(leaders: Leaders) -> None:
