@@ -379,10 +379,13 @@ class DescribeReplicasRequest(google.protobuf.message.Message):
     CLUSTER_ID_FIELD_NUMBER: builtins.int
     BOOT_ID_FIELD_NUMBER: builtins.int
     PARTITIONS_FIELD_NUMBER: builtins.int
+    WITH_DISK_FIELD_NUMBER: builtins.int
     cluster_id: builtins.bytes
     """UUID of the cluster, 16 bytes."""
     boot_id: builtins.bytes
     """Boot id of the process that is asked, 16 bytes."""
+    with_disk: builtins.bool
+    """With what they take on the disk. Their directories are looked at, so ask for few, and seldom."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[oncelogpb.v1.types_pb2.Partition]:
         """At most 10,000; none: all of which it has a replica."""
@@ -393,8 +396,9 @@ class DescribeReplicasRequest(google.protobuf.message.Message):
         cluster_id: builtins.bytes = ...,
         boot_id: builtins.bytes = ...,
         partitions: collections.abc.Iterable[oncelogpb.v1.types_pb2.Partition] | None = ...,
+        with_disk: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "cluster_id", b"cluster_id", "partitions", b"partitions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "cluster_id", b"cluster_id", "partitions", b"partitions", "with_disk", b"with_disk"]) -> None: ...
 
 global___DescribeReplicasRequest = DescribeReplicasRequest
 
@@ -441,6 +445,10 @@ class ReplicaDescription(google.protobuf.message.Message):
     UNFIT_FIELD_NUMBER: builtins.int
     MIN_INSYNC_REPLICAS_FIELD_NUMBER: builtins.int
     TAKES_WRITES_FIELD_NUMBER: builtins.int
+    NEEDED_FROM_FIELD_NUMBER: builtins.int
+    WANTED_FROM_FIELD_NUMBER: builtins.int
+    HELD_BY_FIELD_NUMBER: builtins.int
+    DISK_FIELD_NUMBER: builtins.int
     incarnation: builtins.bytes
     """UUID of the replica's directory, 16 bytes. Empty: there is no replica, or it was not opened."""
     last_epoch: builtins.int
@@ -465,11 +473,23 @@ class ReplicaDescription(google.protobuf.message.Message):
     """
     takes_writes: builtins.bool
     """Where it leads: it answers, and so many replicas keep up. Else writes are refused, or wait."""
+    needed_from: builtins.int
+    """Frames from this journal offset on are read again, whatever happens: its log may begin there or
+    below. As of the newest snapshot, or, where it leads, of some moment since then.
+    """
+    wanted_from: builtins.int
+    """Frames from here on are worth keeping while there is room; at most `needed_from`."""
+    held_by: builtins.str
+    """Where it leads: node of a follower that still reads what could go. Empty: nobody holds it."""
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     @property
     def followers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FollowerDescription]:
         """Where it leads: those that acknowledged something in this epoch, by node."""
+
+    @property
+    def disk(self) -> global___ReplicaDisk:
+        """Where it was asked for."""
 
     def __init__(
         self,
@@ -487,11 +507,43 @@ class ReplicaDescription(google.protobuf.message.Message):
         unfit: builtins.str = ...,
         min_insync_replicas: builtins.int = ...,
         takes_writes: builtins.bool = ...,
+        needed_from: builtins.int = ...,
+        wanted_from: builtins.int = ...,
+        held_by: builtins.str = ...,
+        disk: global___ReplicaDisk | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["partition", b"partition"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["epoch", b"epoch", "followers", b"followers", "high_watermark", b"high_watermark", "incarnation", b"incarnation", "last_epoch", b"last_epoch", "log_end", b"log_end", "log_start", b"log_start", "min_insync_replicas", b"min_insync_replicas", "partition", b"partition", "stage", b"stage", "synced_end", b"synced_end", "takes_writes", b"takes_writes", "unfit", b"unfit"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["disk", b"disk", "partition", b"partition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["disk", b"disk", "epoch", b"epoch", "followers", b"followers", "held_by", b"held_by", "high_watermark", b"high_watermark", "incarnation", b"incarnation", "last_epoch", b"last_epoch", "log_end", b"log_end", "log_start", b"log_start", "min_insync_replicas", b"min_insync_replicas", "needed_from", b"needed_from", "partition", b"partition", "stage", b"stage", "synced_end", b"synced_end", "takes_writes", b"takes_writes", "unfit", b"unfit", "wanted_from", b"wanted_from"]) -> None: ...
 
 global___ReplicaDescription = ReplicaDescription
+
+@typing.final
+class ReplicaDisk(google.protobuf.message.Message):
+    """What a replica takes on the disk, in bytes. Holes in files of slots are not counted."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEGMENT_BYTES_FIELD_NUMBER: builtins.int
+    TABLE_BYTES_FIELD_NUMBER: builtins.int
+    SNAPSHOT_BYTES_FIELD_NUMBER: builtins.int
+    SLOT_BYTES_FIELD_NUMBER: builtins.int
+    segment_bytes: builtins.int
+    """Frames and their indexes."""
+    table_bytes: builtins.int
+    """Rows beside the snapshots."""
+    snapshot_bytes: builtins.int
+    slot_bytes: builtins.int
+    def __init__(
+        self,
+        *,
+        segment_bytes: builtins.int = ...,
+        table_bytes: builtins.int = ...,
+        snapshot_bytes: builtins.int = ...,
+        slot_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["segment_bytes", b"segment_bytes", "slot_bytes", b"slot_bytes", "snapshot_bytes", b"snapshot_bytes", "table_bytes", b"table_bytes"]) -> None: ...
+
+global___ReplicaDisk = ReplicaDisk
 
 @typing.final
 class FollowerDescription(google.protobuf.message.Message):
