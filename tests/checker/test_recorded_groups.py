@@ -57,8 +57,8 @@ async def _member(client: Client, history: HistoryWriter, patience: int = 3) -> 
 
 
 def _commit_of(consumer: RecordedConsumer, world: World) -> offsets.CommitOffsetsRequest:
-    message = offsets.GroupOffsets(group="g", member=consumer.inner.member_now())
-    for item in consumer.inner.progress():
+    message = offsets.GroupOffsets(group="g", member=consumer.inner.feeding.member_now())
+    for item in consumer.inner.feeding.progress():
         message.offsets.add(partition=item.partition.wire(), from_none=True, to_offset=LATE_TO)
     return offsets.CommitOffsetsRequest(offsets=message)
 
@@ -96,7 +96,7 @@ def test_i14_a_member_that_went_back_did_so_after_the_poll_before_it() -> None:
         ticks = itertools.count()
         history = HistoryWriter(now_us=lambda: round(world.now_ms() * 1000) + next(ticks))
         consumer = await _member(world.client(), history)
-        first = consumer.inner.standing()
+        first = consumer.inner.feeding.standing()
         for place in first:
             await consumer.inner.seek(*place, 0)
         assert any(first.values())

@@ -338,7 +338,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.commit",
-                "            self.require_named()",
+                "            self.feeding.require_named()",
                 "            pass",
             ),
         ),
@@ -355,7 +355,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.consumed:Consumed.add",
-                "            group.consumer.require_named()",
+                "            group.feeding.require_named()",
                 "            pass",
             ),
         ),

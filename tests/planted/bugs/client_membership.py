@@ -351,8 +351,8 @@ BUGS: Final = (
         "I23: between a loss and the poll that takes notice of it a consumer has no standing",
         (
             Edit(
-                "oncelog.aio.consumer:Consumer.group_metadata",
-                "self._member.require()",
+                "oncelog.aio.feeding:Feeding.metadata",
+                "self.require()",
                 "pass",
             ),
         ),
@@ -387,7 +387,7 @@ BUGS: Final = (
             Edit(
                 "oncelog.aio.consumed:Consumed.messages",
                 "self.require()",
-                "self._commits_as = self._consumer and self._consumer.member_now()",
+                "self._commits_as = self._feeding and self._feeding.member_now()",
             ),
         ),
         {

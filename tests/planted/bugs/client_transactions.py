@@ -317,7 +317,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.transactional_producer:TransactionalProducer.transaction",
-                "consumer.rewind()",
+                "consumer.feeding.rewind()",
                 "pass",
             ),
         ),

@@ -85,8 +85,8 @@ BUGS: Final = (
         "I31: one transaction in flight holds back all partitions of a consumer",
         (
             Edit(
-                "oncelog.aio.consumer:Consumer.forget",
-                "self._starting.begin_anew()",
+                "oncelog.aio.feeding:Feeding.forget",
+                "self._begin_anew()",
                 "pass",
             ),
         ),

@@ -42,7 +42,7 @@ def test_i21_i23_a_zombie_commits_nothing_over_a_failover_of_the_offset_manager(
             client = stage.world.client()
             consumer = await member(client)
             producer = await client.transactional_producer()
-            metadata = replace(consumer.group_metadata(), consumer=None)
+            metadata = replace(consumer.group_metadata(), feeding=None)
             [record] = await stage.poll(consumer)
             polled.set()
             # Here it stands still.

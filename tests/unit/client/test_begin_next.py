@@ -124,7 +124,7 @@ def test_i4_a_next_transaction_that_was_refused_does_not_touch_the_commit() -> N
             await tx.send("a", b"v")
             await tx.flush()
         assert tx.state == "committed"
-        assert consumer.progress() == []
+        assert consumer.feeding.progress() == []
         async with producer.transaction() as tx:
             await tx.send("a", b"v")
         assert services.names()[-1] == "transact", "nothing is open beside it"

@@ -181,7 +181,7 @@ def test_what_was_prefetched_and_not_given_is_given_after_an_abort() -> None:
     async def work(consumer: Consumer, group: Group) -> None:
         assert await offsets_of(consumer, 4) == [0, 1, 2, 3]
         await consumer.commit()
-        consumer.rewind()
+        consumer.feeding.rewind()
         consumer._protocol.transport.streams = [[reply(0, 4, 6)]]  # type: ignore[attr-defined]
         assert await offsets_of(consumer, 6) == [4, 5, 6, 7, 8, 9]
 
@@ -233,7 +233,7 @@ def test_i21_a_rewind_after_a_commit_of_a_part_goes_back_to_that_part() -> None:
     async def work(consumer: Consumer, group: Group) -> None:
         assert await offsets_of(consumer, 4) == [0, 1, 2, 3]
         await consumer.commit({("a", 0): 2})
-        consumer.rewind()
+        consumer.feeding.rewind()
         assert await consumer.position("a", 0) == 2
 
     committing(work, batch_records_max=4)

@@ -235,7 +235,7 @@ def test_who_does_not_wait_for_pending_offsets_still_waits_for_answers(
             raise errors.PendingTransaction("x")
 
         transport.handlers["offset_manager.fetch_offsets"] = pending
-        consumer.forget()
+        consumer.feeding.forget()
         with pytest.raises(errors.PendingTransaction):
             await consumer.poll(1.0)
 

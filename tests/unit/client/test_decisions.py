@@ -499,7 +499,7 @@ def test_one_message_that_a_coordinator_finds_too_large_begins_and_goes_in_parts
         names = services.names()
         assert names[1:3] == ["transact", "begin_transaction"]
         assert names[-1] == "commit_transaction"
-        assert consumer.progress() == []
+        assert consumer.feeding.progress() == []
 
     transacting(work)
 

@@ -162,7 +162,7 @@ def test_i4_a_commit_that_begins_the_next_and_is_fenced_on_repetition_learns_tha
             await tx.send("a", b"v")
             await tx.flush()
         assert tx.state == "committed"
-        assert consumer.progress() == []
+        assert consumer.feeding.progress() == []
 
     transacting(work, name="n")
 

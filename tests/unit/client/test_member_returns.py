@@ -122,7 +122,7 @@ def test_i21_who_asks_again_where_it_stands_skips_nothing_of_what_came_meanwhile
             return reply
 
         client.transport.handlers["partition_leader.list_offsets"] = grown
-        consumer.forget()
+        consumer.feeding.forget()
         assert [await consumer.position("a", number) for number in range(4)] == began
         await consumer.close()
 
@@ -134,9 +134,9 @@ def test_what_a_transaction_holds_stops_no_other_partition_after_a_refused_commi
         consumer = await world.client().member(pending_timeout_ms=20_000)
         await read(consumer, 2)
         world.pending = {1}
-        consumer.forget()
+        consumer.feeding.forget()
         assert {partition for partition, _ in await read(consumer, 3)} == {0, 2, 3}
-        consumer.forget()
+        consumer.feeding.forget()
         assert {partition for partition, _ in await read(consumer, 3)} == {0, 2, 3}
         await consumer.close()
 

@@ -196,13 +196,13 @@ def test_i21_offsets_sent_after_a_loss_do_not_commit_what_was_made_before_it(
                 else:
                     second = await other.member()
                 assert await read(consumer, 8), "it is a member again, or still"
-                await tx.send_offsets(consumer.standing(), consumer.group_metadata())
+                await tx.send_offsets(consumer.feeding.standing(), consumer.group_metadata())
         assert (tx.state, world.commits) == ("aborted", [])
         if not is_lost:
             await second.close()
         async with producer.transaction() as tx:
             assert await read(consumer, 2)
-            await tx.send_offsets(consumer.standing(), consumer.group_metadata())
+            await tx.send_offsets(consumer.feeding.standing(), consumer.group_metadata())
         assert tx.state == "committed", "what begins after it is not blamed"
         without_gap_or_overlap(world)
         await consumer.close()
@@ -228,7 +228,7 @@ def test_i21_a_commit_that_was_refused_beside_a_transaction_does_not_hide_its_lo
                     await consumer.commit()
                 assert await read(consumer, 8), "it has joined again"
                 if sends_offsets:
-                    await tx.send_offsets(consumer.standing(), consumer.group_metadata())
+                    await tx.send_offsets(consumer.feeding.standing(), consumer.group_metadata())
         assert (tx.state, world.commits) == ("aborted", [])
         await consumer.close()
 

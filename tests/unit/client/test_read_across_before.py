@@ -114,7 +114,7 @@ def test_i21_what_was_given_beyond_before_a_pause_comes_again_after_an_abort() -
         transport.streams = [[5.0, unit(0, ONE, 0), unit(0, OTHER, 1), 1.0, unit(1, ONE, 0)]]
         assert await transactions.poll(0.5) is None
         # Nothing was read since it was resumed.
-        consumer.rewind()
+        consumer.feeding.rewind()
         transport.streams = [[unit(0, ONE, 0), unit(0, OTHER, 1), unit(1, ONE, 0)]]
         given = [await parts_of_next(transactions) for _ in range(2)]
         assert sorted(given) == [(ONE, [(0, 0), (1, 0)]), (OTHER, [(0, 1)])]
@@ -136,7 +136,7 @@ def test_i21_offsets_that_are_named_and_refused_do_not_go_with_the_commit() -> N
             await consumed.add({("a", 0): 1}, consumer.group_metadata(), 1)
         assert consumed.messages([], 1) == {}
         consumed.committed([], None)
-        assert consumer.commit_starts()[TopicPartition("a", 0)] == 0
+        assert consumer.feeding.commit_starts()[TopicPartition("a", 0)] == 0
 
     consuming(work, [unit(0, ONE, 0), unit(1, ONE, 0)], partitions=TWO, group="g")
 

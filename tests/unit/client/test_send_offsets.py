@@ -10,7 +10,8 @@ import pytest
 from oncelog._core.positions import Origin
 from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import DEFAULT_TIMEOUT_MS
-from oncelog.aio.consumer import Consumer, GroupMetadata
+from oncelog.aio.consumer import Consumer
+from oncelog.aio.feeding import GroupMetadata
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.batch import TopicPartition
 from oncelog.options import ConsumerOptions

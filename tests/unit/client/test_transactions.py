@@ -202,7 +202,7 @@ def test_one_that_overflows_begins_produces_and_commits_with_its_manifest() -> N
             for batch in request.batches
         ]
         assert min(sequences) == (0, 0)
-        assert consumer.progress() == []
+        assert consumer.feeding.progress() == []
 
     transacting(work)
 
@@ -357,7 +357,7 @@ def test_i4_a_commit_that_nobody_answers_is_looked_up(state: Any, ended: str) ->
         else:
             assert isinstance(error, errors.UnknownOutcome)
             assert error.metadata["tx_id"] == show_id(101)
-            assert consumer.progress() == []
+            assert consumer.feeding.progress() == []
             assert consumer._positions.unknown(), "the group is asked where it stands"
 
     transacting(work, timeout_ms=3_000)

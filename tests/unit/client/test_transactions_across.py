@@ -120,19 +120,19 @@ def test_i14_a_commit_says_what_was_given_beyond_a_position() -> None:
         ends(transport, 1)
         transactions = consumer.transactions(across=True)
         assert await parts_of_next(transactions) == (other, [(0, 1)])
-        (step,) = consumer.offset_commits(consumer.progress(), 0)
+        (step,) = consumer.feeding.offset_commits(consumer.feeding.progress(), 0)
         assert (step.to_offset, step.metadata) == (0, "oncelog-across/1 3:2")
         # It is aborted, and comes again.
-        consumer.rewind()
+        consumer.feeding.rewind()
         transport.streams = [[unit(0, one, 0), unit(0, other, 1)]]
-        assert consumer.progress() == []
+        assert consumer.feeding.progress() == []
         assert await parts_of_next(transactions) == (other, [(0, 1)])
-        consumer.committed_in(consumer.progress(), None)
-        assert consumer.progress() == []
-        consumer.rewind()
+        consumer.feeding.committed_in(consumer.feeding.progress(), None)
+        assert consumer.feeding.progress() == []
+        consumer.feeding.rewind()
         transport.streams = [[unit(0, one, 0), unit(0, other, 1), unit(1, one, 0)]]
         assert await parts_of_next(transactions) == (one, [(0, 0), (1, 0)])
-        steps = consumer.offset_commits(consumer.progress(), 0)
+        steps = consumer.feeding.offset_commits(consumer.feeding.progress(), 0)
         assert [(step.to_offset, step.metadata) for step in steps] == [(2, ""), (1, "")]
         assert await transactions.poll(1.0) is None
 
@@ -147,7 +147,7 @@ def test_what_a_coordinator_has_said_is_not_asked_again_after_a_rewind() -> None
         transactions = consumer.transactions(across=True)
         for _ in range(5):
             assert (await parts_of_next(transactions))[0] == 7
-            consumer.rewind()
+            consumer.feeding.rewind()
             transport.streams = [stream]
         assert transport.count("coordinator.get_transaction") == 1
 
@@ -382,7 +382,7 @@ def test_what_cannot_be_is_refused() -> None:
         with pytest.raises(errors.InvalidArgument, match="the other way"):
             consumer.transactions()
         with pytest.raises(errors.InvalidArgument, match="offsets that you name"):
-            consumer.require_named()
+            consumer.feeding.require_named()
         with pytest.raises(errors.InvalidArgument, match="gives whole transactions since"):
             await consumer.poll(0.0)
 

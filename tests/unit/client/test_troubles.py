@@ -88,7 +88,7 @@ def test_a_topic_that_was_deleted_is_told_by_name_each_time(again: bool, says: s
         for _ in range(3):
             with pytest.raises(errors.UnknownTopic, match=f"'a' {says}|'a' was {says}"):
                 await consumer.poll(5.0)
-        consumer.forget()
+        consumer.feeding.forget()
         with pytest.raises(errors.UnknownTopic, match="'a'"):
             await consumer.poll(5.0)
         await log.close()

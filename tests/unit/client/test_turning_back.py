@@ -35,7 +35,7 @@ def test_i21_a_transaction_that_cannot_be_made_sends_the_consumer_back(why: str)
                 consumer, wait="for ever" if why == "a bad argument" else "visible"
             )
         assert await consumer.position("a", 0) == 7
-        assert consumer.progress() == []
+        assert consumer.feeding.progress() == []
 
     transacting(work, name="n")
 

@@ -26,7 +26,7 @@ from oncelog.access import AccessRule, AccessVerdict, Pattern, Quota
 from oncelog.aio.across import WholeTransaction
 from oncelog.aio.admin import NodeInfo, PartitionInfo, TopicInfo
 from oncelog.aio.admin_transactions import TransactionInfo
-from oncelog.aio.consumer import GroupMetadata
+from oncelog.aio.feeding import GroupMetadata
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.aio.receipts import Receipt, TableReceipt
 from oncelog.aio.units import CommittedTransaction

@@ -28,7 +28,8 @@ from oncelog._plain_admin import Admin
 from oncelog._plain_units import Transactions, TransactionsAcross
 from oncelog._serving import Serving, run_serving
 from oncelog._stopping import stopping
-from oncelog.aio.consumer import IDLE_S, GroupMetadata
+from oncelog.aio.consumer import IDLE_S
+from oncelog.aio.feeding import GroupMetadata
 from oncelog.aio.front import Front
 from oncelog.aio.log import STOPS
 from oncelog.aio.member import OnPartitions
@@ -486,7 +487,7 @@ def _face(loop: LoopThread, twin: aio.Producer | aio.Transaction) -> None:
 
 
 async def _rewind(consumer: aio.Consumer) -> None:
-    consumer.rewind()
+    consumer.feeding.rewind()
 
 
 async def _turn_back(transaction: aio.Transaction) -> None:

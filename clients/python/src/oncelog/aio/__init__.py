@@ -14,7 +14,8 @@ from oncelog.aio.access import Access
 from oncelog.aio.across import TransactionsAcross, WholeTransaction
 from oncelog.aio.admin import Admin, NodeInfo, PartitionInfo, TopicInfo
 from oncelog.aio.admin_transactions import TransactionInfo
-from oncelog.aio.consumer import Consumer, GroupMetadata
+from oncelog.aio.consumer import Consumer
+from oncelog.aio.feeding import GroupMetadata
 from oncelog.aio.log import Log, connect
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.aio.producer import Producer

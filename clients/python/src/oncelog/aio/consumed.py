@@ -21,18 +21,18 @@ from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2
 
 if TYPE_CHECKING:
-    from oncelog.aio.consumer import Consumer, GroupMetadata
+    from oncelog.aio.feeding import Feeding, GroupMetadata
 
 
 class Consumed:
-    """Of one transaction. `consumer` is the one it was made for; None: there is none."""
+    """Of one transaction. `feeding`: of the consumer that it was made for; None: there is none."""
 
-    def __init__(self, protocol: AsyncProtocol, consumer: Consumer | None) -> None:
+    def __init__(self, protocol: AsyncProtocol, feeding: Feeding | None) -> None:
         self._protocol = protocol
-        self._consumer = consumer
+        self._feeding = feeding
         # Offsets of other consumers (send_offsets), by group, and whom to tell what became of them.
         self._offsets: dict[str, offset_manager_pb2.GroupOffsets] = {}
-        self._senders: dict[Consumer, dict[TopicPartition, int]] = {}
+        self._senders: dict[Feeding, dict[TopicPartition, int]] = {}
         # Of the records of other consumers it is told at its end, what it was made of since then.
         self._began = this_moment()
         # As which member the transaction's own consumer commits: who it was when it was last asked
@@ -44,28 +44,28 @@ class Consumed:
     def begins(self) -> None:
         """From now on its own consumer keeps what it has given until the transaction has ended."""
         self._began = this_moment()
-        if self._consumer is not None:
-            self._consumer.feeds(self, self._began)
+        if self._feeding is not None:
+            self._feeding.feeds(self, self._began)
 
     def progress(self) -> Sequence[Progress]:
         """Of the transaction's own consumer, as a commit now covers it. Raises as `require`."""
         self.require()
-        if self._consumer is None:
+        if self._feeding is None:
             return []
-        self._commits_as = self._consumer.member_now()
-        return self._consumer.progress(self)
+        self._commits_as = self._feeding.member_now()
+        return self._feeding.progress(self)
 
     def require(self) -> None:
         """Raises GroupMoved where a part of what it has consumed is another member's by now."""
-        for consumer in (self._consumer, *self._senders):
-            if consumer is not None:
-                consumer.require(self)
+        for feeding in (self._feeding, *self._senders):
+            if feeding is not None:
+                feeding.require(self)
 
     def groups(self, progress: Sequence[Progress]) -> set[str]:
         """Those whose offsets commit with it."""
         groups = set(self._offsets)
-        if progress and self._consumer is not None and self._consumer.group is not None:
-            groups.add(self._consumer.group)
+        if progress and self._feeding is not None and self._feeding.group is not None:
+            groups.add(self._feeding.group)
         return groups
 
     async def add(
@@ -75,10 +75,10 @@ class Consumed:
         producer_id: int,
     ) -> None:
         """See `Transaction.send_offsets`. Raises as `require`."""
-        if group.consumer is not None:
-            group.consumer.require_named()
-            self._senders.setdefault(group.consumer, {})
-            group.consumer.feeds(self, self._began)
+        if group.feeding is not None:
+            group.feeding.require_named()
+            self._senders.setdefault(group.feeding, {})
+            group.feeding.feeds(self, self._began)
         self.require()
         message = self._offsets.setdefault(
             group.group, offset_manager_pb2.GroupOffsets(group=group.group)
@@ -89,15 +89,15 @@ class Consumed:
         for place, to in sorted(named.items()):
             topic = await self._protocol.topic(place.topic)
             partition = PartitionKey(topic.topic_id, place.partition).wire()
-            if group.consumer is not None:
-                self._senders[group.consumer][place] = to
+            if group.feeding is not None:
+                self._senders[group.feeding][place] = to
             before = next((item for item in message.offsets if item.partition == partition), None)
             if before is not None:
                 before.to_offset = to
                 continue
             since, chain = group.since.get(place), group.after.get(place)
             if since is None:
-                asked = group.consumer
+                asked = group.feeding
                 since = Origin.ANY if asked is None else await asked.since(place)
             commit = message.offsets.add(partition=partition, to_offset=to, view=group.view)
             if since is Origin.NONE:
@@ -109,8 +109,8 @@ class Consumed:
                 if chain is not None and chain.producer_id == producer_id:
                     commit.after_tx_id = chain.tx_id
 
-        if group.consumer is not None:
-            group.consumer.annotate(message.offsets)
+        if group.feeding is not None:
+            group.feeding.annotate(message.offsets)
 
     def messages(
         self, progress: Sequence[Progress], producer_id: int
@@ -119,15 +119,15 @@ class Consumed:
         was waited for, and whoever was lost meanwhile may be back under another id."""
         self.require()
         offsets = dict(self._offsets)
-        if progress and self._consumer is not None and self._consumer.group is not None:
-            group = self._consumer.group
+        if progress and self._feeding is not None and self._feeding.group is not None:
+            group = self._feeding.group
             message = offset_manager_pb2.GroupOffsets(group=group)
             if group in offsets:
                 message.CopyFrom(offsets[group])
             if self._commits_as is not None:
                 _commit_as(self._commits_as, message)
             self._sent_as = self._commits_as
-            message.offsets.extend(self._consumer.offset_commits(progress, producer_id))
+            message.offsets.extend(self._feeding.offset_commits(progress, producer_id))
             offsets[group] = message
         return offsets
 
@@ -159,44 +159,44 @@ class Consumed:
     def committed(self, progress: Sequence[Progress], after: After | None) -> None:
         """The consumers go on from here. `after`: the transaction, where it may not be visible
         yet."""
-        if self._consumer is not None:
-            self._consumer.committed_in(progress, after)
-        for consumer, offsets in self._senders.items():
-            consumer.committed_for(offsets, after)
+        if self._feeding is not None:
+            self._feeding.committed_in(progress, after)
+        for feeding, offsets in self._senders.items():
+            feeding.committed_for(offsets, after)
         self.ended()
 
     def aborted(self, cause: BaseException | None) -> None:
         """Its own consumer goes back to where it began."""
-        if self._consumer is not None:
+        if self._feeding is not None:
             if self._sent_as is not None and isinstance(cause, errors.GroupMoved):
-                self._consumer.refused_as(self._sent_as, cause)
-            self._consumer.rewind(cause)
+                self._feeding.refused_as(self._sent_as, cause)
+            self._feeding.rewind(cause)
         self.ended()
 
     def unknown(self) -> None:
         """Only their groups know where to go on."""
-        for consumer in (self._consumer, *self._senders):
-            if consumer is not None:
-                consumer.forget()
+        for feeding in (self._feeding, *self._senders):
+            if feeding is not None:
+                feeding.forget()
         self.ended()
 
     def told(self, error: errors.OncelogError) -> errors.OncelogError:
         """What the user is told of an error of the commit."""
-        if self._consumer is None or self._sent_as is None:
+        if self._feeding is None or self._sent_as is None:
             return error
-        return self._consumer.told(self._sent_as, error)
+        return self._feeding.told(self._sent_as, error)
 
     def group_moved(self) -> None:
         """Somebody else commits for a group: those who sent offsets ask where it stands. Its own
         consumer does so when it is rewound."""
-        for consumer in self._senders:
-            consumer.forget()
+        for feeding in self._senders:
+            feeding.forget()
 
     def ended(self) -> None:
         """Its consumers may let go of what they gave. Safe to repeat."""
-        for consumer in (self._consumer, *self._senders):
-            if consumer is not None:
-                consumer.fed(self)
+        for feeding in (self._feeding, *self._senders):
+            if feeding is not None:
+                feeding.fed(self)
 
 
 def _commit_as(

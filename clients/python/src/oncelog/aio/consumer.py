@@ -14,14 +14,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Final, Literal, overload
 
-from oncelog._core.positions import After, Origin, Positions, Progress
+from oncelog._core.positions import Positions
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.across import TransactionsAcross, gathering
 from oncelog.aio.assigned import Assigned
 from oncelog.aio.auto_commit import AutoCommit
+from oncelog.aio.feeding import Feeding, GroupMetadata
 from oncelog.aio.group_commits import wait_for_commit
 from oncelog.aio.member import Callbacks, Member, compiled_pattern, settings_of
 from oncelog.aio.offsets import Offsets
@@ -35,30 +35,9 @@ from oncelog.groups import ConsumerPosition, Rows
 from oncelog.options import ConsumerOptions
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
-from oncelogpb.v1 import offset_manager_pb2, types_pb2
 
 # How long `async for` waits at a time; it goes on waiting until the consumer is closed.
 IDLE_S: Final = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class GroupMetadata:
-    """A consumer's standing in its group, for `Transaction.send_offsets`."""
-
-    group: str
-    # Where the next commit must start, by partition: what the group has committed, as far as this
-    # consumer knew. What is not here is asked of `consumer`; without one it is not checked.
-    since: Mapping[TopicPartition, int | Origin] = field(default_factory=dict)
-    view: types_pb2.View.ValueType = types_pb2.VIEW_COMMITTED
-    # Decided commits on which the next one may chain, by partition.
-    after: Mapping[TopicPartition, After] = field(default_factory=dict)
-    # Whose metadata they are: told what becomes of the offsets.
-    consumer: Consumer | None = field(default=None, repr=False, compare=False)
-    # Who commits, of a group that shares out partitions: fenced by the group (KIP-447). None: a
-    # consumer that stands alone.
-    member: offset_manager_pb2.GroupMember | None = None
-    # A transaction of a member must not live longer than its session, milliseconds.
-    session_timeout_ms: int = 0
 
 
 class Consumer:
@@ -95,7 +74,7 @@ class Consumer:
             self._assigned.names,
             self._prefetcher,
             group,
-            self.member_now,
+            lambda: self.feeding.member_now(),
         )
         self._sign_of_life = SignOfLife(options.sign_of_life_ms, self._offsets.give_sign)
         self._starting = Starting(self._offsets, self._positions, self._prefetcher.wake)
@@ -103,6 +82,18 @@ class Consumer:
         self._member: Member | None = None
         every_ms = 0 if group is None else options.auto_commit_ms
         self._auto_commit = AutoCommit(every_ms, self.commit, protocol.now_ms)
+        # Of transactions that commit what it gives.
+        self.feeding = Feeding(
+            options,
+            self._positions,
+            self._assigned,
+            self._prefetcher,
+            self._offsets,
+            start=self._start_unknown,
+            begin_anew=self._starting.begin_anew,
+            said_alive=self._said_alive,
+            commits_by_itself=self._auto_commit.is_on,
+        )
         # None: it gives batches.
         self._transactions: Transactions | TransactionsAcross | None = None
 
@@ -128,6 +119,7 @@ class Consumer:
                     field="topics",
                 )
             self._member = self._make_member(self._offsets.require_group())
+            self.feeding.member = self._member
             self._assigned.only_what_is_named()
         await self._member.subscribe(topics, compiled)
         if self._callbacks.on_assigned is None:
@@ -235,6 +227,7 @@ class Consumer:
             protocol=self._protocol,
             ends=self._offsets.look_up,
         )
+        self.feeding.require_named = self._transactions.require_named
         return self._transactions
 
     def __aiter__(self) -> Consumer:
@@ -254,6 +247,15 @@ class Consumer:
     def closed(self) -> bool:
         """True after `close`."""
         return self._closed
+
+    @property
+    def is_member(self) -> bool:
+        """Of a group that shares out partitions."""
+        return self._member is not None
+
+    def place(self, partition: PartitionKey) -> TopicPartition:
+        """The partition by the topic's name."""
+        return self._assigned.names[partition]
 
     @property
     def assignment(self) -> list[TopicPartition]:
@@ -346,7 +348,7 @@ class Consumer:
         if offsets is None:
             progress = self._positions.progress()
         else:
-            self.require_named()
+            self.feeding.require_named()
             await self._start_unknown()
             named = {self._assigned.key(*place): to for place, to in offsets.items()}
             progress = self._positions.progress_to(named)
@@ -359,10 +361,10 @@ class Consumer:
         try:
             await self._offsets.commit(progress, member)
         except (errors.GroupMoved, errors.UnknownOutcome) as error:
-            told = error if member is None else self.told(member, error)
+            told = error if member is None else self.feeding.told(member, error)
             if member is not None:
-                self.refused_as(member, error)
-            self.forget()
+                self.feeding.refused_as(member, error)
+            self.feeding.forget()
             if told is error:
                 raise
             raise told from error
@@ -374,14 +376,7 @@ class Consumer:
         InvalidArgument without a group; UnknownMember, IllegalGeneration, FencedInstance where it
         is no member any more: the next `poll` goes on."""
         self._require_usable()
-        chains = {name: self._positions.after(key) for key, name in self._assigned.names.items()}
-        after = {name: chain for name, chain in chains.items() if chain is not None}
-        since = self.commit_starts()
-        group, session_ms, member = self._offsets.require_group(), 0, None
-        if self._member is not None:
-            self._member.require()
-            session_ms, member = self._options.session_timeout_ms, self._member.core.wire()
-        return GroupMetadata(group, since, self._offsets.view, after, self, member, session_ms)
+        return self.feeding.metadata()
 
     async def close(self) -> None:
         """Ends reading; what was not committed will be read again. A member leaves its group, and
@@ -416,121 +411,6 @@ class Consumer:
         if kind is not None:
             self.commit_no_more()
         await self.close()
-
-    # ------------------------------------------------------------------ what transactions use
-
-    def standing(self) -> dict[TopicPartition, int]:
-        """Offset of the next record, of each partition of which that is known."""
-        known = {place: self._positions.position(key) for place, key in self._assigned.keys.items()}
-        return {place: offset for place, offset in sorted(known.items()) if offset is not None}
-
-    def commit_starts(self) -> dict[TopicPartition, int | Origin]:
-        """Where the next commit must start, of each partition of which that is known."""
-        starts = {name: self._positions.since(key) for key, name in self._assigned.names.items()}
-        return {name: start for name, start in starts.items() if start is not None}
-
-    @property
-    def commits_by_itself(self) -> bool:
-        """`auto_commit_ms` is set."""
-        return self._auto_commit.is_on
-
-    @property
-    def is_member(self) -> bool:
-        """Of a group that shares out partitions."""
-        return self._member is not None
-
-    def feeds(self, transaction: object, began: int) -> None:
-        """What it gives is committed with this transaction, until `fed`. `began`: the moment
-        (`member.this_moment`) from which on its output may be made of that."""
-        if self._member is not None:
-            self._member.feeds(transaction, began)
-
-    def fed(self, transaction: object) -> None:
-        """That one has ended."""
-        if self._member is not None:
-            self._member.fed(transaction)
-
-    @property
-    def session_timeout_ms(self) -> int:
-        """A transaction with its positions must not live longer; 0: it stands alone."""
-        return 0 if self._member is None else self._options.session_timeout_ms
-
-    def progress(self, transaction: object = None) -> list[Progress]:
-        """What a commit now would cover. Raises UnknownMember, IllegalGeneration, FencedInstance
-        where a part of it is another one's now."""
-        self.require(transaction)
-        return self._positions.progress()
-
-    def require(self, transaction: object = None) -> None:
-        """Raises as `progress`."""
-        if self._member is not None:
-            self._member.require(transaction)
-
-    def place(self, partition: PartitionKey) -> TopicPartition:
-        """The partition by the topic's name."""
-        return self._assigned.names[partition]
-
-    def offset_commits(
-        self, progress: Iterable[Progress], producer_id: int
-    ) -> list[offset_manager_pb2.OffsetCommit]:
-        return self._offsets.commits(progress, producer_id)
-
-    def require_named(self) -> None:
-        """Raises InvalidArgument where offsets that a user names are not all that was given."""
-        if self._transactions is not None:
-            self._transactions.require_named()
-
-    def annotate(self, offsets: Iterable[offset_manager_pb2.OffsetCommit]) -> None:
-        """Adds what stands beside offsets of its partitions in a commit."""
-        self._prefetcher.annotate(offsets)
-
-    def member_now(self) -> offset_manager_pb2.GroupMember | None:
-        """In whose name it commits."""
-        return None if self._member is None else self._member.core.wire()
-
-    def told(
-        self, member: offset_manager_pb2.GroupMember, error: errors.OncelogError
-    ) -> errors.OncelogError:
-        """What the user is told of how a commit in the name of that member ended."""
-        return error if self._member is None else self._member.told(member, error)
-
-    def refused_as(
-        self, member: offset_manager_pb2.GroupMember, error: errors.OncelogError
-    ) -> None:
-        """A commit in the name of that member was refused."""
-        if self._member is not None:
-            self._member.refused_as(member, error)
-
-    def committed_in(self, progress: Iterable[Progress], after: After | None) -> None:
-        """A transaction with this progress is decided."""
-        self._positions.committed(progress, after)
-        self._said_alive()
-
-    async def since(self, place: TopicPartition) -> int | Origin:
-        """What the group has committed, asked of it where that is not known."""
-        await self._start_unknown()
-        since = self._positions.since(self._assigned.key(*place))
-        assert since is not None, "it was started"
-        return since
-
-    def committed_for(self, offsets: Mapping[TopicPartition, int], after: After | None) -> None:
-        """A transaction with these offsets, which named them itself, is decided."""
-        for place, to in offsets.items():
-            if place in self._assigned.keys:
-                self._positions.sent(self._assigned.keys[place], to, after)
-        self._said_alive()
-
-    def rewind(self, cause: BaseException | None = None) -> None:
-        """To where the open transaction began; where the group moved on, to what it committed."""
-        if isinstance(cause, errors.GroupMoved):
-            self.forget()
-        else:
-            self._positions.rewind()
-
-    def forget(self) -> None:
-        """The group is asked again before the next record is given."""
-        self._positions.forget()
-        self._starting.begin_anew()
 
     # ------------------------------------------------------------------------------------- inside
 

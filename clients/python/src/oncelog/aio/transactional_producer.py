@@ -74,7 +74,7 @@ class TransactionalProducer:
             )
         except BaseException:
             if consumer is not None:
-                consumer.rewind()
+                consumer.feeding.rewind()
             raise
 
     def make_transaction(
@@ -92,7 +92,7 @@ class TransactionalProducer:
             raise errors.InvalidArgument(
                 "the consumer has no group to commit its progress in", field="consumer"
             )
-        if consumer is not None and consumer.commits_by_itself:
+        if consumer is not None and consumer.feeding.commits_by_itself:
             raise errors.InvalidArgument(
                 "this consumer commits by itself (auto_commit_ms), also what a transaction that "
                 "aborts has read: give one that does not",

@@ -49,7 +49,8 @@ from oncelogpb.ids import show_id
 from oncelogpb.v1 import coordinator_pb2, types_pb2
 
 if TYPE_CHECKING:
-    from oncelog.aio.consumer import Consumer, GroupMetadata
+    from oncelog.aio.consumer import Consumer
+    from oncelog.aio.feeding import GroupMetadata
 
 Begun = coordinator_pb2.BeginTransactionReply
 R = TypeVar("R")
@@ -70,8 +71,8 @@ class Transaction:
         self._place = place
         self._registration = place.registration
         self._protocol = place.registration.protocol
-        self._consumed = Consumed(self._protocol, consumer)
-        session_ms = 0 if consumer is None else consumer.session_timeout_ms
+        self._consumed = Consumed(self._protocol, None if consumer is None else consumer.feeding)
+        session_ms = 0 if consumer is None else consumer.feeding.session_timeout_ms
         self._terms = Terms(
             place, commit_seq=commit_seq, wait=wait, timeout_ms=timeout_ms, session_ms=session_ms
         )

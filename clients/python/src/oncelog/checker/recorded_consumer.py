@@ -101,9 +101,9 @@ class RecordedConsumer:
         if self.group is None:
             return []
         self._committed_us = self._history.now_us()
-        since = self.inner.commit_starts()
+        since = self.inner.feeding.commit_starts()
         commits = []
-        for item in self.inner.progress():
+        for item in self.inner.feeding.progress():
             place = self.inner.place(item.partition)
             start = since[place]
             commits.append(
@@ -128,13 +128,13 @@ class RecordedConsumer:
             # Where it began within the last poll, no commit was of that; it went back behind it.
             begun_us, self._looked_us = self._looked_us, at_us
             at_us = max(self._polled_us, self._committed_us)
-            offsets = self.inner.standing()
+            offsets = self.inner.feeding.standing()
             self._expected = {place: at for place, at in self._expected.items() if place in offsets}
             begun = {place: at for place, at in offsets.items() if place not in self._expected}
             self._note_positions(begun_us, begun)
         else:
             offsets = {place: await self.inner.position(*place) for place in self.inner.assignment}
-        since = {} if self.group is None else self.inner.commit_starts()
+        since = {} if self.group is None else self.inner.feeding.commit_starts()
         moved = {
             place: offset
             for place, offset in offsets.items()
@@ -146,7 +146,7 @@ class RecordedConsumer:
 
     def _begun(self, firsts: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
         """Of the first records of a poll, those where it began within it, or asked the group."""
-        since = self.inner.commit_starts() if self.group is not None else {}
+        since = self.inner.feeding.commit_starts() if self.group is not None else {}
         begun = {
             place: first
             for place, first in firsts.items()
@@ -167,7 +167,7 @@ class RecordedConsumer:
 
     def _in_whose_name(self) -> dict[str, Any]:
         """It was given what it was given."""
-        member = self.inner.member_now()
+        member = self.inner.feeding.member_now()
         if member is None:
             return {}
         return {"group": self.group, "member": member.member_id, "generation": member.generation}

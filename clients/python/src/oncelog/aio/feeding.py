@@ -1,0 +1,198 @@
+"""What a consumer gives to transactions: the positions that one of them commits, in whose name, and
+what becomes of them when it has ended (I21, I23).
+
+A transaction that was made for a consumer commits all that it gave since its last commit; one that
+was sent offsets (`GroupMetadata`) commits those. `consumed` is the transaction's side of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from oncelog._core.positions import After, Origin, Positions, Progress
+from oncelog.aio.assigned import Assigned
+from oncelog.aio.fetching import Prefetcher
+from oncelog.aio.member import Member
+from oncelog.aio.offsets import Offsets
+from oncelog.batch import TopicPartition
+from oncelog.options import ConsumerOptions
+from oncelogpb import errors
+from oncelogpb.v1 import offset_manager_pb2, types_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class GroupMetadata:
+    """A consumer's standing in its group, for `Transaction.send_offsets`."""
+
+    group: str
+    # Where the next commit must start, by partition: what the group has committed, as far as this
+    # consumer knew. What is not here is asked of `feeding`; without it it is not checked.
+    since: Mapping[TopicPartition, int | Origin] = field(default_factory=dict)
+    view: types_pb2.View.ValueType = types_pb2.VIEW_COMMITTED
+    # Decided commits on which the next one may chain, by partition.
+    after: Mapping[TopicPartition, After] = field(default_factory=dict)
+    # Of the consumer whose metadata they are: told what becomes of the offsets.
+    feeding: Feeding | None = field(default=None, repr=False, compare=False)
+    # Who commits, of a group that shares out partitions: fenced by the group (KIP-447). None: a
+    # consumer that stands alone.
+    member: offset_manager_pb2.GroupMember | None = None
+    # A transaction of a member must not live longer than its session, milliseconds.
+    session_timeout_ms: int = 0
+
+
+class Feeding:
+    """Of one consumer."""
+
+    def __init__(
+        self,
+        options: ConsumerOptions,
+        positions: Positions,
+        assigned: Assigned,
+        prefetcher: Prefetcher,
+        offsets: Offsets,
+        *,
+        start: Callable[[], Awaitable[None]],
+        begin_anew: Callable[[], None],
+        said_alive: Callable[[], None],
+        commits_by_itself: bool,
+    ) -> None:
+        """`start`: finds where partitions begin; `begin_anew`: what was asked of that is worthless.
+        `said_alive`: its group has heard of it."""
+        # None: it has none.
+        self.group = offsets.group
+        # `auto_commit_ms` is set.
+        self.commits_by_itself = commits_by_itself
+        # None: it stands alone.
+        self.member: Member | None = None
+        # Raises InvalidArgument where offsets that a user names are not all that was given.
+        self.require_named: Callable[[], None] = _are_all
+        self._options = options
+        self._positions = positions
+        self._assigned = assigned
+        self._prefetcher = prefetcher
+        self._offsets = offsets
+        self._start = start
+        self._begin_anew = begin_anew
+        self._said_alive = said_alive
+
+    # ----------------------------------------------------------------------------- where it stands
+
+    def standing(self) -> dict[TopicPartition, int]:
+        """Offset of the next record, of each partition of which that is known."""
+        known = {place: self._positions.position(key) for place, key in self._assigned.keys.items()}
+        return {place: offset for place, offset in sorted(known.items()) if offset is not None}
+
+    def commit_starts(self) -> dict[TopicPartition, int | Origin]:
+        """Where the next commit must start, of each partition of which that is known."""
+        starts = {name: self._positions.since(key) for key, name in self._assigned.names.items()}
+        return {name: start for name, start in starts.items() if start is not None}
+
+    async def since(self, place: TopicPartition) -> int | Origin:
+        """What the group has committed, asked of it where that is not known."""
+        await self._start()
+        since = self._positions.since(self._assigned.key(*place))
+        assert since is not None, "it was started"
+        return since
+
+    def metadata(self) -> GroupMetadata:
+        """See `Consumer.group_metadata`."""
+        chains = {name: self._positions.after(key) for key, name in self._assigned.names.items()}
+        after = {name: chain for name, chain in chains.items() if chain is not None}
+        since, group = self.commit_starts(), self._offsets.require_group()
+        self.require()
+        return GroupMetadata(
+            group,
+            since,
+            self._offsets.view,
+            after,
+            self,
+            self.member_now(),
+            self.session_timeout_ms,
+        )
+
+    # ------------------------------------------------------------------------- while one is open
+
+    def feeds(self, transaction: object, began: int) -> None:
+        """What it gives is committed with this transaction, until `fed`. `began`: the moment
+        (`member.this_moment`) from which on its output may be made of that."""
+        if self.member is not None:
+            self.member.feeds(transaction, began)
+
+    def fed(self, transaction: object) -> None:
+        """That one has ended."""
+        if self.member is not None:
+            self.member.fed(transaction)
+
+    @property
+    def session_timeout_ms(self) -> int:
+        """A transaction with its positions must not live longer; 0: it stands alone."""
+        return 0 if self.member is None else self._options.session_timeout_ms
+
+    def progress(self, transaction: object = None) -> list[Progress]:
+        """What a commit now would cover. Raises UnknownMember, IllegalGeneration, FencedInstance
+        where a part of it is another one's now."""
+        self.require(transaction)
+        return self._positions.progress()
+
+    def require(self, transaction: object = None) -> None:
+        """Raises as `progress`."""
+        if self.member is not None:
+            self.member.require(transaction)
+
+    def member_now(self) -> offset_manager_pb2.GroupMember | None:
+        """In whose name it commits."""
+        return None if self.member is None else self.member.core.wire()
+
+    def offset_commits(
+        self, progress: Iterable[Progress], producer_id: int
+    ) -> list[offset_manager_pb2.OffsetCommit]:
+        """The wire form."""
+        return self._offsets.commits(progress, producer_id)
+
+    def annotate(self, offsets: Iterable[offset_manager_pb2.OffsetCommit]) -> None:
+        """Adds what stands beside offsets of its partitions in a commit."""
+        self._prefetcher.annotate(offsets)
+
+    # -------------------------------------------------------------------------- what became of it
+
+    def told(
+        self, member: offset_manager_pb2.GroupMember, error: errors.OncelogError
+    ) -> errors.OncelogError:
+        """What the user is told of how a commit in the name of that member ended."""
+        return error if self.member is None else self.member.told(member, error)
+
+    def refused_as(
+        self, member: offset_manager_pb2.GroupMember, error: errors.OncelogError
+    ) -> None:
+        """A commit in the name of that member was refused."""
+        if self.member is not None:
+            self.member.refused_as(member, error)
+
+    def committed_in(self, progress: Iterable[Progress], after: After | None) -> None:
+        """A transaction with this progress is decided."""
+        self._positions.committed(progress, after)
+        self._said_alive()
+
+    def committed_for(self, offsets: Mapping[TopicPartition, int], after: After | None) -> None:
+        """A transaction with these offsets, which named them itself, is decided."""
+        for place, to in offsets.items():
+            if place in self._assigned.keys:
+                self._positions.sent(self._assigned.keys[place], to, after)
+        self._said_alive()
+
+    def rewind(self, cause: BaseException | None = None) -> None:
+        """To where the open transaction began; where the group moved on, to what it committed."""
+        if isinstance(cause, errors.GroupMoved):
+            self.forget()
+        else:
+            self._positions.rewind()
+
+    def forget(self) -> None:
+        """The group is asked again before the next record is given."""
+        self._positions.forget()
+        self._begin_anew()
+
+
+def _are_all() -> None:
+    """Who gives batches has given what is below its positions."""
