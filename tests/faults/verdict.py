@@ -53,7 +53,7 @@ def _by_partition(rows: Iterable[Record]) -> Seen:
 
 
 def judge_history(history: HistoryWriter) -> None:
-    """I1 to I24, by the checker that users have."""
+    """I1 to I24 and I32, by the checker that users have."""
     report = check(history.events)
     assert report.clean, str(report)
     assert report.size.committed > ROUNDS, "a history without work shows nothing"

@@ -70,7 +70,9 @@ COMMANDS: Final = {
         "Have the shell complete commands, options, topics and groups.",
     ),
     "check": Listed(
-        f"{_ROOM}.check", "check", "Check what clients were told against the promises I1 to I24."
+        f"{_ROOM}.check",
+        "check",
+        "Check what clients were told against the promises I1 to I24 and I32.",
     ),
 }
 # What was a command once, for who knows it by that name.

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 )
 @json_option
 def check(files: tuple[Path, ...], as_json: bool) -> None:
-    """Check what clients were told against the promises I1 to I24.
+    """Check what clients were told against the promises I1 to I24 and I32.
 
     A HISTORY is a file of JSON lines that `oncelog.checker.recorder` writes, or that you write as
     docs/history_format.md says. Several files, of clients of one machine, are one history. Exits

@@ -215,4 +215,104 @@ BUGS: Final = (
         ),
         {corner("groups", "i23 given after another one was told"): "assert [] == [23]"},
     ),
+    Bug(
+        "age-of-a-send-for-that-of-its-commit",
+        "I32: retention counts from the commit",
+        (
+            Edit(
+                "oncelog.checker.deletion:_asked",
+                "sent.operation if sent.transaction is None else",
+                "sent.operation if True else",
+            ),
+        ),
+        {
+            corner(
+                "deletion", "i32 a transaction whose commit is young, that nobody read"
+            ): "assert [] == [32]"
+        },
+    ),
+    Bug(
+        "fast-clock-takes-all",
+        "I32: clocks run faster by so much, and no more",
+        (
+            Edit(
+                "oncelog.checker.deletion:Clocks.age_us",
+                "(1 + self.faster)",
+                "(2 + self.faster)",
+            ),
+        ),
+        {corner("deletion", "i32 a clock that is not"): "assert [] == [32]"},
+    ),
+    Bug(
+        "refused-truncation-deletes",
+        "I32: what was refused deletes nothing",
+        (
+            Edit(
+                "oncelog.checker.facts:Facts._take_truncate",
+                "if operation.may_have_applied:",
+                "if True:",
+            ),
+        ),
+        {corner("deletion", "i32 a truncation that was refused"): "assert [] == [32]"},
+    ),
+    Bug(
+        "later-settings-allow-it",
+        "I32: what is set later allows nothing before",
+        (
+            Edit(
+                "oncelog.checker.deletion:Deletions.why_not",
+                "item.invoked_us <= start.told_us]",
+                "True]",
+            ),
+        ),
+        {
+            corner(
+                "deletion", "i32 settings that came later allow nothing before"
+            ): "assert [] == [32]"
+        },
+    ),
+    Bug(
+        "deleted-unread-is-lost",
+        "I5: what was deleted before anybody read it is not lost",
+        (
+            Edit(
+                "oncelog.checker.coverage:Coverage.missing",
+                "if item.holes and",
+                "if False and",
+            ),
+        ),
+        {
+            corner(
+                "deletion", "i3 a transaction of which a part was deleted unread"
+            ): "assert [3] == []"
+        },
+    ),
+    Bug(
+        "anything-may-be-among-what-was-deleted",
+        "I5: what was asked for behind all that was deleted is not among it",
+        (
+            Edit(
+                "oncelog.checker.coverage:Coverage.missing",
+                "_asked_us(sent) <= item.filled_us",
+                "True",
+            ),
+        ),
+        {
+            corner(
+                "deletion", "i5 what is behind all that was deleted unread is missed"
+            ): "assert [] == [5]"
+        },
+    ),
+    Bug(
+        "skips-whatever-it-likes",
+        "I15: who skips stood before what is left",
+        (
+            Edit(
+                "oncelog.checker.rules.consumers:_judge_skip",
+                "min(stand.next, stand.base) < start",
+                "True",
+            ),
+        ),
+        {corner("deletion", "i15 what it stood at is not deleted"): "assert [] == [15]"},
+    ),
 )

@@ -1,4 +1,5 @@
-"""Checks a history of what clients asked and were told against Oncelog's promises I1 to I24.
+"""Checks a history of what clients asked and were told against Oncelog's promises I1 to I24
+and I32.
 
     report = oncelog.checker.check_files(["history.jsonl"])      # or: check(writer.events)
     assert report.clean, report
@@ -21,7 +22,8 @@ Files of several processes of one machine are checked together: times are of its
 
 A clean report says that nothing in the history contradicts the promises. What a history does not
 show (a record that nobody read again) cannot be checked; `settle` and `read_everything` at the end
-make losses visible. Not checked here: what no client can see (I25 on).
+make losses visible. Not checked here: what no client can see (I25 on, but
+for what is deleted, I32).
 """
 
 from __future__ import annotations

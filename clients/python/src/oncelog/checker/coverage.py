@@ -1,8 +1,11 @@
 """What is provably absent: a record that is not where everything was read.
 
 A partition is covered up to a moment where a listing of its end that was asked at that moment or
-later gave an end below which every offset was read by somebody. Whatever had to be readable by that
-moment, and was not found, is missing.
+later gave an end below which every offset was read by somebody, from where it begins on. Whatever
+had to be readable by that moment, and was not found, is missing: unless it can have stood where all
+is deleted, at an offset that nobody ever read. What was asked for after somebody knew of a record
+behind all of these cannot; and where there are more such records than such offsets, some of them
+are missing as well.
 """
 
 from __future__ import annotations
@@ -11,14 +14,17 @@ from bisect import bisect_left
 from typing import NamedTuple
 
 from oncelog.checker.facts import COMMITTED_VIEW, Facts, Place, Sent, Transaction
-from oncelog.checker.history import NEVER_US
+from oncelog.checker.history import NEVER_US, Operation
 
 
 class Covered(NamedTuple):
-    """All that was readable at `until_us` was read; `line`: the listing that says so."""
+    """All that was readable at `until_us` was read; `line`: the listing that says so. Or it was
+    deleted before anybody read it: `holes` are so many offsets, all filled by `filled_us`."""
 
     until_us: int
     line: int
+    holes: int = 0
+    filled_us: int = 0
 
 
 class Coverage:
@@ -28,17 +34,9 @@ class Coverage:
         self._facts = facts
         self._covered: dict[Place, Covered] = {}
         for place, ends in facts.ends[COMMITTED_VIEW].items():
-            known = facts.seen[COMMITTED_VIEW].get(place, {})
-            prefix = 0
-            while prefix in known:
-                prefix += 1
-            listings = [
-                Covered(operation.invoked_us, operation.end_line)
-                for operation, end in ends
-                if end <= prefix
-            ]
-            if listings:
-                self._covered[place] = max(listings)
+            found = _covered(facts, place, ends)
+            if found is not None:
+                self._covered[place] = found
 
     def missing(self, sent: Sent, since_us: int) -> list[int] | None:
         """The lines that prove that a record, readable since `since_us`, is nowhere. None: it was
@@ -54,8 +52,21 @@ class Coverage:
         for item in covered:
             if item is None or item.until_us < since_us:
                 return None
+            if item.holes and _asked_us(sent) <= item.filled_us:
+                return None
             lines.append(item.line)
         return sorted(set(lines)) or None
+
+    def unfound(self, sent: Sent, since_us: int) -> tuple[Place, Covered] | None:
+        """Where a record, readable since `since_us`, can only have stood in a hole. None: it was
+        read, or may be somewhere else."""
+        if since_us == NEVER_US or sent.partition is None or self._facts.positions(sent.value):
+            return None
+        place = Place(sent.topic, sent.partition)
+        covered = self._covered.get(place)
+        if covered is None or not covered.holes or covered.until_us < since_us:
+            return None
+        return place, covered
 
     def readable_since(self, transaction: Transaction) -> int:
         """From when on a transaction's records must be readable, if it committed: from the answer
@@ -72,6 +83,32 @@ class Coverage:
         settled = self._facts.settled_us
         at = bisect_left(settled, moment_us)
         return settled[at] if at < len(settled) else NEVER_US
+
+
+def _covered(facts: Facts, place: Place, ends: list[tuple[Operation, int]]) -> Covered | None:
+    """Up to the latest listing that says so."""
+    known = facts.seen[COMMITTED_VIEW].get(place, {})
+    # Below it all may be deleted.
+    start = max((start.offset for start in facts.starts.get(place, ())), default=0)
+    prefix = start
+    while prefix in known:
+        prefix += 1
+    listings = [(asked.invoked_us, asked.end_line) for asked, end in ends if end <= prefix]
+    if not listings:
+        return None
+    unread = [offset for offset in range(start) if offset not in known]
+    if not unread:
+        return Covered(*max(listings))
+    behind = [seen.first_us for offset, seen in known.items() if offset > unread[-1]]
+    behind += [asked.ended_us for asked, end in ends if end > unread[-1]]
+    behind += [item.told_us for item in facts.starts[place] if item.offset > unread[-1]]
+    return Covered(*max(listings), len(unread), min(behind))
+
+
+def _asked_us(sent: Sent) -> int:
+    """It was not readable before."""
+    asked = sent.operation if sent.transaction is None else sent.transaction.asked_to_commit()
+    return NEVER_US if asked is None else asked.invoked_us
 
 
 def expected(transaction: Transaction) -> list[Sent]:

@@ -17,6 +17,7 @@ from oncelog.checker.history import NEVER_US, History, HistoryError, Operation
 COMMITTED_VIEW: Final = "committed"
 # Isolations of a read, and in which positions they count.
 VIEWS: Final = {"committed": COMMITTED_VIEW, "uncommitted": "journal", "raw": "journal"}
+COMMITTED: Final = frozenset(name for name, view in VIEWS.items() if view == COMMITTED_VIEW)
 
 
 class Place(NamedTuple):
@@ -43,6 +44,8 @@ class Sent:
     order: tuple[int, int, int]
     # The input that it was made of: (partition, offset).
     source: tuple[Place, int] | None = None
+    # Key, value and headers together, bytes; None: the history does not say.
+    size: int | None = None
 
 
 @dataclass(slots=True)
@@ -74,6 +77,20 @@ class Marker(NamedTuple):
     tx_id: str
     outcome: str
     line: int
+
+
+@dataclass(slots=True)
+class Start:
+    """Where the committed log of a partition begins, as this operation was told: all before it is
+    deleted."""
+
+    place: Place
+    offset: int
+    operation: Operation
+
+    @property
+    def told_us(self) -> int:
+        return self.operation.ended_us
 
 
 @dataclass(slots=True)
@@ -177,6 +194,11 @@ class Facts:
         self.ends: dict[str, dict[Place, list[tuple[Operation, int]]]] = {
             view: defaultdict(list) for view in ("committed", "journal")
         }
+        # By partition: where the committed log begins, as somebody was told.
+        self.starts: dict[Place, list[Start]] = defaultdict(list)
+        # What a topic's retention was made, and truncations: by topic, in order of invocation.
+        self.settings: dict[str, list[Operation]] = defaultdict(list)
+        self.truncations: dict[str, list[Operation]] = defaultdict(list)
         # Between members of groups and services: heartbeat, take_offsets, remove_member.
         self.of_members: list[Operation] = []
         self.partitions: dict[str, int] = {}
@@ -215,6 +237,24 @@ class Facts:
 
     def _take_create_topic(self, operation: Operation) -> None:
         self._know(operation.args["topic"], int(operation.results.get("partitions", 0)))
+        self._take_alter_topic(operation)
+
+    def _take_alter_topic(self, operation: Operation) -> None:
+        if operation.may_have_applied and "configs" in operation.args:
+            self.settings[operation.args["topic"]].append(operation)
+
+    def _take_truncate(self, operation: Operation) -> None:
+        if operation.may_have_applied:
+            self.truncations[operation.args["topic"]].append(operation)
+        self._take_starts(operation)
+
+    def _take_starts(self, operation: Operation) -> None:
+        """Whatever became of the operation: who is refused is told so, too."""
+        for item in operation.results.get("starts", ()):
+            self._begins(Place(item["topic"], item["partition"]), item["start"], operation)
+
+    def _begins(self, place: Place, offset: int, operation: Operation) -> None:
+        self.starts[place].append(Start(place, offset, operation))
 
     def _take_produce(self, operation: Operation) -> None:
         self._send(operation, operation.args, None)
@@ -267,8 +307,13 @@ class Facts:
     def _take_step(self, operation: Operation) -> None:
         if operation.is_ok:
             self.steps[operation.args["consumer"]].append(operation)
+        for item in operation.results.get("positions", ()):
+            if "start" in item and operation.args.get("isolation", COMMITTED_VIEW) in COMMITTED:
+                self._begins(Place(item["topic"], item["partition"]), item["start"], operation)
 
     def _take_read(self, operation: Operation) -> None:
+        if operation.args.get("isolation", COMMITTED_VIEW) in COMMITTED:
+            self._take_starts(operation)
         if not operation.is_ok:
             return
         if "consumer" in operation.args:
@@ -297,9 +342,12 @@ class Facts:
             return
         offsets, topic = operation.results["offsets"], operation.args["topic"]
         self._know(topic, len(offsets))
+        view = VIEWS[operation.args.get("isolation", COMMITTED_VIEW)]
+        if operation.args.get("at", "latest") == "earliest" and view == COMMITTED_VIEW:
+            for number, start in enumerate(offsets):
+                self._begins(Place(topic, number), start, operation)
         if operation.args.get("at", "latest") != "latest":
             return
-        view = VIEWS[operation.args.get("isolation", COMMITTED_VIEW)]
         for number, end in enumerate(offsets):
             self.ends[view][Place(topic, number)].append((operation, end))
 
@@ -329,11 +377,15 @@ class Facts:
         topic, partition = send["topic"], send.get("partition")
         writer, of = send.get("writer", 0), send.get("of")
         source = None if of is None else (Place(of[0], of[1]), int(of[2]))
+        sizes = send.get("sizes") or ()
         for index, value in enumerate(send["values"]):
             if value in self.sent:
                 raise ValueError(f"the value {value!r} is sent twice: every record has its own id")
             order = (operation.invoked_us, operation.line, index)
-            sent = Sent(value, topic, partition, writer, transaction, operation, order, source)
+            size = sizes[index] if index < len(sizes) else None
+            sent = Sent(
+                value, topic, partition, writer, transaction, operation, order, source, size
+            )
             self.sent[value] = sent
             if transaction is not None and operation.may_have_applied:
                 transaction.sends.append(sent)
@@ -377,6 +429,8 @@ class Facts:
 
 _TAKE: Final = {
     "create_topic": Facts._take_create_topic,
+    "alter_topic": Facts._take_alter_topic,
+    "truncate": Facts._take_truncate,
     "produce": Facts._take_produce,
     "acknowledge": Facts._take_acknowledge,
     "init_producer": Facts._take_init_producer,
@@ -414,6 +468,7 @@ __all__ = [
     "Registration",
     "Seen",
     "Sent",
+    "Start",
     "Transaction",
     "lines_of",
 ]

@@ -21,6 +21,8 @@ NEVER_US: Final = 1 << 62
 # What may be done, and the fields that an `invoke` of it must have.
 OPERATIONS: Final[Mapping[str, tuple[str, ...]]] = {
     "create_topic": ("topic",),
+    "alter_topic": ("topic",),
+    "truncate": ("topic", "before"),
     "produce": ("topic", "values"),
     "acknowledge": (),
     "init_producer": (),
@@ -81,11 +83,12 @@ class Operation:
 @dataclass(frozen=True, slots=True)
 class Mark:
     """A remark: `settled` means that no client writes any more and no transaction is open or on its
-    way to a partition."""
+    way to a partition; `clocks` says how far services' clocks may be trusted."""
 
     what: str
     line: int
     time_us: int
+    fields: Mapping[str, Any] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -176,7 +179,7 @@ class _Reader:
         if kind == "invoke":
             self._invoke(event, line, time_us)
         elif kind == "mark":
-            self._marks.append(Mark(event["what"], line, time_us))
+            self._marks.append(Mark(event["what"], line, time_us, event))
         elif kind in ("ok", "fail", "unknown"):
             self._complete(event, line, time_us, Outcome(kind))
         else:

@@ -32,7 +32,11 @@ class RecordedProducer:
         self, topic: str, value: bytes, key: bytes | None = None, partition: int | None = None
     ) -> None:
         op = self._history.invoke(
-            "produce", topic=topic, partition=partition, values=[value.decode()]
+            "produce",
+            topic=topic,
+            partition=partition,
+            values=[value.decode()],
+            sizes=[len(value) + len(key or b"")],
         )
         with telling(self._history, op):
             receipt = await self.inner.send(topic, value, key, partition=partition)
@@ -180,6 +184,7 @@ class RecordedTransaction:
             topic=topic,
             partition=partition,
             values=[value.decode()],
+            sizes=[len(value) + len(key or b"")],
             of=None if of is None else [of.topic, of.partition, of.offset],
         )
         with telling(self._history, op):

@@ -21,11 +21,11 @@ Left out: headers (nothing in a history depends on them), the blocking client.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from oncelog._core.routing import Endpoint
-from oncelog.aio import Admin, Log
+from oncelog.aio import Admin, Log, group_resetting
 from oncelog.aio.admin_transactions import TransactionInfo
 from oncelog.batch import Record, TopicPartition
 from oncelog.checker.events import HistoryWriter
@@ -38,6 +38,8 @@ from oncelog.checker.recorded_producers import (
 from oncelog.checker.recorded_transport import RecordedTransport
 from oncelog.checker.telling import placed, telling
 from oncelog.errors import OncelogError
+from oncelog.groups import Where, Wheres
+from oncelog.protocol import AsyncProtocol
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import offset_manager_pb2
 
@@ -74,7 +76,7 @@ class RecordedLog:
             protocol.transport = RecordedTransport(
                 protocol.transport, history, protocol.directory, leader_name
             )
-        self.admin = RecordedAdmin(log.admin, history)
+        self.admin = RecordedAdmin(log.admin, history, protocol)
 
     async def producer(self, **options: Any) -> RecordedProducer:
         return RecordedProducer(await self.log.producer(**options), self.history)
@@ -168,15 +170,43 @@ class RecordedLog:
 class RecordedAdmin:
     """Records what says something about promises; the rest is on `inner`."""
 
-    def __init__(self, inner: Admin, history: HistoryWriter) -> None:
+    def __init__(self, inner: Admin, history: HistoryWriter, protocol: AsyncProtocol) -> None:
         self.inner = inner
+        self._protocol = protocol
         self._history = history
 
     async def create_topic(self, name: str, partitions: int = 0, **options: Any) -> None:
-        op = self._history.invoke("create_topic", topic=name)
+        configs = dict(options.get("configs") or {})
+        op = self._history.invoke("create_topic", topic=name, configs=configs)
         with telling(self._history, op):
             topic = await self.inner.create_topic(name, partitions, **options)
         self._history.ok(op, partitions=len(topic.partitions))
+
+    async def alter_topic(self, name: str, configs: Mapping[str, str]) -> None:
+        op = self._history.invoke("alter_topic", topic=name, configs=dict(configs))
+        with telling(self._history, op):
+            await self.inner.alter_topic(name, configs)
+        self._history.ok(op)
+
+    async def reset_offsets(self, group: str, to: Where | Wheres) -> None:
+        """Recorded as what it is: a commit of nobody's, from where the group was seen. Raises as
+        the real one."""
+        plan = await group_resetting.plan(self._protocol, group, to)
+        offsets = [
+            {
+                "group": group,
+                "topic": row.topic,
+                "partition": row.partition,
+                "from": "none" if row.before is None else row.before,
+                "to": row.after,
+            }
+            for row in plan.rows()
+            if row.before != row.after
+        ]
+        op = self._history.invoke("commit_offsets", group=group, offsets=offsets)
+        with telling(self._history, op):
+            await group_resetting.execute(self._protocol, plan)
+        self._history.ok(op)
 
     async def offsets(
         self, topic: str, at: str | int = "latest", *, isolation: str = "committed"

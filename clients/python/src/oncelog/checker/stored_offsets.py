@@ -78,6 +78,22 @@ class StoredOffsets:
             return Judgement(Verdict.FITS if offset is None else Verdict.NOBODY)
         return register.judge(offset, begun_us, ended_us, stable=stable)
 
+    def may_be_below(
+        self, key: tuple[str, Place], offset: int, begun_us: int, ended_us: int
+    ) -> bool:
+        """May a stable fetch within these moments return something smaller, or nothing?"""
+        register = self._registers.get(key)
+        if register is None:
+            return True
+        smaller = [
+            None,
+            *(write.commit.to for write in register.writes if write.commit.to < offset),
+        ]
+        return any(
+            register.judge(one, begun_us, ended_us, stable=True).verdict is Verdict.FITS
+            for one in smaller
+        )
+
 
 class _Register:
     def __init__(self, writes: list[Write]) -> None:

@@ -6,6 +6,7 @@ break. A rule yields findings; it never decides which line is wrong, only that t
     fencing     I16 to I20   generations, leaders, markers
     offsets     I21 to I24   positions of consumer groups
     groups      I23          their members
+    deletion    I32          what is deleted of a partition
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from collections.abc import Callable, Iterator, Mapping
 from typing import Final, TypeAlias
 
 from oncelog.checker.report import Finding
-from oncelog.checker.rules import atomicity, fencing, groups, offsets, order
+from oncelog.checker.rules import atomicity, deletion, fencing, groups, offsets, order
 from oncelog.checker.rules.case import Case
 
 Rule: TypeAlias = Callable[[Case], Iterator[Finding]]
@@ -44,6 +45,7 @@ RULES: Final[Mapping[int, Rule]] = {
     22: offsets.i22_no_offset_of_an_open_or_aborted_transaction,
     23: groups.i23_only_owners_commit,
     24: offsets.i24_committed_offsets_survive,
+    32: deletion.i32_only_what_may_go_is_deleted,
 }
 
-assert set(RULES) == set(range(1, 25)), "every promise that clients can see has a rule"
+assert set(RULES) == {*range(1, 25), 32}, "every promise that clients can see has a rule"

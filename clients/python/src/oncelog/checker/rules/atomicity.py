@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from oncelog.checker.coverage import expected
+from oncelog.checker.coverage import Covered, expected
 from oncelog.checker.facts import COMMITTED_VIEW, Place, Seen, Sent, Transaction, lines_of
 from oncelog.checker.outcomes import Evidence, Side, Source
 from oncelog.checker.report import Finding
@@ -109,7 +109,8 @@ def i4_one_outcome_for_ever(case: Case) -> Iterator[Finding]:
 def i5_acknowledged_is_durable(case: Case) -> Iterator[Finding]:
     """An acknowledged plain record, and every record of a transaction whose commit was answered, is
     somewhere in its partition (for a transaction: once it was told visible, or everything had
-    settled). The end of a partition never goes back."""
+    settled), or was deleted: of these there are no more than deleted offsets that nobody read. The
+    end of a partition never goes back."""
     for sent in case.facts.sent.values():
         if sent.transaction is None and sent.operation.is_ok:
             proof = case.coverage.missing(sent, sent.operation.ended_us)
@@ -128,6 +129,7 @@ def i5_acknowledged_is_durable(case: Case) -> Iterator[Finding]:
                 message = f"{transaction.name} was committed; its record {sent.value!r} is nowhere"
                 yield Finding(message, [*told.lines, *proof])
                 break
+    yield from _more_than_deleted(case)
     yield from _ends_go_back(case)
 
 
@@ -268,6 +270,36 @@ def _exposed_elsewhere(case: Case, transaction: Transaction) -> Iterator[Finding
                 )
                 yield Finding(message, [*lines_of([told]), seen.line])
                 return
+
+
+def _more_than_deleted(case: Case) -> Iterator[Finding]:
+    """Where more acknowledged records are nowhere than offsets were deleted unread."""
+    unfound: dict[Place, list[Sent]] = {}
+    holes: dict[Place, Covered] = {}
+    for sent, since_us in _acknowledged(case):
+        found = case.coverage.unfound(sent, since_us)
+        if found is not None:
+            holes[found[0]] = found[1]
+            unfound.setdefault(found[0], []).append(sent)
+    for place, missing in sorted(unfound.items()):
+        covered = holes[place]
+        if len(missing) > covered.holes:
+            message = (
+                f"{len(missing)} acknowledged records of {place} are nowhere, {missing[0].value!r} "
+                f"the first; only {covered.holes} were deleted before anybody read them"
+            )
+            yield Finding(message, [missing[0].operation.line, covered.line])
+
+
+def _acknowledged(case: Case) -> Iterator[tuple[Sent, int]]:
+    """Records that must be readable, each with since when."""
+    for sent in case.facts.sent.values():
+        if sent.transaction is None and sent.operation.is_ok:
+            yield sent, sent.operation.ended_us
+    for transaction in case.facts.transactions.values():
+        if transaction.told_committed() is not None:
+            since_us = case.coverage.readable_since(transaction)
+            yield from ((sent, since_us) for sent in expected(transaction))
 
 
 def _ends_go_back(case: Case) -> Iterator[Finding]:

@@ -6,6 +6,7 @@ from functools import cached_property
 
 from oncelog.checker import exposure
 from oncelog.checker.coverage import Coverage
+from oncelog.checker.deletion import Deletions
 from oncelog.checker.exposure import Contradiction, Exposure
 from oncelog.checker.facts import COMMITTED_VIEW, Facts, Place
 from oncelog.checker.history import History
@@ -35,6 +36,10 @@ class Case:
             for sequence in self.exposures.values()
             for contradiction in exposure.contradictions(sequence)
         ]
+
+    @cached_property
+    def deletions(self) -> Deletions:
+        return Deletions(self.facts, self.exposures)
 
     @cached_property
     def stored_offsets(self) -> StoredOffsets:

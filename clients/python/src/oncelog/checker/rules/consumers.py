@@ -6,9 +6,9 @@ where its last commit, seek or position left it: an abort takes it back there.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from oncelog.checker.facts import COMMITTED_VIEW, Facts, OffsetCommit, Place
 from oncelog.checker.history import Operation
@@ -123,6 +123,9 @@ def _judge(
     for item in step.results.get("positions", ()):
         place, offset = Place(item["topic"], item["partition"]), item["offset"]
         stand = stands.get(place)
+        if "start" in item:
+            yield from _judge_skip(consumer, step, item, stand, stored)
+            continue
         if stand is not None and stand.base == offset:
             continue
         if group is None:
@@ -141,6 +144,33 @@ def _judge(
             f"({judgement.verdict.value})"
         )
         yield Finding(message, [*judgement.lines, *step.lines])
+
+
+def _judge_skip(
+    consumer: str,
+    step: Operation,
+    item: Mapping[str, Any],
+    stand: _Stand | None,
+    stored: StoredOffsets,
+) -> Iterator[Finding]:
+    """It says that it goes on there because what it stood at is deleted: then it stood before the
+    start, and goes on at it, or behind all that there was, where it wants that."""
+    place, offset, start = Place(item["topic"], item["partition"]), item["offset"], item["start"]
+    if offset != start and (offset < start or item.get("if_deleted") != "latest"):
+        message = f"{consumer} goes on at {offset} of {place}, which begins at {start}"
+        yield Finding(message, step.lines)
+        return
+    group = step.args.get("group")
+    when = (step.invoked_us, step.ended_us)
+    if stand is None and group is None:
+        return
+    if stand is not None and min(stand.next, stand.base) < start:
+        return
+    if group is not None and stored.may_be_below((group, place), start, *when):
+        return
+    stood = f"it stood at {stand.next}" if stand is not None else f"group {group} was not before it"
+    message = f"{consumer} goes on at {offset} of {place}, for it begins at {start}; {stood}"
+    yield Finding(message, [*([] if stand is None else [stand.line]), *step.lines])
 
 
 def _commits_by_consumer(facts: Facts) -> dict[str, list[OffsetCommit]]:

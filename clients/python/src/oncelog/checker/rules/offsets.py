@@ -16,11 +16,12 @@ from oncelog.checker.stored_offsets import Judgement, Verdict, Write
 def i21_consumed_exactly_once(case: Case) -> Iterator[Finding]:
     """The transactions of a group that committed cover its input once: no two cover one offset,
     and each starts where another commit, plain or not, ended (none is checked where somebody
-    committed `from` any). A plain commit names nobody: its answer says where the group stands, and
-    not who brought it there, so it covers nothing. A consumer commits the position where it stands.
-    A producer commits one transaction per number of a `commit_seq` scope, and what it is told to
-    have committed already it did. Where records say what input they are `of`, a transaction commits
-    the input that its records are of, and all input that it commits became records of it."""
+    committed `from` any). Where an operator has the group go back, what he takes back is covered
+    once more. A plain commit names nobody: its answer says where the group stands, and not who
+    brought it there, so it covers nothing. A consumer commits the position where it stands. A
+    producer commits one transaction per number of a `commit_seq` scope, and what it is told to have
+    committed already it did. Where records say what input they are `of`, a transaction commits the
+    input that its records are of, and all input that it commits became records of it."""
     for (group, place), writes in sorted(case.stored_offsets.writes().items()):
         if all(write.commit.since != "any" for write in writes if write.possible):
             yield from _chain(group, place, writes)
@@ -81,26 +82,46 @@ def _chain(group: str, place: Place, writes: list[Write]) -> Iterator[Finding]:
         [write for write in writes if write.certain and write.commit.transaction is not None]
     )
     ends = {write.commit.to for write in writes if write.possible}
-    starts: dict[int | str, Write] = {}
+    resets = [write for write in writes if write.possible and _goes_back(write.commit)]
+    starts: dict[int | str, list[Write]] = defaultdict(list)
     for write in certain:
-        commit = write.commit
-        before = starts.setdefault(commit.since, write)
-        if before is not write:
+        commit, same = write.commit, starts[write.commit.since]
+        if len(same) > _taken_back(resets, commit.since):
             message = f"group {group} committed {place} from {commit.since} twice"
-            yield Finding(message, lines_of([before.commit.asked, commit.asked]))
-        elif isinstance(commit.since, int) and commit.since not in ends:
+            yield Finding(message, lines_of([same[-1].commit.asked, commit.asked]))
+        elif not same and isinstance(commit.since, int) and commit.since not in ends:
             message = f"group {group} committed {place} from {commit.since}, where nobody had ended"
             yield Finding(message, commit.asked.lines)
-    reach: Write | None = None
+        same.append(write)
     ranged = [write for write in certain if isinstance(write.commit.since, int)]
+    covering: list[Write] = []
     for write in sorted(ranged, key=lambda item: (item.commit.since, item.commit.to)):
         since = write.commit.since
         assert isinstance(since, int), "chosen so"
-        if reach is not None and since < reach.commit.to and since != reach.commit.since:
+        covering = [before for before in covering if since < before.commit.to]
+        others = [before for before in covering if before.commit.since != since]
+        if others and len(covering) > _taken_back(resets, since):
             message = f"group {group} committed offset {since} of {place} twice"
-            yield Finding(message, lines_of([reach.commit.asked, write.commit.asked]))
-        if reach is None or write.commit.to > reach.commit.to:
-            reach = write
+            yield Finding(message, lines_of([others[-1].commit.asked, write.commit.asked]))
+        covering.append(write)
+
+
+def _goes_back(commit: OffsetCommit) -> bool:
+    """An operator has the group go back: what it takes back is consumed once more."""
+    is_plain = commit.transaction is None
+    return is_plain and isinstance(commit.since, int) and commit.to < commit.since
+
+
+def _taken_back(resets: list[Write], offset: int | str) -> int:
+    """How often what was consumed from there on may have been taken back."""
+    if not isinstance(offset, int):
+        return 0
+    return sum(1 for write in resets if write.commit.to <= offset < _since(write.commit))
+
+
+def _since(commit: OffsetCommit) -> int:
+    assert isinstance(commit.since, int), "it went back from there"
+    return commit.since
 
 
 def _once_each(writes: list[Write]) -> list[Write]:

@@ -126,7 +126,8 @@ def i14_positions_grow_without_gaps(case: Case) -> Iterator[Finding]:
 def i15_resumes_where_it_stopped(case: Case) -> Iterator[Finding]:
     """A consumer that goes back, without a seek, goes to what its group has committed or to where
     its own last commit, seek or position left it; a new consumer of a group begins at what the
-    group has committed, where it has."""
+    group has committed, where it has. Whose position is deleted goes on where the partition begins,
+    or at its end where it wants that, and says so."""
     yield from wrong_resumes(case.facts, case.stored_offsets)
 
 
