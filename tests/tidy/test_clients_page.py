@@ -23,6 +23,7 @@ PROSE = TEXT.partition("<!-- reasons")[0]
 OF_GRPC = {"DEADLINE_EXCEEDED", "RESOURCE_EXHAUSTED", "JS_STRING"}
 # With underscores, and no fields of ours: options of gRPC and of generators, limits, metadata.
 OTHER_WORDS = {
+    "held_by",
     "max_receive_message_length",
     "keepalive_time",
     "source_relative",

@@ -96,6 +96,8 @@ class Heartbeat(msgspec.Struct, frozen=True):
     host: str = ""
     # As of CommitOffsets.
     unfit: OncelogError | None = None
+    # Of who joins: the member that holds its instance id, as it was told; "": it was told of none.
+    replaces: str = ""
 
 
 class LeaveGroup(msgspec.Struct, frozen=True):

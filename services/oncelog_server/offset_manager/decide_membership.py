@@ -145,6 +145,7 @@ def _member_state(membership: Membership, command: Heartbeat) -> MemberState | N
     member = command.member
     joins = member.generation == 0 and member.member_id not in membership.gone
     if joins and member.member_id not in membership.member_states:
+        membership.require_named(command.group, member, command.replaces)
         return None
     member_state = membership.require_member(command.group, member)
     if member.generation > membership.generation:

@@ -129,6 +129,19 @@ class Membership(msgspec.Struct):
             member_id=identity.member_id,
         )
 
+    def require_named(self, group: str, joining: MemberIdentity, replaces: str) -> None:
+        """Who joins fences the holder of its instance id where it names it, and nobody else: a late
+        copy of a join names an older one, or none. Raises FencedInstance, which says `held_by`."""
+        holder = self.instances.get(joining.instance_id, "")
+        if holder not in ("", replaces):
+            raise FencedInstance(
+                f"member {holder!r} holds instance {joining.instance_id!r} of group {group!r}: a "
+                "join that names it in `replaces` takes its place",
+                group=group,
+                instance_id=joining.instance_id,
+                held_by=holder,
+            )
+
     def was_replaced(self, member_id: str) -> bool:
         gone = self.gone.get(member_id)
         return gone is not None and gone.how is Parting.REPLACED

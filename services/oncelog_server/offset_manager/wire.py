@@ -123,6 +123,7 @@ def heartbeat(request: pb.HeartbeatRequest, host: str) -> Heartbeat:
     if not request.HasField("member"):
         raise InvalidArgument("a heartbeat must say whose it is", field="member")
     _require_bytes("client_id", request.client_id, CLIENT_ID_BYTES_MAX)
+    _require_bytes("replaces", request.replaces, MEMBER_ID_BYTES_MAX)
     _require_count(len(request.subscribed_topics))
     _require_count(len(request.owned))
     if request.assignor:
@@ -137,6 +138,7 @@ def heartbeat(request: pb.HeartbeatRequest, host: str) -> Heartbeat:
         session_timeout_ms=request.session_timeout_ms or SESSION_MS,
         client_id=request.client_id,
         host=host,
+        replaces=request.replaces,
     )
 
 

@@ -8,7 +8,7 @@
     groups [PREFIX]   delete GROUP
     topic NAME PARTITIONS     what processes see of a topic from now on; 0: etcd says it is gone
     beat GROUP MEMBER[@INSTANCE] GENERATION [topics=A,B] [owned=a/0,b/1] [assignor=A] [session=MS]
-                              a heartbeat
+                              [replaces=MEMBER]  a heartbeat
     leave GROUP MEMBER[@INSTANCE]   remove GROUP MEMBER|@INSTANCE   describe GROUP
     look, questions, asked, answered, moved, verdict   see tests/golden/asking.py
 
@@ -145,6 +145,7 @@ class OffsetManagerDriver(AskingDriver):
                     frozenset(_topic(name) for name, n in seen.items() if not n),
                     options.get("assignor", ""),
                     int(options.get("session", "10000")),
+                    replaces=options.get("replaces", ""),
                 )
             case "leave":
                 return LeaveGroup(words[0], _parse_member(words[1], 0))

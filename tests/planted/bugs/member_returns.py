@@ -23,11 +23,19 @@ BUGS: Final = (
     Bug(
         "who-comes-back-fences-its-successor",
         "I23: a static member that was silent takes the place of the process that replaced it",
-        (Edit(f"{_CORE}._join_again", "if self._settings.instance_id:", "if False:"),),
+        (Edit(f"{_CORE}._is_told_the_holder", "or self._was_member ", ""),),
         {
             unit(_TESTS, "test_i23_who_was_silent_does_not_fence_who_took_its_place"): (
                 "DID NOT RAISE"
             ),
+        },
+    ),
+    Bug(
+        "new-process-stops-where-it-should-take-over",
+        "a second process of an instance takes over at once, by naming whom it was told of",
+        (Edit(f"{_CORE}._is_told_the_holder", "self._replaces = holder", "pass"),),
+        {
+            unit(_TESTS, "test_a_new_process_names_the_holder_that_it_is_told_of"): "assert",
         },
     ),
     Bug(

@@ -152,7 +152,26 @@ BUGS: Final = (
             ),
         ),
         {
-            story("offset_manager/i23_a_static_member_restarts"): "group g: gone and a member",
+            story("offset_manager/i23_a_late_join_fences_nobody"): "group g: gone and a member",
+        },
+    ),
+    Bug(
+        "join-fences-whoever-holds",
+        "I23: a join that names nobody, or an older holder of its instance, fences nobody",
+        (
+            Edit(
+                MEMBERSHIP + "require_named",
+                'if holder not in ("", replaces):',
+                "if False:",
+            ),
+        ),
+        {
+            story(
+                "offset_manager/i23_a_late_join_fences_nobody"
+            ): "+@2 MEMBERS g +b@one -a (replaced by b)",
+            unit(
+                "offset_manager/test_static_members", "test_i23_a_late_join_never_fences_who_lives"
+            ): "a dead process has fenced the living one",
         },
     ),
     Bug(

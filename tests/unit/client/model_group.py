@@ -52,6 +52,7 @@ class ModelGroup:
             raise errors.FencedInstance("another process has this instance id")
         if who not in self.members and member.generation:
             raise errors.UnknownMember("the group does not know this member")
+        self._require_named(request)
         self._take_in(request, now_ms)
         self._release(request)
         self._grant()
@@ -101,6 +102,15 @@ class ModelGroup:
 
     def owned_by(self, who: str) -> list[int]:
         return [key.number for key, (owner, _) in sorted(self.owner.items()) if owner == who]
+
+    def _require_named(self, request: pb.HeartbeatRequest) -> None:
+        """A join fences the holder of its instance id only where it names it (ADR 65)."""
+        joining = request.member
+        if joining.member_id in self.members or not joining.instance_id:
+            return
+        for other, held in self.members.items():
+            if held.instance_id == joining.instance_id and other != request.replaces:
+                raise errors.FencedInstance("another process has this instance", held_by=other)
 
     def _take_in(self, request: pb.HeartbeatRequest, now_ms: float) -> None:
         who, instance = request.member.member_id, request.member.instance_id

@@ -35,19 +35,52 @@ def test_i23_who_was_silent_does_not_fence_who_took_its_place() -> None:
     in_a_world(work)
 
 
-def test_a_static_member_that_was_silent_joins_again_where_nobody_took_its_place() -> None:
+def test_i23_a_static_member_that_comes_back_names_nobody_but_itself() -> None:
     made = member(instance_id="i")
     hear(made, 0, 5, 0)
     made.look(2 * SESSION_MS)
-    asked = made.request(2 * SESSION_MS)
-    assert asked is not None
-    assert (asked.member.member_id, list(asked.owned)) == ("m1", [])
-    made.refused(asked, errors.Unavailable("nobody answers"), 2 * SESSION_MS)
-    assert made.request(3 * SESSION_MS) == asked
-    made.refused(asked, errors.UnknownMember("it is gone"), 3 * SESSION_MS)
-    joining = hear(made, 3 * SESSION_MS, 7, 0)
+    joining = made.request(2 * SESSION_MS)
+    assert joining is not None
     assert (joining.member.member_id, joining.member.generation) == ("m2", 0)
-    assert made.state is State.MEMBER
+    assert (joining.replaces, list(joining.owned)) == ("m1", [])
+    made.refused(joining, errors.Unavailable("nobody answers"), 2 * SESSION_MS)
+    assert made.request(3 * SESSION_MS) == joining
+    assert hear(made, 3 * SESSION_MS, 7, 0).replaces == "m1"
+    assert len(made.held) == 1
+    told = made.request(4 * SESSION_MS - 1)
+    assert told is not None
+    assert told.replaces == "m2", "silent again, it names what it was last"
+    made.refused(told, errors.FencedInstance("taken", held_by="other"), 4 * SESSION_MS)
+    assert made.state is State.FENCED, "a process that came meanwhile is not fenced"
+
+
+def test_a_new_process_names_the_holder_that_it_is_told_of() -> None:
+    made = member(instance_id="i")
+    first = made.request(0)
+    assert first is not None
+    assert first.replaces == ""
+    for number, (holder, again_ms) in enumerate([("x", 0), ("y", 0), ("y", 100)]):
+        request = made.request(number * 1_000)
+        assert request is not None
+        made.refused(request, errors.FencedInstance("held", held_by=holder), number * 1_000)
+        assert made.state is State.JOINING
+        assert made.wait_ms(number * 1_000) == again_ms
+    joined = hear(made, 3_000, 9, 0)
+    assert (joined.member.member_id, joined.replaces) == ("m1", "y")
+    beat = made.request(3_000 + SESSION_MS / 2)
+    assert beat is not None
+    assert beat.replaces == "", "it holds the place"
+    fenced = errors.FencedInstance("another one took it", held_by="z")
+    made.refused(beat, fenced, 3_000 + SESSION_MS / 2)
+    assert made.state is State.FENCED, "it was a member: who came after it goes on"
+
+
+def test_a_process_that_was_replaced_before_it_heard_that_it_was_a_member_stops() -> None:
+    made = member(instance_id="i")
+    request = made.request(0)
+    assert request is not None
+    made.refused(request, errors.FencedInstance("another one took its place"), 0)
+    assert made.state is State.FENCED
 
 
 def test_i23_an_answer_that_comes_late_brings_nobody_back_who_was_fenced() -> None:

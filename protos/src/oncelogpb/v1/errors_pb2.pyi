@@ -224,7 +224,9 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     Do: join the group again, under a new member id; who is no member waits until they have left.
     """
     REASON_FENCED_INSTANCE: _Reason.ValueType  # 63
-    """Another process joined `group` with this static `instance_id`.
+    """Another process joined `group` with this static `instance_id`. `held_by`, where it is told: this
+    was a join, and that member holds the instance; a new process takes it over by a join that names
+    it in `replaces`.
 
     Do: stop.
     """
@@ -461,7 +463,9 @@ Or its caller is no member, and it has living `members`.
 Do: join the group again, under a new member id; who is no member waits until they have left.
 """
 REASON_FENCED_INSTANCE: Reason.ValueType  # 63
-"""Another process joined `group` with this static `instance_id`.
+"""Another process joined `group` with this static `instance_id`. `held_by`, where it is told: this
+was a join, and that member holds the instance; a new process takes it over by a join that names
+it in `replaces`.
 
 Do: stop.
 """

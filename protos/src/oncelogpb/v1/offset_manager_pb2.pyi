@@ -640,6 +640,7 @@ class HeartbeatRequest(google.protobuf.message.Message):
     SESSION_TIMEOUT_MS_FIELD_NUMBER: builtins.int
     CLIENT_ID_FIELD_NUMBER: builtins.int
     LEAVING_FIELD_NUMBER: builtins.int
+    REPLACES_FIELD_NUMBER: builtins.int
     group: builtins.str
     assignor: builtins.str
     """How partitions are shared out: `uniform` or `range`. Empty: it does not mind."""
@@ -649,6 +650,12 @@ class HeartbeatRequest(google.protobuf.message.Message):
     """For operators, at most 255 bytes."""
     leaving: builtins.bool
     """It leaves: all that it held is free at once."""
+    replaces: builtins.str
+    """Of a static member that joins: the member id of who holds its instance id now and loses it by
+    this. A join that does not name the holder is FENCED_INSTANCE, and `held_by` says who that is:
+    so a join that comes late fences nobody who came after it. A process that was a member before
+    names its own last member id, and nobody else.
+    """
     @property
     def member(self) -> global___GroupMember: ...
     @property
@@ -672,9 +679,10 @@ class HeartbeatRequest(google.protobuf.message.Message):
         session_timeout_ms: builtins.int = ...,
         client_id: builtins.str = ...,
         leaving: builtins.bool = ...,
+        replaces: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["member", b"member"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["assignor", b"assignor", "client_id", b"client_id", "group", b"group", "leaving", b"leaving", "member", b"member", "owned", b"owned", "session_timeout_ms", b"session_timeout_ms", "subscribed_topics", b"subscribed_topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["assignor", b"assignor", "client_id", b"client_id", "group", b"group", "leaving", b"leaving", "member", b"member", "owned", b"owned", "replaces", b"replaces", "session_timeout_ms", b"session_timeout_ms", "subscribed_topics", b"subscribed_topics"]) -> None: ...
 
 global___HeartbeatRequest = HeartbeatRequest
 

@@ -10,10 +10,13 @@ it must take itself for dead. Sans-io: time is an argument, in milliseconds of o
     JOINING, MEMBER
                not polled for max_poll_interval        LEFT     nothing
     LEFT       polled again                            JOINING  nothing: under a new id
+    JOINING    FENCED_INSTANCE with `held_by`,
+               and it was no member yet                JOINING  nothing: it names the holder
     any        FENCED_INSTANCE                         FENCED   nothing, for ever
 
-A static member that joins again after a silence, or from LEFT, asks in its old name first: the
-process that has taken its place meanwhile would be fenced by its joining.
+A static member takes its instance over only from whom its join names (ADR 65). One that is new
+names the holder that it was told of; one that joins again names its own last id, and so never
+fences a process that has taken its place meanwhile.
 
 A member *holds* what it may still process or commit: each partition that an answer assigned, until
 it let go of it. What it holds and the last answer did not assign it must let go of: end what it has
@@ -106,8 +109,9 @@ class Membership:
         # When that is said next, and how often it was not heard.
         self._leave_due_ms = 0.0
         self._leaves_unheard = 0
-        # As whom it was a member, until the group has said that nobody is in its place.
-        self._asks_as: offset_manager_pb2.GroupMember | None = None
+        # Whose place a static member takes by joining.
+        self._replaces = ""
+        self._was_member = False
         # When the user polled last; None: he does so now.
         self._polled_ms: float | None = now_ms
         self._loss: errors.OncelogError | None = None
@@ -199,7 +203,7 @@ class Membership:
         self.look(now_ms)
         self._polled_ms = None
         if self.state is State.LEFT:
-            self._join_again(now_ms)
+            self._join_anew(now_ms)
 
     def poll_ended(self, now_ms: float) -> None:
         """He has them, and processes them."""
@@ -227,7 +231,7 @@ class Membership:
             )
             if not self._settings.instance_id:
                 self._take_back()
-            self._join_again(now_ms)
+            self._join_anew(now_ms)
         limit_ms = self._settings.max_poll_interval_ms
         if self.state not in (State.JOINING, State.MEMBER) or self._polled_ms is None:
             return
@@ -254,12 +258,13 @@ class Membership:
             return None
         return offset_manager_pb2.HeartbeatRequest(
             group=self._settings.group,
-            member=self._asks_as or self.wire(),
+            member=self.wire(),
             subscribed_topics=self._topics,
             owned=[partition.wire() for partition in self._held],
             assignor=self._settings.assignor,
             session_timeout_ms=self._settings.session_timeout_ms,
             client_id=self._settings.client_id,
+            replaces=self._replaces if self.state is State.JOINING else "",
         )
 
     def farewell(self) -> offset_manager_pb2.HeartbeatRequest | None:
@@ -303,13 +308,9 @@ class Membership:
         if request.leaving:
             self._has_left(request)
             return
-        if request.member == self._asks_as:
-            # Nobody has taken its name: it may join under another id.
-            self._asks_as, self._due_ms = None, sent_ms
-            return
         if not self._is_about(request):
             return
-        self.state = State.MEMBER
+        self.state, self._was_member = State.MEMBER, True
         self._trouble = self._silence = None
         self.generation = reply.member.generation
         self._session_ms = reply.session_timeout_ms or self._settings.session_timeout_ms
@@ -334,11 +335,11 @@ class Membership:
         if request.leaving:
             self._leave_refused(request, error, now_ms)
             return
-        asked = request.member == self._asks_as
-        if not asked and not self._is_about(request):
+        if not self._is_about(request):
             return
-        if asked and isinstance(error, errors.UnknownMember | errors.IllegalGeneration):
-            self._asks_as, self._due_ms = None, now_ms
+        if self._is_told_the_holder(request, error):
+            # Who has named this one already does not ask without a pause.
+            self._due_ms = now_ms + (AGAIN_MS if request.replaces == self._replaces else 0)
             return
         if self._ends_membership(error, now_ms):
             return
@@ -349,6 +350,17 @@ class Membership:
         else:
             self._trouble = error
             self._due_ms = now_ms + REFUSED_AGAIN_MS
+
+    def _is_told_the_holder(
+        self, request: offset_manager_pb2.HeartbeatRequest, error: errors.OncelogError
+    ) -> bool:
+        """A process that is new takes over from whoever holds its instance id."""
+        holder = error.metadata.get("held_by", "")
+        is_fenced = isinstance(error, errors.FencedInstance)
+        if not is_fenced or not holder or self._was_member or request.member.generation:
+            return False
+        self._replaces = holder
+        return True
 
     def _is_about(self, request: offset_manager_pb2.HeartbeatRequest) -> bool:
         """Its answer is. One that comes late brings nobody back who was fenced."""
@@ -374,14 +386,10 @@ class Membership:
             return True
         return False
 
-    def _join_again(self, now_ms: float) -> None:
-        """After a silence, or a time outside. A static member asks in its old name first: another
-        process that has taken its place meanwhile is not fenced by who comes back."""
-        if self._settings.instance_id:
-            self._asks_as = self.wire()
-        self._join_anew(now_ms)
-
     def _join_anew(self, now_ms: float) -> None:
+        """Under a new id. A static member takes its own last place, and nobody else's: another
+        process that has taken it meanwhile is not fenced by who comes back."""
+        self._replaces = self.member_id if self._settings.instance_id else ""
         self.state = State.JOINING
         self.member_id = self._draw_id()
         self.generation = 0
