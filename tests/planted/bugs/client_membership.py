@@ -85,7 +85,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.member:Member._lose",
-                "            self._spoil(loss)",
+                "            self._open.lose(loss)",
                 "            pass",
             ),
         ),
@@ -100,7 +100,7 @@ BUGS: Final = (
         "I21: of what was made before its input was lost, nothing commits with offsets sent later",
         (
             Edit(
-                "oncelog.aio.member:Member.feeds",
+                "oncelog._core.open_transactions:OpenTransactions.begin",
                 "loss is not None and loss[0] > began",
                 "False",
             ),
@@ -170,7 +170,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.member:Member._waits_for_a_transaction",
-                "if not self._fed or not self._is_in_use(going):",
+                "if not self._open or not self._is_in_use(going):",
                 "if True:",
             ),
         ),

@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
+from oncelog._core.open_transactions import this_moment
 from oncelog._core.positions import After, Origin, Progress
 from oncelog._core.routing import PartitionKey
 from oncelog._core.transaction import ProducerCore
-from oncelog.aio.member import this_moment
 from oncelog.batch import TopicPartition
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
@@ -42,7 +42,8 @@ class Consumed:
         self._sent_as: offset_manager_pb2.GroupMember | None = None
 
     def begins(self) -> None:
-        """From now on its own consumer keeps what it has given until the transaction has ended."""
+        """From now on its own consumer keeps what it has given until the transaction has ended.
+        Raises InvalidArgument where another one takes that."""
         self._began = this_moment()
         if self._feeding is not None:
             self._feeding.feeds(self, self._began)
@@ -74,11 +75,13 @@ class Consumed:
         group: GroupMetadata,
         producer_id: int,
     ) -> None:
-        """See `Transaction.send_offsets`. Raises as `require`."""
+        """See `Transaction.send_offsets`. Raises as `require`. Once this has raised, it does not
+        commit all that it should."""
         if group.feeding is not None:
             group.feeding.require_named()
-            self._senders.setdefault(group.feeding, {})
-            group.feeding.feeds(self, self._began)
+            group.feeding.require_its_own_commits()
+            sent = self._senders.setdefault(group.feeding, {})
+            group.feeding.feeds(self, self._began, sent)
         self.require()
         message = self._offsets.setdefault(
             group.group, offset_manager_pb2.GroupOffsets(group=group.group)
@@ -167,18 +170,18 @@ class Consumed:
 
     def aborted(self, cause: BaseException | None) -> None:
         """Its own consumer goes back to where it began."""
+        self.ended()
         if self._feeding is not None:
             if self._sent_as is not None and isinstance(cause, errors.GroupMoved):
                 self._feeding.refused_as(self._sent_as, cause)
             self._feeding.rewind(cause)
-        self.ended()
 
     def unknown(self) -> None:
         """Only their groups know where to go on."""
+        self.ended()
         for feeding in (self._feeding, *self._senders):
             if feeding is not None:
                 feeding.forget()
-        self.ended()
 
     def told(self, error: errors.OncelogError) -> errors.OncelogError:
         """What the user is told of an error of the commit."""

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, overload
 
+from oncelog._core.open_transactions import OpenTransactions
 from oncelog._core.positions import Positions
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.across import TransactionsAcross, gathering
@@ -82,15 +83,18 @@ class Consumer:
         self._member: Member | None = None
         every_ms = 0 if group is None else options.auto_commit_ms
         self._auto_commit = AutoCommit(every_ms, self.commit, protocol.now_ms)
-        # Of transactions that commit what it gives.
+        self._open = OpenTransactions()
+        # What transactions commit of it.
         self.feeding = Feeding(
             options,
             self._positions,
             self._assigned,
             self._prefetcher,
             self._offsets,
+            self._open,
             start=self._start_unknown,
             begin_anew=self._starting.begin_anew,
+            wake=self._prefetcher.wake,
             said_alive=self._said_alive,
             commits_by_itself=self._auto_commit.is_on,
         )
@@ -146,8 +150,10 @@ class Consumer:
                     f"{name.topic!r} has no partition {name.partition}", topic=name.topic
                 )
             chosen[PartitionKey(topic.topic_id, name.partition)] = name
+        dropped = [key for key in self._positions.assigned if key not in chosen]
+        self.feeding.require_not_given(dropped, "assign others")
         self._assigned.only_what_is_named()
-        self._positions.revoke([key for key in self._positions.assigned if key not in chosen])
+        self._positions.revoke(dropped)
         self._positions.assign(chosen)
         self._rename(chosen)
 
@@ -305,11 +311,14 @@ class Consumer:
         await wait_for_commit(self._protocol, group, transaction, timeout_s)
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Reads on at `offset`. The next commit is not checked against the group's offset."""
+        """Reads on at `offset`. The next commit is not checked against the group's offset. Raises
+        InvalidArgument where an open transaction commits what was given before."""
         self._require_usable()
         if offset < 0:
             raise errors.InvalidArgument(f"offset is {offset}, below 0", field="offset")
-        self._positions.seek(self._assigned.key(topic, partition), offset)
+        key = self._assigned.key(topic, partition)
+        self.feeding.require_not_given([key], "seek")
+        self._positions.seek(key, offset)
         self._starting.begin_anew()
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
@@ -342,7 +351,8 @@ class Consumer:
         another consumer of the group committed meanwhile, UnknownMember, IllegalGeneration and
         FencedInstance where it is no member any more, UnknownOutcome where an answer was lost and
         the group does not stand where this commit puts it (positions are asked of the group again
-        after all of these), PendingTransaction, InvalidArgument without a group."""
+        after all of these), PendingTransaction, InvalidArgument without a group, and while a
+        transaction is open that commits the same."""
         self._require_usable()
         self._offsets.require_group()
         if offsets is None:
@@ -354,6 +364,7 @@ class Consumer:
             progress = self._positions.progress_to(named)
         if not progress:
             return
+        self.feeding.require_not_taken([step.partition for step in progress], "commit it")
         member = None
         if self._member is not None:
             self._member.require()
@@ -419,6 +430,7 @@ class Consumer:
             self._protocol,
             settings_of(group, self._options),
             self._positions,
+            self._open,
             self._callbacks,
             wake=self._prefetcher.wake,
             before_letting_go=self._auto_commit.at_last,
@@ -465,6 +477,7 @@ class Consumer:
     async def _seek_all(self, partitions: Iterable[TopicPartition], at: str) -> None:
         self._require_usable()
         chosen = self._assigned.chosen(partitions)
+        self.feeding.require_not_given(chosen, "seek")
         offsets = await self._offsets.look_up(chosen, at)
         for partition, offset in zip(chosen, offsets, strict=True):
             self._positions.seek(partition, offset)

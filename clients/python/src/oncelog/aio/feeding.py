@@ -7,10 +7,12 @@ was sent offsets (`GroupMetadata`) commits those. `consumed` is the transaction'
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
+from oncelog._core.open_transactions import OpenTransactions
 from oncelog._core.positions import After, Origin, Positions, Progress
+from oncelog._core.routing import PartitionKey
 from oncelog.aio.assigned import Assigned
 from oncelog.aio.fetching import Prefetcher
 from oncelog.aio.member import Member
@@ -51,14 +53,17 @@ class Feeding:
         assigned: Assigned,
         prefetcher: Prefetcher,
         offsets: Offsets,
+        transactions: OpenTransactions,
         *,
         start: Callable[[], Awaitable[None]],
         begin_anew: Callable[[], None],
+        wake: Callable[[], None],
         said_alive: Callable[[], None],
         commits_by_itself: bool,
     ) -> None:
         """`start`: finds where partitions begin; `begin_anew`: what was asked of that is worthless.
-        `said_alive`: its group has heard of it."""
+        `wake`: one has ended, on which something may wait. `said_alive`: its group has heard of
+        it."""
         # None: it has none.
         self.group = offsets.group
         # `auto_commit_ms` is set.
@@ -73,7 +78,9 @@ class Feeding:
         self._prefetcher = prefetcher
         self._offsets = offsets
         self._start = start
+        self._open = transactions
         self._begin_anew = begin_anew
+        self._wake = wake
         self._said_alive = said_alive
 
     # ----------------------------------------------------------------------------- where it stands
@@ -113,16 +120,36 @@ class Feeding:
 
     # ------------------------------------------------------------------------- while one is open
 
-    def feeds(self, transaction: object, began: int) -> None:
-        """What it gives is committed with this transaction, until `fed`. `began`: the moment
-        (`member.this_moment`) from which on its output may be made of that."""
-        if self.member is not None:
-            self.member.feeds(transaction, began)
+    def feeds(
+        self, transaction: object, began: int, named: Container[TopicPartition] | None = None
+    ) -> None:
+        """What it gives is committed with this transaction, until `fed`: see
+        `OpenTransactions.begin`."""
+        self._open.begin(transaction, began, named)
 
     def fed(self, transaction: object) -> None:
         """That one has ended."""
-        if self.member is not None:
-            self.member.fed(transaction)
+        self._open.end(transaction)
+        self._wake()
+
+    def require_its_own_commits(self) -> None:
+        """Raises InvalidArgument where it commits by itself, what a transaction has read, too."""
+        if self.commits_by_itself:
+            raise errors.InvalidArgument(
+                "this consumer commits by itself (auto_commit_ms), also what a transaction that "
+                "aborts has read: give one that does not",
+                field="consumer",
+            )
+
+    def require_not_taken(self, partitions: Iterable[PartitionKey], what: str) -> None:
+        """Raises InvalidArgument where an open transaction commits what was given of these."""
+        for partition in partitions:
+            self._open.require_not_taken(self._assigned.names[partition], what)
+
+    def require_not_given(self, partitions: Iterable[PartitionKey], what: str) -> None:
+        """The same, where something of them was given that is not committed."""
+        given = {item.partition for item in self._positions.progress()}
+        self.require_not_taken([key for key in partitions if key in given], what)
 
     @property
     def session_timeout_ms(self) -> int:
@@ -136,9 +163,10 @@ class Feeding:
         return self._positions.progress()
 
     def require(self, transaction: object = None) -> None:
-        """Raises as `progress`."""
+        """Raises as `progress`, and what has spoiled that transaction."""
         if self.member is not None:
-            self.member.require(transaction)
+            self.member.require()
+        self._open.require(transaction)
 
     def member_now(self) -> offset_manager_pb2.GroupMember | None:
         """In whose name it commits."""
@@ -186,12 +214,24 @@ class Feeding:
         if isinstance(cause, errors.GroupMoved):
             self.forget()
         else:
+            self._drop()
             self._positions.rewind()
 
     def forget(self) -> None:
         """The group is asked again before the next record is given."""
+        self._drop()
         self._positions.forget()
         self._begin_anew()
+
+    def _drop(self) -> None:
+        """What was given and not committed is given again."""
+        self._open.drop(
+            errors.InvalidArgument(
+                "what this transaction has processed is given again: its consumer was sent back "
+                "by another transaction, or asked its group anew; abort it",
+                field="consumer",
+            )
+        )
 
 
 def _are_all() -> None:

@@ -19,7 +19,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
-import itertools
 import os
 import re
 import socket
@@ -29,6 +28,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from oncelog._core.membership import MemberSettings, Membership, State
+from oncelog._core.open_transactions import OpenTransactions
 from oncelog._core.positions import Positions
 from oncelog._core.routing import PartitionKey
 from oncelog.batch import TopicPartition
@@ -44,8 +44,6 @@ LEAVE_MS: Final = 1_000
 # What heartbeats wait at least: a sum and a difference of times may round to two sides of a moment,
 # and that moment must pass.
 WAIT_MS_MIN: Final = 1.0
-# What came first: losses of input, and beginnings of transactions, are numbered as they happen.
-_moments: Final = itertools.count(1)
 # Each look may find that the one before changed something: so many are made for one poll.
 LOOKS_MAX: Final = 1_000
 
@@ -93,6 +91,7 @@ class Member:
         protocol: AsyncProtocol,
         settings: MemberSettings,
         positions: Positions,
+        transactions: OpenTransactions,
         callbacks: Callbacks,
         *,
         wake: Callable[[], None],
@@ -104,6 +103,8 @@ class Member:
         self._protocol = protocol
         self._settings = settings
         self._positions = positions
+        # Those that commit what this consumer gives.
+        self._open = transactions
         self._callbacks = callbacks
         self._wake = wake
         self._before_letting_go = before_letting_go
@@ -124,10 +125,6 @@ class Member:
         self._looking: asyncio.Task[None] | None = None
         # Partitions whose owner hears in `on_revoked` now that they go.
         self._telling: set[PartitionKey] = set()
-        # Open transactions that this consumer feeds; with what spoils their commit.
-        self._fed: dict[object, errors.OncelogError | None] = {}
-        # The last loss of records that were given and not committed, and when it was.
-        self._last_loss: tuple[int, errors.OncelogError] | None = None
         # Since when letting go waits for one of them; None: it does not.
         self._waits_since_ms: float | None = None
 
@@ -288,7 +285,7 @@ class Member:
         lost = self._positions.assigned
         # Of those that are unknown something may have been given before they were forgotten.
         if self._is_in_use(lost) or self._positions.unknown():
-            self._spoil(loss)
+            self._open.lose(loss)
         places = self._places(lost)
         self._positions.revoke(lost)
         self._has_changed()
@@ -323,7 +320,7 @@ class Member:
             self._telling.difference_update(fresh)
             left = [key for key in partitions if key in self._positions.assigned]
             if self._is_in_use(left):
-                self._spoil(
+                self._open.lose(
                     errors.IllegalGeneration(
                         f"partitions of this transaction's input went to another member of group "
                         f"{self._settings.group!r} before it was committed: abort it"
@@ -356,25 +353,10 @@ class Member:
 
     # ------------------------------------------------------------------------------- transactions
 
-    def feeds(self, transaction: object, began: int) -> None:
-        """It is open since that moment, and commits what this consumer gives. Safe to repeat: what
-        has spoiled it stays."""
-        loss = self._last_loss
-        spoiled_by = loss[1] if loss is not None and loss[0] > began else None
-        self._fed.setdefault(transaction, spoiled_by)
-
-    def fed(self, transaction: object) -> None:
-        """It has ended."""
-        self._fed.pop(transaction, None)
-        self._wake()
-
-    def require(self, transaction: object = None) -> None:
-        """Raises why nothing may be committed, in this transaction or outside of any."""
+    def require(self) -> None:
+        """Raises why nothing may be committed."""
         self.core.look(self._protocol.now_ms())
         self.core.require()
-        spoiled_by = self._fed.get(transaction)
-        if spoiled_by is not None:
-            raise spoiled_by
 
     def refused_as(
         self, member: offset_manager_pb2.GroupMember, error: errors.OncelogError
@@ -399,17 +381,12 @@ class Member:
             "joined again since: what it read before is read again, by it or by others"
         )
 
-    def _spoil(self, why: errors.OncelogError) -> None:
-        """What is open is made of records that another one makes something of, too."""
-        self._last_loss = (this_moment(), why)
-        self._fed.update((open_, why) for open_, before in self._fed.items() if before is None)
-
     def _is_in_use(self, partitions: Collection[PartitionKey]) -> bool:
         """Something of them was given and is not committed."""
         return any(item.partition in partitions for item in self._positions.progress())
 
     def _waits_for_a_transaction(self, going: Sequence[PartitionKey]) -> bool:
-        if not self._fed or not self._is_in_use(going):
+        if not self._open or not self._is_in_use(going):
             self._waits_since_ms = None
             return False
         now_ms = self._protocol.now_ms()
@@ -419,11 +396,6 @@ class Member:
         if is_over:
             self._waits_since_ms = None
         return not is_over
-
-
-def this_moment() -> int:
-    """A number above all that were given before."""
-    return next(_moments)
 
 
 async def _call(callback: OnPartitions | None, places: Sequence[TopicPartition]) -> None:

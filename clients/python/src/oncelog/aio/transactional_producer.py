@@ -92,12 +92,8 @@ class TransactionalProducer:
             raise errors.InvalidArgument(
                 "the consumer has no group to commit its progress in", field="consumer"
             )
-        if consumer is not None and consumer.feeding.commits_by_itself:
-            raise errors.InvalidArgument(
-                "this consumer commits by itself (auto_commit_ms), also what a transaction that "
-                "aborts has read: give one that does not",
-                field="consumer",
-            )
+        if consumer is not None:
+            consumer.feeding.require_its_own_commits()
         if timeout_ms is None:
             timeout_ms = self._options.transaction_timeout_ms
         return Transaction(

@@ -157,7 +157,8 @@ class Transaction:
         says where it started, which the group checks. Of a partition that is named twice the last
         offset counts. Raises UnknownTopic; UnknownMember, IllegalGeneration, FencedInstance where
         something that this transaction has consumed is another one's now, InvalidTimeout where it
-        began, by large sends, with more than the member's session: then `abort`."""
+        began, by large sends, with more than the member's session, InvalidArgument where another
+        open transaction commits what that consumer gives. `abort` then, whatever it was."""
         self._core.require_open()
         identity = await self._own_identity()
         try:
@@ -165,9 +166,9 @@ class Transaction:
                 group.session_timeout_ms, identity, has_begun=self._opening is not None
             )
             await self._consumed.add(offsets, group, identity.producer_id)
-        except (errors.GroupMoved, errors.InvalidTimeout) as error:
+        except BaseException as error:
             # Its output without these offsets is made again by whoever reads on.
-            self._spoil(error)
+            self._spoil(error if isinstance(error, errors.OncelogError) else _not_all_sent())
             raise
 
     async def flush(self) -> None:
@@ -253,8 +254,8 @@ class Transaction:
     def enter(self) -> None:
         """Takes its place as the producer's one transaction. Raises InvalidArgument; `turn_back` is
         due then."""
-        self._place.occupy(self)
         self._consumed.begins()
+        self._place.occupy(self)
 
     def turn_back(self) -> None:
         """It cannot be entered: what its consumer gave for it is given again (I21)."""
@@ -543,3 +544,11 @@ class Transaction:
         self._written.stop()
         if self._core.state in core.ENDED:
             self._written.let_go()
+
+
+def _not_all_sent() -> errors.InvalidArgument:
+    return errors.InvalidArgument(
+        "send_offsets was interrupted, so this transaction would not commit all that it has "
+        "processed: abort it",
+        field="offsets",
+    )
