@@ -242,6 +242,20 @@ CASES: Final = (
     ),
     Case(
         "PartitionLeader",
+        "truncate_partition",
+        lambda s: partition_leader_pb2.TruncatePartitionRequest(partition=s.place("b"), offset=0),
+        ("delete topic:b",),
+    ),
+    Case(
+        "PartitionLeader",
+        "truncate_partition",
+        lambda s: partition_leader_pb2.TruncatePartitionRequest(
+            partition=s.place("a"), end=True, dry_run=True
+        ),
+        ("delete topic:a",),
+    ),
+    Case(
+        "PartitionLeader",
         "describe_journals",
         lambda s: partition_leader_pb2.DescribeJournalsRequest(partitions=[s.place("a")]),
         OPERATORS,

@@ -124,6 +124,7 @@ FACTS: Final[dict[str, Facts]] = {
     "partition_leader.alter_topic": NONE,
     "partition_leader.delete_topic": NONE,
     "partition_leader.resolve_transaction": NONE,
+    "partition_leader.truncate_partition": NONE,
     "participant.write_markers": Facts(
         frozenset(BY_REASON),
         "a marker is owed until a reply says what became of it; a refusal only says when and where "

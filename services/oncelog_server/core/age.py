@@ -35,12 +35,13 @@ class JournalAge(msgspec.Struct, array_like=True):
     # Time of the last frame.
     last_ms: int = 0
 
-    def saw(self, time_ms: int) -> int:
-        """A frame of that time. Returns its age."""
+    def saw(self, time_ms: int, step_ms: int = STEP_MS) -> int:
+        """A frame of that time. Returns its age. `step_ms`: of who forgets what is younger, the
+        most that a clock which jumps can bring about."""
         if not self.last_ms:
             self.aged_ms = time_ms
         else:
-            self.aged_ms += min(max(time_ms - self.last_ms, 0), STEP_MS)
+            self.aged_ms += min(max(time_ms - self.last_ms, 0), step_ms)
         self.last_ms = time_ms
         return self.aged_ms
 

@@ -67,6 +67,9 @@ class QuestionOutbox(abc.ABC, Generic[M]):
     def gauges(self) -> Mapping[str, float]:
         """What the partition holds, by metric; shown as often as it is looked at."""
 
+    def look(self) -> None:
+        """What else a role does as often as it looks."""
+
     def age_ms(self, began_ms: int | None) -> int:
         """Of the oldest open transaction. None: there is none."""
         return 0 if began_ms is None else max(self.env.clock.now().wall_ms - began_ms, 0)
@@ -82,6 +85,7 @@ class QuestionOutbox(abc.ABC, Generic[M]):
         for journal_partition, questions in groupby(owed, lambda q: journal_partition_of(q.tx_id)):
             if journal_partition not in self._calls:
                 self._start(journal_partition, tuple(questions))
+        self.look()
         label = str(self.replica.partition)
         for name, value in self.gauges().items():
             self.env.reporter.gauge(name, value, partition=label)

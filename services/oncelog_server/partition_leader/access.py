@@ -5,6 +5,7 @@
     list_offsets                             describe, of the topic of each query; services may:
                                              offset managers ask what waits for groups
     create_, alter_, delete_topic            create, alter, delete, of that name
+    truncate_partition                       delete, of the topic
     describe_topics, list_topics             describe; a list shows what may be described
     resolve_transaction, describe_journals   operators
 
@@ -53,6 +54,7 @@ def entries(env: PartitionEnv, config: PartitionLeaderConfig) -> Mapping[str, En
         "list_topics": Entry(
             shown=lambda reply, sees: keep(reply.topics, lambda topic: sees(_describe(topic.name)))
         ),
+        "truncate_partition": Entry(places.truncated, audited=always),
         "resolve_transaction": operating("resolve_transaction"),
         "describe_journals": watching("describe_journals"),
     }
@@ -93,6 +95,12 @@ class _Places:
             need = self._topics.need(Verb.DESCRIBE, topic_id)
             if need is not None:
                 yield need
+
+    def truncated(self, request: pb.TruncatePartitionRequest, call: Call) -> Iterable[Need]:
+        need = self._need(Verb.DELETE, request.partition)
+        if isinstance(need, OncelogError):
+            raise need
+        return () if need is None else (need,)
 
     def _require_few(self, count: int) -> None:
         require_few("items_per_call_max", count, self._config.items_per_call_max)

@@ -7,7 +7,7 @@ counts, one command holds batches of one producer. The machine decides what depe
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
@@ -16,6 +16,23 @@ from oncelog_server.core.ids import JournalOffset, Offset, TxId
 from oncelog_server.core.machine import Tick
 from oncelog_server.participant.commands import HearVerdicts, WriteMarkers
 from oncelogpb.errors import OncelogError
+
+# No limit, in a topic's settings.
+UNLIMITED: Final = -1
+
+
+class Settings(msgspec.Struct, frozen=True, array_like=True, tag="settings"):
+    """What a topic's settings mean to its partitions: a record, once the machine knows them, so
+    that every replica and every replay deletes by the same."""
+
+    # How often the topic was altered; UNLIMITED: nothing is known yet.
+    version: int = UNLIMITED
+    retention_ms: int = UNLIMITED
+    retention_bytes: int = UNLIMITED
+
+    def says_the_same(self, other: Settings) -> bool:
+        mine = (self.retention_ms, self.retention_bytes)
+        return mine == (other.retention_ms, other.retention_bytes)
 
 
 class Resolution(Enum):
@@ -48,7 +65,28 @@ class Resolve(msgspec.Struct, frozen=True):
     resolution: Resolution
 
 
-Command = Produce | WriteMarkers | HearVerdicts | Resolve | Tick
+class Configure(msgspec.Struct, frozen=True):
+    """What the topic's settings say now, as far as they are the machine's. Reply: None."""
+
+    settings: Settings
+
+
+class Truncate(msgspec.Struct, frozen=True):
+    """Deletes all committed records below an offset, which readers can see or is the end.
+
+    Reply: Truncated.
+    """
+
+    before: Offset
+
+
+class Durable(msgspec.Struct, frozen=True):
+    """A signal: what lies below is durable, and what it deleted need not stay in memory."""
+
+    high_watermark: JournalOffset
+
+
+Command = Produce | WriteMarkers | HearVerdicts | Resolve | Configure | Truncate | Tick
 
 
 # -------------------------------------------------------------------------------------- replies
@@ -63,3 +101,16 @@ class Placed(NamedTuple):
     offset: Offset | None
     # A repeat: nothing was appended, the positions are the original ones.
     duplicate: bool = False
+
+
+class Truncated(NamedTuple):
+    """What a Truncate deletes."""
+
+    start_before: Offset
+    start_after: Offset
+    # Of entries that it deletes whole.
+    payload_bytes: int
+
+    @property
+    def record_count(self) -> int:
+        return self.start_after - self.start_before

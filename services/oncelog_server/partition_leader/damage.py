@@ -86,10 +86,15 @@ class Damage:
         if len(self._resolved) > RESOLUTIONS_REMEMBERED:
             del self._resolved[next(iter(self._resolved))]
 
+    def first(self) -> OpenTransaction | None:
+        """What holds the earliest batch that waits for an operator."""
+        held = [held for held, _ in self.parts.values() if held is not None]
+        return min(held, key=lambda one: one.first_position, default=None)
+
     def first_position(self) -> JournalOffset | None:
         """Journal offset of the earliest batch that waits for an operator."""
-        held = [h.first_position for h, _ in self.parts.values() if h is not None]
-        return min(held, default=None)
+        first = self.first()
+        return None if first is None else first.first_position
 
     def dump(self) -> DumpedDamage:
         parts = [

@@ -1,8 +1,9 @@
-"""The handler of ListOffsets: earliest, latest, and by time.
+"""The handler of ListOffsets: earliest, latest, by time, and where an offset lies in the journal.
 
 By time is the first committed batch, in offset order, whose running maximum timestamp is at or
 above the one asked for, then the first such record in it. So positions by time never go back when
-records came out of time order.
+records came out of time order. Records that were deleted count for that maximum, so what is left
+may be found too early, never too late.
 """
 
 from __future__ import annotations
@@ -15,7 +16,12 @@ from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.committed_log import RUN_BYTES
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
-from oncelog_server.partition_leader.reads import Ends, committed_ends, journal_ends
+from oncelog_server.partition_leader.reads import (
+    Ends,
+    committed_ends,
+    journal_ends,
+    require_in_range,
+)
 from oncelogpb import records
 from oncelogpb.errors import InvalidArgument, OncelogError, Unsupported, to_status
 from oncelogpb.v1 import partition_leader_pb2 as pb
@@ -38,15 +44,15 @@ class Listing:
         wire.require_few("queries", len(request.queries), "items_per_call_max", most)
         return pb.ListOffsetsReply(
             offsets=[
-                await self._answer(query, request.isolation, call.refused.get(place))
+                await self._answer(request, query, call.refused.get(place))
                 for place, query in enumerate(request.queries)
             ]
         )
 
     async def _answer(
         self,
+        request: pb.ListOffsetsRequest,
         query: pb.OffsetQuery,
-        isolation: pb.Isolation.ValueType,
         refusal: OncelogError | None,
     ) -> pb.ListedOffset:
         if refusal is not None:
@@ -55,17 +61,23 @@ class Listing:
             replica = self._env.replicas.lead(wire.topic_partition(query.partition))
             # The ends are answers about now: only within the lease.
             replica.require_lease()
-            listed = await self._list(replica, query, isolation)
+            listed = await self._list(replica, query, request.isolation)
+            point = None
+            if request.with_journal_points and not _is_of_journal(request.isolation):
+                point = _point(replica, listed.offset)
         except OncelogError as error:
             return pb.ListedOffset(partition=query.partition, error=to_status(error))
         return pb.ListedOffset(
-            partition=query.partition, offset=listed.offset, timestamp_us=listed.timestamp_us
+            partition=query.partition,
+            offset=listed.offset,
+            timestamp_us=listed.timestamp_us,
+            journal_point=point,
         )
 
     async def _list(
         self, replica: PartitionReplica, query: pb.OffsetQuery, isolation: pb.Isolation.ValueType
     ) -> _Listed:
-        in_journal = isolation in (pb.ISOLATION_UNCOMMITTED, pb.ISOLATION_RAW)
+        in_journal = _is_of_journal(isolation)
         ends = journal_ends(replica) if in_journal else committed_ends(replica)
         match query.WhichOneof("at"):
             case "earliest":
@@ -75,14 +87,19 @@ class Listing:
             case "timestamp_us":
                 if in_journal:
                     raise Unsupported("offsets by time are those of committed reads")
-                return await self._by_time(replica, ends, query.timestamp_us)
-        raise InvalidArgument("ask for earliest, latest or timestamp_us", field="at")
+                return await self.by_time(replica, ends, query.timestamp_us)
+            case "offset":
+                require_in_range(query.offset, ends)
+                return _Listed(query.offset)
+        raise InvalidArgument("ask for earliest, latest, timestamp_us or offset", field="at")
 
-    async def _by_time(self, replica: PartitionReplica, ends: Ends, timestamp_us: int) -> _Listed:
+    async def by_time(self, replica: PartitionReplica, ends: Ends, timestamp_us: int) -> _Listed:
         log = led_machine(replica).committed
         begins = log.since(timestamp_us, below=ends.end)
-        if begins is None:
+        if begins is None or ends.start == ends.end:
             return _Listed(ends.end)
+        from_start = begins <= ends.start
+        begins = max(begins, ends.start)
         (stretch,) = log.stretches(begins, below=ends.end, max_bytes=1, max_entries=1)
         position, end = stretch.journal_offset, stretch.journal_offset + stretch.record_count
         while position < end:
@@ -92,9 +109,11 @@ class Listing:
                 position = stored.end
                 if stored.frame.max_timestamp_us >= timestamp_us:
                     first = stretch.first_offset + stored.at.offset - stretch.journal_offset
-                    return await self._in_batch(stored, first, timestamp_us)
-        # What is not readable yet of a run holds the record.
-        return _Listed(ends.end)
+                    listed = await self._in_batch(stored, first, timestamp_us)
+                    # Of a batch of which a part was deleted, it may be in that.
+                    return listed if listed.offset >= ends.start else _Listed(ends.start)
+        # What was deleted was so late; else what is not readable yet of a run holds the record.
+        return _Listed(ends.start if from_start and ends.start else ends.end)
 
     async def _in_batch(self, stored: StoredFrame, first: int, timestamp_us: int) -> _Listed:
         found: list[_Listed] = []
@@ -109,3 +128,15 @@ class Listing:
         else:
             search()
         return found[0]
+
+
+def _is_of_journal(isolation: pb.Isolation.ValueType) -> bool:
+    return isolation in (pb.ISOLATION_UNCOMMITTED, pb.ISOLATION_RAW)
+
+
+def _point(replica: PartitionReplica, offset: int) -> pb.JournalPoint:
+    """Of an offset that could be read a moment ago. Raises OffsetOutOfRange where it was deleted
+    meanwhile."""
+    require_in_range(offset, committed_ends(replica))
+    point = led_machine(replica).find_point(offset, replica.high_watermark)
+    return pb.JournalPoint(earliest=point.earliest, iterator=point.iterator, given=point.given)

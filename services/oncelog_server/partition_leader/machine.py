@@ -11,6 +11,7 @@ order. PURE.
                                      └────► COMMITTED, but not what the manifest says ──► DAMAGED
                                                                      ──► Resolve ──► exposed |
                                                                      dropped
+    committed log, in front ◄── deleted ── LogStart ◄── settings, age, size, or an operator
 
 Invariants (with `check`, in tests after each step):
   * committed offsets are dense, and the records of one transaction contiguous (I9, I14);
@@ -19,7 +20,8 @@ Invariants (with `check`, in tests after each step):
   * a transaction that is open holds back nobody: no read and no marker looks at other open ones
     (I8).
 
-Left out: retention, compaction and materialization `copy` come in a later version.
+Left out: compaction and materialization `copy` come in a later version; when the disk gets
+back what was deleted (`needed_from` says what may go).
 """
 
 from __future__ import annotations
@@ -38,7 +40,6 @@ from oncelog_server.core.machine import (
     EpochStart,
     Instant,
     Snapshot,
-    Table,
     Tick,
     refuse,
 )
@@ -54,16 +55,39 @@ from oncelog_server.participant.fences import Fences
 from oncelog_server.participant.marker_order import MarkerOrder
 from oncelog_server.participant.marker_walk import walk
 from oncelog_server.participant.questions import Questions
-from oncelog_server.partition_leader import markers
-from oncelog_server.partition_leader.commands import Command, Placed, Produce, Resolution, Resolve
-from oncelog_server.partition_leader.committed_log import ROW_BYTES, CommittedLog, DumpedLog
+from oncelog_server.partition_leader import markers, retention
+from oncelog_server.partition_leader.commands import (
+    Command,
+    Configure,
+    Durable,
+    Placed,
+    Produce,
+    Resolution,
+    Resolve,
+    Settings,
+    Truncate,
+)
+from oncelog_server.partition_leader.committed_log import CommittedLog, DumpedLog
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.damage import Damage, DumpedDamage
 from oncelog_server.partition_leader.exposures import Exposures
+from oncelog_server.partition_leader.journal_points import (
+    JournalPoint,
+    Needed,
+    find_point,
+    needed,
+)
 from oncelog_server.partition_leader.pending import DumpedTransaction, OpenTransaction, Pending
 from oncelog_server.partition_leader.pending import dump as dump_transaction
 from oncelog_server.partition_leader.pending import load as load_transaction
-from oncelog_server.partition_leader.records import MarkerWritten, Record, Resolved
+from oncelog_server.partition_leader.records import (
+    LogStart,
+    MarkerWritten,
+    Record,
+    Resolved,
+    TimePassed,
+)
+from oncelog_server.partition_leader.retention import AgeMarks
 from oncelog_server.partition_leader.sequences import PlainProducer, PlainSequences, Seen, judge
 from oncelogpb.errors import LimitExceeded, OncelogError, TransactionEnded
 from oncelogpb.ids import show_id
@@ -88,6 +112,8 @@ class DumpedMachine(msgspec.Struct, frozen=True, array_like=True):
     open: list[DumpedTransaction]
     damage: DumpedDamage
     age: JournalAge = msgspec.field(default_factory=JournalAge)
+    settings: Settings = Settings()
+    marks: AgeMarks = msgspec.field(default_factory=AgeMarks)
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(DumpedMachine)
@@ -108,7 +134,12 @@ class PartitionMachine:
         self.damage = Damage()
         self.age = JournalAge()
         self._next_sweep_ms = 0
+        # The lower one of that and of the next mark.
+        self._next_look_ms = 0
+        self.marks = AgeMarks()
+        self._configured(Settings())
         # Volatile.
+        self._watch = retention.Watch()
         self._questions = Questions(
             self.pending.open,
             after_ms=self.config.question_after_ms,
@@ -127,7 +158,11 @@ class PartitionMachine:
         if isinstance(command, Resolve):
             return self._resolve(command)
         if isinstance(command, Tick):
-            return Decision()
+            return retention.due(self.settings, self._watch, self.marks, self.age, self.committed)
+        if isinstance(command, Configure):
+            return retention.configure(self.settings, command.settings)
+        if isinstance(command, Truncate):
+            return retention.truncate(self.committed, command.before)
         assert_never(command)
 
     def _produce(self, command: Produce) -> Decision[Record]:
@@ -273,9 +308,10 @@ class PartitionMachine:
     # -------------------------------------------------------------------------------------- apply
 
     def apply(self, record: Record | EpochStart, at: At) -> None:
-        aged_ms = self.age.saw(at.time_ms)
-        if aged_ms >= self._next_sweep_ms:
-            self._sweep(aged_ms)
+        before_ms = self.age.aged_ms
+        aged_ms = self.age.saw(at.time_ms, self._step_ms)
+        if aged_ms >= self._next_look_ms:
+            self._aged(before_ms, aged_ms)
         if isinstance(record, Frame):
             if record.kind is FrameKind.ONE_SHOT:
                 self._apply_one_shot(record, at)
@@ -291,6 +327,13 @@ class PartitionMachine:
             self._apply_resolved(record, at)
         elif isinstance(record, EpochStart):
             self._questions.inherited()
+        elif isinstance(record, LogStart):
+            self.committed.begin_at(record.offset, moved_at=at.offset)
+            self.marks.forget_below(record.offset)
+        elif isinstance(record, Settings):
+            self._configured(record)
+        elif isinstance(record, TimePassed):
+            self.age.aged_ms = max(aged_ms, before_ms + record.passed_ms)
         else:
             assert_never(record)
         self.next_offset = JournalOffset(at.offset + 1)
@@ -374,6 +417,19 @@ class PartitionMachine:
             self._expose(held, whole, at)
         self.damage.resolved(record.tx_id, record.resolution, count)
 
+    def _configured(self, settings: Settings) -> None:
+        self.settings = settings
+        self._step_ms = retention.step_ms(settings)
+
+    def _aged(self, before_ms: int, aged_ms: int) -> None:
+        """What this frame brings is younger than what was there before."""
+        end_offset = self.committed.end_offset
+        if aged_ms >= self.marks.next_ms:
+            self.marks.saw(before_ms=before_ms, aged_ms=aged_ms, end_offset=end_offset)
+        if aged_ms >= self._next_sweep_ms:
+            self._sweep(aged_ms)
+        self._next_look_ms = min(self._next_sweep_ms, self.marks.next_ms)
+
     def _sweep(self, aged_ms: int) -> None:
         old_ms = aged_ms - self.config.producer_expiry_ms
         self.plain.forget_before(old_ms)
@@ -384,7 +440,11 @@ class PartitionMachine:
 
     def seen(self, signal: object, now: Instant) -> None:
         if isinstance(signal, Tick):
-            # Nothing here ends by itself; questions have a look of their own.
+            # Questions have a look of their own.
+            self._watch.look(self.settings, self.age, self.committed, now)
+            return
+        if isinstance(signal, Durable):
+            self.committed.drop(signal.high_watermark)
             return
         self._questions.seen(signal, now.monotonic_ms)
 
@@ -397,6 +457,27 @@ class PartitionMachine:
         positions = (self.pending.first_open_position(), self.damage.first_position())
         return min((position for position in positions if position is not None), default=None)
 
+    def needed(self) -> Needed:
+        return needed(self.committed, self.pending, self.damage, self.next_offset)
+
+    def needed_from(self) -> JournalOffset:
+        return self.needed().position
+
+    def wanted_from(self) -> JournalOffset:
+        return self.needed().position
+
+    def slots_from(self) -> JournalOffset:
+        return self.next_offset
+
+    def find_point(self, offset: int, high_watermark: int) -> JournalPoint:
+        """See `journal_points`."""
+        return find_point(
+            self.committed,
+            offset,
+            first_open=self.first_open_position(),
+            high_watermark=high_watermark,
+        )
+
     # ------------------------------------------------------------------------- check and snapshots
 
     @property
@@ -405,6 +486,7 @@ class PartitionMachine:
 
     def check(self) -> None:
         self.committed.check(self.next_offset)
+        self.marks.check(self.committed.end_offset)
         self.pending.check(self.next_offset)
         self.plain.check()
         self.fences.check()
@@ -413,15 +495,6 @@ class PartitionMachine:
             assert tx_id not in self.damage.parts, f"{show_id(tx_id)} is open and damaged"
             exposed = self.exposures.of(tx_id)
             assert not exposed, f"{show_id(tx_id)} is open after its marker (I20)"
-
-    def needed_from(self) -> JournalOffset:
-        return JournalOffset(0)
-
-    def wanted_from(self) -> JournalOffset:
-        return JournalOffset(0)
-
-    def slots_from(self) -> JournalOffset:
-        return JournalOffset(0)
 
     def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         dumped = DumpedMachine(
@@ -435,9 +508,10 @@ class PartitionMachine:
             [dump_transaction(transaction) for transaction in self.pending.open.values()],
             self.damage.dump(),
             self.age,
+            self.settings,
+            self.marks,
         )
-        first_row = rows_saved.get(COMMITTED_TABLE, 0)
-        table = Table(ROW_BYTES, first_row, self.committed.rows(first_row))
+        table = self.committed.table(rows_saved.get(COMMITTED_TABLE, 0))
         return Snapshot(msgspec.msgpack.encode(dumped), {COMMITTED_TABLE: table})
 
     def restore(self, state: bytes, tables: Mapping[str, bytes]) -> None:
@@ -453,6 +527,9 @@ class PartitionMachine:
         self.pending.open.update((one.tx_id, load_transaction(one)) for one in dumped.open)
         self.damage.load(dumped.damage)
         self.age = dumped.age
+        self.marks = dumped.marks
+        self._next_look_ms = min(dumped.next_sweep_ms, dumped.marks.next_ms)
+        self._configured(dumped.settings)
 
 
 def _limit(name: str, value: int) -> OncelogError:

@@ -170,7 +170,9 @@ class Reader:
 
 
 def committed_ends(replica: PartitionReplica) -> Ends:
-    return Ends(0, led_machine(replica).committed.readable_end(replica.high_watermark))
+    """What is durable: neither a record nor a start that may still be lost is shown."""
+    log, high_watermark = led_machine(replica).committed, replica.high_watermark
+    return Ends(log.readable_start(high_watermark), log.readable_end(high_watermark))
 
 
 def journal_ends(replica: PartitionReplica) -> Ends:
@@ -186,8 +188,19 @@ def _require_in_range(
         return
     # "There is nothing" is an answer about now, which only the leader may give.
     replica.require_lease()
-    raise OffsetOutOfRange(
-        f"offset {from_offset} is not in [{ends.start}, {ends.end}]; seek to one of its ends",
+    raise out_of_range(from_offset, ends)
+
+
+def require_in_range(offset: int, ends: Ends) -> None:
+    """Of what can be read now. Raises OffsetOutOfRange."""
+    if not ends.start <= offset <= ends.end:
+        raise out_of_range(offset, ends)
+
+
+def out_of_range(offset: int, ends: Ends) -> OffsetOutOfRange:
+    what = "records below the start were deleted" if offset < ends.start else "it is above the end"
+    return OffsetOutOfRange(
+        f"offset {offset} is not in [{ends.start}, {ends.end}]: {what}; seek to one of its ends",
         start=ends.start,
         end=ends.end,
     )
@@ -265,7 +278,8 @@ def _raw(stored: StoredFrame) -> tuple[Head, bulk.Chunk]:
 
 def _control_kind(frame: Frame) -> pb.FetchedBatch.Kind.ValueType:
     if frame.kind is FrameKind.RECORD:
-        return _RESOLUTION_KINDS[resolution_of(frame)]
+        resolution = resolution_of(frame)
+        return Head.KIND_CONTROL if resolution is None else _RESOLUTION_KINDS[resolution]
     return _CONTROL_KINDS.get(frame.control, Head.KIND_CONTROL)
 
 

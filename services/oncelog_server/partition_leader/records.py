@@ -5,7 +5,7 @@ A batch is remembered as the frame that it is stored as, so the hot path encodes
     DATA      the client's batch; tx_id 0 is a plain one
     ONE_SHOT  data and COMMITTED marker of a one-shot transaction, under one CRC
     MARKER    MarkerWritten: COMMITTED, ABORTED or DAMAGED
-    RECORD    Resolved
+    RECORD    Resolved (a text), or Settings, LogStart, TimePassed (an array that begins with a tag)
 
 Frames that bring a marker use two header fields that mean nothing else there:
 
@@ -32,15 +32,15 @@ from oncelog_server.core.ids import (
     Generation,
     JournalOffset,
     LeaderEpoch,
+    Offset,
     ProducerId,
     TxId,
     Writer,
 )
 from oncelog_server.participant.commands import WriterPart
-from oncelog_server.partition_leader.commands import Resolution
+from oncelog_server.partition_leader.commands import Resolution, Settings
 
 _PART: Final = struct.Struct("<QQ")
-_RESOLUTION: Final = msgspec.msgpack.Decoder(Resolution)
 
 
 class MarkerWritten(msgspec.Struct, frozen=True):
@@ -64,7 +64,25 @@ class Resolved(msgspec.Struct, frozen=True):
     resolution: Resolution
 
 
-Record = Frame | MarkerWritten | Resolved
+class LogStart(msgspec.Struct, frozen=True, array_like=True, tag="start"):
+    """Every committed record below was deleted: by retention, or by an operator."""
+
+    offset: Offset
+
+
+class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time"):
+    """So much time went by since the record before, although frames do not show it: the partition
+    was quiet, or its clock stood. Measured by a clock that never jumps."""
+
+    passed_ms: int
+
+
+Remembered = Settings | LogStart | TimePassed
+Record = Frame | MarkerWritten | Resolved | Remembered
+
+_SAID: Final[msgspec.msgpack.Decoder[Resolution | Remembered]] = msgspec.msgpack.Decoder(
+    Resolution | Remembered
+)
 
 
 class PartitionCodec:
@@ -87,6 +105,8 @@ class PartitionCodec:
         if isinstance(record, Resolved):
             payload = msgspec.msgpack.encode(record.resolution)
             return Frame(FrameKind.RECORD, payload, tx_id=record.tx_id)
+        if isinstance(record, Settings | LogStart | TimePassed):
+            return Frame(FrameKind.RECORD, msgspec.msgpack.encode(record))
         assert_never(record)
 
     def decode(self, frame: Frame) -> Record:
@@ -104,7 +124,8 @@ class PartitionCodec:
                 parts=parts_of(frame),
             )
         if frame.kind is FrameKind.RECORD:
-            return Resolved(TxId(frame.tx_id), resolution_of(frame))
+            said = _SAID.decode(frame.payload)
+            return Resolved(TxId(frame.tx_id), said) if isinstance(said, Resolution) else said
         raise ValueError(f"a {FrameKind(frame.kind).name} frame is no record of a partition")
 
 
@@ -117,9 +138,11 @@ def parts_of(frame: Frame) -> tuple[WriterPart, ...]:
     )
 
 
-def resolution_of(frame: Frame) -> Resolution:
-    """What a RECORD frame says. Raises ValueError for a payload of another format."""
-    return _RESOLUTION.decode(frame.payload)
+def resolution_of(frame: Frame) -> Resolution | None:
+    """What a RECORD frame says of a damaged part; None: it is about something else. Raises
+    ValueError for a payload of another format."""
+    said = _SAID.decode(frame.payload)
+    return said if isinstance(said, Resolution) else None
 
 
 def one_shot(

@@ -14,9 +14,15 @@ from oncelog_server.core.topic_limits import (
     BATCH_BYTES_MOST,
     MAX_BATCH_BYTES,
 )
+from oncelog_server.partition_leader.commands import UNLIMITED
 from oncelogpb.errors import InvalidArgument, OncelogError, Unsupported
 
 MATERIALIZATION: Final = "materialization"
+RETENTION_MS: Final = "retention.ms"
+RETENTION_BYTES: Final = "retention.bytes"
+# Shorter than this, records would go before anybody could have read them.
+RETENTION_MS_LEAST: Final = 1_000
+RETENTION_MOST: Final = (1 << 62) - 1
 
 
 class TopicConfig(NamedTuple):
@@ -47,6 +53,20 @@ def _require_materialization(value: str) -> None:
         )
 
 
+def _require_retention(name: str, least: int, unit: str) -> Callable[[str], None]:
+    def require(value: str) -> None:
+        if value == str(UNLIMITED):
+            return
+        if not (value.isascii() and value.isdecimal() and least <= int(value) <= RETENTION_MOST):
+            raise InvalidArgument(
+                f"{name}={value!r} must be {UNLIMITED} (unlimited), or a number of {unit} from "
+                f"{least} to {RETENTION_MOST}",
+                field=name,
+            )
+
+    return require
+
+
 CONFIGS: Final[Mapping[str, TopicConfig]] = {
     MATERIALIZATION: TopicConfig(
         "reference",
@@ -56,6 +76,16 @@ CONFIGS: Final[Mapping[str, TopicConfig]] = {
     MAX_BATCH_BYTES: TopicConfig(
         str(BATCH_BYTES_MOST), "largest payload of a batch, bytes", _require_batch_bytes
     ),
+    RETENTION_MS: TopicConfig(
+        str(UNLIMITED),
+        "records are deleted so long after their commit, milliseconds; -1: never",
+        _require_retention(RETENTION_MS, RETENTION_MS_LEAST, "milliseconds"),
+    ),
+    RETENTION_BYTES: TopicConfig(
+        str(UNLIMITED),
+        "the oldest records are deleted while a partition has more payload, bytes; -1: never",
+        _require_retention(RETENTION_BYTES, 1, "bytes"),
+    ),
 }
 
 # What is said of a topic beside its settings, and where.
@@ -63,15 +93,13 @@ FIELDS: Final = {
     "partitions": "a field of its own: `--partitions N`, or `partitions=N`",
     "replication_factor": "a field of its own: `replication_factor=N`",
 }
-# Settings that users of Kafka look for. They come with retention, compaction and replication.
+# Settings that users of Kafka look for. They come with compaction and replication.
 LATER: Final = frozenset(
     {
         "cleanup.policy",
         "delete.retention.ms",
         "min.compaction.lag.ms",
         "min.insync.replicas",
-        "retention.bytes",
-        "retention.ms",
         "segment.bytes",
         "segment.ms",
     }
@@ -87,6 +115,12 @@ def require_configs(configs: Mapping[str, str]) -> None:
             raise _unknown(name)
         if value:
             config.require(value)
+
+
+def retention(configs: Mapping[str, str]) -> tuple[int, int]:
+    """Milliseconds and bytes; UNLIMITED where there is no limit."""
+    in_force = effective(configs)
+    return int(in_force[RETENTION_MS]), int(in_force[RETENTION_BYTES])
 
 
 def effective(configs: Mapping[str, str]) -> dict[str, str]:

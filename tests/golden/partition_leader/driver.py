@@ -10,6 +10,11 @@
     read [committed|uncommitted|raw] [from=0] [bytes=1000000]     what a reader gets, up to the HW
     state                     ends and open transactions
     busy MS                   for so long x9 writes a record every six hours, which is not shown
+    settings VERSION MS BYTES what the topic's settings say: retention.ms, retention.bytes
+    truncate OFFSET           an operator deletes what lies below
+    durable                   the machine hears of the HW, and lets go of rows that nobody sees
+    point OFFSET              where a reader of the journal begins who gives the same from there on
+    needed                    from where on the journal is needed, and by what
     since TIME                offset from which a committed read by time starts
 
 Options of a batch: time=MICROSECONDS of its latest record (0), bytes=SIZE of its payload (10).
@@ -26,6 +31,7 @@ from oncelog_server.core.ids import (
     Generation,
     JournalOffset,
     LeaderEpoch,
+    Offset,
     ProducerId,
     TxId,
     Writer,
@@ -39,7 +45,14 @@ from oncelog_server.participant import commands as p
 from oncelog_server.partition_leader import commands as c
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.machine import PartitionMachine
-from oncelog_server.partition_leader.records import MarkerWritten, PartitionCodec, Record, Resolved
+from oncelog_server.partition_leader.records import (
+    LogStart,
+    MarkerWritten,
+    PartitionCodec,
+    Record,
+    Resolved,
+    TimePassed,
+)
 from oncelogpb.ids import show_generation
 from tests.golden.asking import AskingDriver
 from tests.golden.host import HOUR_MS, MachineHost
@@ -71,6 +84,10 @@ class PartitionDriver(AskingDriver):
                 return self.submit(_markers(words, options), line)
             case "resolve":
                 return self.submit(c.Resolve(_tx(words[0]), c.Resolution(words[1])), line)
+            case "settings":
+                return self.submit(c.Configure(c.Settings(*map(int, words))), line)
+            case "truncate":
+                return self.submit(c.Truncate(Offset(int(words[0]))), line)
         shown = self.ask(verb, words, options, line)
         return shown if shown is not None else self._watch(verb, words, options)
 
@@ -98,6 +115,18 @@ class PartitionDriver(AskingDriver):
             case "since":
                 end = self.machine.committed.readable_end(self.host.high_watermark)
                 return str(self.machine.committed.since(int(words[0]), below=end))
+            case "durable":
+                self.host.signal(c.Durable(self.host.high_watermark))
+                return ""
+            case "point":
+                point = self.machine.find_point(int(words[0]), self.host.high_watermark)
+                return f"earliest {point.earliest} iterator {point.iterator} given {point.given}"
+            case "needed":
+                needed = self.machine.needed()
+                whose = (
+                    "" if needed.transaction is None else f" {show_tx(needed.transaction.tx_id)}"
+                )
+                return f"from @{needed.position}: {needed.by.value}{whose}"
             case "state":
                 return self._state()
             case "busy":
@@ -124,6 +153,13 @@ class PartitionDriver(AskingDriver):
             )
             parts = "".join(f" {part.writer}*{part.record_count}" for part in record.parts)
             return f"{record.control.name} {show_tx(record.tx_id)} {_who(record)} {origin}{parts}"
+        if isinstance(record, LogStart):
+            return f"LOG_START {record.offset}"
+        if isinstance(record, TimePassed):
+            return f"TIME_PASSED {record.passed_ms}"
+        if isinstance(record, c.Settings):
+            limits = f"{record.retention_ms} ms {record.retention_bytes} bytes"
+            return f"SETTINGS {record.version}: {limits}"
         assert isinstance(record, Resolved)
         return f"RESOLVED {show_tx(record.tx_id)} {record.resolution.value}"
 
@@ -133,6 +169,11 @@ class PartitionDriver(AskingDriver):
             if reply.refusal is not None:
                 shown.append(self.show(reply.refusal))
             return "; ".join(shown)
+        if reply is None:
+            return ""
+        if isinstance(reply, c.Truncated):
+            start = f"{reply.start_before} to {reply.start_after}"
+            return f"start {start}, {reply.record_count} records, {reply.payload_bytes} bytes"
         if isinstance(reply, tuple):
             return "; ".join(
                 _show_placed(r) if isinstance(r, c.Placed) else self.show(r) for r in reply
@@ -162,6 +203,9 @@ class PartitionDriver(AskingDriver):
     def _read_committed(self, start: int, max_bytes: int) -> str:
         log = self.machine.committed
         end = log.readable_end(self.host.high_watermark)
+        first = log.readable_start(self.host.high_watermark)
+        if start < first:
+            return f"start {first}"
         stretches = log.stretches(start, below=end, max_bytes=max_bytes, max_entries=100)
         lines = [f"end {end}"]
         for stretch in stretches:
@@ -181,14 +225,18 @@ class PartitionDriver(AskingDriver):
         open_ = " ".join(show_tx(tx_id) for tx_id in machine.pending.open) or "none"
         damaged = " ".join(show_tx(tx_id) for tx_id in machine.damage.parts) or "none"
         end = machine.committed.readable_end(self.host.high_watermark)
+        begin = machine.committed.start_offset
+        deleted = f"start {begin}, {machine.committed.total_bytes} bytes, " if begin else ""
         return (
-            f"readable {end} of {machine.committed.end_offset}, open: {open_}, damaged: {damaged}, "
-            f"first open position {machine.first_open_position()}"
+            f"{deleted}readable {end} of {machine.committed.end_offset}, open: {open_}, "
+            f"damaged: {damaged}, first open position {machine.first_open_position()}"
         )
 
 
 def make() -> PartitionDriver:
-    return PartitionDriver(MachineHost(lambda: PartitionMachine(CONFIG), PartitionCodec()))
+    host = MachineHost(lambda: PartitionMachine(CONFIG), PartitionCodec())
+    host.settle = lambda machine, end: machine.committed.drop(end)
+    return PartitionDriver(host)
 
 
 # --------------------------------------------------------------------------------------- reading

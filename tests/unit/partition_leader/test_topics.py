@@ -41,7 +41,12 @@ def test_create_fills_in_the_defaults_and_shows_what_is_in_force() -> None:
     admin = Admin()
     topic = admin.create(configs={"max.batch.bytes": "2048"})
     assert (topic.name, len(topic.partitions), topic.replication_factor) == ("new", 3, 1)
-    assert topic.configs == {"max.batch.bytes": "2048", "materialization": "reference"}
+    assert topic.configs == {
+        "max.batch.bytes": "2048",
+        "materialization": "reference",
+        "retention.bytes": "-1",
+        "retention.ms": "-1",
+    }
     assert topic.partitions[2].leader.node_id == "node"
     assert admin.world.metadata.by_name["new"].configs == {"max.batch.bytes": "2048"}
 
@@ -65,7 +70,11 @@ REFUSED = [
     ({"configs": {"max.batch.bytes": "12"}}, errors.InvalidArgument),
     ({"configs": {"max.batch.bytes": "1MiB"}}, errors.InvalidArgument),
     ({"configs": {"max.batch.bytes": str(17 << 20)}}, errors.InvalidArgument),
-    ({"configs": {"retention.ms": "1"}}, errors.Unsupported),
+    ({"configs": {"retention.ms": "999"}}, errors.InvalidArgument),
+    ({"configs": {"retention.ms": "7d"}}, errors.InvalidArgument),
+    ({"configs": {"retention.bytes": "0"}}, errors.InvalidArgument),
+    ({"configs": {"retention.bytes": "-2"}}, errors.InvalidArgument),
+    ({"configs": {"retention.bytes": str(1 << 62)}}, errors.InvalidArgument),
     ({"configs": {"cleanup.policy": "compact"}}, errors.Unsupported),
     ({"name": TOPIC.name}, errors.TopicExists),
 ]

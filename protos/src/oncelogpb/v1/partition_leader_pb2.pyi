@@ -349,14 +349,18 @@ class FetchedPartition(google.protobuf.message.Message):
     END_OFFSET_FIELD_NUMBER: builtins.int
     BATCHES_FIELD_NUMBER: builtins.int
     start_offset: builtins.int
-    """First offset that is kept."""
+    """First position that is kept, in the numbering of the isolation. Those of journals are each replica's
+    own, and may lie below what the committed log still shows.
+    """
     end_offset: builtins.int
     """One past the last that can be read now."""
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     @property
     def error(self) -> google.rpc.status_pb2.Status:
-        """Present: this partition could not be read."""
+        """Present: this partition could not be read. OFFSET_OUT_OF_RANGE names `start`: below it records were
+        deleted.
+        """
 
     @property
     def batches(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchedBatch]: ...
@@ -426,10 +430,15 @@ class OffsetQuery(google.protobuf.message.Message):
     EARLIEST_FIELD_NUMBER: builtins.int
     LATEST_FIELD_NUMBER: builtins.int
     TIMESTAMP_US_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
     earliest: builtins.bool
     latest: builtins.bool
     timestamp_us: builtins.int
     """First record whose batch's running maximum timestamp is at or above this, microseconds."""
+    offset: builtins.int
+    """This very offset, where it can be read or is the end: else OFFSET_OUT_OF_RANGE. For its
+    `journal_point`, and for who wants to know whether it is still there.
+    """
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     def __init__(
@@ -439,10 +448,11 @@ class OffsetQuery(google.protobuf.message.Message):
         earliest: builtins.bool = ...,
         latest: builtins.bool = ...,
         timestamp_us: builtins.int = ...,
+        offset: builtins.int = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["at", b"at", "earliest", b"earliest", "latest", b"latest", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["at", b"at", "earliest", b"earliest", "latest", b"latest", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["at", b"at"]) -> typing.Literal["earliest", "latest", "timestamp_us"] | None: ...
+    def HasField(self, field_name: typing.Literal["at", b"at", "earliest", b"earliest", "latest", b"latest", "offset", b"offset", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["at", b"at", "earliest", b"earliest", "latest", b"latest", "offset", b"offset", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["at", b"at"]) -> typing.Literal["earliest", "latest", "timestamp_us", "offset"] | None: ...
 
 global___OffsetQuery = OffsetQuery
 
@@ -452,7 +462,10 @@ class ListOffsetsRequest(google.protobuf.message.Message):
 
     QUERIES_FIELD_NUMBER: builtins.int
     ISOLATION_FIELD_NUMBER: builtins.int
+    WITH_JOURNAL_POINTS_FIELD_NUMBER: builtins.int
     isolation: global___Isolation.ValueType
+    with_journal_points: builtins.bool
+    """True: of committed offsets, also where they lie in the journal."""
     @property
     def queries(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OffsetQuery]: ...
     def __init__(
@@ -460,10 +473,38 @@ class ListOffsetsRequest(google.protobuf.message.Message):
         *,
         queries: collections.abc.Iterable[global___OffsetQuery] | None = ...,
         isolation: global___Isolation.ValueType = ...,
+        with_journal_points: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["isolation", b"isolation", "queries", b"queries"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["isolation", b"isolation", "queries", b"queries", "with_journal_points", b"with_journal_points"]) -> None: ...
 
 global___ListOffsetsRequest = ListOffsetsRequest
+
+@typing.final
+class JournalPoint(google.protobuf.message.Message):
+    """Where in the journal a position of the committed log is found by a reader of RAW, who gives what
+    markers expose: it reads from `earliest` on, holds back what belongs to transactions, drops what
+    becomes readable below `iterator`, and of what becomes readable from there on the first `given`
+    records. The next record is the one at the position.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EARLIEST_FIELD_NUMBER: builtins.int
+    ITERATOR_FIELD_NUMBER: builtins.int
+    GIVEN_FIELD_NUMBER: builtins.int
+    earliest: builtins.int
+    iterator: builtins.int
+    given: builtins.int
+    def __init__(
+        self,
+        *,
+        earliest: builtins.int = ...,
+        iterator: builtins.int = ...,
+        given: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["earliest", b"earliest", "given", b"given", "iterator", b"iterator"]) -> None: ...
+
+global___JournalPoint = JournalPoint
 
 @typing.final
 class ListedOffset(google.protobuf.message.Message):
@@ -473,6 +514,7 @@ class ListedOffset(google.protobuf.message.Message):
     ERROR_FIELD_NUMBER: builtins.int
     OFFSET_FIELD_NUMBER: builtins.int
     TIMESTAMP_US_FIELD_NUMBER: builtins.int
+    JOURNAL_POINT_FIELD_NUMBER: builtins.int
     offset: builtins.int
     """By time and nothing so late: the end offset."""
     timestamp_us: builtins.int
@@ -481,6 +523,10 @@ class ListedOffset(google.protobuf.message.Message):
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     @property
     def error(self) -> google.rpc.status_pb2.Status: ...
+    @property
+    def journal_point(self) -> global___JournalPoint:
+        """Where it was asked for, and the isolation is COMMITTED."""
+
     def __init__(
         self,
         *,
@@ -488,9 +534,10 @@ class ListedOffset(google.protobuf.message.Message):
         error: google.rpc.status_pb2.Status | None = ...,
         offset: builtins.int = ...,
         timestamp_us: builtins.int | None = ...,
+        journal_point: global___JournalPoint | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_timestamp_us", b"_timestamp_us", "error", b"error", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_timestamp_us", b"_timestamp_us", "error", b"error", "offset", b"offset", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_timestamp_us", b"_timestamp_us", "error", b"error", "journal_point", b"journal_point", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_timestamp_us", b"_timestamp_us", "error", b"error", "journal_point", b"journal_point", "offset", b"offset", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_timestamp_us", b"_timestamp_us"]) -> typing.Literal["timestamp_us"] | None: ...
 
 global___ListedOffset = ListedOffset
@@ -914,6 +961,67 @@ class ResolveTransactionReply(google.protobuf.message.Message):
 global___ResolveTransactionReply = ResolveTransactionReply
 
 @typing.final
+class TruncatePartitionRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    PARTITION_FIELD_NUMBER: builtins.int
+    OFFSET_FIELD_NUMBER: builtins.int
+    TIMESTAMP_US_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    DRY_RUN_FIELD_NUMBER: builtins.int
+    offset: builtins.int
+    """At most the end, else OFFSET_OUT_OF_RANGE. At or below the start: nothing is deleted."""
+    timestamp_us: builtins.int
+    """Where ListOffsets finds this time, microseconds."""
+    end: builtins.bool
+    """All that can be read now."""
+    dry_run: builtins.bool
+    """True: count only."""
+    @property
+    def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
+    def __init__(
+        self,
+        *,
+        partition: oncelogpb.v1.types_pb2.Partition | None = ...,
+        offset: builtins.int = ...,
+        timestamp_us: builtins.int = ...,
+        end: builtins.bool = ...,
+        dry_run: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["before", b"before", "end", b"end", "offset", b"offset", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["before", b"before", "dry_run", b"dry_run", "end", b"end", "offset", b"offset", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["before", b"before"]) -> typing.Literal["offset", "timestamp_us", "end"] | None: ...
+
+global___TruncatePartitionRequest = TruncatePartitionRequest
+
+@typing.final
+class TruncatePartitionReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    START_BEFORE_FIELD_NUMBER: builtins.int
+    START_AFTER_FIELD_NUMBER: builtins.int
+    RECORD_COUNT_FIELD_NUMBER: builtins.int
+    PAYLOAD_BYTES_FIELD_NUMBER: builtins.int
+    start_before: builtins.int
+    """Start of the committed log before and after."""
+    start_after: builtins.int
+    record_count: builtins.int
+    """What was deleted."""
+    payload_bytes: builtins.int
+    """Payload bytes of it, as stored, as precisely as the index knows them: to 64 KiB, or one batch."""
+    def __init__(
+        self,
+        *,
+        start_before: builtins.int = ...,
+        start_after: builtins.int = ...,
+        record_count: builtins.int = ...,
+        payload_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["payload_bytes", b"payload_bytes", "record_count", b"record_count", "start_after", b"start_after", "start_before", b"start_before"]) -> None: ...
+
+global___TruncatePartitionReply = TruncatePartitionReply
+
+@typing.final
 class DescribeJournalsRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -944,6 +1052,12 @@ class JournalDescription(google.protobuf.message.Message):
     FIRST_OPEN_POSITION_FIELD_NUMBER: builtins.int
     OPEN_TRANSACTIONS_FIELD_NUMBER: builtins.int
     DAMAGED_FIELD_NUMBER: builtins.int
+    COMMITTED_START_OFFSET_FIELD_NUMBER: builtins.int
+    COMMITTED_BYTES_FIELD_NUMBER: builtins.int
+    RETENTION_MS_FIELD_NUMBER: builtins.int
+    RETENTION_BYTES_FIELD_NUMBER: builtins.int
+    NEEDED_FROM_FIELD_NUMBER: builtins.int
+    NEEDED_BY_FIELD_NUMBER: builtins.int
     epoch: builtins.int
     log_start_offset: builtins.int
     log_end_offset: builtins.int
@@ -953,12 +1067,23 @@ class JournalDescription(google.protobuf.message.Message):
     first_open_position: builtins.int
     """Journal offset of the earliest batch of an open transaction; absent where none is open."""
     open_transactions: builtins.int
+    committed_start_offset: builtins.int
+    """Start of the committed log: records below were deleted."""
+    committed_bytes: builtins.int
+    """Payload bytes of the committed log from there on, as stored."""
+    retention_ms: builtins.int
+    """Retention in force here; -1: unlimited. A change of the topic's settings takes a moment to get here."""
+    retention_bytes: builtins.int
+    needed_from: builtins.int
+    """Journal offset from which on the journal is needed, and by what."""
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     @property
     def damaged(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """TxIds whose parts here are DAMAGED."""
 
+    @property
+    def needed_by(self) -> global___NeededBy: ...
     def __init__(
         self,
         *,
@@ -971,12 +1096,76 @@ class JournalDescription(google.protobuf.message.Message):
         first_open_position: builtins.int | None = ...,
         open_transactions: builtins.int = ...,
         damaged: collections.abc.Iterable[builtins.int] | None = ...,
+        committed_start_offset: builtins.int = ...,
+        committed_bytes: builtins.int = ...,
+        retention_ms: builtins.int = ...,
+        retention_bytes: builtins.int = ...,
+        needed_from: builtins.int = ...,
+        needed_by: global___NeededBy | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_first_open_position", b"_first_open_position", "first_open_position", b"first_open_position", "partition", b"partition"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_first_open_position", b"_first_open_position", "committed_end_offset", b"committed_end_offset", "damaged", b"damaged", "epoch", b"epoch", "first_open_position", b"first_open_position", "high_watermark", b"high_watermark", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "open_transactions", b"open_transactions", "partition", b"partition"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_first_open_position", b"_first_open_position", "first_open_position", b"first_open_position", "needed_by", b"needed_by", "partition", b"partition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_first_open_position", b"_first_open_position", "committed_bytes", b"committed_bytes", "committed_end_offset", b"committed_end_offset", "committed_start_offset", b"committed_start_offset", "damaged", b"damaged", "epoch", b"epoch", "first_open_position", b"first_open_position", "high_watermark", b"high_watermark", "log_end_offset", b"log_end_offset", "log_start_offset", b"log_start_offset", "needed_by", b"needed_by", "needed_from", b"needed_from", "open_transactions", b"open_transactions", "partition", b"partition", "retention_bytes", b"retention_bytes", "retention_ms", b"retention_ms"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_first_open_position", b"_first_open_position"]) -> typing.Literal["first_open_position"] | None: ...
 
 global___JournalDescription = JournalDescription
+
+@typing.final
+class NeededBy(google.protobuf.message.Message):
+    """What keeps a journal from going further in front."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    class _Kind:
+        ValueType = typing.NewType("ValueType", builtins.int)
+        V: typing_extensions.TypeAlias = ValueType
+
+    class _KindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[NeededBy._Kind.ValueType], builtins.type):
+        DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+        KIND_UNSPECIFIED: NeededBy._Kind.ValueType  # 0
+        KIND_NOTHING: NeededBy._Kind.ValueType  # 1
+        """Nothing in it is needed."""
+        KIND_RECORDS: NeededBy._Kind.ValueType  # 2
+        """Records of the committed log."""
+        KIND_OPEN_TRANSACTION: NeededBy._Kind.ValueType  # 3
+        """An open transaction."""
+        KIND_DAMAGED: NeededBy._Kind.ValueType  # 4
+        """A part that is DAMAGED and waits for an operator."""
+
+    class Kind(_Kind, metaclass=_KindEnumTypeWrapper):
+        """What it is."""
+
+    KIND_UNSPECIFIED: NeededBy.Kind.ValueType  # 0
+    KIND_NOTHING: NeededBy.Kind.ValueType  # 1
+    """Nothing in it is needed."""
+    KIND_RECORDS: NeededBy.Kind.ValueType  # 2
+    """Records of the committed log."""
+    KIND_OPEN_TRANSACTION: NeededBy.Kind.ValueType  # 3
+    """An open transaction."""
+    KIND_DAMAGED: NeededBy.Kind.ValueType  # 4
+    """A part that is DAMAGED and waits for an operator."""
+
+    KIND_FIELD_NUMBER: builtins.int
+    TX_ID_FIELD_NUMBER: builtins.int
+    PRODUCER_FIELD_NUMBER: builtins.int
+    BEGAN_MS_FIELD_NUMBER: builtins.int
+    kind: global___NeededBy.Kind.ValueType
+    tx_id: builtins.int
+    """Of a transaction: which, whose, and when its first batch came."""
+    began_ms: builtins.int
+    @property
+    def producer(self) -> oncelogpb.v1.types_pb2.Producer: ...
+    def __init__(
+        self,
+        *,
+        kind: global___NeededBy.Kind.ValueType = ...,
+        tx_id: builtins.int = ...,
+        producer: oncelogpb.v1.types_pb2.Producer | None = ...,
+        began_ms: builtins.int = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["producer", b"producer"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["began_ms", b"began_ms", "kind", b"kind", "producer", b"producer", "tx_id", b"tx_id"]) -> None: ...
+
+global___NeededBy = NeededBy
 
 @typing.final
 class DescribeJournalsReply(google.protobuf.message.Message):

@@ -85,6 +85,11 @@ class PartitionLeaderStub(object):
                 request_serializer=oncelogpb_dot_v1_dot_partition__leader__pb2.ResolveTransactionRequest.SerializeToString,
                 response_deserializer=oncelogpb_dot_v1_dot_partition__leader__pb2.ResolveTransactionReply.FromString,
                 _registered_method=True)
+        self.TruncatePartition = channel.unary_unary(
+                '/oncelogpb.v1.PartitionLeader/TruncatePartition',
+                request_serializer=oncelogpb_dot_v1_dot_partition__leader__pb2.TruncatePartitionRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_partition__leader__pb2.TruncatePartitionReply.FromString,
+                _registered_method=True)
         self.DescribeJournals = channel.unary_unary(
                 '/oncelogpb.v1.PartitionLeader/DescribeJournals',
                 request_serializer=oncelogpb_dot_v1_dot_partition__leader__pb2.DescribeJournalsRequest.SerializeToString,
@@ -206,6 +211,19 @@ class PartitionLeaderServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def TruncatePartition(self, request, context):
+        """Deletes the oldest records of a partition for good: all of its committed log that lie below a
+        position, which becomes its start. Answered when that is durable. Records of open transactions stay,
+        whenever they were written. The disk gets its space back some time later.
+
+        To: the leader of the partition.
+        Repeated: harmless: the start never goes back. By `end` or `timestamp_us` a repeat may delete what was
+        committed since, and it counts only what it deletes itself.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def DescribeJournals(self, request, context):
         """How the journals that this process leads stand, for operators.
 
@@ -278,6 +296,11 @@ def add_PartitionLeaderServicer_to_server(servicer, server):
                     servicer.ResolveTransaction,
                     request_deserializer=oncelogpb_dot_v1_dot_partition__leader__pb2.ResolveTransactionRequest.FromString,
                     response_serializer=oncelogpb_dot_v1_dot_partition__leader__pb2.ResolveTransactionReply.SerializeToString,
+            ),
+            'TruncatePartition': grpc.unary_unary_rpc_method_handler(
+                    servicer.TruncatePartition,
+                    request_deserializer=oncelogpb_dot_v1_dot_partition__leader__pb2.TruncatePartitionRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_partition__leader__pb2.TruncatePartitionReply.SerializeToString,
             ),
             'DescribeJournals': grpc.unary_unary_rpc_method_handler(
                     servicer.DescribeJournals,
@@ -561,6 +584,33 @@ class PartitionLeader(object):
             '/oncelogpb.v1.PartitionLeader/ResolveTransaction',
             oncelogpb_dot_v1_dot_partition__leader__pb2.ResolveTransactionRequest.SerializeToString,
             oncelogpb_dot_v1_dot_partition__leader__pb2.ResolveTransactionReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def TruncatePartition(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.PartitionLeader/TruncatePartition',
+            oncelogpb_dot_v1_dot_partition__leader__pb2.TruncatePartitionRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_partition__leader__pb2.TruncatePartitionReply.FromString,
             options,
             channel_credentials,
             insecure,

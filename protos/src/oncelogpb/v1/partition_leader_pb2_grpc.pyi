@@ -126,6 +126,19 @@ class PartitionLeaderStub:
     Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
     """
 
+    TruncatePartition: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.partition_leader_pb2.TruncatePartitionRequest,
+        oncelogpb.v1.partition_leader_pb2.TruncatePartitionReply,
+    ]
+    """Deletes the oldest records of a partition for good: all of its committed log that lie below a
+    position, which becomes its start. Answered when that is durable. Records of open transactions stay,
+    whenever they were written. The disk gets its space back some time later.
+
+    To: the leader of the partition.
+    Repeated: harmless: the start never goes back. By `end` or `timestamp_us` a repeat may delete what was
+    committed since, and it counts only what it deletes itself.
+    """
+
     DescribeJournals: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.partition_leader_pb2.DescribeJournalsRequest,
         oncelogpb.v1.partition_leader_pb2.DescribeJournalsReply,
@@ -252,6 +265,19 @@ class PartitionLeaderAsyncStub:
 
     To: the leader of the partition.
     Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
+    """
+
+    TruncatePartition: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.partition_leader_pb2.TruncatePartitionRequest,
+        oncelogpb.v1.partition_leader_pb2.TruncatePartitionReply,
+    ]
+    """Deletes the oldest records of a partition for good: all of its committed log that lie below a
+    position, which becomes its start. Answered when that is durable. Records of open transactions stay,
+    whenever they were written. The disk gets its space back some time later.
+
+    To: the leader of the partition.
+    Repeated: harmless: the start never goes back. By `end` or `timestamp_us` a repeat may delete what was
+    committed since, and it counts only what it deletes itself.
     """
 
     DescribeJournals: grpc.aio.UnaryUnaryMultiCallable[
@@ -400,6 +426,21 @@ class PartitionLeaderServicer(metaclass=abc.ABCMeta):
 
         To: the leader of the partition.
         Repeated: by tx_id: a repeat of what was done is TRANSACTION_ENDED.
+        """
+
+    @abc.abstractmethod
+    def TruncatePartition(
+        self,
+        request: oncelogpb.v1.partition_leader_pb2.TruncatePartitionRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.partition_leader_pb2.TruncatePartitionReply, collections.abc.Awaitable[oncelogpb.v1.partition_leader_pb2.TruncatePartitionReply]]:
+        """Deletes the oldest records of a partition for good: all of its committed log that lie below a
+        position, which becomes its start. Answered when that is durable. Records of open transactions stay,
+        whenever they were written. The disk gets its space back some time later.
+
+        To: the leader of the partition.
+        Repeated: harmless: the start never goes back. By `end` or `timestamp_us` a repeat may delete what was
+        committed since, and it counts only what it deletes itself.
         """
 
     @abc.abstractmethod

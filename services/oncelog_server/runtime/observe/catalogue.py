@@ -163,7 +163,13 @@ PARTITION_LEADER: Final = (
     _gauge("oldest_open_transaction_age_ms", "Age of the oldest of these.", "partition"),
     _gauge("damaged", "Damaged parts that wait for an operator (damaged_max).", "partition"),
     _gauge("producers", "Producers, the more of either kind (producers_max).", "partition"),
+    _gauge(
+        "committed_start_offset", "Start of the committed log: below, all was deleted.", "partition"
+    ),
     _gauge("committed_end_offset", "End of the committed log.", "partition"),
+    _gauge("committed_bytes", "Payload of the committed log, as stored.", "partition"),
+    _gauge("needed_from", "Journal offset from which on the journal is needed.", "partition"),
+    _counter("records_truncated", "Records that operators deleted (TruncatePartition)."),
     _gauge(
         "index_bytes", "Memory of the index of the committed log, 56 bytes an entry.", "partition"
     ),

@@ -117,6 +117,7 @@ METHODS: Final[dict[str, Method]] = {
         Kind.PARTITIONS, idempotent=True, streamed=True, items="queries", results="offsets"
     ),
     "partition_leader.resolve_transaction": Method(Kind.PARTITIONS, idempotent=False),
+    "partition_leader.truncate_partition": Method(Kind.PARTITIONS, idempotent=True),
     "partition_leader.describe_journals": Method(
         Kind.ROLE_ALL, idempotent=True, results="journals"
     ),
