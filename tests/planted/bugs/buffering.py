@@ -64,8 +64,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.reads:_control_kind",
-                "        return _RESOLUTION_KINDS[resolution_of(frame)]",
-                "        pass",
+                "Head.KIND_CONTROL if resolution is None else _RESOLUTION_KINDS[resolution]",
+                "Head.KIND_CONTROL",
             ),
         ),
         {

@@ -13,7 +13,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.committed_log:CommittedLog.stretches",
-                "first = bisect_right(range(len(self)), from_offset, key=self.first_offset) - 1",
+                "first = self.entry_of(from_offset)",
                 "first = sum(self.first_offset(n) < from_offset for n in range(len(self)))",
             ),
         ),
@@ -46,8 +46,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.partition_leader.reads:committed_ends",
-                "replica.high_watermark)",
-                "min([replica.high_watermark,"
+                "log.readable_end(high_watermark)",
+                "log.readable_end(min([high_watermark,"
                 " *(t.first_position for t in replica.machine.pending.open.values())]))",
             ),
         ),

@@ -384,7 +384,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.core.age:JournalAge.saw",
-                "min(max(time_ms - self.last_ms, 0), STEP_MS)",
+                "min(max(time_ms - self.last_ms, 0), step_ms)",
                 "max(time_ms - self.last_ms, 0)",
             ),
         ),

@@ -115,8 +115,8 @@ BUGS: Final = (
         (
             Edit(
                 PARTITION,
-                "first_row = rows_saved.get(COMMITTED_TABLE, 0)",
-                "first_row = getattr(self, '_given', 0)\n"
+                "table = self.committed.table(rows_saved.get(COMMITTED_TABLE, 0))",
+                "table = self.committed.table(getattr(self, '_given', 0))\n"
                 "        self._given = self.committed.final_rows",
             ),
         ),
