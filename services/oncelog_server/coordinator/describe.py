@@ -62,8 +62,8 @@ def kept(
 def over(
     state: CoordinatorState, tx_id: TxId, outcome: Outcome, records: Sequence[Record]
 ) -> pb.TransactionDescription:
-    """Of one that ended; `records` are its first and its PREPARE, none where the journal no longer
-    holds them."""
+    """Of one that ended; `records` are its first and its PREPARE, as far as the journal still holds
+    them. What only they tell is not guessed: the reply says that it is forgotten."""
     if outcome.expired:
         return pb.TransactionDescription(tx_id=tx_id, state=types.TRANSACTION_STATE_EXPIRED)
     producer = state.producers.get(outcome.producer.producer_id)
@@ -85,6 +85,7 @@ def over(
         parts=wire.manifest_message(_manifest_in(records)),
         damaged=_damaged(list(state.damaged.get(tx_id, ()))),
         prepare_offset=outcome.prepare_offset,
+        parts_forgotten=not _tell_parts(records, outcome),
     )
 
 
@@ -135,6 +136,13 @@ def _manifest_in(records: Sequence[Record]) -> Manifest:
                     [batch.record_count for batch in record.batches],
                 )
     return Manifest()
+
+
+def _tell_parts(records: Sequence[Record], outcome: Outcome) -> bool:
+    """A PREPARE tells them, but for a one-shot that was staged: its first record does."""
+    if outcome.is_one_shot:
+        return any(isinstance(r, OneShotPrepared | OneShotStaged) for r in records)
+    return any(isinstance(r, PreparedCommit | PreparedAbort) for r in records)
 
 
 def _seq_of(records: Sequence[Record]) -> CommitSeq | None:

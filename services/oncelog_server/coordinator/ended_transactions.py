@@ -21,6 +21,7 @@ from oncelog_server.core.ids import Generation, ProducerId, TxId, journal_offset
 from oncelogpb.errors import (
     Loading,
     ManifestMismatch,
+    OffsetOutOfRange,
     ProducerMismatch,
     Unavailable,
     UnknownTransaction,
@@ -49,12 +50,13 @@ class EndedTransactions:
         """None: there never was such a transaction. Only for a TxId below the HW, and one that the
         machine does not keep. Raises CorruptLog, Loading."""
         assert journal_offset_of(tx_id) < self._replica.high_watermark
-        state = state_of(self._replica)
-        # By the journal's age, which never goes back: what is expired once stays so.
-        over_ms = state.age.aged_ms - state.config.outcome_retention_ms
-        found = self._outcomes.read(tx_id, over_ms=over_ms)
+        ages = state_of(self._replica).outcome_ages
+        if journal_offset_of(tx_id) < ages.over_below(self._replica.high_watermark):
+            # Whether its slot is still there or not.
+            return _EXPIRED
+        found = self._outcomes.read(tx_id)
         if found is None and journal_offset_of(tx_id) < self._replica.log_start:
-            # Its journal segment is gone, and its slot with it.
+            # Nothing tells any more whether that is the place of a BEGIN.
             return _EXPIRED
         return found
 
@@ -94,12 +96,19 @@ class EndedTransactions:
         return AbortAnswer(outcome.cause)
 
     async def records(self, tx_id: TxId, outcome: Outcome) -> list[Record]:
-        """Its first record and its PREPARE; none where the journal no longer holds them."""
+        """Its first record and its PREPARE, as far as the journal still holds them."""
         offsets = sorted({journal_offset_of(tx_id), outcome.prepare_offset})
-        if offsets[0] < self._replica.log_start:
-            return []
-        stored = await self._replica.read_frames(offsets)
-        return [CODEC.decode(frame.frame) for frame in stored]
+        while True:
+            log_start = self._replica.log_start
+            kept = [offset for offset in offsets if offset >= log_start]
+            try:
+                stored = await self._replica.read_frames(kept) if kept else ()
+            except OffsetOutOfRange:
+                if self._replica.log_start == log_start:
+                    raise
+                # It was trimmed while it was read.
+                continue
+            return [CODEC.decode(frame.frame) for frame in stored]
 
     def _mine(self, tx_id: TxId, producer: ProducerIdentity) -> Outcome:
         outcome = self._unexpired(tx_id)

@@ -172,6 +172,7 @@ class CoordinatorMachine:
             self.state.age.passed(at.time_ms)
         else:
             self.state.age.saw(at.time_ms)
+        self.state.grow_older(at.offset)
         match record:
             case EpochStart():
                 assert at.epoch > self.state.epoch, "epochs only grow"
@@ -439,6 +440,21 @@ class CoordinatorMachine:
         Recovery never begins there: request ids, generations and commit_seq are older."""
         oldest = self.state.transactions.oldest_undecided()
         return self.next_offset if oldest is None else journal_offset_of(oldest.tx_id)
+
+    # ---------------------------------------------------------------------- the front of the journal
+
+    def needed_from(self) -> JournalOffset:
+        """Nothing: what is not over stands whole in the state and so in every snapshot, payloads
+        and manifests included. So a participant that is away for weeks does not hold the journal.
+        """
+        return self.next_offset
+
+    def wanted_from(self) -> JournalOffset:
+        """GetTransaction reads parts from the journal for as long as outcomes are told."""
+        return self.state.outcome_ages.told_from
+
+    def slots_from(self) -> JournalOffset:
+        return self.state.outcome_ages.told_from
 
     # ---------------------------------------------------------------------------------- snapshots
 

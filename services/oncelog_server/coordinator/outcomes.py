@@ -59,6 +59,11 @@ class Outcome(NamedTuple):
     # Older than outcomes are kept: nothing else of it may be told.
     expired: bool = False
 
+    @property
+    def is_one_shot(self) -> bool:
+        """Only a one-shot has no timeout."""
+        return self.timeout_ms == 0
+
 
 class Outcomes:
     """The coordinator's Projection, and the reader of what it wrote."""
@@ -75,9 +80,9 @@ class Outcomes:
             case OneShotPrepared():
                 self._write(record, State.COMMITTED, AbortCause.NONE, at.time_ms, at)
 
-    def read(self, tx_id: TxId, *, over_ms: int) -> Outcome | None:
-        """None where no such transaction was decided. What ended at `over_ms` or before is expired.
-        Raises CorruptLog."""
+    def read(self, tx_id: TxId) -> Outcome | None:
+        """None where no such transaction was decided. Whether it may still be told is not asked
+        here (`outcome_ages`). Raises CorruptLog."""
         slot = self._slots.read(journal_offset_of(tx_id))
         if slot is None:
             return None
@@ -98,7 +103,6 @@ class Outcomes:
             begin_ms,
             end_ms,
             prepare,
-            expired=end_ms <= over_ms,
         )
 
     def _write(

@@ -15,6 +15,7 @@ from oncelog_server.coordinator.commands import PartitionAsked
 from oncelog_server.coordinator.config import CoordinatorConfig
 from oncelog_server.coordinator.deliveries import Deliveries
 from oncelog_server.coordinator.one_shots import FirstStaged
+from oncelog_server.coordinator.outcome_ages import OutcomeAges
 from oncelog_server.coordinator.producers import Producer, Producers
 from oncelog_server.coordinator.sessions import Sessions
 from oncelog_server.coordinator.transactions import DECIDED, State, Transaction, Transactions
@@ -26,6 +27,7 @@ from oncelog_server.core.ids import (
     LeaderEpoch,
     PartitionId,
     TxId,
+    journal_offset_of,
 )
 from oncelog_server.core.timers import Timers
 
@@ -47,6 +49,7 @@ class Stored(msgspec.Struct, array_like=True):
     # By TxId.
     damaged: list[tuple[TxId, tuple[PartitionId, ...]]]
     age: JournalAge = msgspec.field(default_factory=JournalAge)
+    outcome_ages: OutcomeAges = msgspec.field(default_factory=OutcomeAges)
 
 
 _DECODER: Final = msgspec.msgpack.Decoder(Stored)
@@ -64,6 +67,7 @@ class CoordinatorState:
         self.epoch_start = JournalOffset(0)
         self.next_offset = JournalOffset(0)
         self.age = JournalAge()
+        self.outcome_ages = OutcomeAges()
         self.producers = Producers()
         self.transactions = Transactions()
         self.damaged: dict[TxId, tuple[PartitionId, ...]] = {}
@@ -106,6 +110,15 @@ class CoordinatorState:
             producer = self.producers.get(producer_id)
             if producer is None or not producer.open_tx:
                 self.sessions.forget(producer_id)
+
+    def grow_older(self, offset: JournalOffset) -> None:
+        """By the record at `offset`, which is not applied yet."""
+        ages, aged_ms = self.outcome_ages, self.age.aged_ms
+        retention_ms = self.config.outcome_retention_ms
+        if ages.is_due(aged_ms, retention_ms=retention_ms):
+            oldest = self.transactions.oldest_undecided()
+            undecided_from = offset if oldest is None else journal_offset_of(oldest.tx_id)
+            ages.saw(offset, aged_ms, retention_ms=retention_ms, undecided_from=undecided_from)
 
     def partition_asked(self, signal: PartitionAsked, now_ms: int) -> None:
         """A participant of an open transaction makes itself known; its bytes are a sign of life."""
@@ -162,6 +175,7 @@ class CoordinatorState:
                 sorted(self.transactions, key=lambda t: t.tx_id),
                 sorted(self.damaged.items()),
                 self.age,
+                self.outcome_ages,
             )
         )
 
@@ -172,6 +186,7 @@ class CoordinatorState:
         self.epoch_start = stored.epoch_start
         self.next_offset = stored.next_offset
         self.age = stored.age
+        self.outcome_ages = stored.outcome_ages
         self.producers.restore(stored.producers)
         for transaction in stored.transactions:
             self.transactions.add(transaction)
@@ -199,6 +214,7 @@ class CoordinatorState:
         self.lifetime.check()
         self.sessions.check()
         self.unborn.check()
+        self.outcome_ages.check(self.next_offset)
         assert self._damaged_partitions == sum(map(len, self.damaged.values()))
         ongoing = [t for t in self.transactions if t.state is State.ONGOING]
         assert self.named_parts == sum(len(t.parts) for t in ongoing)

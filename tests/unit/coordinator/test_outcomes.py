@@ -41,13 +41,11 @@ def test_golden_bytes_of_a_slot() -> None:
     )
 
 
-def test_an_outcome_is_told_until_its_time_is_over() -> None:
+def test_an_outcome_is_what_its_prepare_said() -> None:
     _, outcomes = make()
     outcomes.project(COMMIT, AT)
-    told = Outcome(True, AbortCause.NONE, WHO, 60_000, 100, 200, 9)
-    assert outcomes.read(TX, over_ms=199) == told
-    assert outcomes.read(TX, over_ms=200) == told._replace(expired=True)
-    assert outcomes.read(TxId(3 << 48 | 6), over_ms=0) is None
+    assert outcomes.read(TX) == Outcome(True, AbortCause.NONE, WHO, 60_000, 100, 200, 9)
+    assert outcomes.read(TxId(3 << 48 | 6)) is None
 
 
 def test_i35_projecting_again_changes_nothing() -> None:
@@ -62,7 +60,7 @@ def test_a_one_shot_begins_where_it_is_decided() -> None:
     _, outcomes = make()
     one_shot = OneShotPrepared(TX, WHO.producer_id, WHO.generation, 1, None, ())
     outcomes.project(one_shot, At(JournalOffset(5), LeaderEpoch(1), 200))
-    read = outcomes.read(TX, over_ms=0)
+    read = outcomes.read(TX)
     assert read is not None
     assert (read.begin_ms, read.end_ms, read.prepare_offset) == (200, 200, 5)
 
@@ -78,4 +76,4 @@ def test_i26_a_slot_of_an_unknown_format_is_an_error() -> None:
     outcomes.project(COMMIT, AT)
     slots.slots[5] = b"\x02" + slots.slots[5][1:]
     with pytest.raises(CorruptLog):
-        outcomes.read(TX, over_ms=0)
+        outcomes.read(TX)

@@ -457,6 +457,7 @@ def test_an_ended_transaction_is_described_from_its_outcome_and_its_prepare() ->
         assert got.transaction.commit_seq == seq
         assert list(got.transaction.parts.topics[0].partition) == [0, 1]
         c.replica.host.idle(CoordinatorConfig().outcome_retention_ms + 24 * HOUR_MS)
+        c.replica.host.sync()
         got = await c.service.get_transaction(pb.GetTransactionRequest(tx_id=tx_id), FakeCall())
         assert got.transaction == pb.TransactionDescription(
             tx_id=tx_id, state=types.TRANSACTION_STATE_EXPIRED

@@ -512,6 +512,7 @@ class TransactionDescription(google.protobuf.message.Message):
     DAMAGED_FIELD_NUMBER: builtins.int
     STAGED_FIELD_NUMBER: builtins.int
     PREPARE_OFFSET_FIELD_NUMBER: builtins.int
+    PARTS_FORGOTTEN_FIELD_NUMBER: builtins.int
     tx_id: builtins.int
     state: oncelogpb.v1.types_pb2.TransactionState.ValueType
     visible: builtins.bool
@@ -533,6 +534,11 @@ class TransactionDescription(google.protobuf.message.Message):
     """COMMITTED or ABORTED: its place in the order of its journal partition, by which the transactions
     of one group become readable (the journal offset of its PREPARE record). 0: not decided, or the
     coordinator is older than this field.
+    """
+    parts_forgotten: builtins.bool
+    """COMMITTED or ABORTED, and over: nobody knows its `parts` and its `commit_seq` any more, for the
+    journal no longer holds its PREPARE record. They are empty then, and that says nothing: it may
+    have had some.
     """
     @property
     def producer(self) -> oncelogpb.v1.types_pb2.Producer: ...
@@ -569,9 +575,10 @@ class TransactionDescription(google.protobuf.message.Message):
         damaged: collections.abc.Iterable[oncelogpb.v1.types_pb2.ExposedPart] | None = ...,
         staged: builtins.bool = ...,
         prepare_offset: builtins.int = ...,
+        parts_forgotten: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["commit_seq", b"commit_seq", "parts", b"parts", "producer", b"producer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["begin_time_ms", b"begin_time_ms", "cause", b"cause", "commit_seq", b"commit_seq", "damaged", b"damaged", "end_time_ms", b"end_time_ms", "group", b"group", "name", b"name", "parts", b"parts", "prepare_offset", b"prepare_offset", "producer", b"producer", "staged", b"staged", "state", b"state", "timeout_ms", b"timeout_ms", "tx_id", b"tx_id", "unacknowledged", b"unacknowledged", "visible", b"visible"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begin_time_ms", b"begin_time_ms", "cause", b"cause", "commit_seq", b"commit_seq", "damaged", b"damaged", "end_time_ms", b"end_time_ms", "group", b"group", "name", b"name", "parts", b"parts", "parts_forgotten", b"parts_forgotten", "prepare_offset", b"prepare_offset", "producer", b"producer", "staged", b"staged", "state", b"state", "timeout_ms", b"timeout_ms", "tx_id", b"tx_id", "unacknowledged", b"unacknowledged", "visible", b"visible"]) -> None: ...
 
 global___TransactionDescription = TransactionDescription
 
