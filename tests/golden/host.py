@@ -244,8 +244,10 @@ class MachineHost:
         at = At(self.log_end, self.epoch, max(last_ms, self.now.wall_ms))
         self.frames.append(StoredFrame(frame, at))
         # As the driver: live, a machine is given the record itself, not what was decoded.
+        before = front(self.machine)
         self.machine.apply(record, at)
         assert self.machine.next_offset == self.log_end, "next_offset must follow the journal"
+        _require_no_way_back(before, front(self.machine), self.log_end)
         look_at(self.machine, self.high_watermark)
         return at
 
@@ -261,6 +263,27 @@ class MachineHost:
                 record = self._decode(stored)
                 if self.projection is not None and not isinstance(record, EpochStart):
                     self.projection.project(record, stored.at)
+
+
+class Front(NamedTuple):
+    """What a machine says of the front of its journal."""
+
+    needed_from: JournalOffset
+    wanted_from: JournalOffset
+    slots_from: JournalOffset
+
+
+def front(machine: Machine[Any, Any, Any]) -> Front:
+    return Front(machine.needed_from(), machine.wanted_from(), machine.slots_from())
+
+
+def _require_no_way_back(before: Front, after: Front, log_end: int) -> None:
+    """What a replica has let go of once, it cannot be asked for again."""
+    assert all(old <= new for old, new in zip(before, after, strict=True)), (
+        f"what is read again never goes back: {before}, then {after}"
+    )
+    assert after.wanted_from <= after.needed_from <= log_end
+    assert after.slots_from <= log_end
 
 
 class HostDriver(abc.ABC):

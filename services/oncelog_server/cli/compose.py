@@ -349,6 +349,7 @@ def limits_of(config: NodeConfig) -> NodeLimits:
         snapshot_every_bytes=config.snapshot_every_bytes,
         tick_ms=config.tick_ms,
         tail_bytes_max=config.tail_bytes_max,
+        control_journal_bytes_max=config.control_journal_bytes_max,
         rack=config.rack,
         external=config.external,
     )

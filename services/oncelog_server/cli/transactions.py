@@ -33,6 +33,10 @@ ACTIONS: Final = {
     "drop": partition_leader_pb2.ResolveTransactionRequest.ACTION_DROP,
     "expose": partition_leader_pb2.ResolveTransactionRequest.ACTION_EXPOSE,
 }
+# Instead of the parts of one that ended.
+NO_LONGER_KNOWN: Final = (
+    "its parts are not known any more: its journal has outgrown node.control_journal_bytes_max"
+)
 
 
 @click.group()
@@ -116,7 +120,7 @@ def describe(session: Session, tx_id: int) -> None:
             [part["partition"], part["writer"], part["record_count"], part["marker"]]
             for part in _parts(described, topics)
         ],
-        empty="no parts",
+        empty=NO_LONGER_KNOWN if described.parts_forgotten else "no parts",
     )
 
 
@@ -202,7 +206,7 @@ def _json(described: pb.TransactionDescription, topics: Mapping[bytes, str]) -> 
         "commit_seq": {"scope": commit_seq.scope, "number": commit_seq.number}
         if described.HasField("commit_seq")
         else None,
-        "parts": list(_parts(described, topics)),
+        "parts": None if described.parts_forgotten else list(_parts(described, topics)),
     }
 
 

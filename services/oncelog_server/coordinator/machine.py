@@ -441,7 +441,7 @@ class CoordinatorMachine:
         oldest = self.state.transactions.oldest_undecided()
         return self.next_offset if oldest is None else journal_offset_of(oldest.tx_id)
 
-    # ---------------------------------------------------------------------- the front of the journal
+    # ---------------------------------------------------------------------- front of the journal
 
     def needed_from(self) -> JournalOffset:
         """Nothing: what is not over stands whole in the state and so in every snapshot, payloads
@@ -465,15 +465,6 @@ class CoordinatorMachine:
 
     def check(self) -> None:
         self.state.check()
-
-    def needed_from(self) -> JournalOffset:
-        return JournalOffset(0)
-
-    def wanted_from(self) -> JournalOffset:
-        return JournalOffset(0)
-
-    def slots_from(self) -> JournalOffset:
-        return JournalOffset(0)
 
     def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         return Snapshot(self.state.encode(), {})

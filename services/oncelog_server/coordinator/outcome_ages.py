@@ -102,6 +102,7 @@ class OutcomeAges(msgspec.Struct, array_like=True):
         assert all(below <= next_offset for below in marked)
         sinces = [over.since for over in self.over]
         belows = [over.below for over in self.over]
-        assert sinces == sorted(set(sinces)) and belows == sorted(set(belows)), "over stays over"
+        assert sinces == sorted(set(sinces))
+        assert belows == sorted(set(belows)), "what is over stays over"
         assert len(self.over) <= OVER_KEPT
         assert not (marked and belows) or belows[-1] <= marked[0]

@@ -310,13 +310,14 @@ class OffsetManagerMachine:
     # ------------------------------------------------------------------------ snapshot, check
 
     def needed_from(self) -> JournalOffset:
-        return JournalOffset(0)
+        """Nothing: offsets, groups and what is pending stand whole in the state."""
+        return self.next_offset
 
     def wanted_from(self) -> JournalOffset:
-        return JournalOffset(0)
+        return self.next_offset
 
     def slots_from(self) -> JournalOffset:
-        return JournalOffset(0)
+        return self.next_offset
 
     def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         return Snapshot(msgspec.msgpack.encode(self._state), {})

@@ -356,6 +356,7 @@ class Node:
                 opened=self._replica_opened,
                 failed=self._replica_failed,
                 fatal=self._fail,
+                control_journal_bytes_max=self._limits.control_journal_bytes_max,
             )
 
         self._hosting.take_in(view, topics, around, segment_bytes=self._limits.segment_bytes)

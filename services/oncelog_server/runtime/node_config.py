@@ -9,6 +9,7 @@ from oncelog_server.runtime.etcd.identity import LEASE_MS_MAX, LEASE_MS_MIN
 
 KIB: Final = 1024
 MIB: Final = 1024 * KIB
+GIB: Final = 1024 * MIB
 
 # Of the name of a rack.
 RACK_BYTES_MAX: Final = 255
@@ -89,6 +90,10 @@ class NodeConfig:
     segment_bytes: int = 256 * MIB
     # Journal bytes between two snapshots of a machine. More: longer recovery, fewer writes.
     snapshot_every_bytes: int = 64 * MIB
+    # Of one journal that nothing needs any more and whose parts of ended transactions are worth
+    # telling: so many bytes stay, and the oldest go first. Danger: less than a coordinator writes
+    # in coordinator.outcome_retention_ms, and GetTransaction tells outcomes without their parts.
+    control_journal_bytes_max: int = 4 * GIB
     # Memory for the newest frames of all journals, bytes: readers who keep up are served from it.
     # Less: readers who lag read from disk. At most 4 MiB of it are one journal's.
     tail_bytes_max: int = 256 * MIB
@@ -123,6 +128,7 @@ class NodeConfig:
             "hand_over_max_ms",
             "segment_bytes",
             "snapshot_every_bytes",
+            "control_journal_bytes_max",
             "tick_ms",
             "tail_bytes_max",
             "inflight_bytes_max",

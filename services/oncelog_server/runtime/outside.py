@@ -65,6 +65,8 @@ class NodeLimits:
     snapshot_every_bytes: int
     tick_ms: int
     tail_bytes_max: int
+    # Of a journal that nothing needs and that is worth keeping.
+    control_journal_bytes_max: int = 4 << 30
     rack: str = ""
     # What callers from outside connect to, if they can.
     external: tuple[str, int] | None = None

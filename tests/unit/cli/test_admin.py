@@ -151,6 +151,18 @@ def test_a_transaction_is_described(run: Run) -> None:
     assert "markers on their way" in run(cluster, f"tx describe 0x{TX_SHOWN}").stdout
 
 
+def test_parts_that_nobody_knows_any_more_are_not_said_to_be_none(run: Run) -> None:
+    described = coordinator_pb2.TransactionDescription(
+        tx_id=TX, state=types_pb2.TRANSACTION_STATE_COMMITTED, visible=True, parts_forgotten=True
+    )
+    reply = coordinator_pb2.GetTransactionReply(transaction=described)
+    cluster = Cluster(coordinator__get_transaction=reply)
+    assert json_of(run(cluster, f"tx describe {TX_SHOWN} --json"))["parts"] is None
+    shown = run(cluster, f"tx describe {TX_SHOWN}").stdout
+    assert "node.control_journal_bytes_max" in shown
+    assert "no parts" not in shown
+
+
 def test_transactions_are_listed(run: Run) -> None:
     cluster = Cluster(
         coordinator__list_transactions=coordinator_pb2.ListTransactionsReply(

@@ -255,6 +255,29 @@ def test_i31_a_transaction_that_its_coordinator_has_forgotten_is_named() -> None
     consuming(work, [unit(0, 7, 0)])
 
 
+def test_i3_a_transaction_whose_parts_are_forgotten_is_named() -> None:
+    """That it names none does not say that it has none elsewhere: it would be given torn."""
+
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        forgotten = coordinator.TransactionDescription(
+            tx_id=7,
+            state=types.TRANSACTION_STATE_COMMITTED,
+            visible=True,
+            prepare_offset=9,
+            parts_forgotten=True,
+        )
+        answers(transport, lambda tx_id: coordinator.GetTransactionReply(transaction=forgotten))
+        transactions = consumer.transactions(across=True)
+        for _ in range(2):
+            with pytest.raises(errors.UnknownTransaction, match="seek behind it"):
+                await transactions.poll(5.0)
+        transport.streams = [[]]
+        await consumer.seek("a", 0, 1)
+        assert await transactions.poll(1.0) is None
+
+    consuming(work, [unit(0, 7, 0)])
+
+
 def test_i31_a_coordinator_that_is_away_is_waited_for_and_named() -> None:
     async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
         def away(tx_id: int) -> coordinator.GetTransactionReply:

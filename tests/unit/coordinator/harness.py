@@ -24,7 +24,7 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.machine import Instant
 from oncelog_server.core.ports import Address, TopicInfo
 from oncelog_server.core.role import RoleEnv
-from oncelogpb.errors import DiskFull, NotLeader, OncelogError, UnknownOutcome
+from oncelogpb.errors import DiskFull, NotLeader, OffsetOutOfRange, OncelogError, UnknownOutcome
 from oncelogpb.v1 import offset_manager_pb2 as offsets_pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
 from tests.golden.host import MachineHost
@@ -62,6 +62,8 @@ class LedReplica:
         self.lapsed = False
         # Below `disk_free_floor`.
         self.full = False
+        # Frames below were trimmed.
+        self.log_begins = 0
         self._parked: deque[tuple[int, asyncio.Future[Any], object]] = deque()
 
     @property
@@ -78,7 +80,7 @@ class LedReplica:
 
     @property
     def log_start(self) -> int:
-        return 0
+        return self.log_begins
 
     @property
     def log_end(self) -> int:
@@ -130,6 +132,8 @@ class LedReplica:
         raise AssertionError("the coordinator reads single frames only")
 
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
+        if any(offset < self.log_begins for offset in offsets):
+            raise OffsetOutOfRange("the log begins later", start=self.log_begins)
         return [stored for stored in self.host.frames if stored.at.offset in offsets]
 
     def advanced(self) -> Awaitable[None]:
@@ -246,7 +250,8 @@ class Coordinator:
         config = config or CoordinatorConfig()
         partition = control_partition(TRANSACTION_CONTROL_ID, group)
         self.role = CoordinatorRole(config)
-        outcomes = self.role.projection(partition, lambda name, slot_bytes: MemorySlots())
+        self.slots = MemorySlots()
+        outcomes = self.role.projection(partition, lambda name, slot_bytes: self.slots)
         assert isinstance(outcomes, Outcomes)
         host = MachineHost(lambda: self.role.machine(partition), self.role.codec, outcomes)
         self.replica = LedReplica(host, partition)

@@ -70,6 +70,8 @@ class ReplicaEnv:
     failed: Callable[[PartitionId, Exception], None]
     # What happened must end the process: a bug that leaves a state which nobody knows.
     fatal: Fatal
+    # Of a journal that nothing needs and that is worth keeping (Machine.wanted_from).
+    control_journal_bytes_max: int = 4 << 30
 
     def report_unusable(self, partition: PartitionId, error: Exception) -> None:
         self.reporter.event(

@@ -50,6 +50,8 @@ class TransactionInfo:
     damaged: tuple[TopicPartition, ...]
     # A one-shot that waits for the offset manager.
     staged: bool
+    # It ended, and nobody knows its `parts` and `commit_seq` any more: they are empty here.
+    parts_forgotten: bool = False
 
 
 class TransactionAdmin:
@@ -184,6 +186,7 @@ class TransactionAdmin:
             unacknowledged=tuple([await self._place(place) for place in item.unacknowledged]),
             damaged=tuple([await self._place(part.partition) for part in item.damaged]),
             staged=item.staged,
+            parts_forgotten=item.parts_forgotten,
         )
 
 

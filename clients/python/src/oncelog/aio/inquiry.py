@@ -181,7 +181,7 @@ def _may_answer_later(error: errors.OncelogError) -> bool:
 
 
 def told_of(described: coordinator_pb2.TransactionDescription) -> Told:
-    """Raises UnknownTransaction where it was forgotten."""
+    """Raises UnknownTransaction where it, or where its parts are, was forgotten."""
     if described.state == types_pb2.TRANSACTION_STATE_EXPIRED:
         raise errors.UnknownTransaction(
             f"transaction {show_id(described.tx_id)} ended longer ago than its coordinator "
@@ -193,6 +193,13 @@ def told_of(described: coordinator_pb2.TransactionDescription) -> Told:
         raise errors.Unavailable(
             f"the coordinator of transaction {show_id(described.tx_id)} does not say yet that it "
             "is committed; it is asked again"
+        )
+    if described.parts_forgotten:
+        raise errors.UnknownTransaction(
+            f"transaction {show_id(described.tx_id)} is committed, but its coordinator had no room "
+            "to keep where its parts are (control_journal_bytes_max), so nobody knows: read what is "
+            "that old with transactions(), partition by partition, or seek behind it",
+            tx_id=described.tx_id,
         )
     damaged = {PartitionKey.of(part.partition) for part in described.damaged}
     participants = {
