@@ -99,8 +99,8 @@ def _limit(
 _PROCESS: Final = Section(
     "every process",
     "`node.inflight_bytes_max`, `node.streams_max`, `node.connections_max`, `node.tail_bytes_max` "
-    "and `node.control_journal_bytes_max` are settings; the others are fixed (`runtime/rpc/limits.py` and the "
-    "modules that hold them).",
+    "and `node.control_journal_bytes_max` are settings; the others are fixed "
+    "(`runtime/rpc/limits.py` and the modules that hold them).",
     (
         *_settings(
             rpc_limits.RpcLimits,

@@ -97,18 +97,21 @@ class EndedTransactions:
 
     async def records(self, tx_id: TxId, outcome: Outcome) -> list[Record]:
         """Its first record and its PREPARE, as far as the journal still holds them."""
-        offsets = sorted({journal_offset_of(tx_id), outcome.prepare_offset})
-        while True:
-            log_start = self._replica.log_start
-            kept = [offset for offset in offsets if offset >= log_start]
-            try:
-                stored = await self._replica.read_frames(kept) if kept else ()
-            except OffsetOutOfRange:
-                if self._replica.log_start == log_start:
-                    raise
-                # It was trimmed while it was read.
-                continue
-            return [CODEC.decode(frame.frame) for frame in stored]
+        kept = self._kept(tx_id, outcome)
+        try:
+            stored = await self._replica.read_frames(kept)
+        except OffsetOutOfRange:
+            if self._kept(tx_id, outcome) == kept:
+                raise
+            # They went while they were read.
+            return await self.records(tx_id, outcome)
+        return [CODEC.decode(frame.frame) for frame in stored]
+
+    def _kept(self, tx_id: TxId, outcome: Outcome) -> list[int]:
+        """Places of its records that are still in the journal."""
+        log_start = self._replica.log_start
+        places = sorted({journal_offset_of(tx_id), outcome.prepare_offset})
+        return [offset for offset in places if offset >= log_start]
 
     def _mine(self, tx_id: TxId, producer: ProducerIdentity) -> Outcome:
         outcome = self._unexpired(tx_id)

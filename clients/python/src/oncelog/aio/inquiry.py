@@ -197,8 +197,8 @@ def told_of(described: coordinator_pb2.TransactionDescription) -> Told:
     if described.parts_forgotten:
         raise errors.UnknownTransaction(
             f"transaction {show_id(described.tx_id)} is committed, but its coordinator had no room "
-            "to keep where its parts are (control_journal_bytes_max), so nobody knows: read what is "
-            "that old with transactions(), partition by partition, or seek behind it",
+            "to keep where its parts are (control_journal_bytes_max), so nobody knows: read what "
+            "is that old with transactions(), partition by partition, or seek behind it",
             tx_id=described.tx_id,
         )
     damaged = {PartitionKey.of(part.partition) for part in described.damaged}
