@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from oncelog._core.routing import Endpoint
+from oncelog.aio.buffering import BEGIN_ATTEMPTS_MAX
 from oncelog.aio.consumer import Consumer
 from oncelog.batch import Record, TopicPartition
 from oncelog.errors import BufferFailed
@@ -20,7 +21,7 @@ from oncelogpb.v1 import offset_manager_pb2 as offsets
 from oncelogpb.v1 import partition_leader_pb2 as leader
 from oncelogpb.v1 import types_pb2
 from tests.unit.client.scripted import Counted, ScriptedTransport, place
-from tests.unit.client.test_consuming import consuming, wanted
+from tests.unit.client.test_consuming import consuming, refusal, wanted
 
 Kind = leader.FetchedBatch
 MEMORY: dict[str, Any] = {"delivery": "buffered", "buffer_memory_bytes": 64 * 1024}
@@ -339,3 +340,148 @@ def test_who_has_no_partition_any_more_holds_nothing(tmp_path: Path) -> None:
 def test_uncommitted_is_for_who_waits_for_nothing() -> None:
     with pytest.raises(errors.InvalidArgument, match="has nothing to wait for"):
         make_options(ConsumerOptions, {"isolation": "uncommitted", "delivery": "buffered"})
+
+
+# ------------------------------------------------------------------------- journals without a front
+
+
+def points(
+    transport: ScriptedTransport, start: int, known: dict[int, tuple[int, int, int]]
+) -> None:
+    """What a leader says of offsets: where in its journal they lie; below `start` they are gone."""
+
+    def list_offsets(to: Endpoint, request: leader.ListOffsetsRequest) -> leader.ListOffsetsReply:
+        found = leader.ListOffsetsReply()
+        for query in request.queries:
+            listed = found.offsets.add(partition=query.partition, offset=query.offset)
+            if query.offset < start:
+                error = errors.OffsetOutOfRange("gone", start=start, end=7)
+                listed.error.CopyFrom(errors.to_status(error))
+            elif query.offset in known:
+                earliest, iterator, given = known[query.offset]
+                listed.journal_point.earliest = earliest
+                listed.journal_point.iterator = iterator
+                listed.journal_point.given = given
+        return found
+
+    transport.handlers["partition_leader.list_offsets"] = list_offsets
+
+
+def test_i14_a_journal_without_its_front_is_read_from_where_its_leader_says() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        # Offset 3 is the second of t6 (5 and 6, exposed at 7), while t5 (1 to 3) was open.
+        points(transport, 2, {3: (1, 7, 1)})
+        assert await offsets_of(consumer, 4) == [3, 4, 5, 6]
+        assert wanted(transport) == [1]
+
+    consuming(work, [journal(*WHOLE[1:])], group="g", committed=3, **MEMORY)
+
+
+def test_of_what_a_group_and_a_leader_know_the_later_point_is_taken() -> None:
+    def known(to: Endpoint, request: Any) -> offsets.FetchOffsetsReply:
+        reply = offsets.FetchOffsetsReply()
+        for partition in request.partitions:
+            reply.offsets.add(partition=partition, offset=3, metadata="oncelog-buffered/1 1 7 1")
+        return reply
+
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        transport.handlers["offset_manager.fetch_offsets"] = known
+        points(transport, 0, {3: (0, 0, 3)})
+        assert await offsets_of(consumer, 4) == [3, 4, 5, 6]
+        assert wanted(transport) == [1], "what the group knows is kept as well, and is later"
+
+    consuming(work, [journal(*WHOLE[1:])], group="g", committed=3, **MEMORY)
+
+
+@pytest.mark.parametrize("if_deleted", ["error", "earliest"])
+def test_i14_a_buffered_reader_gives_nothing_that_was_deleted(if_deleted: str) -> None:
+    """Also where the journal has it still, and the group knows where."""
+
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        points(transport, 4, {4: (1, 8, 0)})
+        if if_deleted == "error":
+            with pytest.raises(errors.OffsetOutOfRange, match="offsets 2 to 3 of 'a'"):
+                await consumer.poll(5.0)
+            await consumer.seek("a", 0, 4)
+        assert await offsets_of(consumer, 3) == [4, 5, 6]
+        assert wanted(transport) == [1]
+        skipped = {} if if_deleted == "error" else {TopicPartition("a", 0): 2}
+        assert consumer.skipped == skipped
+
+    consuming(work, [journal(*WHOLE[1:])], group="g", committed=2, if_deleted=if_deleted, **MEMORY)
+
+
+def gone_from(start: int) -> leader.FetchReply:
+    return refusal(0, errors.OffsetOutOfRange("the journal begins later", start=start, end=90))
+
+
+def test_a_front_that_goes_meanwhile_has_its_leader_asked_again() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        # The first word is of a front that is gone by then.
+        known = {3: (0, 0, 3)}
+        points(transport, 0, known)
+        inner = transport.handlers["partition_leader.list_offsets"]
+
+        def list_offsets(to: Endpoint, request: leader.ListOffsetsRequest) -> Any:
+            answer = inner(to, request)
+            known[3] = (1, 7, 1)
+            return answer
+
+        transport.handlers["partition_leader.list_offsets"] = list_offsets
+        assert await offsets_of(consumer, 4) == [3, 4, 5, 6]
+        assert wanted(transport) == [0, 1]
+        assert consumer.skipped == {}
+
+    consuming(work, [gone_from(1)], [journal(*WHOLE[1:])], group="g", committed=3, **MEMORY)
+
+
+def test_a_front_that_goes_again_and_again_is_told_and_not_as_a_deletion() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        points(transport, 0, {3: (0, 0, 3)})
+        with pytest.raises(errors.OffsetOutOfRange, match="the journal begins later"):
+            await consumer.poll(60.0)
+        assert wanted(transport) == [0] * (BEGIN_ATTEMPTS_MAX + 1)
+        assert consumer.skipped == {}
+        assert await offsets_of(consumer, 4) == [3, 4, 5, 6]
+
+    # Above the position: an offset and a journal offset are two things.
+    refused = [[gone_from(6)] for _ in range(BEGIN_ATTEMPTS_MAX + 1)]
+    consuming(
+        work, *refused, [journal(*WHOLE)], group="g", committed=3, if_deleted="earliest", **MEMORY
+    )
+
+
+def test_who_stands_behind_the_end_waits_for_what_comes() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        def list_offsets(to: Endpoint, request: leader.ListOffsetsRequest) -> Any:
+            listed = leader.ListedOffset(partition=place(0))
+            error = errors.OffsetOutOfRange("not yet", start=0, end=2)
+            listed.error.CopyFrom(errors.to_status(error))
+            return leader.ListOffsetsReply(offsets=[listed])
+
+        transport.handlers["partition_leader.list_offsets"] = list_offsets
+        assert await offsets_of(consumer, 4) == [3, 4, 5, 6]
+
+    consuming(work, [journal(*WHOLE)], group="g", committed=3, **MEMORY)
+
+
+def test_i14_a_leader_that_moved_is_not_asked_where_to_begin() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        points(transport, 0, {})
+        inner = transport.handlers["partition_leader.list_offsets"]
+        refused = [errors.NotLeader("x"), errors.Unavailable("x")]
+
+        def list_offsets(to: Endpoint, request: leader.ListOffsetsRequest) -> Any:
+            if not refused:
+                return inner(to, request)
+            error = refused.pop()
+            if isinstance(error, errors.Unavailable):
+                raise error
+            listed = leader.ListedOffset(partition=place(0))
+            listed.error.CopyFrom(errors.to_status(error))
+            return leader.ListOffsetsReply(offsets=[listed])
+
+        transport.handlers["partition_leader.list_offsets"] = list_offsets
+        assert await offsets_of(consumer, 7) == list(range(7))
+
+    consuming(work, [journal(*WHOLE)], **MEMORY)

@@ -29,6 +29,7 @@ from oncelog.aio.admin_transactions import TransactionInfo
 from oncelog.aio.feeding import GroupMetadata
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.aio.receipts import Receipt, TableReceipt
+from oncelog.aio.truncating import Truncation
 from oncelog.aio.units import CommittedTransaction
 from oncelog.aio.unsent import UnsentRecordsWarning
 from oncelog.batch import Batch, Record, TopicPartition
@@ -100,6 +101,7 @@ __all__ = [
     "TransactionalProducer",
     "Transactions",
     "TransactionsAcross",
+    "Truncation",
     "UnsentRecordsWarning",
     "WholeTransaction",
     "aio",

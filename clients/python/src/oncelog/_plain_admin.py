@@ -9,6 +9,7 @@ from oncelog._loop import LoopThread
 from oncelog._plain_access import Access
 from oncelog.aio.admin import NodeInfo, TopicInfo
 from oncelog.aio.admin_transactions import TransactionInfo
+from oncelog.aio.truncating import Before, Truncation
 from oncelog.errors import OncelogError
 from oncelog.groups import (
     GroupDescription,
@@ -71,6 +72,19 @@ class Admin:
     def delete_topic(self, name: str) -> None:
         """See `aio.Admin.delete_topic`."""
         self._loop.run(self._twin.delete_topic(name))
+
+    def truncate(
+        self,
+        topic: str,
+        *,
+        before: Before,
+        partition: int | None = None,
+        dry_run: bool = False,
+    ) -> Rows[Truncation]:
+        """See `aio.Admin.truncate`."""
+        return self._loop.run(
+            self._twin.truncate(topic, before=before, partition=partition, dry_run=dry_run)
+        )
 
     def offsets(
         self, topic: str, at: str | int = "latest", *, isolation: str = "committed"

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from oncelog.batch import TopicPartition
 
-_PLACE: Final = (
+PLACE: Final = (
     pa.field("topic", pa.string(), nullable=False),
     pa.field("partition", pa.int32(), nullable=False),
 )
@@ -60,7 +60,7 @@ class GroupOffset(Row):
 
     ARROW: ClassVar[pa.Schema] = pa.schema(
         [
-            *_PLACE,
+            *PLACE,
             pa.field("offset", pa.int64()),
             pa.field("metadata", pa.string(), nullable=False),
             pa.field("commit_time_ms", pa.int64(), nullable=False),
@@ -164,7 +164,7 @@ class ConsumerPosition(Row):
 
     ARROW: ClassVar[pa.Schema] = pa.schema(
         [
-            *_PLACE,
+            *PLACE,
             pa.field("position", pa.int64(), nullable=False),
             pa.field("committed", pa.int64()),
             pa.field("end_offset", pa.int64(), nullable=False),
@@ -190,7 +190,7 @@ class OffsetReset(Row):
 
     ARROW: ClassVar[pa.Schema] = pa.schema(
         [
-            *_PLACE,
+            *PLACE,
             pa.field("before", pa.int64()),
             pa.field("after", pa.int64(), nullable=False),
             pa.field("lag_before", pa.int64()),

@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Final, TypeVar
 
-from oncelog._core import batching, kafka_names, partitioners
+from oncelog._core import batching, deletions, kafka_names, partitioners
 from oncelogpb import errors, records
 
 # The longest that one call may be told to take.
@@ -126,6 +126,10 @@ class ConsumerOptions:
     # Where a partition starts of which the group has committed nothing: earliest or latest. A
     # member that begins at the end commits where that is: its next owner goes on there.
     start: str = "earliest"
+    # Where records were deleted (retention, an operator) before this consumer read them: error
+    # raises OffsetOutOfRange until somebody seeks; earliest goes on at the first record that is
+    # kept, latest at the end. Danger: both of these pass over records; `skipped` counts them.
+    if_deleted: str = "error"
     # Records that one batch given to the user holds at most.
     batch_records_max: int = 10_000
     # Bytes that are read ahead at most; the transport holds back the rest.
@@ -166,6 +170,7 @@ class ConsumerOptions:
             )
         require("buffer_memory_bytes", self.buffer_memory_bytes, 64 * 1024, 1 << 40)
         require_one("start", self.start, ["earliest", "latest"])
+        require_one("if_deleted", self.if_deleted, list(deletions.CHOICES))
         require("batch_records_max", self.batch_records_max, 1, 10_000_000)
         require("prefetch_bytes_max", self.prefetch_bytes_max, 1, 1 << 40)
         require("pending_timeout_ms", self.pending_timeout_ms, 0, CALL_TIMEOUT_MS_MAX)

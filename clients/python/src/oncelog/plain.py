@@ -385,6 +385,11 @@ class Consumer:
         """See `aio.Consumer.assign`."""
         self._loop.run(self.twin.assign(partitions))
 
+    @property
+    def skipped(self) -> dict[TopicPartition, int]:
+        """See `aio.Consumer.skipped`."""
+        return self.twin.skipped
+
     def lag(self) -> dict[TopicPartition, int]:
         """See `aio.Consumer.lag`."""
         return self._loop.run(self.twin.lag())

@@ -87,6 +87,9 @@ def isolation_of(
 
 def lag(committed: int | None, at: Edges | None) -> int | None:
     """Records that wait for the group. None where nobody says what there is."""
-    if at is None:
-        return None
-    return max(0, at.end - max(at.start, committed or 0))
+    return None if at is None else waiting(committed or 0, at)
+
+
+def waiting(position: int, at: Edges) -> int:
+    """Records that are there from a position on: what was deleted waits for nobody."""
+    return max(0, at.end - max(at.start, position))

@@ -29,7 +29,10 @@ HINTS: Final[Mapping[str, str]] = {
     "group_protocol": "leave it out: there is one, which works as Kafka's `consumer`",
     "group_remote_assignor": "`assignor`: uniform or range",
     "partition_assignment_strategy": "`assignor`: uniform or range",
-    "auto_offset_reset": "`start`: earliest or latest",
+    "auto_offset_reset": (
+        "`start`: earliest or latest, where a group has no offset; `if_deleted`: error, earliest "
+        "or latest, where its records were deleted"
+    ),
     "enable_auto_commit": "`auto_commit_ms`; 0, the default, means no",
     "auto_commit_interval_ms": "`auto_commit_ms`",
     "enable_auto_offset_store": "leave it out: commit(offsets) says what is processed",

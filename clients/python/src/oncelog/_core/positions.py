@@ -205,6 +205,15 @@ class Positions:
         """The next commit's `from` is ANY."""
         self.start(partition, offset, Origin.ANY)
 
+    def skip(self, partition: PartitionKey, to: int) -> None:
+        """What lies before `to` was deleted. The next commit covers it, as if it had been given;
+        who rewinds stands before it again."""
+        place = self._places[partition]
+        assert to > place.position, "a gap lies behind the position"
+        place.position = place.fetch = to
+        place.beyond = tuple((at, end) for at, end in place.beyond if end > to)
+        self._changed(partition)
+
     def pause(self, partition: PartitionKey) -> None:
         self._require_assigned(partition)
         self._paused.add(partition)

@@ -10,9 +10,11 @@ holds for open transactions is lost with its process. So its position is a tuple
     given      records that were exposed from `iterator` on, and given already
 
 It belongs to an offset of the committed log, and travels beside it, as the metadata of the group's
-offset. Whoever has only the offset begins at the front of the journal: the same records, later.
+offset. A leader knows a point of each offset that is kept, and is asked where reading begins: the
+front of a journal goes, and a point that lies there leads nowhere any more.
 
-Invariant: any point of an offset leads to the same records; a later one leads there sooner.
+Invariant: any point of an offset whose `earliest` is kept leads to the same records; a later one
+leads there sooner. What a leader names is kept, and all behind it.
 """
 
 from __future__ import annotations
@@ -77,6 +79,12 @@ class ResumePoints:
         if len(self._offsets) > POINTS_MAX:
             # Never the first one: it leads everywhere.
             del self._offsets[1::2], self._points[1::2]
+
+    def best(self, offset: int, told: ResumePoint | None) -> ResumePoint:
+        """Where to begin, so that this offset is the next. `told`: by its leader, now; None: it
+        does not know, so the front is still there."""
+        own = self.at(offset)
+        return own if told is None or own.earliest >= told.earliest else told
 
     def at(self, offset: int) -> ResumePoint:
         """The latest point that leads to this offset."""

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 
 from oncelog._core.requests import made, require_text
 from oncelog._core.routing import Endpoint, PartitionKey
+from oncelog.aio import truncating
 from oncelog.aio.access import Access
 from oncelog.aio.admin_groups import GroupAdmin
 from oncelog.aio.admin_transactions import TransactionAdmin
+from oncelog.aio.truncating import Before, Truncation
+from oncelog.groups import Rows
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
 from oncelogpb.v1 import partition_leader_pb2
@@ -143,6 +146,23 @@ class Admin(TransactionAdmin, GroupAdmin):
     async def _delete_only(self, name: str, topic_id: bytes) -> None:
         request = partition_leader_pb2.DeleteTopicRequest(name=name, topic_id=topic_id)
         await self._protocol.call("partition_leader.delete_topic", request)
+
+    async def truncate(
+        self,
+        topic: str,
+        *,
+        before: Before,
+        partition: int | None = None,
+        dry_run: bool = False,
+    ) -> Rows[Truncation]:
+        """Deletes the oldest records for good: all that can be read below an offset of a partition,
+        older than a time, or up to the end as it is now. Positions stay: what is kept has the
+        offsets that it had. Records of open transactions stay, too. Readers who stand below are
+        told, or go on (`if_deleted`). `dry_run`: says what would go. Raises UnknownTopic,
+        UnknownPartition, OffsetOutOfRange (above the end), InvalidArgument; doing it again is
+        harmless."""
+        cuts = await truncating.plan(self._protocol, topic, before, partition)
+        return await truncating.execute(self._protocol, cuts, dry_run=dry_run)
 
     async def offsets(
         self, topic: str, at: str | int = "latest", *, isolation: str = "committed"

@@ -9,6 +9,10 @@ Positions (`Positions`) are the truth: where what is exposed does not go on exac
 after a seek, a rewind, a pause, the partition is begun anew, from the latest point of its journal
 that leads there. So a change of positions needs no word to this class.
 
+Each time its leader is asked first where in the journal that is: the front of a journal goes, and a
+reader that counted from there without it would give records at wrong offsets. So a position whose
+records were deleted is refused, as one of the committed log is, also while the journal has them.
+
 Left out: threads. Files are written and read on the event loop, a batch or some MiB at a time, into
 the system's cache: that takes no longer than the copies that the transport makes.
 """
@@ -19,20 +23,25 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
+from oncelog._core.deletions import Deletions, gap_of
 from oncelog._core.pending import Arrived, Exposure, HeldBatch, Holder, Kind, PendingTransactions
 from oncelog._core.positions import Positions
-from oncelog._core.resume_points import ResumePoints, decode
+from oncelog._core.resume_points import ResumePoint, ResumePoints, decode
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog._core.units import Written
 from oncelog._held import BATCH_OVERHEAD_BYTES, HeldBatches
-from oncelog.aio.fetching import Prefetcher
+from oncelog.aio.fetching import LOCATE_MS, Prefetcher
 from oncelog.batch import Chunk, TopicPartition
 from oncelog.errors import BufferFailed
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors, records
 from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2
+
+# So often in a row a journal may lose its front between its leader's word and the first fetch; then
+# the user is told.
+BEGIN_ATTEMPTS_MAX: Final = 10
 
 
 class _Reading:
@@ -50,6 +59,11 @@ class _Reading:
         self.passed = 0
         # Offset of the next record to be queued.
         self.next_offset = -1
+        # What its leader said last: of which offset, and the point that leads there (None: it does
+        # not know). It serves one beginning.
+        self.told: tuple[int, ResumePoint | None] | None = None
+        # How often in a row its journal did not go back to where it was to begin.
+        self.refused = 0
 
     def settle(self) -> None:
         """What was seen so far may be the best place to resume at."""
@@ -70,6 +84,7 @@ class BufferedPrefetcher(Prefetcher):
         bytes_max: int,
         memory_bytes_max: int,
         directory: str | Path | None,
+        deletions: Deletions,
     ) -> None:
         super().__init__(
             protocol,
@@ -77,6 +92,7 @@ class BufferedPrefetcher(Prefetcher):
             names,
             isolation=partition_leader_pb2.ISOLATION_RAW,
             bytes_max=bytes_max,
+            deletions=deletions,
         )
         self.held = HeldBatches(memory_bytes_max, directory)
         self._holder = Holder(self.held.hold, self.held.release)
@@ -132,7 +148,79 @@ class BufferedPrefetcher(Prefetcher):
     ) -> errors.OncelogError | None:
         """What the last stream has exposed comes first."""
         await self._room()
-        return await super()._follow(leader, partitions)
+        beginning = [partition for partition in partitions if self._begins(partition)]
+        error = await self._ask_where(leader, beginning) if beginning else None
+        return await super()._follow(leader, partitions) if error is None else error
+
+    def _begins(self, partition: PartitionKey) -> bool:
+        """It does not go on where it is; and its leader did not say yet where it begins."""
+        reading = self._reading_of(partition)
+        wanted = self._positions.fetch_position(partition) or 0
+        if reading.pending is not None and reading.next_offset == wanted:
+            return False
+        return reading.told is None or reading.told[0] != wanted
+
+    async def _ask_where(
+        self, leader: Endpoint, partitions: list[PartitionKey]
+    ) -> errors.OncelogError | None:
+        """Where in their journals these begin. Returns an error that was met: then all on the
+        stream are asked anew, as where a leader refuses one of them."""
+        wanted = {one: self._positions.fetch_position(one) or 0 for one in partitions}
+        request = partition_leader_pb2.ListOffsetsRequest(
+            isolation=partition_leader_pb2.ISOLATION_COMMITTED, with_journal_points=True
+        )
+        for partition, offset in wanted.items():
+            request.queries.add(partition=partition.wire(), offset=offset)
+        try:
+            reply = await self._protocol.transport.call(
+                leader, "partition_leader.list_offsets", request, LOCATE_MS
+            )
+        except errors.OncelogError as error:
+            self._protocol.suspect(leader, error)
+            for partition in partitions:
+                super()._refused(partition, error)
+            return error
+        failure = None
+        for partition, listed in zip(partitions, reply.offsets, strict=True):
+            met = self._is_told(partition, wanted[partition], listed)
+            failure = failure or met
+        return failure
+
+    def _is_told(
+        self, partition: PartitionKey, wanted: int, listed: partition_leader_pb2.ListedOffset
+    ) -> errors.OncelogError | None:
+        """What its leader says of one partition."""
+        point = None
+        if listed.HasField("error"):
+            error = errors.from_status(listed.error)
+            is_behind = isinstance(error, errors.OffsetOutOfRange) and not gap_of(error, wanted)
+            if isinstance(error, errors.UnknownTopic):
+                # Whoever locates it next learns why.
+                self._protocol.learn_failure(partition, error)
+            elif not is_behind:
+                super()._refused(partition, error)
+            if not is_behind:
+                return error
+            # What comes there one day is waited for.
+        elif listed.HasField("journal_point"):
+            told = listed.journal_point
+            point = ResumePoint(told.earliest, told.iterator, told.given)
+        self._reading_of(partition).told = (wanted, point)
+        return None
+
+    def _refused(self, partition: PartitionKey, error: BaseException) -> None:
+        """A journal whose front went between its leader's word and the first fetch: it is asked
+        again. Where that never ends, the user is told, and not as if records were deleted: journal
+        offsets are none of his."""
+        reading = self._readings.get(partition)
+        if not isinstance(error, errors.OffsetOutOfRange) or reading is None:
+            super()._refused(partition, error)
+            return
+        self._clear(reading)
+        reading.refused += 1
+        if reading.refused > BEGIN_ATTEMPTS_MAX:
+            reading.refused = 0
+            super()._refused(partition, errors.OffsetOutOfRange(error.message))
 
     def _next(self, partition: PartitionKey) -> int:
         reading = self._reading_of(partition)
@@ -155,6 +243,7 @@ class BufferedPrefetcher(Prefetcher):
                 )
             if arrived.tx_id and arrived.kind == Kind.KIND_DATA:
                 self.held.make_room(len(arrived.batch.payload))
+        reading.refused = 0
         exposure = reading.pending.see(arrived)
         if exposure is not None:
             reading.due.append(exposure)
@@ -264,8 +353,12 @@ class BufferedPrefetcher(Prefetcher):
         """Reads the journal so that the record at `wanted` is the next to be queued."""
         reading.settle()
         self._clear(reading)
+        told, reading.told = reading.told, None
+        point = told[1] if told is not None and told[0] == wanted else None
+        if point is not None:
+            reading.points.learn(wanted, point)
         reading.pending = PendingTransactions(
-            self._holder, reading.points, resume=reading.points.at(wanted), offset=wanted
+            self._holder, reading.points, resume=reading.points.best(wanted, point), offset=wanted
         )
         reading.next_offset = wanted
 

@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, overload
 
+from oncelog._core.deletions import Deletions
 from oncelog._core.open_transactions import OpenTransactions
 from oncelog._core.positions import Positions
 from oncelog._core.routing import PartitionKey
@@ -67,7 +68,13 @@ class Consumer:
         self._has_left = False
         # Called once it is: for who keeps it.
         self.on_closed: Callable[[], object] = lambda: None
-        self._prefetcher = prefetcher_for(protocol, options, self._positions, self._assigned.names)
+        committed = options.isolation == "committed"
+        self._deletions = Deletions(
+            options.if_deleted, noun="offsets" if committed else "journal offsets"
+        )
+        self._prefetcher = prefetcher_for(
+            protocol, options, self._positions, self._assigned.names, self._deletions
+        )
         self._offsets = Offsets(
             protocol,
             options,
@@ -161,7 +168,8 @@ class Consumer:
 
     async def poll(self, timeout_s: float = 1.0) -> Batch | None:
         """The next records, at most `batch_records_max`; None where none came in time. Raises
-        PendingTransaction (an open transaction holds the group's offsets), OffsetOutOfRange (seek),
+        PendingTransaction (an open transaction holds the group's offsets), OffsetOutOfRange (what
+        comes next was deleted, with if_deleted="error", or the partition ends before: seek),
         CorruptBatch, Internal and others that a leader met, Closed: each time, for as long as it is
         so; reading goes on once it is not. UnknownTopic: deleted, for ever, also where a topic of
         that name was made since (it is another one: open a new consumer)."""
@@ -177,11 +185,15 @@ class Consumer:
         await self._start_unknown()
         if self._closed:
             return None
-        self._prefetcher.follow_positions()
-        wait_s = max(0.0, (deadline_ms - self._protocol.now_ms()) / 1000)
-        if not await self._prefetcher.wait(wait_s) or self._closed:
-            return None
-        return self._give()
+        while not self._closed:
+            self._prefetcher.follow_positions()
+            wait_s = max(0.0, (deadline_ms - self._protocol.now_ms()) / 1000)
+            if not await self._prefetcher.wait(wait_s) or self._closed:
+                break
+            batch = self._give()
+            if batch is not None or self._transactions is not None:
+                return batch
+        return None
 
     async def _poll_as_member(self, member: Member, deadline_ms: float) -> Batch | None:
         """What comes and goes meanwhile is taken in meanwhile; what is started does not hold back
@@ -197,13 +209,17 @@ class Consumer:
             self._starting.go_on()
             wait_s = max(0.0, (deadline_ms - self._protocol.now_ms()) / 1000)
             if self._prefetcher.is_ready:
-                return self._give()
+                batch = self._give()
+                if batch is not None or self._transactions is not None:
+                    return batch
+                continue
             if not wait_s:
                 break
             await self._prefetcher.wait(wait_s)
         return None
 
     def _give(self) -> Batch | None:
+        """None: what came next was deleted and is passed over; or `_transactions` have it."""
         if self._transactions is not None:
             self._transactions.take()
             return None
@@ -295,6 +311,12 @@ class Consumer:
         self._require_usable()
         await self._start_unknown()
         return await self._offsets.lag()
+
+    @property
+    def skipped(self) -> dict[TopicPartition, int]:
+        """How many offsets it passed over because they were deleted before it read them (with
+        if_deleted="earliest" or "latest"), of those partitions where it did."""
+        return self._deletions.counts(self._assigned.names)
 
     async def positions(self) -> Rows[ConsumerPosition]:
         """Where it stands in each partition that it reads, as a table. Does not wait for

@@ -9,6 +9,10 @@ which they were; what was read ahead of others stays.
 Invariant: a partition is followed by one stream, or is homeless, or is stuck and waits until the
 user was told.
 
+Where what should be read next was deleted, the user is told as of any error, once all before it was
+taken; or, as his option `if_deleted` says, the position goes on behind it (`_core.deletions`), then
+as well, so that nothing which was read before it was deleted is lost.
+
 An error that repeating at once cannot heal goes into the queue and is raised to whoever polls. Its
 partitions are read again as soon as somebody was told: each poll says what is the matter as long as
 it is, and reading goes on by itself once all is well again. A topic that was deleted stays gone,
@@ -19,11 +23,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from oncelog._core import retries
+from oncelog._core.deletions import Deletions, Gap, gap_of
 from oncelog._core.positions import Positions
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog._core.units import Written
@@ -41,6 +47,7 @@ STREAMS_PER_LEADER_MAX: Final = 4
 # Who waits for a leader, or for the user to be told, is looked at again so often, seconds.
 LOOK_AGAIN_S: Final = retries.BACKOFF_MS_MAX / 1000
 
+log = logging.getLogger("oncelog.consumer")
 
 # Follows one leader. Its result: what ended it, where that was an error.
 _Stream = asyncio.Task[errors.OncelogError | None]
@@ -57,12 +64,14 @@ class Prefetcher:
         *,
         isolation: partition_leader_pb2.Isolation.ValueType,
         bytes_max: int,
+        deletions: Deletions,
     ) -> None:
         self._protocol = protocol
         self._positions = positions
         self._names = names
         self._isolation = isolation
         self._bytes_max = bytes_max
+        self._deletions = deletions
         self._queue: deque[tuple[PartitionKey, Chunk] | _Trouble] = deque()
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
@@ -160,7 +169,8 @@ class Prefetcher:
 
     def take(self, records_max: int) -> list[tuple[PartitionKey, Chunk]]:
         """What is queued, up to so many records. Raises an error that was met, once all before it
-        was taken."""
+        was taken. Nothing, though there was something: what should come next was deleted, and is
+        passed over; `follow_positions` goes on behind it."""
         taken: list[tuple[PartitionKey, Chunk]] = []
         room = records_max
         while self._queue and room:
@@ -170,7 +180,9 @@ class Prefetcher:
                     self._queue.popleft()
                     self._freed += head.partitions
                     self._stuck -= set(head.partitions)
-                    raise head.error
+                    if head.gap is None or not self._deletions.are_passed_over:
+                        raise head.error
+                    self._pass_over(head.partitions[0], head.gap)
                 break
             self._queue.popleft()
             partition, chunk = head
@@ -185,12 +197,13 @@ class Prefetcher:
         return taken
 
     def take_next(self) -> tuple[PartitionKey, Chunk] | None:
-        """The next one that is queued, as it came. Raises an error that was met."""
+        """The next one that is queued, as it came. Raises an error that was met. None: there is
+        none, as `take` says."""
         if not self._queue:
             return None
         head = self._queue[0]
-        [taken] = self.take(1 if isinstance(head, _Trouble) else head[1].count)
-        return taken
+        taken = self.take(1 if isinstance(head, _Trouble) else head[1].count)
+        return taken[0] if taken else None
 
     async def stop(self) -> None:
         """Ends the streams and drops the queue."""
@@ -463,6 +476,10 @@ class Prefetcher:
         self._protocol.learn_failure(partition, error)
         if retries.is_repeatable(retries.action_for(error), idempotent=True):
             return
+        position = self._positions.fetch_position(partition)
+        gap = None if position is None else gap_of(error, position)
+        if gap is not None:
+            error = self._deletions.told(self._names[partition], gap)
         self._stuck.add(partition)
         self._homeless.pop(partition, None)
         last = self._queue[-1] if self._queue else None
@@ -470,8 +487,16 @@ class Prefetcher:
             # One error of many partitions is one error.
             last.partitions.append(partition)
         else:
-            self._queue.append(_Trouble(error, [partition]))
+            self._queue.append(_Trouble(error, [partition], gap))
         self._arrived.set()
+
+    def _pass_over(self, partition: PartitionKey, gap: Gap) -> None:
+        """What was gathered of it and is not whole is not given: its end was deleted."""
+        position = self._positions.position(partition)
+        assert position is not None, "it was read"
+        gap = gap._replace(position=position)
+        self._positions.skip(partition, self._deletions.goes_on_at(gap))
+        log.warning("%s", self._deletions.pass_over(partition, self._names[partition], gap))
 
 
 def written_of(batch: Any) -> Written:
@@ -485,6 +510,8 @@ class _Trouble(NamedTuple):
 
     error: errors.OncelogError
     partitions: list[PartitionKey]
+    # What should be read next was deleted; of one partition.
+    gap: Gap | None = None
 
 
 async def why_gone(protocol: AsyncProtocol, place: TopicPartition) -> errors.OncelogError:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Final
 
 from oncelog._core import beyond
+from oncelog._core.group_offsets import Edges, waiting
 from oncelog._core.positions import Origin, Positions, Progress, start_of
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.fetching import Prefetcher, why_gone
@@ -150,15 +151,18 @@ class Offsets:
 
     async def look_up(self, partitions: list[PartitionKey], at: str) -> list[int]:
         """Where they begin (earliest) or end (latest) now."""
+        return await self._look_up([(partition, at) for partition in partitions])
+
+    async def _look_up(self, places: list[tuple[PartitionKey, str]]) -> list[int]:
         request = partition_leader_pb2.ListOffsetsRequest(isolation=self.isolation)
-        for partition in partitions:
+        for partition, at in places:
             query = request.queries.add(partition=partition.wire())
             if at == "latest":
                 query.latest = True
             else:
                 query.earliest = True
         reply = await self._protocol.call("partition_leader.list_offsets", request)
-        for partition, listed in zip(partitions, reply.offsets, strict=True):
+        for (partition, _), listed in zip(places, reply.offsets, strict=True):
             if listed.HasField("error"):
                 error = errors.from_status(listed.error)
                 if isinstance(error, errors.UnknownTopic):
@@ -168,27 +172,30 @@ class Offsets:
 
     async def lag(self) -> dict[TopicPartition, int]:
         """Of each partition that has begun: how many records were not given yet."""
-        now = await self._positions_and_ends()
-        return {self._names[key]: max(0, end - at) for key, (at, end) in now.items()}
+        now = await self._positions_and_edges()
+        return {self._names[key]: waiting(at, edges) for key, (at, edges) in now.items()}
 
     async def table(self) -> Rows[ConsumerPosition]:
         """The same as rows, with what the group has committed."""
-        now = await self._positions_and_ends()
+        now = await self._positions_and_edges()
         committed = await self.committed(now) if now and self.group is not None else {}
         rows = [
-            ConsumerPosition(*self._names[key], at, committed.get(key), end, max(0, end - at))
-            for key, (at, end) in now.items()
+            ConsumerPosition(
+                *self._names[key], at, committed.get(key), edges.end, waiting(at, edges)
+            )
+            for key, (at, edges) in now.items()
             if key in self._names
         ]
         return Rows(ConsumerPosition, sorted(rows, key=lambda row: (row.topic, row.partition)))
 
-    async def _positions_and_ends(self) -> dict[PartitionKey, tuple[int, int]]:
+    async def _positions_and_edges(self) -> dict[PartitionKey, tuple[int, Edges]]:
         """Of each partition that is read, and still is once its leader has answered."""
         keys = list(self._positions.assigned)
-        ends = await self.look_up(keys, "latest") if keys else []
+        asked = [(key, at) for key in keys for at in ("earliest", "latest")]
+        found = await self._look_up(asked) if asked else []
         return {
-            key: (position, end)
-            for key, end in zip(keys, ends, strict=True)
+            key: (position, Edges(start, end))
+            for key, start, end in zip(keys, found[::2], found[1::2], strict=True)
             if key in self._names and (position := self._positions.position(key)) is not None
         }
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from oncelog._core.deletions import Deletions
 from oncelog._core.positions import Positions
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.fetching import Prefetcher
@@ -18,6 +19,7 @@ def prefetcher_for(
     options: ConsumerOptions,
     positions: Positions,
     names: Mapping[PartitionKey, TopicPartition],
+    deletions: Deletions,
 ) -> Prefetcher:
     """Of committed records in the order that leaders or the consumer make, or of everything."""
     if options.delivery == "buffered":
@@ -31,6 +33,7 @@ def prefetcher_for(
             bytes_max=options.prefetch_bytes_max,
             memory_bytes_max=options.buffer_memory_bytes,
             directory=options.buffer_dir,
+            deletions=deletions,
         )
     return Prefetcher(
         protocol,
@@ -38,4 +41,5 @@ def prefetcher_for(
         names,
         isolation=isolation_of(options),
         bytes_max=options.prefetch_bytes_max,
+        deletions=deletions,
     )
