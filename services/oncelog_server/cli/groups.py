@@ -109,9 +109,10 @@ def describe(session: Session, group: str) -> None:
         click.echo()
         _print_last_commits(session, found.last_commits)
     for topic in found.outgrown:
+        shared = f"the first {topic.shared_out}" if topic.shared_out else "none of them"
         click.echo(
-            f"\n{topic.topic} has {topic.partitions} partitions, and the group shares out the "
-            f"first {topic.shared_out}: nobody reads the others. Raise "
+            f"\n{topic.topic} has {topic.partitions} partitions, and the group shares out "
+            f"{shared}: nobody reads what is beyond. Raise "
             "offset_manager.partitions_per_group_max, or use several groups."
         )
 

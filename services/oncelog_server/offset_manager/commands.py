@@ -191,7 +191,7 @@ Command = (
 
 
 class OutgrownTopic(NamedTuple):
-    """A topic that has grown beyond what its group may have (partitions_per_group_max)."""
+    """A topic of which its group may not have all (partitions_per_group_max)."""
 
     name: str
     partitions: int
@@ -200,10 +200,11 @@ class OutgrownTopic(NamedTuple):
 
 
 class TopicsSeen(NamedTuple):
-    """Signal: of the topics that a member of this group subscribes to, these are as large in the
-    view of this process."""
+    """Signal: of the topics that a member of this group subscribes to, these are there, and as
+    large, in the view of this process."""
 
     group: str
+    subscribed: tuple[str, ...]
     topics: tuple[GroupTopic, ...]
 
 

@@ -261,21 +261,44 @@ def _topic_news(
 def _require_partitions(
     config: OffsetManagerConfig, group: str, membership: Membership, news: News
 ) -> News:
-    """Who asks for too many is refused. Where topics have grown meanwhile it is nobody's fault: the
-    group goes on with what it has."""
+    """Who asks for too many is refused: for topics that nobody else of the group wants. What others
+    want has grown, or was made, and that is nobody's fault: as many such topics as there is room
+    for are taken in, by name, and the group goes on with what it has of the rest. That it is
+    deleted is news of a topic in any case."""
     if not news.members and not news.topics:
         # All but a few heartbeats: what looks at every member would make them cost milliseconds.
         return news
     limit = config.partitions_per_group_max
-    if sum(topic.partitions for topic in _topics_then(membership, news).values()) <= limit:
+    if _count(_topics_then(membership, news)) <= limit:
         return news
-    if not news.members:
-        return News(topics=tuple(topic for topic in news.topics if not topic.partitions))
-    raise LimitExceeded(
-        f"the topics of group {group!r} have more than {limit} partitions; use several groups, or "
-        "raise offset_manager.partitions_per_group_max",
-        limit="partitions_per_group_max",
-    )
+    wanted = {
+        name for state in membership.member_states.values() for name in state.member.subscribed
+    }
+    came = [topic for topic in news.topics if topic.partitions and topic.name in wanted]
+    taken = {topic.name: topic for topic in news.topics if topic not in came}
+    for topic in came:
+        before = membership.topics.get(topic.name)
+        if before is not None and before.topic_id != topic.topic_id:
+            taken[topic.name] = GroupTopic(topic.name, before.topic_id, 0)
+    fitting = news._replace(topics=tuple(taken.values()))
+    then = _topics_then(membership, fitting)
+    count = _count(then)
+    if news.members and count > limit:
+        raise LimitExceeded(
+            f"the topics of group {group!r} have more than {limit} partitions; use several groups, "
+            "or raise offset_manager.partitions_per_group_max",
+            limit="partitions_per_group_max",
+        )
+    for topic in came:
+        more = topic.partitions - (then[topic.name].partitions if topic.name in then else 0)
+        if count + more <= limit:
+            taken[topic.name] = topic
+            count += more
+    return news._replace(topics=tuple(taken[name] for name in sorted(taken)))
+
+
+def _count(topics: Mapping[str, GroupTopic]) -> int:
+    return sum(topic.partitions for topic in topics.values())
 
 
 # ----------------------------------------------------------------------------------- the outcome

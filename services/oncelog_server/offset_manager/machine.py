@@ -146,7 +146,7 @@ class OffsetManagerMachine:
 
     def outgrown(self, group: str) -> list[OutgrownTopic]:
         """Its topics of which it may not have all partitions, as far as this process has seen."""
-        return list(self._outgrown.of(group, self.membership(group).topics))
+        return list(self._outgrown.of(group, self.membership(group)))
 
     @property
     def partitions_left_out(self) -> int:
@@ -269,6 +269,8 @@ class OffsetManagerMachine:
                 state.keep_alive(record)
             case GroupsForgotten():
                 state.forget_groups(record)
+                for name in record.groups:
+                    self._outgrown.forget(name)
             case ProducersForgotten():
                 state.forget_producers(record)
             case TimePassed():
@@ -287,7 +289,7 @@ class OffsetManagerMachine:
             case MemberHeard(group, member_id):
                 self._liveness.heard(group, member_id, now.monotonic_ms)
             case TopicsSeen(group):
-                self._outgrown.seen(signal, self.membership(group).topics)
+                self._outgrown.seen(signal, self.membership(group))
             case _:
                 self._questions.seen(signal, now.monotonic_ms)
 

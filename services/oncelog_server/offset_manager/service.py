@@ -111,7 +111,8 @@ class OffsetManagerService:
         if machine is None:
             return
         before = machine.outgrown(command.group)
-        replica.signal(TopicsSeen(command.group, command.topics))
+        there = tuple(topic for topic in command.topics if topic.topic_id not in command.gone)
+        replica.signal(TopicsSeen(command.group, command.subscribed, there))
         for topic in machine.outgrown(command.group):
             if topic not in before:
                 self._env.reporter.event(

@@ -113,9 +113,9 @@ BUGS: Final = (
         "limits: what a group may not have of a topic that grew is shown",
         (
             Edit(
-                "oncelog_server.offset_manager.outgrown:_is_larger",
-                "topic.partitions > known.partitions",
-                "topic.partitions < known.partitions",
+                "oncelog_server.offset_manager.outgrown:_lacks",
+                "known.partitions < topic.partitions",
+                "known.partitions > topic.partitions",
             ),
         ),
         {
@@ -123,6 +123,57 @@ BUGS: Final = (
                 "offset_manager/test_heartbeats",
                 "test_what_outgrew_its_group_is_said_once_and_shown",
             ): "a topic outgrew its group"
+        },
+    ),
+    Bug(
+        "made-again-in-silence",
+        "limits: a topic that is made again, and is too large for its group, is shown",
+        (
+            Edit(
+                "oncelog_server.offset_manager.outgrown:_lacks",
+                "return any(",
+                "return False and any(",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_heartbeats",
+                "test_a_topic_that_is_made_again_too_large_is_gone_and_shown",
+            ): "('orders', 3, 0)"
+        },
+    ),
+    Bug(
+        "deleted-and-still-owned",
+        "what was deleted is nobody's, also where what came in its place is too large",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_membership:_require_partitions",
+                "if before is not None and before.topic_id != topic.topic_id:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_heartbeats",
+                "test_a_topic_that_is_made_again_too_large_is_gone_and_shown",
+            ): "the topic that was deleted is no member's any more"
+        },
+    ),
+    Bug(
+        "outgrown-keeps-members-out",
+        "limits: what outgrew its group is nobody's fault, least of all of who is started again",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_membership:_require_partitions",
+                "if topic.partitions and topic.name in wanted",
+                "if False",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_heartbeats",
+                "test_what_outgrew_its_group_keeps_nobody_and_nothing_else_out",
+            ): "LIMIT_EXCEEDED"
         },
     ),
     Bug(

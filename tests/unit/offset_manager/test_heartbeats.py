@@ -19,6 +19,7 @@ from oncelog_server.offset_manager.subscribing import host_of
 from oncelogpb.errors import (
     DiskFull,
     InvalidArgument,
+    LimitExceeded,
     NotFound,
     OncelogError,
     TooLarge,
@@ -303,5 +304,87 @@ def test_what_outgrew_its_group_is_said_once_and_shown() -> None:
         ]
         await service.heartbeat(_beat("a", 1, leaving=True), CALL)
         assert machine.partitions_left_out == 0, "nobody wants them any more"
+
+    asyncio.run(story())
+
+
+def _small(limit: int) -> tuple[Outside, OffsetManagerService]:
+    """A group may have so many partitions."""
+    config = OffsetManagerConfig(partitions_per_group_max=limit)
+    outside = Outside(HERE, config=config)
+    return outside, OffsetManagerService(outside.env, config)
+
+
+async def _left_out(service: OffsetManagerService) -> list[tuple[str, int, int]]:
+    told = await service.describe_group(pb.DescribeGroupRequest(group=GROUP), CALL)
+    return [(one.name, one.partitions, one.shared_out) for one in told.outgrown]
+
+
+def test_a_topic_that_is_made_again_too_large_is_gone_and_shown() -> None:
+    """What was deleted is nobody's, whatever came in its place, and nobody reads that in silence
+    unseen; once it fits it is shared out."""
+
+    async def story() -> None:
+        outside, service = _small(2)
+        outside.metadata.has("orders", ORDERS, 2)
+        await service.heartbeat(_beat("a"), CALL)
+        outside.metadata.has("orders", ORDERS_AGAIN, 3)
+        reply = await service.heartbeat(_beat("a", 1, owned=[_place(0), _place(1)]), CALL)
+        assert len(reply.assignment) == 2, "nobody knows that it is gone"
+        assert await _left_out(service) == []
+        outside.metadata.deleted = {ORDERS}  # type: ignore[arg-type]
+        reply = await service.heartbeat(_beat("a", 1, owned=[_place(0), _place(1)]), CALL)
+        assert _numbers(reply) == [], "the topic that was deleted is no member's any more"
+        assert await _left_out(service) == [("orders", 3, 0)]
+        assert outside.reporter.events == ["a topic outgrew its group"]
+        outside.metadata.topics.clear()
+        generation = reply.member.generation
+        await service.heartbeat(_beat("a", generation), CALL)
+        assert await _left_out(service) == [], "it is gone, too"
+        outside.metadata.has("orders", b"orders.........3", 2)
+        reply = await service.heartbeat(_beat("a", generation), CALL)
+        assert len(reply.assignment) == 2
+        assert await _left_out(service) == []
+
+    asyncio.run(story())
+
+
+def test_what_outgrew_its_group_keeps_nobody_and_nothing_else_out() -> None:
+    """A member that is started again comes back, and a topic that fits is shared out."""
+
+    async def story() -> None:
+        outside, service = _small(3)
+        outside.metadata.has("orders", ORDERS, 2)
+        both: Any = {"subscribed_topics": ["orders", "visits"]}
+        await service.heartbeat(_beat("a", **both), CALL)
+        outside.metadata.has("orders", ORDERS, 5)
+        reply = await service.heartbeat(_beat("b", **both), CALL)
+        assert reply.member.generation == 2, "it asks for nothing that the group does not have"
+        assert await _left_out(service) == [("orders", 5, 2)]
+        outside.metadata.has("visits", ORDERS_AGAIN, 1)
+        owned = [_place(0), _place(1)]
+        reply = await service.heartbeat(_beat("a", 2, owned=owned, **both), CALL)
+        told = await service.describe_group(pb.DescribeGroupRequest(group=GROUP), CALL)
+        targets = [place for member in told.members for place in member.target]
+        assert _place(0, ORDERS_AGAIN) in targets
+        outside.metadata.has("bills", b"bills..........1", 1)
+        with pytest.raises(LimitExceeded):
+            await service.heartbeat(_beat("c", subscribed_topics=["bills"]), CALL)
+        await service.heartbeat(_beat("c", subscribed_topics=["orders"]), CALL)
+
+    asyncio.run(story())
+
+
+def test_of_a_group_that_is_deleted_nothing_is_left() -> None:
+    async def story() -> None:
+        outside, service = _small(2)
+        outside.metadata.has("orders", ORDERS, 2)
+        await service.heartbeat(_beat("a"), CALL)
+        outside.metadata.has("orders", ORDERS, 5)
+        reply = await service.heartbeat(_beat("a", 1, owned=[_place(0), _place(1)]), CALL)
+        await service.heartbeat(_beat("a", reply.member.generation, leaving=True), CALL)
+        await service.delete_group(pb.DeleteGroupRequest(group=GROUP), CALL)
+        machine = outside.replicas.by_number[HERE].machine
+        assert machine._outgrown.groups() == []
 
     asyncio.run(story())

@@ -524,8 +524,8 @@ class DescribeGroupReply(google.protobuf.message.Message):
 
     @property
     def outgrown(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OutgrownTopic]:
-        """Topics that have grown, where the group would have more than `partitions_per_group_max`
-        partitions with what came to them: nobody is assigned that.
+        """Topics that have grown, or were made, or made again, where the group would have more than
+        `partitions_per_group_max` partitions with what came: nobody is assigned that.
         """
 
     def __init__(
