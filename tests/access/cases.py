@@ -295,6 +295,14 @@ CASES: Final = (
     ),
     Case(
         "OffsetManager",
+        "reset_offsets",
+        lambda s: offset_manager_pb2.ResetOffsetsRequest(
+            offsets=s.offsets("reset", "a", "b"), reset_id=b"r" * 16
+        ),
+        ("alter group:reset", "describe topic:a", "describe topic:b"),
+    ),
+    Case(
+        "OffsetManager",
         "describe_group",
         lambda s: offset_manager_pb2.DescribeGroupRequest(group="gone"),
         ("describe group:gone",),

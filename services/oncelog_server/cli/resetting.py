@@ -1,7 +1,8 @@
 """`oncelog group reset-offsets`: has a group go on from somewhere else.
 
-It shows what would change, and changes it only with --execute. What it commits says where it saw
-the group, so a group that has come alive meanwhile is not overrun, but refused.
+It shows what would change, and whether that would be refused now, and changes it only with
+--execute. The call says where it saw the group, so one that has moved meanwhile is not overrun, but
+refused.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from oncelog_server.cli.output import EPOCH, print_json, print_table
 from oncelog_server.cli.places import Place
 from oncelog_server.cli.positions import EARLIEST, Since, Start, parse_start
 from oncelog_server.cli.session import Session, connected
-from oncelogpb.errors import NotFound, UnknownPartition
+from oncelogpb.errors import NotFound, OncelogError, UnknownPartition
 from oncelogpb.ids import show_id
 
 if TYPE_CHECKING:
@@ -123,7 +124,7 @@ def reset_offsets(
     15m: so long ago. An offset that a partition does not have becomes the nearest that it has.
 
     Without a TOPIC it is all that the group has offsets of. Refused while the group has members,
-    while a transaction holds one of the offsets, and when the group has moved meanwhile: stop its
+    while a transaction holds any of its offsets, and when the group has moved meanwhile: stop its
     consumers first.
     """
     if from_file is not None:
@@ -136,13 +137,17 @@ def reset_offsets(
     rows = [] if plan is None else plan.rows()
     if save is not None:
         _save(save, _stands(session, group, rows))
-    if execute and plan is not None:
-        _execute(session, plan)
+    refusal = None
+    if plan is not None:
+        if execute:
+            _execute(session, plan)
+        else:
+            refusal = _refusal(session, plan)
     if session.as_json:
-        print_json(_told(group, rows, executed=execute))
+        print_json(_told(group, rows, executed=execute, refusal=refusal))
     elif rows:
         _show(rows)
-        session.say(_remark(group, rows, executed=execute))
+        session.say(_remark(group, rows, executed=execute, refusal=refusal))
 
 
 def _plan(
@@ -176,9 +181,21 @@ def _wheres(targets: Sequence[Target], to: Where | None) -> groups.Wheres:
 
 
 def _execute(session: Session, plan: ResetPlan) -> None:
+    """Raises OncelogError."""
     from oncelog.aio import group_resetting
 
     session.protocol.run(lambda protocol: group_resetting.execute(protocol, plan))
+
+
+def _refusal(session: Session, plan: ResetPlan) -> OncelogError | None:
+    """What stands in the way now."""
+    from oncelog.aio import group_resetting
+
+    try:
+        session.protocol.run(lambda protocol: group_resetting.execute(protocol, plan, dry_run=True))
+    except OncelogError as refusal:
+        return refusal
+    return None
 
 
 def _where(where: Where) -> groups.Where:
@@ -251,10 +268,13 @@ def _save(path: Path, stands: Iterable[tuple[str, int, int | None]]) -> None:
 # ------------------------------------------------------------------------------------------- words
 
 
-def _told(group: str, rows: Sequence[OffsetReset], *, executed: bool) -> dict[str, Any]:
+def _told(
+    group: str, rows: Sequence[OffsetReset], *, executed: bool, refusal: OncelogError | None
+) -> dict[str, Any]:
     return {
         "group": group,
         "executed": executed,
+        "refused": None if refusal is None else refusal.reason,
         "offsets": [
             {
                 "partition": str(Place(row.topic, row.partition)),
@@ -285,7 +305,9 @@ def _show(rows: Sequence[OffsetReset]) -> None:
     )
 
 
-def _remark(group: str, rows: Sequence[OffsetReset], *, executed: bool) -> str:
+def _remark(
+    group: str, rows: Sequence[OffsetReset], *, executed: bool, refusal: OncelogError | None
+) -> str:
     moving = [row for row in rows if row.is_move]
     if not moving:
         return f"Group {group} stands there already."
@@ -298,4 +320,6 @@ def _remark(group: str, rows: Sequence[OffsetReset], *, executed: bool) -> str:
                 "Nothing has changed, and would not with --execute: transaction "
                 f"{show_id(row.pending_tx_id)} holds the offset of {place}."
             )
+    if refusal is not None:
+        return f"Nothing has changed, and would not with --execute: {refusal.message}."
     return "Nothing has changed: --execute does it."

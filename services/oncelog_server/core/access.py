@@ -78,7 +78,7 @@ VERBS_OF: Final[Mapping[ResourceKind, tuple[Verb, ...]]] = {
         Verb.ALTER,
         Verb.DELETE,
     ),
-    ResourceKind.GROUP: (Verb.READ, Verb.DESCRIBE, Verb.DELETE),
+    ResourceKind.GROUP: (Verb.READ, Verb.DESCRIBE, Verb.ALTER, Verb.DELETE),
     ResourceKind.PRODUCER: (Verb.WRITE, Verb.FENCE),
     ResourceKind.TRANSACTION: (Verb.DESCRIBE, Verb.ABORT),
 }
@@ -92,6 +92,7 @@ IMPLIED_BY: Final[Mapping[tuple[ResourceKind, Verb], tuple[tuple[ResourceKind, V
     ),
     (ResourceKind.GROUP, Verb.DESCRIBE): (
         (ResourceKind.GROUP, Verb.READ),
+        (ResourceKind.GROUP, Verb.ALTER),
         (ResourceKind.GROUP, Verb.DELETE),
     ),
     # Who may write under a name sees and ends what is written under it.

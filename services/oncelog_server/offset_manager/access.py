@@ -7,6 +7,7 @@
     describe_group                               describe of the group; shows the topics that may be
                                                  described
     remove_member, delete_group                  delete of the group
+    reset_offsets                                alter of the group, describe of each topic
 
 A coordinator brings the offsets of a one-shot, whose caller's rights it has judged. Whose producer
 stands behind offsets under a TxId is not known here: what its coordinator decides is what counts.
@@ -40,6 +41,7 @@ def entries(env: OffsetManagerEnv) -> Mapping[str, Entry]:
         ),
         "remove_member": Entry(_to_delete, audited=always),
         "delete_group": Entry(_to_delete, audited=always),
+        "reset_offsets": Entry(groups.of_reset, audited=lambda request: not request.dry_run),
     }
 
 
@@ -70,6 +72,13 @@ class _Groups:
         yield group_need(Verb.READ, request.group)
         yield from self._topics.needs(
             Verb.DESCRIBE, (partition.topic_id for partition in request.partitions)
+        )
+
+    def of_reset(self, request: pb.ResetOffsetsRequest, call: Call) -> Iterable[Need]:
+        _require_few(len(request.offsets.offsets))
+        yield group_need(Verb.ALTER, request.offsets.group)
+        yield from self._topics.needs(
+            Verb.DESCRIBE, (offset.partition.topic_id for offset in request.offsets.offsets)
         )
 
     def of_heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> Iterable[Need]:

@@ -168,6 +168,26 @@ class ListGroups(msgspec.Struct, frozen=True):
     names: tuple[str, ...]
 
 
+class ResetOffsets(msgspec.Struct, frozen=True):
+    """By an operator. Reply: Reset."""
+
+    group: str
+    # Drawn at random by the caller: the same again was done already.
+    reset_id: bytes
+    offsets: tuple[OffsetCommit, ...]
+    # Says only whether it would be refused.
+    dry_run: bool = False
+    # As of CommitOffsets.
+    unfit: OncelogError | None = None
+
+
+class Reset(NamedTuple):
+    """A group goes on from elsewhere; or would."""
+
+    # It was done before.
+    duplicate: bool
+
+
 class DeleteGroup(msgspec.Struct, frozen=True):
     """Reply: None."""
 
@@ -181,6 +201,7 @@ Command = (
     | WriteMarkers
     | HearVerdicts
     | ListGroups
+    | ResetOffsets
     | DeleteGroup
     | Heartbeat
     | LeaveGroup

@@ -42,7 +42,7 @@ def decide_commit(
             # A sign of life that finds no room: all stands as it asks.
             return Decision()
         raise command.unfit
-    _require_room(config, group, steps)
+    require_room(config, group, steps)
     return Decision([OffsetsCommitted(command.group, steps, member_id)])
 
 
@@ -67,7 +67,7 @@ def decide_pending(
         return Decision()
     if command.unfit is not None:
         raise command.unfit
-    _require_room(config, group, steps)
+    require_room(config, group, steps)
     record = OffsetsPending(tx_id, producer_id, command.generation, command.group, steps)
     return Decision([record])
 
@@ -159,7 +159,7 @@ def _require_known(state: State, config: OffsetManagerConfig, producer_id: Produ
         )
 
 
-def _require_room(config: OffsetManagerConfig, group: Group, steps: Sequence[OffsetCommit]) -> None:
+def require_room(config: OffsetManagerConfig, group: Group, steps: Sequence[OffsetCommit]) -> None:
     limit = config.offsets_per_group_max
     held = len(group.committed) + len(group.pending)
     if held + len(steps) <= limit:

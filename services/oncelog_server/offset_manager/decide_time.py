@@ -1,4 +1,4 @@
-"""What is forgotten: by age, on ticks, and where an operator asks for it. PURE.
+"""What is forgotten by age, on ticks. PURE.
 
 Groups and fences stand in the order of their last change, so a tick looks at the front only. Ages
 are of the journal's own clock: a wall clock that jumps must not make the living look silent. Nor
@@ -16,7 +16,6 @@ from oncelog_server.core.ids import ProducerId
 from oncelog_server.core.machine import Decision, Instant
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.decide_membership import expire
-from oncelog_server.offset_manager.group import Group
 from oncelog_server.offset_manager.liveness import Liveness
 from oncelog_server.offset_manager.records import (
     GroupsAlive,
@@ -26,8 +25,6 @@ from oncelog_server.offset_manager.records import (
     Why,
 )
 from oncelog_server.offset_manager.state import State
-from oncelogpb.errors import NotFound, PendingTransaction, UnknownMember
-from oncelogpb.ids import show_id
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -38,30 +35,6 @@ FORGOTTEN_PER_TICK_MAX: Final = 100
 EXPIRED_GROUPS_PER_TICK_MAX: Final = 10
 # How long a new leader listens for signs of life before it forgets groups, at most.
 LISTENS_MS_MAX: Final = 60 * 60 * 1000
-
-
-def decide_delete(state: State, name: str) -> Decision[Record]:
-    group = state.groups.get(name)
-    if group is None:
-        raise NotFound(f"no group {name!r} has offsets here; `oncelog group list` shows all")
-    if group.has_members:
-        raise _alive(name, group)
-    if group.pending:
-        partition = next(iter(group.pending))
-        raise PendingTransaction(
-            f"group {name!r} has pending offsets of transaction "
-            f"{show_id(group.holder(partition))}; delete it when that has ended",
-            tx_id=group.holder(partition),
-        )
-    return Decision([GroupsForgotten((name,), Why.DELETED)])
-
-
-def _alive(name: str, group: Group) -> UnknownMember:
-    return UnknownMember(
-        f"group {name!r} has living members: stop them first",
-        group=name,
-        members=len(group.members()),
-    )
 
 
 def decide_tick(

@@ -10,6 +10,8 @@ second compare fails after its data is visible.
 
 from __future__ import annotations
 
+from typing import Final
+
 import msgspec
 
 from oncelog_server.core.ids import PartitionId, ProducerId, TxId
@@ -18,6 +20,9 @@ from oncelog_server.offset_manager.membership import Membership
 from oncelog_server.offset_manager.records import Member
 from oncelogpb.errors import InvalidArgument, PendingTransaction, ProducerMismatch, StalePosition
 from oncelogpb.ids import show_id
+
+# So many resets of a group are remembered: a late copy of one of them changes nothing.
+RESETS_KEPT: Final = 16
 
 
 class Committed(msgspec.Struct, frozen=True, array_like=True):
@@ -56,6 +61,8 @@ class Group(msgspec.Struct):
     changed_ms: int = 0
     # None: nobody ever joined it.
     membership: Membership | None = None
+    # Resets that were done, in order; the last RESETS_KEPT.
+    resets: dict[bytes, None] = {}
 
     @property
     def is_empty(self) -> bool:
@@ -205,6 +212,11 @@ class Group(msgspec.Struct):
 
     def commit(self, step: OffsetCommit, *, tx_id: TxId, time_ms: int, member_id: str = "") -> None:
         self.committed[step.partition] = Committed(step, tx_id, time_ms, member_id)
+
+    def remember_reset(self, reset_id: bytes) -> None:
+        self.resets[reset_id] = None
+        if len(self.resets) > RESETS_KEPT:
+            del self.resets[next(iter(self.resets))]
 
     def hold(self, step: OffsetCommit, tx_id: TxId, producer_id: ProducerId) -> None:
         """Puts a step at the end of its partition's line, or moves the transaction's own on."""

@@ -9,7 +9,8 @@
     LeaveGroup, RemoveMember   MembershipChanged               `decide_membership`
     FetchOffsets, ListGroups   -                               `reading`
     DescribeGroup              -                               `reading`
-    DeleteGroup                GroupsForgotten                 `decide_time`
+    DeleteGroup                GroupsForgotten                 `decide_unused`
+    ResetOffsets               OffsetsReset                    `decide_unused`
     Tick                       MembershipChanged, GroupsAlive,
                                GroupsForgotten, ProducersForgotten   `decide_time`
 
@@ -50,6 +51,7 @@ from oncelog_server.offset_manager.commands import (
     MemberHeard,
     OutgrownTopic,
     RemoveMember,
+    ResetOffsets,
     TopicsSeen,
 )
 from oncelog_server.offset_manager.config import OffsetManagerConfig
@@ -60,7 +62,8 @@ from oncelog_server.offset_manager.decide_membership import (
     decide_remove,
     membership_of,
 )
-from oncelog_server.offset_manager.decide_time import decide_delete, decide_tick
+from oncelog_server.offset_manager.decide_time import decide_tick
+from oncelog_server.offset_manager.decide_unused import decide_delete, decide_reset
 from oncelog_server.offset_manager.group import Group
 from oncelog_server.offset_manager.liveness import Liveness
 from oncelog_server.offset_manager.markers import MarkedOffsets
@@ -74,6 +77,7 @@ from oncelog_server.offset_manager.records import (
     MembershipChanged,
     OffsetsCommitted,
     OffsetsPending,
+    OffsetsReset,
     PartitionsReleased,
     ProducersForgotten,
     Record,
@@ -190,6 +194,8 @@ class OffsetManagerMachine:
                 return Decision((), list_groups(self._state, names))
             case DeleteGroup(name):
                 return decide_delete(self._state, name)
+            case ResetOffsets():
+                return decide_reset(self._state, self._config, command)
             case Heartbeat():
                 return decide_heartbeat(
                     self._state, self._config, command, members_here=self.members
@@ -249,6 +255,8 @@ class OffsetManagerMachine:
                 self._questions.inherited()
             case OffsetsCommitted():
                 state.commit(record, at.time_ms)
+            case OffsetsReset():
+                state.reset(record, at.time_ms)
             case OffsetsPending():
                 if record.tx_id not in state.open:
                     self._questions.opened(record.tx_id)

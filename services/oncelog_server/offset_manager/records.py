@@ -80,6 +80,14 @@ class OffsetsCommitted(msgspec.Struct, frozen=True, array_like=True, tag="commit
     member_id: str = ""
 
 
+class OffsetsReset(msgspec.Struct, frozen=True, array_like=True, tag="reset"):
+    """An operator has a group go on from elsewhere."""
+
+    group: str
+    reset_id: bytes
+    offsets: tuple[OffsetCommit, ...]
+
+
 class OffsetsPending(msgspec.Struct, frozen=True, array_like=True, tag="pending"):
     """Offsets under a transaction: checked, locked, decided by its marker."""
 
@@ -152,6 +160,7 @@ class GroupsAlive(msgspec.Struct, frozen=True, array_like=True, tag="groups-aliv
 
 Record = (
     OffsetsCommitted
+    | OffsetsReset
     | OffsetsPending
     | TransactionMarked
     | TransactionDropped

@@ -88,6 +88,18 @@ class OffsetManagerService:
         self._env.reporter.event("group deleted", group=command.group)
         return pb.DeleteGroupReply()
 
+    async def reset_offsets(
+        self, request: pb.ResetOffsetsRequest, call: Call
+    ) -> pb.ResetOffsetsReply:
+        command = wire.reset_offsets(request)
+        replica = self._lead(command.group)
+        reset = await replica.submit(replace(command, unfit=_no_room(replica)))
+        if not command.dry_run:
+            self._env.reporter.event(
+                "offsets reset", group=command.group, partitions=len(command.offsets)
+            )
+        return pb.ResetOffsetsReply(duplicate=reset.duplicate)
+
     async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatReply:
         command = wire.heartbeat(request, host_of(call.peer))
         if request.leaving:

@@ -28,6 +28,7 @@ from oncelog_server.offset_manager.records import (
     MembershipChanged,
     OffsetsCommitted,
     OffsetsPending,
+    OffsetsReset,
     PartitionsReleased,
     ProducersForgotten,
     TransactionDropped,
@@ -79,6 +80,12 @@ class State(msgspec.Struct):
         group = self._touch(record.group)
         for step in record.offsets:
             group.commit(step, tx_id=TxId(0), time_ms=time_ms, member_id=record.member_id)
+
+    def reset(self, record: OffsetsReset, time_ms: int) -> None:
+        group = self._touch(record.group)
+        for step in record.offsets:
+            group.commit(step, tx_id=TxId(0), time_ms=time_ms)
+        group.remember_reset(record.reset_id)
 
     def hold(self, record: OffsetsPending, at: At) -> None:
         self.fences.saw(record.producer_id, record.generation, self.age.aged_ms)

@@ -41,6 +41,7 @@ from oncelog_server.offset_manager.commands import (
     OffsetCommit,
     Read,
     RemoveMember,
+    ResetOffsets,
     View,
 )
 from oncelog_server.offset_manager.config import OFFSETS_PER_CALL_MAX
@@ -58,6 +59,7 @@ METADATA_BYTES_MAX: Final = 4 * 1024
 MEMBER_ID_BYTES_MAX: Final = 64
 INSTANCE_ID_BYTES_MAX: Final = 255
 CLIENT_ID_BYTES_MAX: Final = 255
+RESET_ID_BYTES: Final = 16
 # Where a member does not say how long it may be silent.
 SESSION_MS: Final = 10_000
 # Groups of one ListGroups, and where the caller says nothing.
@@ -163,6 +165,20 @@ def remove_member(request: pb.RemoveMemberRequest) -> RemoveMember:
 
 def delete_group(request: pb.DeleteGroupRequest) -> DeleteGroup:
     return DeleteGroup(group_name(request.group))
+
+
+def reset_offsets(request: pb.ResetOffsetsRequest) -> ResetOffsets:
+    steps = _steps(request.offsets)
+    if request.offsets.HasField("member"):
+        raise InvalidArgument("a reset is nobody's commit: leave out member", field="member")
+    if any(step.after for step in steps):
+        raise InvalidArgument("a reset chains on no transaction", field="after_tx_id")
+    if len(request.reset_id) != RESET_ID_BYTES:
+        raise InvalidArgument(
+            f"reset_id has {RESET_ID_BYTES} bytes, drawn at random for each reset",
+            field="reset_id",
+        )
+    return ResetOffsets(request.offsets.group, request.reset_id, steps, request.dry_run)
 
 
 def write_markers(group: participant_pb.MarkerGroup) -> WriteMarkers:

@@ -6,6 +6,7 @@
     stable GROUP [PARTITION ...]                    offsets, refusing what is pending
     markers JOURNAL EPOCH TX:PREPARE:c|a:PRODUCER:GEN ...
     groups [PREFIX]   delete GROUP
+    reset GROUP ID PARTITION:FROM>TO ... [dry=yes]
     topic NAME PARTITIONS     what processes see of a topic from now on; 0: etcd says it is gone
     beat GROUP MEMBER[@INSTANCE] GENERATION [topics=A,B] [owned=a/0,b/1] [assignor=A] [session=MS]
                               [replaces=MEMBER]  a heartbeat
@@ -59,6 +60,8 @@ from oncelog_server.offset_manager.commands import (
     OffsetCommit,
     Read,
     RemoveMember,
+    Reset,
+    ResetOffsets,
     View,
 )
 from oncelog_server.offset_manager.config import OffsetManagerConfig
@@ -72,6 +75,7 @@ from oncelog_server.offset_manager.records import (
     MembershipChanged,
     OffsetsCommitted,
     OffsetsPending,
+    OffsetsReset,
     PartitionsReleased,
     ProducersForgotten,
     Record,
@@ -181,6 +185,8 @@ class OffsetManagerDriver(AskingDriver):
         match record:
             case OffsetsCommitted(group, offsets):
                 return f"COMMITTED {group} {_steps(offsets)}"
+            case OffsetsReset(group, reset_id, offsets):
+                return f"RESET {group} {reset_id.decode()} {_steps(offsets)}"
             case OffsetsPending(tx_id, producer_id, generation, group, offsets):
                 return (
                     f"PENDING {_tx(tx_id)} producer={producer_id} generation={generation} "
@@ -215,6 +221,8 @@ class OffsetManagerDriver(AskingDriver):
                 return f"{reply} dropped"
             case str():
                 return f"{reply} removed"
+            case Reset(duplicate):
+                return "done before" if duplicate else "OK"
             case Assigned(member, partitions):
                 shown = [_partition(partition) for partition in partitions]
                 soon = reply.heartbeat_interval_ms == WAITING_MS
@@ -279,6 +287,9 @@ def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object
             return ListGroups(tuple(words))
         case "delete":
             return DeleteGroup(words[0])
+        case "reset":
+            moved = _parse_steps(words[2:], options)
+            return ResetOffsets(words[0], words[1].encode(), moved, "dry" in options)
     raise ValueError(f"the offset manager's scripts have no verb {verb!r}")
 
 

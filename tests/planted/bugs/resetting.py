@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
-from tests.planted.planting import Bug, Edit, unit
+from tests.planted.planting import Bug, Edit, story, unit
 
 _RESETS: Final = "oncelog._core.group_resets"
+_MACHINE: Final = "oncelog_server.offset_manager.decide_unused"
+_STORY: Final = story("offset_manager/i21_a_reset_is_whole_and_done_once")
 _COMMAND: Final = "oncelog_server.cli.resetting"
 
 
@@ -33,11 +35,41 @@ BUGS: Final = (
         (
             Edit(
                 f"{_COMMAND}:reset_offsets",
-                "if execute and plan is not None:",
-                "if plan is not None:",
+                "if execute:",
+                "if True:",
             ),
         ),
         _caught_by("test_nothing_changes_without_execute"),
+    ),
+    Bug(
+        "reset-done-twice",
+        "I21: a copy of a reset that was done takes nobody back again",
+        (Edit(f"{_MACHINE}:decide_reset", "if command.reset_id in group.resets:", "if False:"),),
+        {_STORY: "-reset g r1 orders/0:10>0 orders/1:20>0 -> done before"},
+    ),
+    Bug(
+        "reset-under-the-living",
+        "I23: no position is moved under the feet of members",
+        (Edit(f"{_MACHINE}:_require_unused", "if group.has_members:", "if False:"),),
+        {_STORY: "-reset g r2 orders/0:10>0 -> UNKNOWN_MEMBER members=1"},
+    ),
+    Bug(
+        "reset-in-spite-of-what-is-pending",
+        "I21: a group is reset while no transaction holds any of its offsets",
+        (Edit(f"{_MACHINE}:_require_unused", "if group.pending:", "if False:"),),
+        {_STORY: "-reset g r2 orders/0:10>0 -> PENDING_TRANSACTION tx_id=1.5"},
+    ),
+    Bug(
+        "dry-run-that-runs",
+        "a dry run changes nothing",
+        (
+            Edit(
+                f"{_MACHINE}:decide_reset",
+                "() if command.dry_run else [done]",
+                "[done]",
+            ),
+        ),
+        {_STORY: "+@2 RESET g r1"},
     ),
     Bug(
         "reset-out-of-the-partition",

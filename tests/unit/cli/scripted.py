@@ -147,6 +147,9 @@ class _Async:
     async def call(self, method: str, request: Any, timeout_ms: int | None = None) -> Any:
         return self._cluster.call(method, request)
 
+    def entropy(self, count: int) -> bytes:
+        return bytes(count)
+
 
 class Silence(grpc.RpcError):
     """What the transport says of a process that gives no answer, or a refusal."""

@@ -52,7 +52,7 @@ def _cluster(*offsets: pb.CommittedOffset, **answers: Any) -> Cluster:
         **{
             "partition_leader__list_offsets": _listed,
             "offset_manager__fetch_offsets": pb.FetchOffsetsReply(offsets=offsets),
-            "offset_manager__commit_offsets": pb.CommitOffsetsReply(),
+            "offset_manager__reset_offsets": pb.ResetOffsetsReply(),
         }
         | answers
     )
@@ -64,7 +64,9 @@ def _reset(run: Run, cluster: Cluster, line: str) -> list[tuple[Any, ...]]:
 
 
 def _commits(cluster: Cluster) -> list[pb.OffsetCommit]:
-    (request,) = cluster.requests("offset_manager.commit_offsets")
+    (request,) = cluster.requests("offset_manager.reset_offsets")
+    assert not request.dry_run
+    assert len(request.reset_id) == 16
     assert not request.offsets.HasField("member"), "it is no member"
     return list(request.offsets.offsets)
 
@@ -103,7 +105,8 @@ def test_nothing_changes_without_execute(run: Run) -> None:
     cluster = _cluster(_committed(0, offset=60))
     result = run(cluster, "group reset-offsets g --to earliest")
     assert "--execute does it" in result.stderr
-    assert not cluster.requests("offset_manager.commit_offsets")
+    [asked] = cluster.requests("offset_manager.reset_offsets")
+    assert asked.dry_run
 
 
 def test_a_group_is_moved_from_where_it_was_seen(run: Run) -> None:
@@ -114,7 +117,7 @@ def test_a_group_is_moved_from_where_it_was_seen(run: Run) -> None:
     assert (first.partition.number, first.from_offset, first.to_offset) == (0, 60, 70)
     assert (second.partition.number, second.from_none, second.to_offset) == (1, True, 70)
     moved = _cluster(
-        _committed(0, offset=60), offset_manager__commit_offsets=StalePosition("moved on")
+        _committed(0, offset=60), offset_manager__reset_offsets=StalePosition("moved on")
     )
     result = run(moved, "group reset-offsets g --to 70 --execute")
     assert result.exit_code == 1
@@ -123,11 +126,21 @@ def test_a_group_is_moved_from_where_it_was_seen(run: Run) -> None:
 
 def test_a_group_with_members_is_not_moved(run: Run) -> None:
     members = UnknownMember("group g has living members: m1")
-    cluster = _cluster(_committed(0, offset=60), offset_manager__commit_offsets=members)
+    cluster = _cluster(_committed(0, offset=60), offset_manager__reset_offsets=members)
     result = run(cluster, "group reset-offsets g --to 70 --execute")
     assert result.exit_code == 1
     assert "has living members" in result.stderr
     assert "stop its members" in result.stderr.replace("\n", " ")
+
+
+def test_what_stands_in_the_way_is_told_before(run: Run) -> None:
+    members = UnknownMember("group g has living members: m1")
+    cluster = _cluster(_committed(0, offset=60), offset_manager__reset_offsets=members)
+    result = run(cluster, "group reset-offsets g --to 70")
+    assert result.exit_code == 0
+    assert "would not with --execute: group g has living members: m1." in result.stderr
+    told = json_of(run(cluster, "group reset-offsets g --to 70 --json"))
+    assert (told["executed"], told["refused"]) == (False, "UNKNOWN_MEMBER")
 
 
 def test_only_what_moves_is_committed(run: Run) -> None:
@@ -137,7 +150,7 @@ def test_only_what_moves_is_committed(run: Run) -> None:
     still = _cluster(_committed(0, offset=60), _committed(1, offset=60))
     result = run(still, "group reset-offsets g --to 60 --execute")
     assert "stands there already" in result.stderr
-    assert not still.requests("offset_manager.commit_offsets")
+    assert not still.requests("offset_manager.reset_offsets")
 
 
 def test_a_group_of_the_journal_view_stays_one(run: Run) -> None:
@@ -209,7 +222,7 @@ def test_saving_alone_moves_nothing(run: Run, tmp_path: Path) -> None:
     result = run(cluster, f"group reset-offsets g --save {tmp_path}/now.csv --execute")
     assert result.exit_code == 0, result.output
     assert (tmp_path / "now.csv").read_text() == "payments,0,60\n"
-    assert not cluster.requests("offset_manager.commit_offsets")
+    assert not cluster.requests("offset_manager.reset_offsets")
 
 
 def test_no_file_is_written_over_and_then_nothing_moves(run: Run, tmp_path: Path) -> None:
@@ -220,7 +233,7 @@ def test_no_file_is_written_over_and_then_nothing_moves(run: Run, tmp_path: Path
     assert result.exit_code == 1
     assert "cannot save" in result.stderr
     assert saved.read_text() == "payments,0,1\n"
-    assert not cluster.requests("offset_manager.commit_offsets")
+    assert not cluster.requests("offset_manager.reset_offsets")
 
 
 @pytest.mark.parametrize("line", ["payments,0", "payments,x,1", "payments,0,-1", ",0,1", "a,0,1,2"])

@@ -629,6 +629,51 @@ class DeleteGroupReply(google.protobuf.message.Message):
 global___DeleteGroupReply = DeleteGroupReply
 
 @typing.final
+class ResetOffsetsRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFSETS_FIELD_NUMBER: builtins.int
+    RESET_ID_FIELD_NUMBER: builtins.int
+    DRY_RUN_FIELD_NUMBER: builtins.int
+    reset_id: builtins.bytes
+    """16 bytes, drawn at random for each reset. The last 16 of a group are remembered: the same again
+    changes nothing, wherever the group has gone meanwhile.
+    """
+    dry_run: builtins.bool
+    """Changes nothing, and is refused where the reset would be."""
+    @property
+    def offsets(self) -> global___GroupOffsets:
+        """Without `member`, and without `after_tx_id`. `from` says where the caller saw the group."""
+
+    def __init__(
+        self,
+        *,
+        offsets: global___GroupOffsets | None = ...,
+        reset_id: builtins.bytes = ...,
+        dry_run: builtins.bool = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["offsets", b"offsets"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["dry_run", b"dry_run", "offsets", b"offsets", "reset_id", b"reset_id"]) -> None: ...
+
+global___ResetOffsetsRequest = ResetOffsetsRequest
+
+@typing.final
+class ResetOffsetsReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DUPLICATE_FIELD_NUMBER: builtins.int
+    duplicate: builtins.bool
+    """It was done before."""
+    def __init__(
+        self,
+        *,
+        duplicate: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["duplicate", b"duplicate"]) -> None: ...
+
+global___ResetOffsetsReply = ResetOffsetsReply
+
+@typing.final
 class HeartbeatRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

@@ -70,6 +70,11 @@ class OffsetManagerStub(object):
                 request_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.DeleteGroupRequest.SerializeToString,
                 response_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.DeleteGroupReply.FromString,
                 _registered_method=True)
+        self.ResetOffsets = channel.unary_unary(
+                '/oncelogpb.v1.OffsetManager/ResetOffsets',
+                request_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsReply.FromString,
+                _registered_method=True)
         self.Heartbeat = channel.unary_unary(
                 '/oncelogpb.v1.OffsetManager/Heartbeat',
                 request_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.HeartbeatRequest.SerializeToString,
@@ -159,6 +164,17 @@ class OffsetManagerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ResetOffsets(self, request, context):
+        """Has a group go on from elsewhere: an operator moves its committed offsets, all or none. Refused
+        while the group has members, and while any of its offsets is pending.
+
+        To: the offset manager of the consumer group.
+        Repeated: by reset_id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Heartbeat(self, request, context):
         """A member of a group joins, says that it lives and what it holds, hears what it may read, and
         leaves. A partition moves only after its owner let go of it, or is no member any more.
@@ -217,6 +233,11 @@ def add_OffsetManagerServicer_to_server(servicer, server):
                     servicer.DeleteGroup,
                     request_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.DeleteGroupRequest.FromString,
                     response_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.DeleteGroupReply.SerializeToString,
+            ),
+            'ResetOffsets': grpc.unary_unary_rpc_method_handler(
+                    servicer.ResetOffsets,
+                    request_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsReply.SerializeToString,
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
@@ -419,6 +440,33 @@ class OffsetManager(object):
             '/oncelogpb.v1.OffsetManager/DeleteGroup',
             oncelogpb_dot_v1_dot_offset__manager__pb2.DeleteGroupRequest.SerializeToString,
             oncelogpb_dot_v1_dot_offset__manager__pb2.DeleteGroupReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ResetOffsets(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.OffsetManager/ResetOffsets',
+            oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -96,6 +96,17 @@ class OffsetManagerStub:
     Repeated: look first: a repeat of what was done is NOT_FOUND.
     """
 
+    ResetOffsets: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.offset_manager_pb2.ResetOffsetsRequest,
+        oncelogpb.v1.offset_manager_pb2.ResetOffsetsReply,
+    ]
+    """Has a group go on from elsewhere: an operator moves its committed offsets, all or none. Refused
+    while the group has members, and while any of its offsets is pending.
+
+    To: the offset manager of the consumer group.
+    Repeated: by reset_id.
+    """
+
     Heartbeat: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.HeartbeatRequest,
         oncelogpb.v1.offset_manager_pb2.HeartbeatReply,
@@ -191,6 +202,17 @@ class OffsetManagerAsyncStub:
 
     To: the offset manager of the consumer group.
     Repeated: look first: a repeat of what was done is NOT_FOUND.
+    """
+
+    ResetOffsets: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.offset_manager_pb2.ResetOffsetsRequest,
+        oncelogpb.v1.offset_manager_pb2.ResetOffsetsReply,
+    ]
+    """Has a group go on from elsewhere: an operator moves its committed offsets, all or none. Refused
+    while the group has members, and while any of its offsets is pending.
+
+    To: the offset manager of the consumer group.
+    Repeated: by reset_id.
     """
 
     Heartbeat: grpc.aio.UnaryUnaryMultiCallable[
@@ -302,6 +324,19 @@ class OffsetManagerServicer(metaclass=abc.ABCMeta):
 
         To: the offset manager of the consumer group.
         Repeated: look first: a repeat of what was done is NOT_FOUND.
+        """
+
+    @abc.abstractmethod
+    def ResetOffsets(
+        self,
+        request: oncelogpb.v1.offset_manager_pb2.ResetOffsetsRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.ResetOffsetsReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.ResetOffsetsReply]]:
+        """Has a group go on from elsewhere: an operator moves its committed offsets, all or none. Refused
+        while the group has members, and while any of its offsets is pending.
+
+        To: the offset manager of the consumer group.
+        Repeated: by reset_id.
         """
 
     @abc.abstractmethod

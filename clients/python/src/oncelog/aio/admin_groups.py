@@ -123,15 +123,14 @@ class GroupAdmin:
         Shift(so many records on, or back) for all partitions of the topics that it has offsets of;
         or a dict of these by topic, or by (topic, partition), of a group that need not have any. An
         offset that a partition does not have becomes the nearest that it has. All or none are
-        changed; nothing is with `dry_run`.
+        changed; nothing is with `dry_run`, which raises what the reset would.
 
         Stop its consumers first. Raises UnknownMember while it has members, PendingTransaction
-        while a transaction holds one of the offsets, StalePosition where it has moved meanwhile,
+        while a transaction holds any of its offsets, StalePosition where it has moved meanwhile,
         NotFound where it has no offsets and no topic is named, UnknownTopic, UnknownPartition,
         Unavailable, UnknownOutcome."""
         plan = await group_resetting.plan(self._protocol, group, to)
-        if not dry_run:
-            await group_resetting.execute(self._protocol, plan)
+        await group_resetting.execute(self._protocol, plan, dry_run=dry_run)
         return plan.rows()
 
     async def remove_member(self, group: str, member_id: str = "", *, instance_id: str = "") -> str:

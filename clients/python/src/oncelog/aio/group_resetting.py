@@ -1,7 +1,8 @@
 """Has a group go on from somewhere else: a plan first, which changes nothing, then its commit.
 
-The commit says where the plan saw the group, so a group that has come alive meanwhile, or that
-somebody else has moved, is not overrun, but refused (`_core.group_resets`).
+Each step says where the plan saw the group, so one that somebody else has moved meanwhile is not
+overrun, but refused (`_core.group_resets`). One call moves all partitions or none, and a plan has
+one id: to execute it again, where its answer was lost, changes nothing more.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Final
 
 from oncelog._core import group_resets
 from oncelog._core.group_resets import Aim, Kind, Reset, Stand
@@ -22,6 +24,7 @@ from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2
 
+RESET_ID_BYTES: Final = 16
 Topics = Mapping[str, partition_leader_pb2.TopicDescription]
 
 
@@ -32,6 +35,8 @@ class ResetPlan:
     group: str
     resets: list[Reset]
     standing: Standing
+    # By which the offset manager knows it.
+    reset_id: bytes
 
     def rows(self) -> Rows[OffsetReset]:
         """By topic id and number."""
@@ -75,7 +80,8 @@ async def plan(protocol: AsyncProtocol, group: str, to: Where | Wheres) -> Reset
         ]
     )
     try:
-        return ResetPlan(group, group_resets.resets(wanted, stands, times), standing)
+        resets = group_resets.resets(wanted, stands, times)
+        return ResetPlan(group, resets, standing, protocol.entropy(RESET_ID_BYTES))
     except group_resets.NobodySays as error:
         place = standing.place(error.partition.wire())
         raise errors.Unavailable(
@@ -86,14 +92,17 @@ async def plan(protocol: AsyncProtocol, group: str, to: Where | Wheres) -> Reset
         ) from None
 
 
-async def execute(protocol: AsyncProtocol, plan: ResetPlan) -> None:
-    """Raises UnknownMember (the group has members), PendingTransaction, StalePosition (it has moved
-    since), UnknownOutcome."""
+async def execute(protocol: AsyncProtocol, plan: ResetPlan, *, dry_run: bool = False) -> None:
+    """Safe to repeat. `dry_run` changes nothing, and raises what the reset would: UnknownMember
+    (the group has members), PendingTransaction, StalePosition (it has moved since), TooLarge,
+    UnknownOutcome."""
     offsets = group_resets.commits(plan.resets)
     if offsets:
         of_group = offset_manager_pb2.GroupOffsets(group=plan.group, offsets=offsets)
-        request = offset_manager_pb2.CommitOffsetsRequest(offsets=of_group)
-        await protocol.call("offset_manager.commit_offsets", request)
+        request = offset_manager_pb2.ResetOffsetsRequest(
+            offsets=of_group, reset_id=plan.reset_id, dry_run=dry_run
+        )
+        await protocol.call("offset_manager.reset_offsets", request)
 
 
 def _by_place(wheres: Wheres) -> dict[tuple[str, int | None], Aim]:

@@ -36,7 +36,7 @@ def asked(method: str, request: Any, names: Names) -> Asked | None:
         return Asked("heartbeat", _heartbeat(message))
     if method == _REMOVE:
         return Asked("remove_member", {"group": message.group})
-    if not message.offsets.offsets:
+    if not message.offsets.offsets or (method == _RESET and message.dry_run):
         return None
     return Asked("take_offsets", _offsets(method, message, names))
 
@@ -76,6 +76,8 @@ def _offsets(method: str, message: Any, names: Names) -> dict[str, Any]:
     request = None
     if method == _PENDING:
         request = show_id(message.tx_id)
+    elif method == _RESET:
+        request = message.reset_id.hex()
     elif method == _TRANSACT:
         who = message.producer
         request = f"{show_id(who.producer_id)}.{who.generation}.{message.request_number}"
@@ -103,12 +105,14 @@ def _place(partition: types_pb2.Partition, names: Names) -> dict[str, Any]:
 
 _HEARTBEAT: Final = "offset_manager.heartbeat"
 _REMOVE: Final = "offset_manager.remove_member"
+_RESET: Final = "offset_manager.reset_offsets"
 _PENDING: Final = "offset_manager.commit_transaction_offsets"
 _TRANSACT: Final = "coordinator.transact"
 _REQUESTS: Final[Mapping[str, Any]] = {
     _HEARTBEAT: offset_manager_pb2.HeartbeatRequest,
     _REMOVE: offset_manager_pb2.RemoveMemberRequest,
     "offset_manager.commit_offsets": offset_manager_pb2.CommitOffsetsRequest,
+    _RESET: offset_manager_pb2.ResetOffsetsRequest,
     _PENDING: offset_manager_pb2.CommitTransactionOffsetsRequest,
     _TRANSACT: coordinator_pb2.TransactRequest,
 }
