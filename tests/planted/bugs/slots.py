@@ -6,6 +6,8 @@ from typing import Final
 
 from tests.planted.planting import Bug, Edit, unit
 
+SLOTS: Final = "oncelog_server.runtime.storage.slots:SlotFiles"
+
 BUGS: Final = (
     Bug(
         "outcome-slots-not-synced",
@@ -91,6 +93,58 @@ BUGS: Final = (
                 "runtime/test_slots_in_need",
                 "test_i4_i28_an_answer_goes_out_though_its_outcome_cannot_be_written[28]",
             ): "it hangs until the next append",
+        },
+    ),
+    Bug(
+        "slot-file-goes-an-age-too-early",
+        "I4: an outcome is told until its time is over: a file goes when all in it are",
+        (
+            Edit(
+                f"{SLOTS}.remove_gone",
+                "begin = _first_of(self._begin)",
+                "begin = _first_of(self._begin) + SLOT_RANGE_OFFSETS",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_slots_gone", "test_i4_no_slot_goes_before_it_is_let_go_of"
+            ): "told too short",
+        },
+    ),
+    Bug(
+        "slot-files-never-go",
+        "files of outcomes that nobody is told any more go",
+        (Edit(f"{SLOTS}.remove_gone", "if first < begin", "if False"),),
+        {
+            unit(
+                "storage/test_slots_gone", "test_i4_no_slot_goes_before_it_is_let_go_of"
+            ): "a file stays behind",
+        },
+    ),
+    Bug(
+        "slots-of-a-crash-stay",
+        "what a crash left of slots that nobody asks for goes after it",
+        (
+            Edit(
+                f"{SLOTS}.has_gone",
+                "_first_of(self._begin) > self._removed_below",
+                "_first_of(self._begin) > self._removed_below > 0",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_slots_gone", "test_what_a_crash_left_goes_after_it"
+            ): "assert slots.has_gone",
+        },
+    ),
+    Bug(
+        "slots-let-go-of-by-cut-frames",
+        "I4: what frames said of slots is taken back where the frames are cut",
+        (Edit("oncelog_server.runtime.storage.journal:Journal.cut", "slots.cut(end)", "pass"),),
+        {
+            unit(
+                "storage/test_slots_gone", "test_i4_a_cut_takes_back_what_cut_frames_said"
+            ): "assert None == b'anew'",
         },
     ),
 )

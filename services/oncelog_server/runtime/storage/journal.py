@@ -336,6 +336,8 @@ class Journal:
             segment = self._segments.begin(end)
             self._disk.write_and_sync(segment.file, 0, _PROOF)
         self._tail.cut(end)
+        for slots in self._slots.values():
+            slots.cut(end)
         self._epochs.cut(end)
         self._unwritten.close()
         save_epochs(self._disk, self.directory, self._epochs)

@@ -15,7 +15,10 @@ Invariants:
   * `write` touches no disk, so it cannot fail, and nobody who waits for an answer waits for it;
   * a slot is held until a sync of it returned. After a failed one all that was in it is written
     again: a disk takes for clean what it could not write, and no later sync tells;
-  * what a crash takes is written again by replay, for a flush comes before each snapshot.
+  * what a crash takes is written again by replay, for a flush comes before each snapshot;
+  * what was let go of is not read, whether its file is still there or not; a file goes when every
+    slot in it was let go of. (A crash may leave it, and a replay may write into it again: it goes
+    the next time.)
 """
 
 from __future__ import annotations
@@ -61,6 +64,8 @@ class SlotFiles:
         # For reading, by first offset; the one used longest ago comes first.
         self._files: OrderedDict[int, File] = OrderedDict()
         self._has_directory = False
+        # What is below was let go of, and what is below that was removed by this run.
+        self._begin = self._removed_below = 0
 
     @property
     def held(self) -> int:
@@ -69,11 +74,15 @@ class SlotFiles:
 
     def write(self, offset: int, slot: bytes) -> None:
         assert len(slot) == self.slot_bytes, f"a slot has {self.slot_bytes} bytes"
+        if offset < self._begin:
+            return
         with self._lock:
             self._held[offset] = slot
 
     def read(self, offset: int) -> bytes | None:
-        """None where nothing was written. Raises CorruptLog, OSError."""
+        """None where nothing was written, or it was let go of. Raises CorruptLog, OSError."""
+        if offset < self._begin:
+            return None
         held = self._held.get(offset)
         return held if held is not None else self._read_stored(offset)
 
@@ -99,6 +108,7 @@ class SlotFiles:
         journal offset (8 bytes, little-endian); and where to go on, after about `max_bytes` of
         files. Blocking; may run in a thread. What is damaged is given as it stands. Raises OSError.
         """
+        start = max(start, self._begin)
         if start >= end:
             return b"", end
         first = _first_of(start)
@@ -126,14 +136,15 @@ class SlotFiles:
 
     def _next_written(self, start: int, end: int) -> int:
         """From where on there may be some: files are left out that are not there."""
-        firsts = [
-            int(name.removesuffix(".slots"))
-            for name in self._disk.list(self._directory)
-            if name.endswith(".slots")
-        ]
+        firsts = self._stored_firsts()
         with self._lock:
             firsts += [_first_of(offset) for offset in self._held]
         return min((max(start, at) for at in firsts if at >= _first_of(start)), default=end)
+
+    def _stored_firsts(self) -> list[int]:
+        """Of the files that there are, ascending."""
+        names = self._disk.list(self._directory)
+        return [int(name.removesuffix(".slots")) for name in names if name.endswith(".slots")]
 
     def write_stored(self, data: bytes) -> None:
         """What `stored` gave, as `write` does. Raises CorruptLog where it is not as it was written;
@@ -161,6 +172,39 @@ class SlotFiles:
             for offset, slot in batch.items():
                 if self._held.get(offset) is slot:
                     del self._held[offset]
+
+    def let_go_below(self, offset: int) -> None:
+        """Nobody asks for slots below any more. Then call `remove_gone`."""
+        if offset <= self._begin:
+            return
+        self._begin = offset
+        with self._lock:
+            for gone in [at for at in self._held if at < offset]:
+                del self._held[gone]
+        for first in [at for at in self._files if at < _first_of(offset)]:
+            self._files.pop(first).close()
+
+    def remove_gone(self) -> int:
+        """Removes files in which every slot was let go of, front to back. Blocking; may run in a
+        thread beside reads and writes, not beside `flush`. Returns how many. Raises OSError: it may
+        be tried again."""
+        begin = _first_of(self._begin)
+        gone = [first for first in self._stored_firsts() if first < begin]
+        for first in gone:
+            self._disk.remove(self._path(first))
+        self._removed_below = begin
+        return len(gone)
+
+    @property
+    def has_gone(self) -> bool:
+        """`remove_gone` may have something to do: at most every SLOT_RANGE_OFFSETS offsets."""
+        return _first_of(self._begin) > self._removed_below
+
+    def cut(self, end: int) -> None:
+        """Frames from there on are gone, and with them what they said of slots below: that stands
+        for what an unclean election left, and may be written anew."""
+        if end < self._begin:
+            self._begin = self._removed_below = 0
 
     def close(self) -> None:
         """What is still held is lost: no snapshot stands over it, so replay writes it again."""
