@@ -69,12 +69,12 @@ def test_a_file_is_looked_for_only_where_one_may_go() -> None:
     disk = FakeDisk()
     slots = written(disk, 1, RANGE + 1)
     slots.let_go_below(RANGE - 1)
-    assert not slots.has_gone
+    assert slots.has_gone is False
     slots.let_go_below(RANGE)
-    assert slots.has_gone
     assert slots.remove_gone() == 1
-    assert not slots.has_gone
     assert firsts(disk) == [1]
+    slots.let_go_below(RANGE + 1)
+    assert slots.has_gone is False
 
 
 def test_what_a_crash_left_goes_after_it() -> None:
