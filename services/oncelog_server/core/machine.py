@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
-from typing import Final, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar
 
 import msgspec
 
@@ -86,11 +86,21 @@ class Table(NamedTuple):
     begin_row: int = 0
 
 
+class Needs(NamedTuple):
+    """What a machine says of the front of its log: see Machine, whose methods these are."""
+
+    needed_from: int = 0
+    wanted_from: int = 0
+    slots_from: int = 0
+
+
 class Snapshot(NamedTuple):
     """The state that `apply` built, as bytes. The driver writes it once the HW has passed it."""
 
     state: bytes
     tables: Mapping[str, Table]
+    # As of this state; the driver asks the machine.
+    needs: Needs = Needs()
 
 
 # A snapshot is whole by itself.
@@ -146,6 +156,13 @@ class Machine(Protocol[C_contra, R, O_co]):
     def slots_from(self) -> JournalOffset:
         """Nobody asks for the slots of journal offsets below; at most `next_offset`."""
         ...
+
+
+def needs_of(machine: Machine[Any, Any, Any]) -> Needs:
+    """Of the state that it has."""
+    needs = Needs(machine.needed_from(), machine.wanted_from(), machine.slots_from())
+    assert needs.wanted_from <= needs.needed_from <= machine.next_offset, "see Machine"
+    return needs
 
 
 class Codec(Protocol[R]):

@@ -12,7 +12,7 @@ import pytest
 
 from oncelog_server.core.frame import At, ControlCode, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
-from oncelog_server.core.machine import Snapshot, Table
+from oncelog_server.core.machine import Needs, Snapshot, Table
 from oncelog_server.runtime.replica.record import ReplicaRecord, save_record
 from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, decode, encode
@@ -23,10 +23,10 @@ from oncelog_server.runtime.storage.segment import OffsetIndex, segment_name
 from oncelog_server.runtime.storage.slots import SLOT_RANGE_OFFSETS, encode_slot
 from oncelog_server.runtime.storage.snapshots import (
     SnapshotFile,
-    TableEnd,
     decode_snapshot,
     encode_snapshot,
 )
+from oncelog_server.runtime.storage.tables import CHUNK_BYTES, Chunk, TableEnd
 from tests.simulation.disk import FakeDisk
 
 PAGE = Path(__file__).parents[3] / "docs" / "log_format.md"
@@ -85,7 +85,8 @@ def index_entry() -> bytes:
 def written() -> dict[str, bytes]:
     """Each example of the page, as the code writes it."""
     uuid = bytes.fromhex("0123456789ab4def8123456789abcdef")
-    snapshot = SnapshotFile(4711, b"state", {"outcomes": TableEnd(2, 0x11223344, 3)})
+    table = TableEnd(2, 1, (Chunk(0, 3, 0x11223344),))
+    snapshot = SnapshotFile(4711, b"state", {"outcomes": table}, 3, Needs(4700, 4690, 12))
     return {
         **{name: b"".join(encode(*stored)) for name, stored in FRAMES.items()},
         "index entry": index_entry(),
@@ -134,6 +135,27 @@ def test_the_other_examples_of_the_page_are_read_back() -> None:
     assert snapshot.state == b"state"
 
 
+def test_a_snapshot_of_the_version_before_is_read() -> None:
+    """As it was written then: one CRC for all rows of a table, and nothing of what it needs."""
+    raw = bytes.fromhex(
+        "4f534e31"
+        "00148535"
+        "6712000000000000"
+        "0500000000000000"
+        "01000000"
+        "00000000"
+        "02000000"
+        "44332211"
+        "0300000000000000"
+        "0800"
+        "6f7574636f6d6573"
+        "7374617465"
+    )
+    tables = {"outcomes": TableEnd(2, 0, (Chunk(0, 3, 0x11223344),))}
+    assert decode_snapshot(raw) == SnapshotFile(4711, b"state", tables)
+    assert decode_snapshot(raw[:40] + b"?" + raw[41:]) is None
+
+
 def test_the_layout_of_the_page_has_no_hole() -> None:
     rows = re.findall(r"^\| (\d+) \| (\d+) \|", PAGE.read_text(), re.MULTILINE)
     end = 0
@@ -158,7 +180,7 @@ def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
         disk.write_and_sync(write.file, write.position, b"".join(write.chunks))
     journal.mark_synced(journal.log_end)
     journal.slots("outcomes", 8).write(1, b"outcome!")
-    journal.save_snapshot(2, Snapshot(b"", {"t": Table(1, 0, b"x")}))
+    journal.save_snapshot(2, Snapshot(b"", {"t": Table(1, 0, b"x"), "u": Table(1, 9, b"x", 9)}))
     journal.close()
     save_record(disk, "j", ReplicaRecord("ab" * 16, 0, "cd" * 16, epoch=1))
     below = [
@@ -172,6 +194,7 @@ def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
     shapes = [
         re.escape(pattern)
         .replace(re.escape("<offset>"), r"\d{20}")
+        .replace(re.escape("<row>"), r"\d{20}")
         .replace(re.escape("<name>"), r"\w+")
         for pattern in patterns
     ]
@@ -181,3 +204,4 @@ def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
         assert any(re.fullmatch(shape, path) for path in files), f"no journal has {pattern}"
     assert segment_name(0) in files
     assert f"{SLOT_RANGE_OFFSETS:,}" in page
+    assert f"{CHUNK_BYTES:,}" in page

@@ -19,7 +19,7 @@ BUGS: Final = (
     Bug(
         "frames-behind-its-beginning-in-an-older-file",
         "I5: a log that begins anew appends to no file of what it was before",
-        (Edit(f"{_JOURNAL}.begin_at", "self._segments.remove_from(self.log_start)", "pass"),),
+        (Edit(f"{_JOURNAL}.begin_at", "self._segments.remove_from(0)", "pass"),),
         {
             unit(
                 "storage/test_beginning",
@@ -73,9 +73,9 @@ BUGS: Final = (
         "I35: the snapshot that a log begins with stays as long as it begins there",
         (
             Edit(
-                "oncelog_server.runtime.storage.snapshots:SnapshotFiles.save",
-                "if old != self.log_start:",
-                "if old >= 0:",
+                "oncelog_server.runtime.storage.keeping:kept_snapshots",
+                "if offset == log_start}",
+                "if offset < 0}",
             ),
         ),
         {
@@ -99,7 +99,7 @@ BUGS: Final = (
     Bug(
         "rot-spread-with-a-snapshot",
         "I26: what is received is compared with the CRCs that it was written with",
-        (Edit(f"{_RECEIVING}._table", "crc32c(data) != end.crc", "size < 0"),),
+        (Edit(f"{_RECEIVING}._table", "crc32c(data) != chunk.crc", "size < 0"),),
         {
             _receiving("test_i26_what_rots_at_the_leader_is_not_spread"): "assert 100 == 101",
         },

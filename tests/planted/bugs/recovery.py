@@ -30,7 +30,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.recovery:recover",
-                "promise = max(min(walk.end.offset, noted.synced_end), noted.log_start)",
+                "promise = max(min(walk.end.offset, noted.synced_end), log_start)",
                 "promise = walk.end.offset",
             ),
         ),

@@ -265,8 +265,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.snapshots:SnapshotFiles.drop_above",
-                "self.newest = max(self._offsets(), default=0)",
-                "self.newest = max(self.newest, *self._offsets(), 0)",
+                "self.newest = max(self.offsets, default=0)",
+                "self.newest = max(self.newest, *self.offsets, 0)",
             ),
         ),
         {
@@ -281,8 +281,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.snapshots:SnapshotFiles.load",
-                "self.newest = 0",
-                "pass",
+                "self._tables, self.newest = {}, 0",
+                "self._tables = {}",
             ),
         ),
         {

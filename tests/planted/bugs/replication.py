@@ -336,7 +336,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.begin_at",
-                "self._snapshots.save(offset, snapshot)",
+                "self._snapshots.save(offset, snapshot, epoch=epochs[-1].epoch)",
                 "pass",
             ),
             Edit(

@@ -56,11 +56,10 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.snapshots:Snapshots._taken",
-                "return machine.snapshot(self._journal.rows_saved)",
+                "taken = machine.snapshot(self._journal.rows_saved)",
                 "taken = machine.snapshot(getattr(self, '_rows', {}))\n"
                 "        self._rows = {name: table.first_row + len(table.rows) // table.row_bytes\n"
-                "                      for name, table in taken.tables.items()}\n"
-                "        return taken",
+                "                      for name, table in taken.tables.items()}",
             ),
         ),
         {
@@ -81,8 +80,8 @@ BUGS: Final = (
             ),
             Edit(
                 "oncelog_server.runtime.storage.snapshots:SnapshotFiles.load",
-                "self._tables = {}",
-                "pass",
+                "self._tables, self.newest = {}, 0",
+                "self.newest = 0",
             ),
         ),
         {

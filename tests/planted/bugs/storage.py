@@ -274,8 +274,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.snapshots:decode_snapshot",
-                "if magic != _MAGIC or crc32c(memoryview(data)[_SEAL.size :]) != crc:",
-                "if magic != _MAGIC:",
+                " or crc32c(memoryview(data)[_SEAL.size :]) != crc:",
+                ":",
             ),
         ),
         {
@@ -289,7 +289,7 @@ BUGS: Final = (
         "rows are synced before the snapshot that counts them stands",
         (
             Edit(
-                "oncelog_server.runtime.storage.snapshots:SnapshotFiles._append_rows",
+                "oncelog_server.runtime.storage.tables:TableFiles._write",
                 "self._disk.sync(file)",
                 "pass",
             ),
@@ -533,9 +533,9 @@ BUGS: Final = (
         "I26, I35: a snapshot that stands in the place of another is noticed",
         (
             Edit(
-                "oncelog_server.runtime.storage.snapshots:SnapshotFiles.load",
-                "if found is None or found.offset != offset:",
-                "if found is None:",
+                "oncelog_server.runtime.storage.snapshots:read_snapshot",
+                "return None if found is None or found.offset != offset else found",
+                "return found",
             ),
         ),
         {
@@ -551,8 +551,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.cut",
-                "self.synced_end = min(self.synced_end, end)\n        self._segments.cut",
-                "self._segments.cut",
+                "self.synced_end = min(self.synced_end, end)\n        if end == self.log_start",
+                "if end == self.log_start",
             ),
         ),
         {

@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from oncelog_server.core.machine import Snapshot, Table
+from oncelog_server.core.machine import Needs, Snapshot, Table
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.port import File
 from oncelog_server.runtime.storage.slots import SLOT_FILES_OPEN_MAX, SLOT_RANGE_OFFSETS
 from oncelog_server.runtime.storage.snapshots import (
     SnapshotFile,
-    TableEnd,
     decode_snapshot,
     encode_snapshot,
 )
+from oncelog_server.runtime.storage.tables import Chunk, TableEnd
 from oncelogpb.errors import CorruptLog
 from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.storage.journals import DIRECTORY, append, open_journal, record, start, sync
@@ -55,15 +55,28 @@ FOUR = (4, b"four", {"t": b"r0r1r2", "u": b""})
     st.dictionaries(
         st.text(max_size=9),
         st.builds(
-            TableEnd, st.integers(1, 2**32 - 1), st.integers(0, 2**32 - 1), st.integers(0, 2**60)
+            TableEnd,
+            st.integers(1, 2**32 - 1),
+            st.integers(0, 2**60),
+            st.lists(
+                st.builds(
+                    Chunk,
+                    st.integers(0, 2**60),
+                    st.integers(0, 2**60),
+                    st.integers(0, 2**32 - 1),
+                ),
+                max_size=3,
+            ).map(tuple),
         ),
         max_size=4,
     ),
+    st.integers(0, 2**32 - 1),
+    st.builds(Needs, *[st.integers(0, 2**63)] * 3),
 )
 def test_a_snapshot_survives_the_round_trip(
-    offset: int, state: bytes, tables: dict[str, TableEnd]
+    offset: int, state: bytes, tables: dict[str, TableEnd], epoch: int, needs: Needs
 ) -> None:
-    file = SnapshotFile(offset, state, tables)
+    file = SnapshotFile(offset, state, tables, epoch, needs)
     data = encode_snapshot(file)
     assert decode_snapshot(data) == file
     assert decode_snapshot(data[:-1]) is None

@@ -112,6 +112,14 @@ COMMON: Final = (
     _counter("snapshots", "Snapshots of machines written."),
     _counter("snapshot_failures", "Snapshots, and slots of outcomes, that the disk did not take."),
     _gauge("snapshot_failing", "1 while the last try of these failed. Alarm on it.", "partition"),
+    _counter("trims", "Times that a log began later than before."),
+    _gauge("log_start", "First journal offset of a log that is led.", "partition"),
+    _gauge(
+        "needed_from",
+        "Journal offset from which on frames of a log that is led are read again: what is before "
+        "may go.",
+        "partition",
+    ),
 )
 
 COORDINATOR: Final = (

@@ -120,6 +120,12 @@ class Follower:
         self._on_the_way: deque[_Sent] = deque()
         self._unacknowledged_bytes = 0
 
+    @property
+    def reads_from(self) -> int | None:
+        """Where the next frame begins, and where it ended when it was offered a snapshot; None: it
+        reads nothing."""
+        return self._next
+
     def asked(self, ask: Ask) -> Answer | None:
         """None: it means another epoch. From here on nothing is sent until it acknowledges."""
         if ask.epoch != self.epoch:

@@ -29,6 +29,7 @@ from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.replaying import Slice, record_of, restore
 from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS, Snapshots, too_many_slots
+from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.errors import CorruptLog
@@ -65,7 +66,8 @@ class FollowerSnapshots:
         self._around = around
         self._covered = covered
         self._found_damage = found_damage
-        self._snapshots = Snapshots(partition, journal, around)
+        self._trimming = Trimming(partition, journal, around)
+        self._snapshots = Snapshots(partition, journal, around, self._trimming)
         self._working: asyncio.Task[None] | None = None
         # It has the process's turn: what it does then is waited for, not cancelled.
         self._has_turn = False
@@ -82,9 +84,12 @@ class FollowerSnapshots:
         """About every second."""
         behind = self._journal.bytes_between(self._journal.snapshot_offset, self._covered())
         self._show(behind)
-        runs = self._working is not None and not self._working.done()
-        if not runs and not self._halt.is_set() and self._is_worth_it(behind):
+        if self._halt.is_set() or (self._working is not None and not self._working.done()):
+            return
+        if self._is_worth_it(behind):
             self._working = vital.spawn(self._work(), self._around.fatal)
+        elif self._trimming.is_due:
+            self._working = vital.spawn(self._trim(), self._around.fatal)
 
     def _is_worth_it(self, behind_bytes: int) -> bool:
         """Reading a large snapshot costs as much as replaying as many frames, here and for who is
@@ -134,6 +139,13 @@ class FollowerSnapshots:
         finally:
             self._has_turn = False
 
+    async def _trim(self) -> None:
+        self._has_turn = True
+        try:
+            await self._trimming.step()
+        finally:
+            self._has_turn = False
+
     async def _replay_and_save(self) -> None:
         try:
             machine = self._role.machine(self._partition)
@@ -143,6 +155,7 @@ class FollowerSnapshots:
                 return
             if await self._snapshots.save_now(machine, end):
                 self._failures = 0
+                self._trimming.roll()
             else:
                 self._failed()
         except (CorruptLog, JournalDamaged) as error:

@@ -29,6 +29,10 @@ from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Isr, Lead
 from oncelogpb.errors import CorruptLog, Loading, NotEnoughReplicas, NotLeader
 
+# A follower that reads what could go, or what was before the log, holds the log start where it is
+# for so long at most. One that takes longer begins anew, behind the snapshot of the new one.
+HOLDS_MS_MAX: Final = 600_000
+
 # A change of the ISR whose answer was lost is looked at again after so long.
 ISR_RETRY_MS: Final = 200
 
@@ -66,6 +70,8 @@ class Followers:
         self._changing: asyncio.Task[None] | None = None
         # Its replicas were moved, and this one is not wanted any more.
         self._is_handed_over = False
+        # By node: since when a follower holds the log start.
+        self._holds_since_ms: dict[str, int] = {}
         self._is_over = False
 
     def begin(self, epoch_start: int, *, inherited: int) -> None:
@@ -205,6 +211,24 @@ class Followers:
         gone = supply.incarnation
         if self.book is not None and all(it.incarnation != gone for it in self._supplies):
             self.book.closed(gone, now_ms=self._now_ms())
+
+    def held_by(self, start: int) -> str:
+        """Node of a follower that has a dialog and still reads frames before `start`, or fetches
+        what was before the log; "": there is none, or each had its time."""
+        now_ms = self._now_ms()
+        below = {
+            supply.node
+            for supply in self._supplies
+            if supply.reads_from is not None and supply.reads_from < start
+        }
+        since = self._holds_since_ms
+        self._holds_since_ms = {node: since.get(node, now_ms) for node in sorted(below)}
+        holding = (
+            node
+            for node, since_ms in self._holds_since_ms.items()
+            if now_ms - since_ms < HOLDS_MS_MAX
+        )
+        return next(holding, "")
 
     def unreadable(self, error: CorruptLog | OSError) -> None:
         """What is synced here cannot be read. Where another replica has it, and keeps up, that one

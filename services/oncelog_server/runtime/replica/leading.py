@@ -23,7 +23,7 @@ from typing import Any, Final
 from oncelog_server.core import failpoints
 from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.machine import EpochStart, Tick
+from oncelog_server.core.machine import EpochStart, Tick, needs_of
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime.replica import replaying
@@ -34,6 +34,7 @@ from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.replaying import Slice, record_of
 from oncelog_server.runtime.replica.replies import Replies
 from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
+from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.frames import encoded_bytes
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.target import Lead
@@ -99,7 +100,8 @@ class Leadership:
         projection = role.projection(partition, journal.slots)
         self._projecting = Projecting(projection, inherited)
         self._advanced: asyncio.Future[None] | None = None
-        self._snapshots = Snapshots(partition, journal, around)
+        self.trimming = Trimming(partition, journal, around, held_by=self.followers.held_by)
+        self._snapshots = Snapshots(partition, journal, around, self.trimming)
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
         # Ticks in a row at which there was nothing to do.
@@ -256,6 +258,7 @@ class Leadership:
             and self._hw == self._journal.log_end
             and self._journal.is_noted
             and not self._snapshots.are_waiting
+            and not self.trimming.is_waiting
         )
 
     def wake(self) -> None:
@@ -349,11 +352,28 @@ class Leadership:
         self._around.reporter.gauge("high_watermark", hw, partition=name)
         lag = self._journal.log_end - hw
         self._around.reporter.gauge("high_watermark_lag", lag, partition=name)
+        self._around.reporter.gauge("log_start", self._journal.log_start, partition=name)
+        self._around.reporter.gauge("needed_from", self.trimming.needs.needed_from, partition=name)
         self.followers.show()
-        # A quiet partition, too, writes another one for the snapshot that failed.
-        if self._snapshots.is_owed:
+        # A quiet partition, too, writes another one for the snapshot that failed, or for one at
+        # which its log could begin.
+        if self._snapshots.is_owed or self._could_begin_later():
             self.capture_snapshot()
         self._snapshots.save(hw)
+
+    def _could_begin_later(self) -> bool:
+        """What the machine needs no more is worth a snapshot behind it."""
+        trimming, journal = self.trimming, self._journal
+        trimming.covered(self._hw)
+        if trimming.wants_sample:
+            trimming.sampled(journal.log_end, needs_of(self.machine))
+            trimming.covered(self._hw)
+        rolled = trimming.roll()
+        behind = max(journal.snapshot_offset, journal.log_start)
+        gone_to = trimming.needs.wanted_from
+        if gone_to <= behind:
+            return rolled
+        return rolled or journal.bytes_between(behind, gone_to) >= trimming.worth_bytes
 
     def advanced(self) -> asyncio.Future[None]:
         """See the Replica port. One future serves all who wait, so each gets it shielded."""

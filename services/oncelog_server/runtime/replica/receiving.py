@@ -37,7 +37,8 @@ from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.slots import SLOTS_WORTH_A_FLUSH, SlotFiles
 from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
-from oncelog_server.runtime.storage.snapshots import SnapshotFile, TableEnd, decode_snapshot
+from oncelog_server.runtime.storage.snapshots import SnapshotFile, decode_snapshot
+from oncelog_server.runtime.storage.tables import TableEnd, chunk_name
 from oncelogpb.errors import CorruptLog, OncelogError, Unavailable
 
 # A part that did not come is asked for again after so long, then twice as long each time; after so
@@ -167,13 +168,16 @@ class Receiving:
         first = await self._part(PartOf(Content.FILE), None)
         offset = first.offset
         file = await self._file(first)
-        epochs = await self._epochs(offset)
+        epochs = await self._epochs(offset, file.epoch)
         tables = {
-            name: Table(end.row_bytes, 0, await self._table(name, end, offset))
+            name: Table(
+                end.row_bytes, end.first_row, await self._table(name, end, offset), end.begin_row
+            )
             for name, end in sorted(file.tables.items())
         }
         await self._slots(first.slot_names, offset)
-        return Received(offset, Snapshot(file.state, tables), epochs, first.time_ms)
+        snapshot = Snapshot(file.state, tables, file.needs)
+        return Received(offset, snapshot, epochs, first.time_ms)
 
     async def _file(self, first: SnapshotPart) -> SnapshotFile:
         data = await self._all(first, PartOf(Content.FILE))
@@ -182,22 +186,30 @@ class Receiving:
             raise CorruptLog("the snapshot of the leader's log start is damaged")
         return found
 
-    async def _epochs(self, offset: int) -> Sequence[EpochEntry]:
+    async def _epochs(self, offset: int, last_epoch: int) -> Sequence[EpochEntry]:
+        """`last_epoch`: that of the last frame before, as the file has it; 0: it does not say."""
         wanted = PartOf(Content.EPOCHS)
         data = await self._all(await self._part(wanted, offset), wanted)
         found = EpochTable.decode(data)
         if found is None or not found.epoch_at(offset - 1):
             raise CorruptLog("the epochs before the leader's log are damaged")
+        if last_epoch and found.epoch_at(offset - 1) != last_epoch:
+            raise CorruptLog(f"the leader's epochs lack {last_epoch}, in which its log begins")
         return found.entries
 
     async def _table(self, name: str, end: TableEnd, offset: int) -> bytes:
-        wanted, size = PartOf(Content.TABLE, name), end.row_bytes * end.row_count
-        data = b""
-        if size:
-            data = await self._all(await self._part(wanted, offset), wanted, size=size)
-        if len(data) != size or crc32c(data) != end.crc:
-            raise CorruptLog(f"table {name} of the leader's snapshot is damaged")
-        return data
+        """All rows of its chunks: the first ones may be before those that belong to the state."""
+        rows = bytearray()
+        for chunk in end.chunks:
+            wanted = PartOf(Content.TABLE, chunk_name(name, chunk.first_row))
+            size = end.row_bytes * chunk.row_count
+            data = b""
+            if size:
+                data = await self._all(await self._part(wanted, offset), wanted, size=size)
+            if len(data) != size or crc32c(data) != chunk.crc:
+                raise CorruptLog(f"table {name} of the leader's snapshot is damaged")
+            rows += data
+        return bytes(rows)
 
     async def _all(self, part: SnapshotPart, wanted: PartOf, *, size: int | None = None) -> bytes:
         """From this part on; behind `size` bytes is what belongs to a later snapshot."""

@@ -7,7 +7,8 @@
 Each is whole by itself: it leaves out the rows that an earlier one has brought to the disk, and
 none that one was only to bring there.
 
-Slots go to the disk with each snapshot, and by themselves where many are held.
+Slots go to the disk with each snapshot, and by themselves where many are held. What is in front of
+the log goes by turns with both (`trimming`).
 
 Invariants: a snapshot holds only what is below the HW when it is written, and stands only when the
 slots of all before it are durable; one at a time, and one of an epoch that is over is never written
@@ -22,8 +23,9 @@ from typing import Any, Final
 
 from oncelog_server.core import failpoints
 from oncelog_server.core.ids import PartitionId
-from oncelog_server.core.machine import Machine, Snapshot
+from oncelog_server.core.machine import Machine, Snapshot, needs_of
 from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.slots import SLOTS_HELD_MAX, SLOTS_WORTH_A_FLUSH
 
@@ -39,9 +41,12 @@ class Snapshots:
     """Of the machine of one leadership; or of a follower, which makes one for each
     (`follower_snapshots`)."""
 
-    def __init__(self, partition: PartitionId, journal: Journal, around: ReplicaEnv) -> None:
+    def __init__(
+        self, partition: PartitionId, journal: Journal, around: ReplicaEnv, trimming: Trimming
+    ) -> None:
         self._partition = partition
         self._journal = journal
+        self._trimming = trimming
         self._clock = around.clock
         self._reporter = around.reporter
         self._offload = around.offload
@@ -92,7 +97,8 @@ class Snapshots:
     def _taken(self, machine: Machine[Any, Any, Any]) -> Snapshot:
         """Not while one is being written: which rows are saved changes then."""
         assert self._saving is None
-        return machine.snapshot(self._journal.rows_saved)
+        taken = machine.snapshot(self._journal.rows_saved)
+        return taken._replace(needs=needs_of(machine))
 
     def save(self, high_watermark: int) -> None:
         """Begins to write what was captured, where the HW has passed it, or slots where many are
@@ -104,6 +110,8 @@ class Snapshots:
             self._saving = asyncio.get_running_loop().create_task(self._write(offset, snapshot))
         elif self._journal.slots_held >= SLOTS_WORTH_A_FLUSH:
             self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
+        elif self._wanted and self._trimming.is_due:
+            self._saving = asyncio.get_running_loop().create_task(self._trim())
 
     async def make_room_for_slots(self) -> None:
         """During a replay, which writes many. A disk that does not take them is borne with as long
@@ -155,10 +163,17 @@ class Snapshots:
             await self._offload(lambda: self._journal.save_snapshot(offset, snapshot))
             failpoints.reach("driver.snapshot.after")
             self._reporter.count("snapshots")
+            self._trimming.snapshot_stood(snapshot.needs)
             self._worked()
         except OSError as error:
             self.is_owed = self._wanted
             self.failed(error)
+        finally:
+            self._saving = None
+
+    async def _trim(self) -> None:
+        try:
+            await self._trimming.step()
         finally:
             self._saving = None
 

@@ -106,6 +106,11 @@ class Supply:
             )
             self.wake()
 
+    @property
+    def reads_from(self) -> int | None:
+        """See Follower."""
+        return self._follower.reads_from
+
     # ------------------------------------------------------------------------------ what it sends
 
     def wake(self) -> None:

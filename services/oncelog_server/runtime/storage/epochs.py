@@ -8,7 +8,8 @@
       16     8  previous end     log end before it; lower than first offset where it jumped ahead
 
 An entry goes to the disk in one commit with its EPOCH_START. A table that is missing or damaged is
-made again from the journal. Two tables answer where two logs part (KIP-101, KIP-279).
+made again from the journal; of epochs whose EPOCH_START is before the log start only the table
+tells, and never of later ones alone. Two tables answer where two logs part (KIP-101, KIP-279).
 """
 
 from __future__ import annotations
@@ -48,17 +49,21 @@ class EpochTable:
     @classmethod
     def decode(cls, data: bytes) -> EpochTable | None:
         """None unless every byte is as written, and the entries ascend."""
+        table = cls.decode_intact(data)
+        return table if len(table.entries) * EPOCH_ENTRY_BYTES == len(data) else None
+
+    @classmethod
+    def decode_intact(cls, data: bytes) -> EpochTable:
+        """The entries before the first that is not as written."""
         table = cls()
-        if len(data) % EPOCH_ENTRY_BYTES:
-            return None
-        for at in range(0, len(data), EPOCH_ENTRY_BYTES):
+        for at in range(0, len(data) - EPOCH_ENTRY_BYTES + 1, EPOCH_ENTRY_BYTES):
             crc = int.from_bytes(data[at : at + 4], "little")
             body = data[at + 4 : at + EPOCH_ENTRY_BYTES]
             if crc32c(body) != crc:
-                return None
+                break
             entry = EpochEntry(*_ENTRY.unpack(body))
             if table.entries and entry <= table.entries[-1]:
-                return None
+                break
             table.entries.append(entry)
         return table
 

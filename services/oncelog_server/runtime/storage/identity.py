@@ -85,6 +85,8 @@ class SyncedEnd:
         self._sequence = 0
         # What the file says, or will say once the note under way is written.
         self.noted: Bounds | None = None
+        # What it says after a loss of power.
+        self.kept: Bounds | None = None
         if disk.exists(self._path):
             self._load()
 
@@ -99,6 +101,8 @@ class SyncedEnd:
                 continue
             if self.noted is None or sequence > self._sequence:
                 self._sequence, self.noted = sequence, Bounds(log_start, synced_end)
+        # Recovery writes it again where only the page cache may hold it.
+        self.kept = self.noted
 
     def note(self, bounds: Bounds) -> Write:
         """The write that makes the file say so; the caller hands it to the disk, and says `durable`
@@ -111,6 +115,7 @@ class SyncedEnd:
     def durable(self) -> None:
         """The last note is: the next one goes to the other slot."""
         self._sequence += 1
+        self.kept = self.noted
 
     def note_and_sync(self, bounds: Bounds) -> None:
         """Blocking. Raises OSError."""

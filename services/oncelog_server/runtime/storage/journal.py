@@ -9,10 +9,18 @@ Invariants:
   * only what is synced is read from files; what is not, is in the memory tail;
   * after a failed write nothing is appended until the unsynced frames are abandoned: their bytes
     are in doubt, and reading them back proves nothing;
-  * a journal belongs to one event loop. `open`, `cut` and `save_snapshot` block.
+  * a journal belongs to one event loop. `open`, `cut` and `save_snapshot` block;
+  * nothing in front of the log is removed before a durable note says where the log begins.
 
-Left out: retention and compaction, so a log starts at 0, or where a snapshot began it. Its files of
-frames are `segments`, what they were not given yet is `unwritten`.
+A log begins at 0, or at one of its own snapshots (`keeping`), and that moves forward in these steps
+(docs/log_format.md, "Where a log begins"):
+
+    prepare_start    1  its snapshot is whole; the index of what will be the first file is synced
+    move_start       2  the next note says where the log begins now; nothing before it is read
+    remove_front     3  once that note is durable: files, snapshots and rows in front go
+
+Left out: who says what may go, and when (`replica/trimming`); compaction. Its files of frames are
+`segments`, what they were not given yet is `unwritten`.
 """
 
 from __future__ import annotations
@@ -25,24 +33,25 @@ from typing import Final, Self
 
 from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
-from oncelog_server.core.machine import Snapshot
+from oncelog_server.core.machine import Needs, Snapshot
 from oncelog_server.runtime.storage.copying import copied_frames
 from oncelog_server.runtime.storage.cutting import place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.epochs import EpochEntry
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
+from oncelog_server.runtime.storage.keeping import next_log_start
 from oncelog_server.runtime.storage.port import Disk, Write
 from oncelog_server.runtime.storage.recovery import Recovered, recover, save_epochs
 from oncelog_server.runtime.storage.scan import Place
-from oncelog_server.runtime.storage.segment import SEGMENT_BYTES
+from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
 from oncelog_server.runtime.storage.segments import Segments
 from oncelog_server.runtime.storage.slots import SlotFiles
 from oncelog_server.runtime.storage.snapshot_parts import SnapshotParts
 from oncelog_server.runtime.storage.snapshots import SnapshotFiles, snapshot_path
 from oncelog_server.runtime.storage.tail import Copies, MemoryTail, TailBudget
 from oncelog_server.runtime.storage.unwritten import Unwritten
-from oncelogpb.errors import OffsetOutOfRange
+from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 
 __all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "UnknownFrame"]
 
@@ -64,6 +73,7 @@ class Journal:
     ) -> None:
         end = recovered.end
         self.directory = directory
+        self.segment_bytes = segment_bytes
         self.incarnation = recovered.incarnation
         self.log_start = recovered.log_start
         # Exclusive. Frames below are appended, at least in memory.
@@ -84,9 +94,15 @@ class Journal:
         self._failed = False
         self._closed = False
         self._slots: dict[str, SlotFiles] = {}
+        # In front of the log, and not removed yet.
+        self._retired: list[Segment] = []
+        self._has_old_front = False
         self._snapshots = SnapshotFiles(disk, directory, log_start=recovered.log_start)
         # A snapshot of what the log lost must not become the newest when the log has grown again.
         self._snapshots.drop_above(end.offset)
+        if recovered.log_start:
+            # What a crash has left of it.
+            self._snapshots.sweep(self._segments.bases)
 
     @classmethod
     def open(
@@ -331,6 +347,10 @@ class Journal:
         self._lower_promise(end)
         # Where it fails from here on, what is abandoned goes, and no more than that is left.
         self.synced_end = min(self.synced_end, end)
+        if end == self.log_start:
+            # The first segment may begin below, and then has nothing that is left: its name would
+            # be wrong for the next frame.
+            self._segments.remove_from(0)
         self._segments.cut(place, keep_bytes=was_failed)
         if was_failed:
             segment = self._segments.begin(end)
@@ -362,14 +382,15 @@ class Journal:
         self.cut(self.log_start)
         self._failed = True
         # One without frames would take the next ones under the name of where the log began.
-        self._segments.remove_from(self.log_start)
+        self._segments.remove_from(0)
         self.flush_slots()
-        self._snapshots.save(offset, snapshot)
+        self._snapshots.save(offset, snapshot, epoch=epochs[-1].epoch)
         self._epochs.entries[:] = epochs
         save_epochs(self._disk, self.directory, self._epochs)
         # Up to here a crash leaves an empty journal, and recovery drops what speaks of more.
         self._synced_end_file.note_and_sync(Bounds(offset, offset))
         self._snapshots.log_start = offset
+        self._has_old_front = True
         self.log_start = self.log_end = self.synced_end = offset
         self.last_epoch, self.last_time_ms = epochs[-1].epoch, time_ms
         self._tail.begin_at(offset)
@@ -386,6 +407,79 @@ class Journal:
         self._snapshots.drop_above(end)
         self._synced_end_file.note_and_sync(Bounds(self.log_start, min(end, self.synced_end)))
 
+    # -------------------------------------------------------------------------- where it begins
+
+    def next_log_start(self, needs: Needs, *, wanted_bytes_max: int) -> int | None:
+        """Where it should begin, of the snapshots that it has; None: where it does. What is wanted
+        and not needed stays while it is no more than `wanted_bytes_max`."""
+        return next_log_start(
+            self._snapshots.offsets,
+            needs,
+            log_start=self.log_start,
+            bases=self._segments.bases,
+            bytes_between=self.bytes_between,
+            wanted_bytes_max=wanted_bytes_max,
+        )
+
+    def index_before_start(self, start: int) -> Segment:
+        """The segment that will be the first one; its index goes to the page cache."""
+        segment = self._segments.holding(start)
+        segment.save_index(self.synced_end)
+        return segment
+
+    def prepare_start(self, start: int, first: Segment) -> None:
+        """The first step; `first` is what `index_before_start` gave. Blocking; may run in a thread
+        beside appends. Raises CorruptLog where the snapshot or its rows are damaged, OSError: the
+        log then begins where it did."""
+        if not self._snapshots.is_whole(start):
+            path = snapshot_path(self.directory, start)
+            raise CorruptLog(f"{path}, or a table that it counts, is damaged", file=path)
+        first.sync_index()
+
+    def move_start(self, start: int) -> bool:
+        """The second step: nothing before it is read from now on, and the next note says so. False:
+        a write failed, or it is closed."""
+        if self._failed or self._closed:
+            return False
+        assert self.log_start < start <= self.synced_end, "a log begins at what it has"
+        self.log_start, self._has_old_front = start, True
+        return True
+
+    @property
+    def has_old_front(self) -> bool:
+        """Something in front of the log may be left to remove."""
+        return self._has_old_front
+
+    @property
+    def start_is_durable(self) -> bool:
+        kept = self._synced_end_file.kept
+        return kept is not None and kept.log_start == self.log_start
+
+    def retire_front(self) -> None:
+        """Then `remove_front`: what is removed is nobody's any more."""
+        assert self.start_is_durable, "else a loss of power finds a log without its front"
+        self._retired += self._segments.take_before(self.log_start)
+
+    def remove_front(self) -> None:
+        """The third step. Blocking; may run in a thread beside appends. Raises OSError: then it is
+        done again, here or by recovery."""
+        self._snapshots.log_start = self.log_start
+        while self._retired:
+            self._retired[0].remove()
+            self._retired.pop(0)
+        self._snapshots.sweep(self._segments.bases)
+        self._has_old_front = False
+
+    def roll(self) -> None:
+        """The next frame begins another segment, so that the one before it can go one day."""
+        if self._segments.all and self._segments.bases[-1] < self.log_end and not self._failed:
+            self._segments.begin(self.log_end)
+
+    @property
+    def first_offset_of_active(self) -> int:
+        """Of the segment that takes the next frame."""
+        return self._segments.bases[-1] if self._segments.all else self.log_end
+
     # ------------------------------------------------------------------------- snapshots and slots
 
     def save_snapshot(self, offset: int, snapshot: Snapshot) -> None:
@@ -394,7 +488,8 @@ class Journal:
         again as it is."""
         assert offset <= self.synced_end, "a snapshot never runs ahead of the log"
         self.flush_slots()
-        self._snapshots.save(offset, snapshot)
+        epoch = self._epochs.epoch_at(offset - 1)
+        self._snapshots.save(offset, snapshot, epoch=epoch, bases=self._segments.bases)
         self._frames_before_snapshot = self._tail.appended
 
     def flush_slots(self) -> None:
@@ -413,6 +508,10 @@ class Journal:
         """By table, how many of its rows the newest snapshot on disk counts, and a next one may
         leave out."""
         return self._snapshots.rows_saved
+
+    def saved_needs(self) -> Needs:
+        """What the newest snapshot says of the front of the log. Blocking. Raises OSError."""
+        return self._snapshots.needs()
 
     @property
     def snapshot_offset(self) -> int:

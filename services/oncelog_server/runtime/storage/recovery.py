@@ -12,7 +12,10 @@ Invariants (docs/leadership.md, "Disks"):
     page cache shows bytes that the disk lacks, and counts them as clean, so that no later sync
     would write them;
   * who ends below `synced_end`, or is refused, has a new incarnation before it says anything;
-  * a refused journal is left as it is, byte for byte.
+  * a refused journal is left as it is, byte for byte;
+  * a log that begins above 0 has a snapshot there, and is scanned from the file that holds its
+    first frame. What is before that file is left over from a trim, and goes once the note that says
+    so is durable.
 """
 
 from __future__ import annotations
@@ -32,7 +35,11 @@ from oncelog_server.runtime.storage.identity import (
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.scan import SCAN_BYTES, Ending, Place, Scan
 from oncelog_server.runtime.storage.segment import Segment, base_of
-from oncelog_server.runtime.storage.snapshots import snapshot_path
+from oncelog_server.runtime.storage.snapshots import (
+    read_snapshot,
+    snapshot_offsets,
+    snapshot_path,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,27 +88,65 @@ def recover(
         incarnation = take_incarnation(disk, directory, random_bytes)
     fit = incarnation is not None and noted is not None
     if noted is None:
-        noted = Bounds(bases[0] if bases else 0, 0)
-    table = _load_epochs(disk, directory)
-    epochs = EpochTable() if table is None else table
-    if noted.log_start > 0 and (lacks := _lacks_before(disk, directory, noted.log_start, epochs)):
+        noted = Bounds(_probable_start(disk, directory, bases), 0)
+    log_start = noted.log_start
+    epochs, whole = _load_epochs(disk, directory, log_start)
+    if log_start > 0 and (lacks := _lacks_before(disk, directory, log_start, epochs)):
         take_incarnation(disk, directory, random_bytes)
         raise JournalDamaged(*lacks)
     segments = [Segment(disk, directory, base, grows_to=segment_bytes) for base in bases]
-    walk = _walk(segments, noted.log_start, epochs, whole=table is None)
+    left_over = _wholly_before(segments, log_start)
+    walk = _walk(segments[len(left_over) :], log_start, epochs, whole=not whole)
     _require_no_rest(walk, noted.synced_end)
+    _begin_where_told(walk, noted, epochs)
     if walk.why and walk.end.offset < noted.synced_end:
         take_incarnation(disk, directory, random_bytes)
         raise JournalDamaged(walk.broken_path, walk.broken_position, walk.why)
+    if log_start > 0 and (lacks := _lacks_epoch(disk, directory, log_start, epochs)):
+        take_incarnation(disk, directory, random_bytes)
+        raise JournalDamaged(*lacks)
     if incarnation is None or not fit or walk.end.offset < noted.synced_end:
         incarnation = take_incarnation(disk, directory, random_bytes)
         # Lowered before the cut; never raised before what is kept is synced.
-        promise = max(min(walk.end.offset, noted.synced_end), noted.log_start)
-        synced_end.note_and_sync(Bounds(noted.log_start, promise))
-    elif walk.end.offset > noted.synced_end:
+        promise = max(min(walk.end.offset, noted.synced_end), log_start)
+        synced_end.note_and_sync(Bounds(log_start, promise))
+    elif walk.end.offset > noted.synced_end or left_over or _has_old(disk, directory, log_start):
         synced_end.write_again()
+    for segment in left_over:
+        segment.remove()
     _keep(disk, directory, walk, epochs, noted.synced_end)
-    return Recovered(incarnation, noted.log_start, walk.segments, epochs, synced_end, walk.end)
+    return Recovered(incarnation, log_start, walk.segments, epochs, synced_end, walk.end)
+
+
+def _probable_start(disk: Disk, directory: str, bases: list[int]) -> int:
+    """Where the log begins, as nothing says it: at the first snapshot that has all frames behind
+    it. This replica has another name from now on."""
+    if not bases or bases[0] == 0:
+        return 0
+    offsets = snapshot_offsets(disk, directory)
+    return min((offset for offset in offsets if offset >= bases[0]), default=bases[0])
+
+
+def _wholly_before(segments: list[Segment], log_start: int) -> list[Segment]:
+    """What a trim left over, from the front on."""
+    count = sum(following.base <= log_start for following in segments[1:])
+    return segments[:count]
+
+
+def _has_old(disk: Disk, directory: str, log_start: int) -> bool:
+    """Snapshots that a trim left over."""
+    return any(offset < log_start for offset in snapshot_offsets(disk, directory))
+
+
+def _begin_where_told(walk: _Walk, noted: Bounds, epochs: EpochTable) -> None:
+    """The first file may end before the log begins: nothing of the log is in it, then, and what was
+    promised says whether that is all."""
+    log_start = noted.log_start
+    if walk.end.offset >= log_start or (walk.why and noted.synced_end > log_start):
+        return
+    walk.beyond = [*walk.segments, *walk.beyond]
+    walk.segments, walk.why = [], ""
+    walk.end = Place(0, log_start, epochs.epoch_at(log_start - 1))
 
 
 def _lacks_before(
@@ -116,21 +161,41 @@ def _lacks_before(
     return None
 
 
-def _load_epochs(disk: Disk, directory: str) -> EpochTable | None:
+def _lacks_epoch(
+    disk: Disk, directory: str, log_start: int, epochs: EpochTable
+) -> tuple[str, int, str] | None:
+    """The snapshot says in which epoch the log begins: a table that lacks this one agrees with
+    nobody where logs part."""
+    found, known = read_snapshot(disk, directory, log_start), epochs.epoch_at(log_start - 1)
+    if found is None or found.epoch in (0, known):
+        return None
+    why = f"the log begins in leader epoch {found.epoch}, and the table says {known}"
+    return f"{directory}/{EPOCHS_FILE}", 0, why
+
+
+def _load_epochs(disk: Disk, directory: str, log_start: int) -> tuple[EpochTable, bool]:
+    """And whether it is as it was written. One that is not is made again from the frames; where the
+    log begins above 0, it goes on from what is intact, for a power that went may have torn its
+    end."""
     path = f"{directory}/{EPOCHS_FILE}"
     if not disk.exists(path):
-        return EpochTable()
+        return EpochTable(), True
     file = disk.open(path)
     try:
-        return EpochTable.decode(file.read(0, file.size()))
+        data = file.read(0, file.size())
     finally:
         file.close()
+    table = EpochTable.decode(data)
+    if table is not None:
+        return table, True
+    return EpochTable.decode_intact(data) if log_start > 0 else EpochTable(), False
 
 
 def _walk(segments: list[Segment], log_start: int, epochs: EpochTable, *, whole: bool) -> _Walk:
     """Follows the chain. `whole`: through every frame, as nothing else tells where epochs begin."""
     # A log that begins in the middle of an epoch knows it by its table alone.
-    walk = _Walk(Place(0, log_start, epochs.epoch_at(log_start - 1)))
+    begins_at = min([log_start, *(segment.base for segment in segments[:1])])
+    walk = _Walk(Place(0, begins_at, epochs.epoch_at(begins_at - 1)))
     for number, segment in enumerate(segments):
         if segment.base != walk.end.offset:
             why = f"it begins at {segment.base}, and journal offset {walk.end.offset} is next"

@@ -25,6 +25,7 @@ from crc32c import crc32c
 
 from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX
 from oncelog_server.runtime.storage.port import Disk, File
+from oncelogpb.errors import OffsetOutOfRange
 
 SEGMENT_BYTES: Final = 256 << 20
 # Bytes of frames between two index entries: what a read of one small frame looks through.
@@ -152,6 +153,8 @@ class Segment:
         self._index: OffsetIndex | None = None
         # The index file does not fit the frames. It is removed before an entry is written to it.
         self._index_file_is_wrong = False
+        # It is before the log start, and its file goes.
+        self._is_retired = False
 
     @property
     def index_path(self) -> str:
@@ -159,7 +162,10 @@ class Segment:
 
     @property
     def file(self) -> File:
-        """Opened, and created where it is not there yet."""
+        """Opened, and created where it is not there yet. Raises OffsetOutOfRange once it is
+        before the log start: a reader that comes late must not make it again."""
+        if self._is_retired:
+            raise OffsetOutOfRange(f"the log begins behind {self.path} now")
         if self._file is None:
             self._file = self._disk.open(self.path, create=True, grows_to=self._grows_to)
         return self._file
@@ -222,6 +228,21 @@ class Segment:
         self._file = None
         if self.index_is_saved:
             self._index = None
+
+    def sync_index(self) -> None:
+        """What was saved of it survives a loss of power. Blocking. Raises OSError."""
+        if self._disk.exists(self.index_path):
+            file = self._disk.open(self.index_path)
+            try:
+                self._disk.sync(file)
+            finally:
+                file.close()
+
+    def retire(self) -> None:
+        """Nobody begins to read it any more; a read that is under way keeps its file. `remove` is
+        next."""
+        self.rest()
+        self._is_retired = True
 
     def truncate(self, position: int) -> None:
         """Durably. Raises OSError."""

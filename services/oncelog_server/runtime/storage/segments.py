@@ -45,6 +45,11 @@ class Segments:
         self._segment_bytes = segment_bytes
         self._open_sealed: deque[Segment] = deque()
 
+    @property
+    def bases(self) -> list[int]:
+        """Where they begin, ascending."""
+        return [segment.base for segment in self.all]
+
     # ------------------------------------------------------------------------------- what grows
 
     def taking(self, size: int, *, log_end: int) -> Segment:
@@ -147,6 +152,16 @@ class Segments:
     def cut(self, place: Place, *, keep_bytes: bool) -> None:
         """See `cut_segments`. Raises OSError."""
         cut_segments(self.all, place, keep_bytes=keep_bytes)
+
+    def take_before(self, log_start: int) -> list[Segment]:
+        """Those that are wholly before it, from the front on: they are read no more, and their
+        files are the caller's to remove."""
+        count = sum(base <= log_start for base in self.bases[1:])
+        taken = self.all[:count]
+        del self.all[:count]
+        for segment in taken:
+            segment.retire()
+        return taken
 
     def remove_from(self, base: int) -> None:
         """Those that begin there or behind. Raises OSError."""

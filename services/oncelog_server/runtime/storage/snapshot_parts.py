@@ -2,7 +2,8 @@
 
     FILE      the snapshot of the log start, as it stands on the disk (`snapshots`)
     EPOCHS    entries of the epoch table below the log start (`epochs`)
-    TABLE     rows of one table, from row 0 on; the file says how many belong to it
+    TABLE     rows of one chunk of a table (`tables`); the file says which chunks there are, and how
+              many of the rows belong to it
     SLOTS     slots of one name, each with its journal offset (8 bytes, little-endian) in front
 
 Each part goes under the CRCs that it was written with, and whoever gets it compares them: so what
@@ -20,7 +21,8 @@ from typing import Final, NamedTuple
 from oncelog_server.runtime.storage.epochs import EpochTable
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.slots import SlotFiles
-from oncelog_server.runtime.storage.snapshots import snapshot_path, table_path
+from oncelog_server.runtime.storage.snapshots import snapshot_path
+from oncelog_server.runtime.storage.tables import chunk_path
 
 # One read; of slots, what is looked through, for most of their files may be holes.
 PART_BYTES_MAX: Final = 1 << 20
@@ -39,7 +41,7 @@ class PartOf(NamedTuple):
     """Where a read begins."""
 
     content: Content
-    # Of the table or the slots; "" for the others.
+    # Of the chunk or the slots; "" for the others.
     name: str = ""
     # Bytes; of slots, a journal offset.
     position: int = 0
@@ -83,7 +85,7 @@ class SnapshotParts:
             case Content.EPOCHS:
                 return _part_of(self._epochs, wanted.position)
             case Content.TABLE:
-                return self._read(table_path(self._directory, wanted.name), wanted.position)
+                return self._read(chunk_path(self._directory, wanted.name), wanted.position)
             case Content.SLOTS:
                 slots, end = self._slots[wanted.name], self.offset
                 data, following = slots.stored(wanted.position, end, max_bytes=PART_BYTES_MAX)

@@ -1,20 +1,24 @@
 """Snapshots of a machine, beside its journal: the state in one file, tables of rows that only grow
-in files of their own, so that a snapshot stays small.
+in files of their own (`tables`), so that a snapshot stays small.
 
     snapshot-00000000000000004711         (little-endian)
     byte  size  field
-       0     4  magic "OSN1"              its digit is the format version
+       0     4  magic "OSN2"              its digit is the format version
        4     4  CRC32C                    of bytes 8 to the end of the file
        8     8  journal offset            the state is what every frame below it made
       16     8  state length
       24     4  number of tables
-      28     4  reserved                  0
-      32     -  tables, by name: row bytes (4), CRC32C of all rows (4), row count (8),
-                name length (2), name (UTF-8)
+      28     4  leader epoch              of the last frame below it
+      32     8  needed from               what the state says of the front of the log, as journal
+      40     8  wanted from               offsets (`Machine`)
+      48     8  slots from
+      56     -  tables, by name: row bytes (4), number of chunks (4), begin row (8), name length
+                (2), name (UTF-8); per chunk: first row (8), row count (8), CRC32C of its rows (4)
        -     -  state
 
-    tables/<name>.rows                    rows of fixed size, from row 0; rows behind the count that
-                                          a snapshot names do not belong to it
+Of an earlier version, "OSN1": byte 28 is 0, and tables begin at byte 32, with row bytes (4), CRC32C
+of all rows (4), row count (8), name length (2), name; all rows stand in the chunk of row 0. It is
+read, and never written.
 
 Invariants:
   * rows are synced before the snapshot that counts them stands (write-temp, sync, rename,
@@ -22,36 +26,35 @@ Invariants:
   * the two newest are kept: where the newest is damaged, in its file or in its rows, the older
     one serves, and the journal replays the rest;
   * that of the log start is kept too, where a log begins above 0: nothing else tells what was
-    before, and a replica that ends below gets it (`snapshot_parts`).
+    before, and a replica that ends below gets it (`snapshot_parts`); and some where it may begin
+    later (`keeping`);
+  * a chunk of rows goes when no snapshot that is kept counts it, and never while one of these
+    cannot be read.
 """
 
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from oncelog_server.core.machine import Snapshot, Table
+from oncelog_server.core.machine import Needs, Snapshot
+from oncelog_server.runtime.storage.keeping import kept_snapshots
 from oncelog_server.runtime.storage.port import Disk
+from oncelog_server.runtime.storage.tables import Chunk, TableEnd, TableFiles, chunk_names
 
-SNAPSHOTS_KEPT: Final = 2
 SNAPSHOT_PREFIX: Final = "snapshot-"
-TABLES_DIRECTORY: Final = "tables"
 
-_MAGIC: Final = b"OSN1"
+_MAGIC: Final = b"OSN2"
 _SEAL: Final = struct.Struct("<4sI")
-_HEAD: Final = struct.Struct("<QQII")
+_HEAD: Final = struct.Struct("<QQIIQQQ")
 _TABLE: Final = struct.Struct("<IIQH")
-
-
-class TableEnd(NamedTuple):
-    """How much of a table belongs to a snapshot."""
-
-    row_bytes: int
-    # CRC32C of rows 0 to row_count.
-    crc: int
-    row_count: int
+_CHUNK: Final = struct.Struct("<QQI")
+_MAGIC_1: Final = b"OSN1"
+_HEAD_1: Final = struct.Struct("<QQII")
+_TABLE_1: Final = struct.Struct("<IIQH")
 
 
 class SnapshotFile(NamedTuple):
@@ -60,31 +63,56 @@ class SnapshotFile(NamedTuple):
     offset: int
     state: bytes
     tables: dict[str, TableEnd]
+    # Of the last frame below; 0: not known, as in files of an earlier version.
+    epoch: int = 0
+    needs: Needs = Needs()
 
 
 def encode_snapshot(snapshot: SnapshotFile) -> bytes:
-    parts = [_HEAD.pack(snapshot.offset, len(snapshot.state), len(snapshot.tables), 0)]
+    head = (snapshot.offset, len(snapshot.state), len(snapshot.tables), snapshot.epoch)
+    parts = [_HEAD.pack(*head, *snapshot.needs)]
     for name, table in sorted(snapshot.tables.items()):
         raw = name.encode()
-        parts += [_TABLE.pack(*table, len(raw)), raw]
+        parts.append(_TABLE.pack(table.row_bytes, len(table.chunks), table.begin_row, len(raw)))
+        parts += [raw, *(_CHUNK.pack(*chunk) for chunk in table.chunks)]
     body = b"".join([*parts, snapshot.state])
     return _SEAL.pack(_MAGIC, crc32c(body)) + body
 
 
 def decode_snapshot(data: bytes) -> SnapshotFile | None:
     """None unless every byte is as written."""
-    if len(data) < _SEAL.size + _HEAD.size:
+    if len(data) < _SEAL.size + _HEAD_1.size:
         return None
     magic, crc = _SEAL.unpack_from(data)
-    if magic != _MAGIC or crc32c(memoryview(data)[_SEAL.size :]) != crc:
+    if magic not in (_MAGIC, _MAGIC_1) or crc32c(memoryview(data)[_SEAL.size :]) != crc:
         return None
-    offset, state_bytes, table_count, _ = _HEAD.unpack_from(data, _SEAL.size)
+    return _decode_1(data) if magic == _MAGIC_1 else _decode(data)
+
+
+def _decode(data: bytes) -> SnapshotFile:
+    offset, state_bytes, table_count, epoch, *needs = _HEAD.unpack_from(data, _SEAL.size)
     at = _SEAL.size + _HEAD.size
     tables: dict[str, TableEnd] = {}
     for _ in range(table_count):
-        row_bytes, rows_crc, row_count, name_bytes = _TABLE.unpack_from(data, at)
+        row_bytes, chunk_count, begin_row, name_bytes = _TABLE.unpack_from(data, at)
         at += _TABLE.size
-        tables[data[at : at + name_bytes].decode()] = TableEnd(row_bytes, rows_crc, row_count)
+        name, at = data[at : at + name_bytes].decode(), at + name_bytes
+        end = at + chunk_count * _CHUNK.size
+        chunks = tuple(Chunk(*raw) for raw in _CHUNK.iter_unpack(data[at:end]))
+        tables[name], at = TableEnd(row_bytes, begin_row, chunks), end
+    assert at + state_bytes == len(data), "the CRC holds what the writer wrote"
+    return SnapshotFile(offset, data[at:], tables, epoch, Needs(*needs))
+
+
+def _decode_1(data: bytes) -> SnapshotFile:
+    offset, state_bytes, table_count, _ = _HEAD_1.unpack_from(data, _SEAL.size)
+    at = _SEAL.size + _HEAD_1.size
+    tables: dict[str, TableEnd] = {}
+    for _ in range(table_count):
+        row_bytes, rows_crc, row_count, name_bytes = _TABLE_1.unpack_from(data, at)
+        at += _TABLE_1.size
+        chunks = (Chunk(0, row_count, rows_crc),) if row_count else ()
+        tables[data[at : at + name_bytes].decode()] = TableEnd(row_bytes, 0, chunks)
         at += name_bytes
     assert at + state_bytes == len(data), "the CRC holds what the writer wrote"
     return SnapshotFile(offset, data[at:], tables)
@@ -94,8 +122,28 @@ def snapshot_path(directory: str, offset: int) -> str:
     return f"{directory}/{SNAPSHOT_PREFIX}{offset:020d}"
 
 
-def table_path(directory: str, name: str) -> str:
-    return f"{directory}/{TABLES_DIRECTORY}/{name}.rows"
+def snapshot_offsets(disk: Disk, directory: str) -> list[int]:
+    """Of all that stand, ascending."""
+    numbers = [
+        name.removeprefix(SNAPSHOT_PREFIX)
+        for name in disk.list(directory)
+        if name.startswith(SNAPSHOT_PREFIX)
+    ]
+    # A write-temp that a crash left behind is no number.
+    return sorted(int(number) for number in numbers if number.isdigit())
+
+
+def read_snapshot(disk: Disk, directory: str, offset: int) -> SnapshotFile | None:
+    """None where it is not there, or not as it was written. Blocking. Raises OSError."""
+    path = snapshot_path(directory, offset)
+    if not disk.exists(path):
+        return None
+    file = disk.open(path)
+    try:
+        found = decode_snapshot(file.read(0, file.size()))
+    finally:
+        file.close()
+    return None if found is None or found.offset != offset else found
 
 
 class SnapshotFiles:
@@ -105,104 +153,114 @@ class SnapshotFiles:
         self._disk = disk
         self._directory = directory
         self.log_start = log_start
+        self._rows = TableFiles(disk, directory)
         # Tables as the last snapshot, saved or loaded, left them: the CRC goes on from there.
         self._tables: dict[str, TableEnd] = {}
+        # By offset, what was read or written of those that stand.
+        self._known: dict[int, SnapshotFile] = {}
+        # Of those that stand, as far as their names say, ascending.
+        self.offsets = self._listed()
         # Offset of the newest one, as far as its name says; 0 where there is none.
-        self.newest = 0
+        self.newest = max(self.offsets, default=0)
 
     @property
     def rows_saved(self) -> dict[str, int]:
-        """By table, how many rows the last snapshot counts that was saved or loaded."""
-        return {name: table.row_count for name, table in self._tables.items()}
+        """By table, the number behind the last row that the last snapshot counts that was saved or
+        loaded."""
+        return {name: table.end_row for name, table in self._tables.items()}
 
-    def save(self, offset: int, snapshot: Snapshot) -> None:
-        """Blocking. Raises OSError: the older snapshots then stand as before."""
+    def save(
+        self, offset: int, snapshot: Snapshot, *, epoch: int = 0, bases: Sequence[int] = ()
+    ) -> None:
+        """Blocking. `epoch`: of the last frame below. `bases`: where segments begin. Raises
+        OSError: the older snapshots then stand as before."""
         tables = {
-            name: self._append_rows(name, table) for name, table in sorted(snapshot.tables.items())
+            name: self._rows.append(name, table, self._tables.get(name))
+            for name, table in sorted(snapshot.tables.items())
         }
-        file = SnapshotFile(offset, snapshot.state, tables)
+        file = SnapshotFile(offset, snapshot.state, tables, epoch, snapshot.needs)
         self._disk.replace_file(self._path(offset), encode_snapshot(file))
         self._tables, self.newest = tables, offset
-        for old in self._offsets()[:-SNAPSHOTS_KEPT]:
-            if old != self.log_start:
-                self._disk.remove(self._path(old))
+        self._known[offset] = file._replace(state=b"")
+        self.offsets = self._listed()
+        self.sweep(bases)
 
     def load(self) -> tuple[int, bytes, dict[str, bytes]] | None:
         """The newest that is whole, with all rows of each table. Blocking. Raises OSError."""
-        self._tables = {}
-        self.newest = 0
-        for offset in reversed(self._offsets()):
-            found = decode_snapshot(self._read_all(self._path(offset)))
-            if found is None or found.offset != offset:
-                continue
-            rows = {name: self._rows(name, end) for name, end in found.tables.items()}
-            whole = {name: data for name, data in rows.items() if data is not None}
-            if len(whole) == len(rows):
+        self._tables, self.newest = {}, 0
+        self.offsets = self._listed()
+        for offset in reversed(self.offsets):
+            found = self.read(offset)
+            whole = None if found is None else self._whole_rows(found)
+            if found is not None and whole is not None:
                 self._tables, self.newest = found.tables, offset
                 return offset, found.state, whole
         return None
 
+    def read(self, offset: int) -> SnapshotFile | None:
+        """None where it is not there, or not as it was written. Blocking. Raises OSError."""
+        found = read_snapshot(self._disk, self._directory, offset)
+        if found is None:
+            return None
+        self._known[offset] = found._replace(state=b"")
+        return found
+
+    def is_whole(self, offset: int) -> bool:
+        """Its file and all of its rows are as they were written. Blocking. Raises OSError."""
+        found = self.read(offset)
+        return found is not None and self._whole_rows(found) is not None
+
+    def needs(self) -> Needs:
+        """What the newest one says that can be read. Blocking. Raises OSError."""
+        for offset in reversed(self.offsets):
+            found = self._known.get(offset) or self.read(offset)
+            if found is not None:
+                return found.needs
+        return Needs()
+
     def drop_above(self, end: int) -> None:
         """Durably removes what speaks of frames that the log does not have."""
-        for offset in reversed(self._offsets()):
+        for offset in reversed(self._listed()):
             if offset > end:
                 # What stands in its tables may be of frames that are cut: all is handed in again.
                 self._tables = {}
-                self._disk.remove(self._path(offset))
-        self.newest = max(self._offsets(), default=0)
+                self._remove(offset)
+        self.offsets = self._listed()
+        self.newest = max(self.offsets, default=0)
 
-    def _append_rows(self, name: str, table: Table) -> TableEnd:
-        assert len(table.rows) % table.row_bytes == 0, f"table {name}: whole rows only"
-        assert "/" not in name, "a table's name is a file's"
-        row_count = table.first_row + len(table.rows) // table.row_bytes
-        self._disk.make_directory(f"{self._directory}/{TABLES_DIRECTORY}")
-        file = self._disk.open(self._table_path(name), create=True)
-        try:
-            start = table.first_row * table.row_bytes
-            known = self._tables.get(name)
-            if known is not None and known.row_count == table.first_row:
-                before = known.crc
-            else:
-                # Nothing is known of them, or they come again, after a cut.
-                earlier = file.read(0, start)
-                assert len(earlier) == start, f"table {name}: rows before {table.first_row} lack"
-                before = crc32c(earlier)
-            if table.rows:
-                self._disk.write_unsynced(file, start, table.rows)
-            self._disk.sync(file)
-        finally:
-            file.close()
-        return TableEnd(table.row_bytes, crc32c(table.rows, before), row_count)
+    def sweep(self, bases: Sequence[int]) -> None:
+        """Durably removes those that are not kept, then chunks of rows that none counts. Blocking.
+        Raises OSError: then something is left, for the next time."""
+        listed = snapshot_offsets(self._disk, self._directory)
+        kept = kept_snapshots(listed, log_start=self.log_start, bases=bases)
+        for offset in listed:
+            if offset not in kept:
+                self._remove(offset)
+        self.offsets = self._listed()
+        files = [self._known.get(offset) or self.read(offset) for offset in self.offsets]
+        counted: set[str] = set(chunk_names(self._tables.items()))
+        for file in files:
+            if file is None:
+                # Nobody knows what it counts.
+                return
+            counted |= chunk_names(file.tables.items())
+        for chunk in self._rows.names():
+            if chunk not in counted:
+                self._rows.remove(chunk)
 
-    def _rows(self, name: str, end: TableEnd) -> bytes | None:
-        wanted = end.row_bytes * end.row_count
-        if not self._disk.exists(self._table_path(name)):
-            return None
-        file = self._disk.open(self._table_path(name))
-        try:
-            rows = file.read(0, wanted)
-        finally:
-            file.close()
-        return rows if len(rows) == wanted and crc32c(rows) == end.crc else None
+    def _remove(self, offset: int) -> None:
+        self._known.pop(offset, None)
+        self._disk.remove(self._path(offset))
 
-    def _offsets(self) -> list[int]:
-        numbers = [
-            name.removeprefix(SNAPSHOT_PREFIX)
-            for name in self._disk.list(self._directory)
-            if name.startswith(SNAPSHOT_PREFIX)
-        ]
-        # A write-temp that a crash left behind is no number.
-        return sorted(int(number) for number in numbers if number.isdigit())
+    def _whole_rows(self, file: SnapshotFile) -> dict[str, bytes] | None:
+        rows = {name: self._rows.load(name, end) for name, end in file.tables.items()}
+        whole = {name: data for name, data in rows.items() if data is not None}
+        return whole if len(whole) == len(rows) else None
+
+    def _listed(self) -> list[int]:
+        """Those before the log start are left out: what is behind them is gone in part."""
+        found = snapshot_offsets(self._disk, self._directory)
+        return [offset for offset in found if offset >= self.log_start]
 
     def _path(self, offset: int) -> str:
         return snapshot_path(self._directory, offset)
-
-    def _table_path(self, name: str) -> str:
-        return table_path(self._directory, name)
-
-    def _read_all(self, path: str) -> bytes:
-        file = self._disk.open(path)
-        try:
-            return file.read(0, file.size())
-        finally:
-            file.close()

@@ -1,0 +1,182 @@
+"""When the front of a replica's log goes, a step at a time (docs/adr/0068). The steps themselves
+are the journal's.
+
+    a snapshot stood, or TRIM_EVERY_MS passed ──► 1 prepared ──► 2 moved ──► noted ──► 3 removed
+                ▲                                  │ a follower still reads it, the disk fails
+                └──────────── later ◄──────────────┘
+
+Leader and follower do the same, each for itself: what may go follows from what their machines
+applied, and that is said by each snapshot, and by the leader's machine as of the high watermark.
+
+Invariants:
+  * what is said to be unneeded was said of a state below the high watermark;
+  * one step runs at a time, and none beside a snapshot that is written, or a log that is cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Final
+
+from oncelog_server.core import failpoints
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.machine import Needs
+from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.storage.journal import Journal
+from oncelogpb.errors import CorruptLog
+
+# Between two moves of a log start. A move reads the snapshot and its tables once, so it waits for
+# as many times as long as that took, too.
+TRIM_EVERY_MS: Final = 10_000
+TRIM_REST_FACTOR: Final = 50
+# So many bytes that could go are worth a segment or a snapshot of their own; of small segments, a
+# quarter of one.
+WORTH_BYTES: Final = 16 << 20
+
+
+def _nobody(start: int) -> str:
+    return ""
+
+
+class Trimming:
+    """Of one leadership, or one followership."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        journal: Journal,
+        around: ReplicaEnv,
+        *,
+        held_by: Callable[[int], str] = _nobody,
+    ) -> None:
+        """`held_by`: which node still reads what would be before a log start; "": none."""
+        self._partition = partition
+        self._journal = journal
+        self._around = around
+        self._held_by = held_by
+        # Of the newest state below the high watermark that said it; None: not read yet.
+        self._needs: Needs | None = None
+        # What the leader's machine says, and the log end at which it did.
+        self._sample: tuple[int, Needs] | None = None
+        self._not_before_ms = 0
+        # Node of a follower that holds the log start where it is; "": none does.
+        self.held_by = ""
+
+    @property
+    def needs(self) -> Needs:
+        return self._needs or Needs()
+
+    @property
+    def wants_sample(self) -> bool:
+        return self._sample is None
+
+    def sampled(self, log_end: int, needs: Needs) -> None:
+        """By the machine that leads; it counts once the high watermark has passed `log_end`."""
+        self._sample = (log_end, needs)
+
+    def covered(self, high_watermark: int) -> None:
+        if self._sample is not None and self._sample[0] <= high_watermark:
+            self._learned(self._sample[1])
+            self._sample = None
+
+    def _learned(self, needs: Needs) -> None:
+        old = self.needs
+        self._needs = Needs(*(max(pair) for pair in zip(old, needs, strict=True)))
+
+    # ------------------------------------------------------------------------------ what is due
+
+    @property
+    def is_due(self) -> bool:
+        """`step` has something to do."""
+        if self._journal.has_old_front:
+            return self._journal.start_is_durable and self._may_try
+        return self._may_try and (self._needs is None or self._next_start() is not None)
+
+    @property
+    def is_waiting(self) -> bool:
+        """For its turn, or for a note: whoever is quiet goes on being asked."""
+        return self._journal.has_old_front or self._next_start() is not None
+
+    @property
+    def _may_try(self) -> bool:
+        return self._now_ms() >= self._not_before_ms
+
+    def _next_start(self) -> int | None:
+        return self._journal.next_log_start(
+            self.needs, wanted_bytes_max=self._around.control_journal_bytes_max
+        )
+
+    @property
+    def worth_bytes(self) -> int:
+        return min(WORTH_BYTES, self._journal.segment_bytes // 4)
+
+    def roll(self) -> bool:
+        """Where what could go lies in the file that still grows, the next frame begins another.
+        True: it does, and a snapshot there would be of use."""
+        journal = self._journal
+        first = max(journal.first_offset_of_active, journal.log_start)
+        gone_to = min(self.needs.wanted_from, journal.log_end)
+        if gone_to <= first or journal.bytes_between(first, gone_to) < self.worth_bytes:
+            return False
+        journal.roll()
+        return True
+
+    # ---------------------------------------------------------------------------------- the steps
+
+    async def step(self) -> None:
+        """Whatever it meets, it is tried again later: nothing is lost, and the disk is fuller."""
+        began_ms = self._now_ms()
+        try:
+            if self._journal.has_old_front:
+                await self._remove()
+            else:
+                await self._move()
+        except (OSError, CorruptLog) as error:
+            self._not_before_ms = self._now_ms() + TRIM_EVERY_MS
+            self._around.reporter.event(
+                "log not trimmed, trying again",
+                level="warning",
+                partition=str(self._partition),
+                error=str(error),
+            )
+        else:
+            took_ms = self._now_ms() - began_ms
+            self._not_before_ms = self._now_ms() + TRIM_REST_FACTOR * took_ms
+
+    async def _move(self) -> None:
+        journal = self._journal
+        if self._needs is None:
+            found: list[Needs] = []
+            await self._around.offload(lambda: found.append(journal.saved_needs()))
+            self._learned(found[0])
+        start = self._next_start()
+        if start is None:
+            return
+        self.held_by = self._held_by(start)
+        if self.held_by:
+            return
+        failpoints.reach("driver.trim_index.before")
+        first = journal.index_before_start(start)
+        await self._around.offload(lambda: journal.prepare_start(start, first))
+        failpoints.reach("driver.trim_index.after")
+        was = journal.log_start
+        # It was not alone while the thread ran.
+        if journal.move_start(start):
+            self._around.reporter.count("trims")
+            self._around.reporter.event(
+                "log begins later", partition=str(self._partition), was=was, log_start=start
+            )
+
+    async def _remove(self) -> None:
+        journal = self._journal
+        failpoints.reach("driver.trim_remove.before")
+        journal.retire_front()
+        await self._around.offload(journal.remove_front)
+        failpoints.reach("driver.trim_remove.after")
+
+    def snapshot_stood(self, needs: Needs) -> None:
+        """It holds only what is below the high watermark."""
+        self._learned(needs)
+
+    def _now_ms(self) -> int:
+        return self._around.clock.now().monotonic_ms

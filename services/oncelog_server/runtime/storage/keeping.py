@@ -1,0 +1,86 @@
+"""PURE. Which snapshots of a log are kept, and at which of them it may begin (docs/adr/0068).
+
+    frames     │ gone │ could go    │ needed                │
+    segments   ┊......│──────────│──────────│──────────│─────
+    snapshots         S      x   │   ^   x  │  ^   x      2 1
+                      │          │   │      │  │          └ the two newest
+                      log start  │   └ the first one behind each segment's begin
+
+Invariants:
+  * a log begins at one of its own snapshots, at or below what is still needed; so a start has a
+    snapshot and every frame from there on;
+  * so many are kept, however long the log is; the log start may move at all as long as one of them
+    is reached.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import pairwise
+from typing import Final
+
+from oncelog_server.core.machine import Needs
+
+SNAPSHOTS_KEPT: Final = 2
+# Where a log may begin later. Where there are more, those stay that are far from each other.
+CANDIDATES_MAX: Final = 16
+
+
+def kept_snapshots(offsets: Sequence[int], *, log_start: int, bases: Sequence[int]) -> set[int]:
+    """Of those at these offsets. `bases`: where segments begin. Both ascend."""
+    live = [offset for offset in offsets if offset >= log_start]
+    kept = set(live[-SNAPSHOTS_KEPT:]) | {offset for offset in live if offset == log_start}
+    candidates = _first_of_each_segment(live, bases, log_start=log_start)
+    while len(candidates) > CANDIDATES_MAX:
+        # The one whose neighbours are nearest to each other.
+        gaps = [after - before for before, after in pairwise([log_start, *candidates])]
+        around = [near + far for near, far in pairwise(gaps)]
+        del candidates[around.index(min(around))]
+    return kept | set(candidates)
+
+
+def _first_of_each_segment(
+    offsets: Sequence[int], bases: Sequence[int], *, log_start: int
+) -> list[int]:
+    """Who begins there lets go of all segments before; so nobody does in the first one."""
+    found: list[int] = []
+    number = bisect_right(bases, log_start)
+    for offset in offsets:
+        segment = bisect_right(bases, offset)
+        if segment > number:
+            found.append(offset)
+            number = segment
+    return found
+
+
+def next_log_start(
+    snapshots: Sequence[int],
+    needs: Needs,
+    *,
+    log_start: int,
+    bases: Sequence[int],
+    bytes_between: Callable[[int, int], int],
+    wanted_bytes_max: int,
+) -> int | None:
+    """Where the log should begin; None: where it does, for a later start would free no segment.
+
+    What is wanted and not needed stays while it is no more than `wanted_bytes_max`."""
+    possible = [it for it in snapshots if log_start < it <= needs.needed_from]
+    if not possible:
+        return None
+    chosen = [it for it in possible if it <= needs.wanted_from][-1:]
+    kept_from = chosen[0] if chosen else log_start
+    if bytes_between(kept_from, needs.needed_from) > wanted_bytes_max:
+        fitting = [
+            it for it in possible if bytes_between(it, needs.needed_from) <= wanted_bytes_max
+        ]
+        chosen = fitting[:1] or possible[-1:]
+    if not chosen or not frees_a_segment(chosen[0], bases):
+        return None
+    return chosen[0]
+
+
+def frees_a_segment(start: int, bases: Sequence[int]) -> bool:
+    """One that is wholly below."""
+    return any(base <= start for base in bases[1:])
