@@ -85,10 +85,10 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.consumer:Consumer.poll",
-                """if self._closed:
-            return None
-        self._prefetcher.follow""",
-                "self._prefetcher.follow",
+                """while not self._closed:
+            self._prefetcher.follow""",
+                """while True:
+            self._prefetcher.follow""",
             ),
         ),
         {

@@ -183,8 +183,6 @@ class Consumer:
         await self._auto_commit.where_due()
         self._positions.assign_added(self._assigned.take_added())
         await self._start_unknown()
-        if self._closed:
-            return None
         while not self._closed:
             self._prefetcher.follow_positions()
             wait_s = max(0.0, (deadline_ms - self._protocol.now_ms()) / 1000)
