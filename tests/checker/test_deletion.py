@@ -46,6 +46,12 @@ def truncate(begin: int, end: int, before: Any, start: int | None = None, how: s
     return op("truncate", begin, end, told, how, topic="t", partition=0, before=before)
 
 
+def given(rows: Sequence[tuple[int, str]]) -> Op:
+    """What it is given of "in" there."""
+    part = {"topic": "in", "partition": 0, "records": [list(row) for row in rows]}
+    return op("read", 22, 23, {"parts": [part]}, consumer="c")
+
+
 def skips(begin: int, end: int, offset: int, start: int, **more: Any) -> Op:
     """A consumer of "in" goes on there, for it begins at `start`."""
     latest = {"if_deleted": more.pop("if_deleted")} if "if_deleted" in more else {}
@@ -57,6 +63,11 @@ def skips(begin: int, end: int, offset: int, start: int, **more: Any) -> Op:
 SHORT = topic(retention_ms="50")
 INPUT = op("produce", 0, 1, topic="in", partition=0, values=list("klmnopqrst"))
 THREE = [plain(10 * MS, 11 * MS, "a"), plain(20 * MS, 21 * MS, "b"), plain(30 * MS, 31 * MS, "c")]
+IN = {"topic": "in", "partition": 0}
+MADE_OF_5 = op("send", 30, 31, tx="x", topic="t", partition=0, values=["x"], of=["in", 0, 5])
+CONSUMED = commit(
+    40, 41, "x", offsets=[{"group": "g", **IN, "from": "none", "base": 2, "to": 6, "consumer": "c"}]
+)
 ALL = read(32 * MS, 33 * MS, [(0, "a"), (1, "b"), (2, "c")])
 
 DELETED = [
@@ -270,7 +281,8 @@ DELETED = [
         "i5 what is behind all that was deleted unread is missed",
         [5],
         SHORT,
-        *THREE,
+        plain(10 * MS, 11 * MS, "a", how="unknown"),
+        *THREE[1:],
         plain(95 * MS, 96 * MS, "d"),
         begins(90 * MS, 91 * MS, 1),
         ends(92 * MS, 93 * MS, 2),
@@ -288,6 +300,50 @@ DELETED = [
         begins(90 * MS, 91 * MS, 1),
         ends(92 * MS, 93 * MS, 2),
         read(98 * MS, 99 * MS, [(1, "b")]),
+    ),
+    story(
+        "i21 input that was deleted before it was read has no output",
+        [],
+        INPUT,
+        stands(10, 11, 2, consumer="c", group="g"),
+        skips(20, 21, 5, 5, consumer="c", group="g"),
+        given([(5, "p")]),
+        MADE_OF_5,
+        CONSUMED,
+    ),
+    story(
+        "i21 input that was not read has no output",
+        [21],
+        INPUT,
+        stands(10, 11, 2, consumer="c", group="g"),
+        skips(20, 21, 4, 4, consumer="c", group="g"),
+        given([(4, "o"), (5, "p")]),
+        MADE_OF_5,
+        CONSUMED,
+    ),
+    story(
+        "i21 a member that begins at the end commits where, by itself",
+        [],
+        INPUT,
+        op(
+            "take_offsets", 10, 11, group="g", member="m", offsets=[{**IN, "from": "none", "to": 4}]
+        ),
+        commit(20, 21, "x", offsets=[{"group": "g", **IN, "from": 4, "to": 5}]),
+    ),
+    story(
+        "i21 and where it is refused it does not",
+        [21],
+        INPUT,
+        op(
+            "take_offsets",
+            10,
+            11,
+            how="fail",
+            group="g",
+            member="m",
+            offsets=[{**IN, "from": "none", "to": 4}],
+        ),
+        commit(20, 21, "x", offsets=[{"group": "g", **IN, "from": 4, "to": 5}]),
     ),
     story(
         "i15 to the end, where it wants that",

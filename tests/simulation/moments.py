@@ -70,8 +70,30 @@ ZOMBIE_FENCED: Final = "a commit of who lost its partitions was refused"
 STATIC_RETURN: Final = "a process took over a static member's place"
 MEMBER_EXPIRED: Final = "a member was silent for its session"
 GENERATION_OUTLIVED: Final = "a member committed under a generation of before a failover"
+START_MOVED: Final = "a committed log began later than before"
+START_MOVED_OPEN: Final = "a committed log began later than before while a transaction was open"
+LEADER_TRIMMED: Final = "a leader's journal went in front"
+COPY_TRIMMED: Final = "a follower's journal went in front"
+TRIMMED_OPEN: Final = "a leader's journal went in front while a transaction was open"
+COORDINATOR_TRIMMED: Final = "a coordinator's journal went in front"
+OFFSETS_TRIMMED: Final = "an offset manager's journal went in front"
+BEHIND_THE_START: Final = "a journal went in front while a follower was behind where it begins"
+PASSED_OVER: Final = "a reader passed over what was deleted"
+TOLD_DELETED: Final = "a reader was told that its records were deleted"
+TRUNCATED: Final = "an operator truncated a partition"
 
 MOMENTS: Final = (
+    START_MOVED,
+    START_MOVED_OPEN,
+    LEADER_TRIMMED,
+    COPY_TRIMMED,
+    TRIMMED_OPEN,
+    COORDINATOR_TRIMMED,
+    OFFSETS_TRIMMED,
+    BEHIND_THE_START,
+    PASSED_OVER,
+    TOLD_DELETED,
+    TRUNCATED,
     REVOKED_IN_A_TRANSACTION,
     REVOKED_WHILE_PENDING,
     COMMITTED_BEFORE_LETTING_GO,
@@ -149,6 +171,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "lost etcd": ((MOMENT, ETCD_REBUILT), (MOMENT, ETCD_BROUGHT_BACK)),
     "twins": _FENCED,
     "hopper": _FENCED,
+    "keeper": ((MOMENT, START_MOVED),),
 }
 
 

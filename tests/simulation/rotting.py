@@ -49,9 +49,15 @@ def flip_a_bit(disk: FakeDisk, directory: str, chance: random.Random, where: Whe
     """Of a frame that the replica in this directory noted as synced. Where it was done; None: the
     replica has no such frame."""
     noted = SyncedEnd(disk, directory).noted
-    below = 0 if noted is None else noted.synced_end
+    # What lies before the log begins is nobody's any more.
+    start, below = (0, 0) if noted is None else (noted.log_start, noted.synced_end)
     paths = [f"{directory}/{name}" for name in disk.list(directory) if base_of(name) is not None]
-    frames = [frame for path in paths for frame in _frames(disk, path) if frame.end <= below]
+    frames = [
+        frame
+        for path in paths
+        for frame in _frames(disk, path)
+        if start <= frame.begin and frame.end <= below
+    ]
     hidden = [frame for frame in frames if _entry_behind(frame, frames)]
     if where is Where.BEHIND_AN_INDEX and hidden:
         frame = chance.choice(hidden)

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from oncelog_server.core.roles import PARTITION_LEADER, ROLES
-from tests.simulation.applications import gardening
+from tests.simulation.applications import gardening, keeping
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.plan import Plan, Spice
 from tests.simulation.trouble import FAULTS
@@ -40,6 +40,9 @@ GARDENER: Final = "gardener"
 # Members of groups, drawn of themselves: how often days have the first, and then each other.
 CREWS: Final[Mapping[str, float]] = {"crew": 0.3, "plain crew": 0.5, "unit crew": 0.4}
 BESIDE_CREWS_MAX: Final = 2
+# Topics that forget, drawn of themselves likewise.
+KEEPER: Final = keeping.NAME
+KEEPER_OFTEN: Final = 0.0
 STOPPED_CLIENT: Final = "stopped client"
 MOVED_GROUPS: Final = "moved groups"
 # Those that were added later, and how often days have them. A lost etcd stops everybody.
@@ -68,11 +71,12 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
     copies.faults += [
         name for name, often in LATER.items() if random.Random(f"{name} {seed}").random() < often
     ]
-    known = sorted(APPLICATIONS.keys() - {*ALWAYS, *CREWS, *without})
+    known = sorted(APPLICATIONS.keys() - {*ALWAYS, *CREWS, KEEPER, *without})
     drawn, crews = _some(chance, known, APPLICATIONS_AT_ONCE), _crews(seed, without)
     # A crew is busy enough.
     drawn = [*drawn[: BESIDE_CREWS_MAX if crews else None], *crews]
-    applications = [*ALWAYS, *_compatible(drawn)]
+    keeper = random.Random(f"{KEEPER} {seed}").random() < KEEPER_OFTEN and KEEPER not in without
+    applications = [*ALWAYS, *_compatible(drawn), *([KEEPER] if keeper else [])]
     faults = _faults(chance, sorted(FAULTS.keys() - {*without, *OF_COPIES}))
     needed = [line for name in applications for line in APPLICATIONS[name].settings]
     own_topics = {

@@ -20,6 +20,7 @@ from tests.faults.cases import CASES
 from tests.simulation.day import Day
 from tests.simulation.disk import FakeDisk, Tear
 from tests.simulation.losing_etcd import lose_etcd
+from tests.simulation.losing_files import lose_files
 from tests.simulation.machines import role_of_name
 from tests.simulation.moments import (
     DISK_LOST,
@@ -65,8 +66,6 @@ STRIKE_WITHIN_S: Final = 1.0
 WORTH_ROTTING: Final = 8
 # Below the floor that `swarm` sets, and not nothing.
 LITTLE_LEFT_BYTES: Final = 60_000
-# Files that are made again from the journal where they are lost.
-REMADE: Final = ("index", "epochs", "snapshot", "rows", "replica.json")
 
 
 def _both_ways(pairs: list[Way]) -> list[Way]:
@@ -155,29 +154,6 @@ class Trouble:
                 self.world.freeze(name)
                 await self._while()
                 self.world.thaw(name)
-
-    async def lost_files(self) -> None:
-        """Files that can be made again are gone when a process starts again."""
-        async with self.taken(1) as names:
-            for name in names:
-                await self.world.lose_power(name, self.random.choice(list(Tear)))
-                machine = self.world.machines[name]
-                machine.disk = machine.disk.reopen()
-                self._lose(machine.disk)
-            await self.up(names)
-
-    def _lose(self, disk: FakeDisk) -> None:
-        for replica in disk.list("partitions"):
-            directory = f"partitions/{replica}"
-            newest = [name for name in disk.list(directory) if name.startswith("snapshot-")][-1:]
-            rows = [f"tables/{name}" for name in disk.list(f"{directory}/tables")]
-            indexes = [name for name in disk.list(directory) if name.endswith(".index")]
-            for name in [*newest, *rows, *indexes, "epochs", "replica.json"]:
-                if disk.exists(f"{directory}/{name}") and self.random.random() < 0.3:
-                    disk.remove(f"{directory}/{name}")
-                    self.world.say(f"-- lost {directory}/{name}")
-                    kind = next(kind for kind in REMADE if kind in name)
-                    self.world.marks.add("lost file", kind)
 
     async def lost_disk(self) -> None:
         """One is replaced by an empty one, which is told the name of its node. Only where nothing
@@ -568,7 +544,7 @@ FAULTS: Final[Mapping[str, Callable[[Trouble], Awaitable[None]]]] = {
     "strike": Trouble.strike,
     "restart": Trouble.restart,
     "freeze": Trouble.freeze,
-    "lost files": Trouble.lost_files,
+    "lost files": lose_files,
     "lost disk": Trouble.lost_disk,
     "rot": Trouble.rot,
     "wall clock": Trouble.wall_clock,

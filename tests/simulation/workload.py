@@ -19,12 +19,14 @@ from typing import Any, Final, NamedTuple
 
 from oncelog.checker import HistoryWriter, Report, check
 from oncelog_server.core import failpoints
+from oncelog_server.runtime.clock import SLEW
 from oncelogpb.errors import OncelogError
 from tests.faults.verdict import copies_replayed, quiet, replayed
 from tests.simulation import group_moments
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.copies import LOOK_EVERY_S
 from tests.simulation.day import Day
+from tests.simulation.keeping_moments import KeepingMoments
 from tests.simulation.marks import Reached
 from tests.simulation.moments import broken_promises
 from tests.simulation.plan import Plan, changed
@@ -41,6 +43,8 @@ HEALED_WITHIN_S: Final = 60.0
 # Trouble lasts seconds; its last fault and the processes that come back take some more.
 TROUBLE_ENDS_S: Final = 300.0
 TRACE_LINES_SHOWN: Final = 20000
+# Of a topic that keeps its records for the longest: what a clock that jumps adds to their age.
+AGE_STEP_MS: Final = 4_000 // 16
 
 
 class Told(NamedTuple):
@@ -108,6 +112,7 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
         await _everybody_succeeds(day, tasks)
     finally:
         day.stopping = True
+        day.history.mark("clocks", **_clocks(plan, world.runs))
         looking.cancel()
         world.copies.require_all_held()
     await asyncio.gather(*tasks)
@@ -124,9 +129,19 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
 
 
 async def _look(world: World) -> None:
+    keeping = KeepingMoments(world)
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         world.copies.look()
+        keeping.look()
+
+
+def _clocks(plan: Plan, runs: int) -> dict[str, float]:
+    """How far ages that services measured can be from real time: a wall clock that jumps is
+    followed at twice its pace, and each start of a process believes it one step more."""
+    if "wall clock" not in plan.faults:
+        return {"faster": max(plan.paces) - 1 + 0.001, "leap_ms": 2}
+    return {"faster": SLEW - 1 + 0.02, "leap_ms": runs * AGE_STEP_MS}
 
 
 async def _everybody_succeeds(day: Day, tasks: list[asyncio.Task[None]]) -> None:

@@ -127,7 +127,8 @@ class World:
         self.machines: dict[str, Machine] = {}
         self.moments = Moments(self)
         self.copies = Copies(self)
-        self._runs = 0
+        # Processes that were started.
+        self.runs = 0
         # By owner, in order of creation: a set would cancel in the order of addresses.
         self._tasks: dict[str, dict[asyncio.Task[Any], None]] = {}
         # Tasks of the dead that ended after them.
@@ -156,8 +157,8 @@ class World:
         """Starts a process on what its predecessor left, or on an empty disk."""
         machine = self._machine(name)
         etcd = self.connect_to_etcd(name)
-        self._runs += 1
-        owner = f"{name}#{self._runs}"
+        self.runs += 1
+        owner = f"{name}#{self.runs}"
         self.loop.set_pace(owner, machine.pace)
         role, clock = role_of_name(name), machine.clock()
         settings = self._settings[role]

@@ -12,6 +12,7 @@ from tests.simulation.applications import (
     consuming,
     crews,
     gardening,
+    keeping,
     producing,
     resting,
     wire,
@@ -103,4 +104,18 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
     "operator": Application(_lives(producing.operate)),
     "twins": Application(_lives(careless.take_turns)),
     "gardener": Application(_garden),
+    keeping.NAME: Application(
+        _lives(
+            keeping.write,
+            keeping.read,
+            keeping.read,
+            keeping.work,
+            keeping.work,
+            keeping.work_alone,
+            keeping.operate,
+        ),
+        settings=keeping.SETTINGS,
+        topics=keeping.TOPICS,
+        configs=keeping.CONFIGS,
+    ),
 }

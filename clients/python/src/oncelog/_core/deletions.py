@@ -15,7 +15,7 @@ transaction is aborted and the same gap is met again.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final, NamedTuple
 
 from oncelog._core.routing import PartitionKey
@@ -60,6 +60,9 @@ class Deletions:
         # By partition: how many were passed over, and up to where.
         self._counts: dict[PartitionKey, int] = {}
         self._passed_to: dict[PartitionKey, int] = {}
+        # Told of each gap that is passed over: of which partition, where that begins now, where
+        # reading goes on, and by which option.
+        self.on_passed_over: Callable[[TopicPartition, int, int, str], object] = _says_nothing
 
     @property
     def are_passed_over(self) -> bool:
@@ -88,6 +91,7 @@ class Deletions:
     def pass_over(self, partition: PartitionKey, place: TopicPartition, gap: Gap) -> str:
         """Counts it. Returns what is to be said of it."""
         to = self.goes_on_at(gap)
+        self.on_passed_over(place, gap.start, to, self._if_deleted)
         fresh = to - max(gap.position, self._passed_to.get(partition, 0))
         if fresh > 0:
             self._counts[partition] = self._counts.get(partition, 0) + fresh
@@ -102,6 +106,10 @@ class Deletions:
         """How many offsets were passed over, of those partitions where some were."""
         found = {names[key]: count for key, count in self._counts.items() if key in names}
         return dict(sorted(found.items()))
+
+
+def _says_nothing(place: TopicPartition, start: int, to: int, if_deleted: str) -> None:
+    """Nobody wants to know."""
 
 
 def _number(metadata: Mapping[str, str], name: str) -> int | None:

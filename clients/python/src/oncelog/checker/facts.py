@@ -410,8 +410,28 @@ class Facts:
     def _know(self, topic: str, partitions: int) -> None:
         self.partitions[topic] = max(self.partitions.get(topic, 0), partitions)
 
+    def _take_what_services_took(self) -> None:
+        """Plain offsets that an application did not commit by itself: a member that begins at the
+        end does, one that commits now and then, and operators. Where it did, its own operation says
+        more, unless only the service's answer says that they were taken."""
+        known = {
+            (*key, commit.since, commit.to)
+            for key, commits in self.offset_commits.items()
+            for commit in commits
+        }
+        for operation in self.of_members:
+            is_plain = operation.do == "take_offsets" and operation.args.get("request") is None
+            for item in operation.args["offsets"] if is_plain else ():
+                key = (operation.args["group"], Place(item["topic"], item["partition"]))
+                is_known = (*key, item.get("from", "any"), item["to"]) in known
+                if operation.is_ok or (operation.may_have_applied and not is_known):
+                    self._commit_offset(operation, item, None)
+        for commits in self.offset_commits.values():
+            commits.sort(key=lambda commit: (commit.asked.invoked_us, commit.asked.line))
+
     def _link(self) -> None:
         """What needs all operations: answers by TxId, groups by producer, positions by value."""
+        self._take_what_services_took()
         for operation in self.history.operations:
             if operation.do == "get_transaction" and operation.is_ok:
                 asked_for = self.by_tx_id.get(operation.args["tx_id"])

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from oncelog.aio import Consumer
 from oncelog.batch import Batch, TopicPartition
 from oncelog.checker.events import HistoryWriter
 from oncelog.checker.telling import placed, raised, telling
+from oncelog.errors import OffsetOutOfRange
 
 
 class RecordedConsumer:
@@ -30,6 +31,9 @@ class RecordedConsumer:
         self._committed_us = 0
         # When its positions were looked at last, and when its last poll was over.
         self._looked_us = self._polled_us = made_us
+        # When it passed over something last: the poll that does so gives records behind it.
+        self._passed_us = 0
+        inner._deletions.on_passed_over = self._note_passed
 
     @property
     def group(self) -> str | None:
@@ -38,22 +42,25 @@ class RecordedConsumer:
     async def poll(self, timeout_s: float = 1.0) -> Batch | None:
         await self._look_where_it_stands()
         at_us = self._history.now_us()
-        if self.inner.is_member:
-            batch = await self._poll_as_member(at_us, timeout_s)
-            at_us = max(at_us, self._committed_us)
-        else:
-            op = self._invoke_read(at_us)
-            with telling(self._history, op):
-                batch = await self.inner.poll(timeout_s)
+        try:
+            batch = await self.inner.poll(timeout_s)
+        except BaseException as error:
+            raised(self._history, self._invoke_read(at_us), error, **starts_of(error))
+            raise
+        finally:
+            self._polled_us = self._history.now_us()
         records: dict[TopicPartition, list[list[Any]]] = {}
         for record in batch or ():
             value = "" if record.value is None else record.value.decode()
             place = TopicPartition(record.topic, record.partition)
             records.setdefault(place, []).append([record.offset, value])
+        at_us = max(at_us, self._passed_us)
         if self.inner.is_member:
             # What came within the poll begins where the group stands, or the checker says so.
+            at_us = max(at_us, self._committed_us)
             self._note_positions(at_us, self._begun({p: rows[0][0] for p, rows in records.items()}))
-            op = self._invoke_read(at_us)
+        # Behind all that its poll did first: where it began, what it passed over.
+        op = self._invoke_read(at_us)
         self._history.ok(
             op,
             **self._in_whose_name(),
@@ -155,15 +162,12 @@ class RecordedConsumer:
         self._since = {**self._since, **{place: since.get(place) for place in firsts}}
         return begun
 
-    async def _poll_as_member(self, at_us: int, timeout_s: float) -> Batch | None:
-        """Partitions come and go within it: the read is in the history behind where they begin."""
-        try:
-            return await self.inner.poll(timeout_s)
-        except BaseException as error:
-            raised(self._history, self._invoke_read(at_us), error)
-            raise
-        finally:
-            self._polled_us = self._history.now_us()
+    def _note_passed(self, place: TopicPartition, start: int, to: int, if_deleted: str) -> None:
+        """Within a poll: what comes next is deleted, and it goes on there."""
+        self._passed_us = self._history.now_us()
+        self._expected[place] = to
+        where = {**placed(place), "offset": to, "start": start, "if_deleted": if_deleted}
+        self._tell_positions(self._passed_us, [where])
 
     def _in_whose_name(self) -> dict[str, Any]:
         """It was given what it was given."""
@@ -180,13 +184,23 @@ class RecordedConsumer:
     def _note_positions(self, at_us: int, moved: Mapping[TopicPartition, int]) -> None:
         self._expected |= moved
         if moved:
-            op = self._history.invoke(
-                "position",
-                at_us=at_us,
-                consumer=self.name,
-                group=self.group,
-                isolation=self._isolation,
-            )
-            self._history.ok(
-                op, positions=[{**placed(place), "offset": at} for place, at in moved.items()]
-            )
+            self._tell_positions(at_us, [{**placed(p), "offset": at} for p, at in moved.items()])
+
+    def _tell_positions(self, at_us: int, positions: Sequence[Mapping[str, Any]]) -> None:
+        op = self._history.invoke(
+            "position",
+            at_us=at_us,
+            consumer=self.name,
+            group=self.group,
+            isolation=self._isolation,
+        )
+        self._history.ok(op, positions=positions)
+
+
+def starts_of(error: BaseException) -> dict[str, Any]:
+    """Where a partition begins, as an error says whose position was deleted."""
+    told = error.metadata if isinstance(error, OffsetOutOfRange) else {}
+    if not {"topic", "partition", "start"} <= told.keys():
+        return {}
+    place = {"topic": told["topic"], "partition": int(told["partition"])}
+    return {"starts": [{**place, "start": int(told["start"])}]}

@@ -1,6 +1,6 @@
 """A transport that writes into a history (`recorder`) what leaders acknowledge: who, in which
 epoch, at which journal offsets (I18); and what members of groups say and are told
-(`recorded_groups`).
+(`recorded_groups`); and truncations (`recorded_truncations`).
 
 One operation `acknowledge` per message of batches: what an answer covers are batches, and records
 of several operations may share one. Where the answer is lost, so is what it said.
@@ -14,6 +14,7 @@ from typing import Any
 
 from oncelog._core.routing import Directory, Endpoint
 from oncelog._transport import Transport
+from oncelog.checker import recorded_truncations
 from oncelog.checker.events import HistoryWriter
 from oncelog.checker.recorded_groups import answered, asked
 from oncelog.checker.telling import raised, telling
@@ -56,6 +57,8 @@ class RecordedTransport:
     async def call(self, to: Endpoint, method: str, request: Any, timeout_ms: int) -> Any:
         if method == PRODUCE:
             return await self.begin(to, method, request, timeout_ms)
+        if method == recorded_truncations.TRUNCATE:
+            return await self._truncate(to, request, timeout_ms)
         said = asked(method, request, self._name)
         if said is None:
             return await self.inner.call(to, method, request, timeout_ms)
@@ -63,6 +66,14 @@ class RecordedTransport:
         with telling(self._history, op):
             reply = await self.inner.call(to, method, request, timeout_ms)
         self._history.ok(op, **answered(method, reply, self._name))
+        return reply
+
+    async def _truncate(self, to: Endpoint, request: Any, timeout_ms: int) -> Any:
+        told = recorded_truncations.asked(request, self._name)
+        op = self._history.invoke("truncate", **told)
+        with telling(self._history, op):
+            reply = await self.inner.call(to, recorded_truncations.TRUNCATE, request, timeout_ms)
+        self._history.ok(op, **recorded_truncations.answered(request, reply, self._name))
         return reply
 
     def stream(self, to: Endpoint, method: str, request: Any) -> AsyncGenerator[Any, None]:

@@ -129,7 +129,10 @@ class RecordedLog:
         for topic in topics:
             for number, end in enumerate(await self.admin.offsets(topic, isolation=isolation)):
                 ends[TopicPartition(topic, number)] = end
-        consumer = await self.consumer(topics, start="earliest", isolation=isolation)
+        # What retention deletes meanwhile is not missed.
+        consumer = await self.consumer(
+            topics, start="earliest", isolation=isolation, if_deleted="earliest"
+        )
         found: list[Record] = []
         try:
             while any([await consumer.position(*place) < ends[place] for place in ends]):

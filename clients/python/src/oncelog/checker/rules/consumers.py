@@ -77,6 +77,25 @@ def wrong_resumes(facts: Facts, stored: StoredOffsets) -> Iterator[Finding]:
                 _stand_anew(stands, event)
 
 
+def passed_over(facts: Facts) -> dict[tuple[str, Place], list[range]]:
+    """By consumer and partition: offsets that it never was given, for the first of them were
+    deleted."""
+    found: dict[tuple[str, Place], list[range]] = {}
+    for consumer, steps in facts.steps.items():
+        stands: dict[Place, _Stand] = {}
+        for step in steps:
+            if step.do == "read":
+                _stand_behind(stands, step)
+                continue
+            for item in step.results.get("positions", ()):
+                place = Place(item["topic"], item["partition"])
+                if "start" in item:
+                    stood = stands[place].next if place in stands else 0
+                    found.setdefault((consumer, place), []).append(range(stood, item["offset"]))
+            _stand_anew(stands, step)
+    return found
+
+
 def unread_commits(facts: Facts) -> Iterator[tuple[OffsetCommit, int, int]]:
     """Commits of a consumer that say another position than the one where it stood: with that
     position and the line that says so."""
@@ -97,12 +116,18 @@ def unread_commits(facts: Facts) -> Iterator[tuple[OffsetCommit, int, int]]:
                 if stand is not None and stand.next != event.to:
                     yield event, stand.next, stand.line
             elif event.do == "read":
-                for part in event.results.get("parts", ()):
-                    place = Place(part["topic"], part["partition"])
-                    for offset, *_ in part.get("records", ())[-1:]:
-                        stands[place] = _Stand(offset + 1, event.end_line, 0)
+                _stand_behind(stands, event)
             else:
                 _stand_anew(stands, event)
+
+
+def _stand_behind(stands: dict[Place, _Stand], read: Operation) -> None:
+    """What it was given."""
+    for part in read.results.get("parts", ()):
+        place = Place(part["topic"], part["partition"])
+        for offset, *_ in part.get("records", ())[-1:]:
+            base = stands[place].base if place in stands else offset
+            stands[place] = _Stand(offset + 1, read.end_line, base)
 
 
 def _stand_anew(stands: dict[Place, _Stand], step: Operation) -> None:
@@ -112,8 +137,11 @@ def _stand_anew(stands: dict[Place, _Stand], step: Operation) -> None:
         stands[place] = _Stand(offset, step.end_line, offset)
         return
     for item in step.results.get("positions", ()):
-        place = Place(item["topic"], item["partition"])
-        stands[place] = _Stand(item["offset"], step.end_line, item["offset"])
+        place, offset = Place(item["topic"], item["partition"]), item["offset"]
+        # Who passes over what is deleted commits it as if he had been given it, and an abort takes
+        # him back before it.
+        before = stands.get(place) if "start" in item else None
+        stands[place] = _Stand(offset, step.end_line, offset if before is None else before.base)
 
 
 def _judge(

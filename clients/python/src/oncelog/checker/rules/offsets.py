@@ -9,7 +9,7 @@ from oncelog.checker.facts import OffsetCommit, Place, Transaction, lines_of
 from oncelog.checker.history import Operation
 from oncelog.checker.report import Finding
 from oncelog.checker.rules.case import Case
-from oncelog.checker.rules.consumers import unread_commits
+from oncelog.checker.rules.consumers import passed_over, unread_commits
 from oncelog.checker.stored_offsets import Judgement, Verdict, Write
 
 
@@ -21,7 +21,8 @@ def i21_consumed_exactly_once(case: Case) -> Iterator[Finding]:
     brought it there, so it covers nothing. A consumer commits the position where it stands. A
     producer commits one transaction per number of a `commit_seq` scope, and what it is told to have
     committed already it did. Where records say what input they are `of`, a transaction commits the
-    input that its records are of, and all input that it commits became records of it."""
+    input that its records are of, and all input that it commits became records of it, but for what
+    was deleted before it was read."""
     for (group, place), writes in sorted(case.stored_offsets.writes().items()):
         if all(write.commit.since != "any" for write in writes if write.possible):
             yield from _chain(group, place, writes)
@@ -168,6 +169,7 @@ def _outputs(case: Case) -> Iterator[Finding]:
         if any(sent.source is not None for sent in transaction.sends)
         for commit in transaction.offsets
     }
+    gaps = passed_over(case.facts)
     for transaction in case.facts.transactions.values():
         ranges = [commit for commit in transaction.offsets if commit.group in saying]
         if not ranges or not case.outcomes.is_committed(transaction):
@@ -179,7 +181,8 @@ def _outputs(case: Case) -> Iterator[Finding]:
         }
         made = {sent.source: sent for sent in transaction.sends if sent.source is not None}
         for (place, offset), commit in committed.items():
-            if (place, offset) not in made:
+            was_deleted = any(offset in gap for gap in gaps.get((commit.consumer or "", place), ()))
+            if (place, offset) not in made and not was_deleted:
                 message = f"{transaction.name} committed offset {offset} of {place} without output"
                 yield Finding(message, commit.asked.lines)
                 break
