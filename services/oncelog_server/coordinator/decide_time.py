@@ -35,7 +35,7 @@ def decide_tick(state: CoordinatorState, now: Instant) -> Decision[Record]:
     ]
     records += forget_idle(state, now)
     records += prove_log_end(state)
-    if state.watch.wants_record and len(state.producers):
+    if state.watch.wants_record and (len(state.producers) or state.outcome_ages.are_told):
         records.append(TimePassed())
     return Decision(records)
 

@@ -271,6 +271,7 @@ class CoordinatorMachine:
         transaction = self._one_shot(record, at)
         transaction.prepare_offset, transaction.prepare_ms = at.offset, at.time_ms
         self.state.transactions.add(transaction)
+        self.state.outcome_ages.decided(at.offset)
         producer = self._active(record.producer_id, at)
         digest = content_digest(record.batches, None, record.commit_seq)
         producer.asked_one_shot(_asked(record, OneShotState.COMMITTED, digest))
@@ -340,6 +341,7 @@ class CoordinatorMachine:
         self.state.named_parts -= len(transaction.parts)
         self.state.transactions.decided(transaction, _next_state(transaction.state, record))
         transaction.prepare_offset, transaction.prepare_ms = at.offset, at.time_ms
+        self.state.outcome_ages.decided(journal_offset_of(record.tx_id))
         self.state.forget_open(record.tx_id)
         return transaction
 

@@ -53,6 +53,8 @@ class OutcomeAges(msgspec.Struct, array_like=True):
     marks: list[Mark] = []
     # Since and below grow; the newest stands last.
     over: list[Over] = []
+    # Behind the highest TxId that was decided.
+    decided_to: JournalOffset = JournalOffset(0)
 
     def is_due(self, aged_ms: int, *, retention_ms: int) -> bool:
         """`saw` has something to do at this age."""
@@ -84,6 +86,15 @@ class OutcomeAges(msgspec.Struct, array_like=True):
             self.over.append(Over(offset, below))
             del self.over[:-OVER_KEPT]
 
+    def decided(self, begin: JournalOffset) -> None:
+        """The transaction that began there."""
+        self.decided_to = max(self.decided_to, JournalOffset(begin + 1))
+
+    @property
+    def are_told(self) -> bool:
+        """Some outcome is not over: time must pass here."""
+        return self.told_from < self.decided_to
+
     @property
     def told_from(self) -> JournalOffset:
         """Outcomes of TxIds below are over: nobody is told what was in their transactions."""
@@ -105,4 +116,5 @@ class OutcomeAges(msgspec.Struct, array_like=True):
         assert sinces == sorted(set(sinces))
         assert belows == sorted(set(belows)), "what is over stays over"
         assert len(self.over) <= OVER_KEPT
+        assert self.decided_to <= next_offset
         assert not (marked and belows) or belows[-1] <= marked[0]

@@ -21,6 +21,7 @@ first record stands at 5; topics have one letter, `offsets/3` is a partition of 
     get T                                      what becomes of a repeated commit: kept or ended
     session P stream=N | end P stream=N        a producer's session
     producer P                                 what is remembered of it
+    journal                                    its end, and from where on it is wanted
 """
 
 from __future__ import annotations
@@ -212,6 +213,9 @@ class CoordinatorDriver(HostDriver):
                 return self._get(tx(words[0]))
             case "producer":
                 return self._producer(words[0])
+            case "journal":
+                machine = self.machine
+                return f"to {machine.next_offset}, wanted from {machine.wanted_from()}"
         return self._signal(verb, words, options)
 
     def _signal(self, verb: str, words: Sequence[str], options: dict[str, str]) -> str:

@@ -42,6 +42,31 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "outcomes-of-the-forgotten-stay-young",
+        "I4: an outcome is over when its time is, also where nobody is left who writes",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_time:decide_tick",
+                "(len(state.producers) or state.outcome_ages.are_told)",
+                "len(state.producers)",
+            ),
+        ),
+        {story("coordinator/i04_outcome_of_a_forgotten_producer"): "-EXPIRED"},
+    ),
+    Bug(
+        "time-passes-for-nobody",
+        "a journal in which nothing is left to forget is not written to",
+        (
+            Edit(
+                "oncelog_server.coordinator.decide_time:decide_tick",
+                "if state.watch.wants_record and (len(state.producers) or "
+                "state.outcome_ages.are_told):",
+                "if state.watch.wants_record:",
+            ),
+        ),
+        {story("coordinator/i04_outcome_of_a_forgotten_producer"): "wanted from"},
+    ),
+    Bug(
         "over-by-a-record-that-may-be-lost",
         "I4: what is told to be over is over for every later leader",
         (
