@@ -60,6 +60,7 @@ class Bench:
         snapshot_every_bytes: int = 1 << 30,
         min_insync_replicas: int = 1,
         node_id: str = "n1",
+        segment_bytes: int = 1 << 16,
     ) -> None:
         self.loop = loop
         self.disk = disk or FakeDisk(seed=1)
@@ -74,6 +75,7 @@ class Bench:
         self.snapshot_every_bytes = snapshot_every_bytes
         self.min_insync_replicas = min_insync_replicas
         self.node_id = node_id
+        self.segment_bytes = segment_bytes
         # How its leader is reached.
         self.follow: OpenDialog = nobody
         # What the leader asked etcd to make of the ISR, with the revision that it compared; and
@@ -119,7 +121,7 @@ class Bench:
         )
 
     def _open_journal(self) -> Journal:
-        return Journal.open(self.disk, DIRECTORY, segment_bytes=1 << 16)
+        return Journal.open(self.disk, DIRECTORY, segment_bytes=self.segment_bytes)
 
     def _open(self) -> Driver:
         async def open_log() -> Journal:
@@ -184,7 +186,12 @@ class Bench:
     def lose_power(self, tear: Tear = Tear.NOTHING) -> Bench:
         """What the next process finds."""
         self.disk.crash(tear)
-        return Bench(self.loop, self.disk.reopen(), snapshot_every_bytes=self.snapshot_every_bytes)
+        return Bench(
+            self.loop,
+            self.disk.reopen(),
+            snapshot_every_bytes=self.snapshot_every_bytes,
+            segment_bytes=self.segment_bytes,
+        )
 
 
 def story(tell: Callable[[Bench], Coroutine[Any, Any, None]]) -> None:

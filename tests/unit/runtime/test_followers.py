@@ -106,13 +106,20 @@ class Wire:
 class Trio:
     """n1, n2 and n3, and the wires between them."""
 
-    def __init__(self, loop: VirtualTimeLoop, *, snapshot_every_bytes: int = 1 << 30) -> None:
+    def __init__(
+        self,
+        loop: VirtualTimeLoop,
+        *,
+        snapshot_every_bytes: int = 1 << 30,
+        segment_bytes: int = 1 << 16,
+    ) -> None:
         self.benches = [
             Bench(
                 loop,
                 min_insync_replicas=2,
                 node_id=f"n{number}",
                 snapshot_every_bytes=snapshot_every_bytes,
+                segment_bytes=segment_bytes,
             )
             for number in (1, 2, 3)
         ]

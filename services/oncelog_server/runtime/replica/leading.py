@@ -368,12 +368,7 @@ class Leadership:
         if trimming.wants_sample:
             trimming.sampled(journal.log_end, needs_of(self.machine))
             trimming.covered(self._hw)
-        rolled = trimming.roll()
-        behind = max(journal.snapshot_offset, journal.log_start)
-        gone_to = trimming.needs.wanted_from
-        if gone_to <= behind:
-            return rolled
-        return rolled or journal.bytes_between(behind, gone_to) >= trimming.worth_bytes
+        return trimming.makes_room()
 
     def advanced(self) -> asyncio.Future[None]:
         """See the Replica port. One future serves all who wait, so each gets it shielded."""

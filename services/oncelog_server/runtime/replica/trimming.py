@@ -32,6 +32,8 @@ TRIM_REST_FACTOR: Final = 50
 # So many bytes that could go are worth a segment or a snapshot of their own; of small segments, a
 # quarter of one.
 WORTH_BYTES: Final = 16 << 20
+# Between two of these: a busy log gets both by itself.
+MAKE_ROOM_EVERY_MS: Final = 60_000
 
 
 def _nobody(start: int) -> str:
@@ -58,7 +60,7 @@ class Trimming:
         self._needs: Needs | None = None
         # What the leader's machine says, and the log end at which it did.
         self._sample: tuple[int, Needs] | None = None
-        self._not_before_ms = 0
+        self._not_before_ms = self._no_room_before_ms = 0
         # Node of a follower that holds the log start where it is; "": none does.
         self.held_by = ""
 
@@ -110,16 +112,40 @@ class Trimming:
     def worth_bytes(self) -> int:
         return min(WORTH_BYTES, self._journal.segment_bytes // 4)
 
+    def makes_room(self) -> bool:
+        """Where a log grows slowly, or no more: begins a file, behind which all could go, or says
+        that a snapshot would be of use. True: it would."""
+        if self._now_ms() < self._no_room_before_ms:
+            return False
+        if not (self.roll() or self._wants_snapshot()):
+            return False
+        self._no_room_before_ms = self._now_ms() + MAKE_ROOM_EVERY_MS
+        return True
+
     def roll(self) -> bool:
         """Where what could go lies in the file that still grows, the next frame begins another.
         True: it does, and a snapshot there would be of use."""
         journal = self._journal
         first = max(journal.first_offset_of_active, journal.log_start)
         gone_to = min(self.needs.wanted_from, journal.log_end)
-        if gone_to <= first or journal.bytes_between(first, gone_to) < self.worth_bytes:
+        if gone_to <= first or self._bytes(first, gone_to) < self.worth_bytes:
             return False
         journal.roll()
         return True
+
+    def _wants_snapshot(self) -> bool:
+        """Its log could begin much later, were there one: what is gone has its own, and that is
+        old."""
+        behind = max(self._journal.snapshot_offset, self._journal.log_start)
+        gone_to = self.needs.wanted_from
+        return gone_to > behind and self._bytes(behind, gone_to) >= self.worth_bytes
+
+    def _bytes(self, start: int, end: int) -> int:
+        """An index knows places every so often only, and a small log has none but its ends."""
+        journal = self._journal
+        if end >= journal.log_end:
+            return journal.bytes_from(start)
+        return journal.bytes_between(start, end)
 
     # ---------------------------------------------------------------------------------- the steps
 

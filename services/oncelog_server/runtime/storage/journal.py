@@ -245,6 +245,10 @@ class Journal:
         """About how many bytes of frames stand there, by the indexes."""
         return self._segments.bytes_between(start, end)
 
+    def bytes_from(self, start: int) -> int:
+        """About how many bytes of frames stand there and behind; more rather than fewer."""
+        return self._segments.bytes_from(start) if start < self.log_end else 0
+
     @property
     def frames_since_snapshot(self) -> int:
         """Appended since one was written, or the journal was opened."""

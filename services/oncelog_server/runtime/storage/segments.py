@@ -89,6 +89,11 @@ class Segments:
         sizes = [*(it.size for it in held[:-1]), *(it.position_of(end) for it in held[-1:])]
         return max(0, sum(sizes) - held[0].position_of(start)) if held else 0
 
+    def bytes_from(self, start: int) -> int:
+        """About how many stand there and behind; more rather than fewer."""
+        held = self._from(start)
+        return sum(it.size for it in held) - held[0].position_of(start) if held else 0
+
     async def read(self, from_offset: int, max_bytes: int, *, below: int) -> list[StoredFrame]:
         """See Journal.read."""
         for segment in self._from(from_offset):
