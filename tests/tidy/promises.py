@@ -19,7 +19,6 @@ ROOT: Final = Path(__file__).parents[2]
 NUMBERS: Final = range(1, 36)
 # Promises of a later version, and what they wait for.
 LATER: Final[Mapping[int, str]] = {
-    32: "comes with retention",
     33: "comes with compaction",
 }
 BEGIN: Final = "<!-- found by tests/tidy/promises.py, do not edit -->"

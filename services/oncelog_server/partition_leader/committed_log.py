@@ -178,8 +178,7 @@ class CommittedLog:
         return first
 
     def _extends_run(self, journal_offset: int, payload_bytes: int) -> bool:
-        if not self.base or self.exposed_at[-1] != RUN or self.start_offset == self.end_offset:
-            # Behind a run of which nothing is left begins another: that one is needed no more.
+        if not self.base or self.exposed_at[-1] != RUN:
             return False
         run_records = self.end_offset - self.base[-1]
         return (
@@ -222,7 +221,8 @@ class CommittedLog:
     # ----------------------------------------------------------------------------------- the start
 
     def begin_at(self, offset: Offset, *, moved_at: JournalOffset) -> None:
-        """Everything below was deleted, by the record at `moved_at`. May lie inside an entry."""
+        """Everything below was deleted, by the record at `moved_at`. May lie inside an entry. No
+        run goes on behind that record, so what is deleted whole is needed no more."""
         assert self.start_offset <= offset <= self.end_offset, "the start never goes back"
         self.total_bytes -= self.bytes_below(offset)
         self.start_offset = offset

@@ -23,7 +23,7 @@ from oncelog_server.partition_leader.reads import (
     require_in_range,
 )
 from oncelogpb import records
-from oncelogpb.errors import InvalidArgument, OncelogError, Unsupported, to_status
+from oncelogpb.errors import InvalidArgument, OffsetOutOfRange, OncelogError, Unsupported, to_status
 from oncelogpb.v1 import partition_leader_pb2 as pb
 
 
@@ -103,7 +103,13 @@ class Listing:
         (stretch,) = log.stretches(begins, below=ends.end, max_bytes=1, max_entries=1)
         position, end = stretch.journal_offset, stretch.journal_offset + stretch.record_count
         while position < end:
-            stored_frames = await replica.read(position, RUN_BYTES, below=end)
+            try:
+                stored_frames = await replica.read(position, RUN_BYTES, below=end)
+            except OffsetOutOfRange:
+                # It was deleted while it was read; what is left is looked at anew.
+                if committed_ends(replica).start <= ends.start:
+                    raise
+                return await self.by_time(replica, committed_ends(replica), timestamp_us)
             assert stored_frames, f"the committed log points at {position}, where nothing stands"
             for stored in stored_frames:
                 position = stored.end

@@ -82,10 +82,17 @@ class Reader:
         as_rows = format_ == pb.FORMAT_ROWS
         if as_rows:
             max_bytes = min(max_bytes, self._config.rows_bytes_max)
-        if isolation in (pb.ISOLATION_UNCOMMITTED, pb.ISOLATION_RAW):
-            found = await self._journal(replica, from_offset, isolation, max_bytes)
-        else:
-            found = await self._committed(replica, from_offset, max_bytes)
+        of_journal = isolation in (pb.ISOLATION_UNCOMMITTED, pb.ISOLATION_RAW)
+        try:
+            if of_journal:
+                found = await self._journal(replica, from_offset, isolation, max_bytes)
+            else:
+                found = await self._committed(replica, from_offset, max_bytes)
+        except OffsetOutOfRange:
+            # What was deleted while it was read is told in the reader's own numbering.
+            ends = journal_ends(replica) if of_journal else committed_ends(replica)
+            require_in_range(from_offset, ends)
+            raise
         return await self._converted(found) if as_rows else found
 
     # ---------------------------------------------------------------------------------- committed

@@ -29,6 +29,7 @@ from oncelog_server.partition_leader.records import PartitionCodec
 from oncelogpb.errors import (
     DiskFull,
     NotLeader,
+    OffsetOutOfRange,
     OncelogError,
     TopicExists,
     Unavailable,
@@ -127,6 +128,7 @@ class FakeReplica:
         self.reads += 1
         await asyncio.sleep(0)
         assert below <= self.high_watermark
+        self._require_kept(from_offset)
         found: list[StoredFrame] = []
         for stored in self.frames:
             if stored.end <= from_offset or stored.at.offset >= below:
@@ -139,8 +141,17 @@ class FakeReplica:
     async def read_frames(self, offsets: Sequence[int]) -> Sequence[StoredFrame]:
         await asyncio.sleep(0)
         assert all(offset < self.high_watermark for offset in offsets)
+        self._require_kept(min(offsets))
         by_offset: dict[int, StoredFrame] = {stored.at.offset: stored for stored in self.frames}
         return [by_offset[offset] for offset in offsets]
+
+    def trim(self) -> None:
+        """The log goes in front, as far as its machine lets it."""
+        self.log_start = self.machine.needed_from()
+
+    def _require_kept(self, offset: int) -> None:
+        if offset < self.log_start:
+            raise OffsetOutOfRange(f"begins at {self.log_start}", start=self.log_start)
 
     def advanced(self) -> asyncio.Future[None]:
         if self._advanced is None:
