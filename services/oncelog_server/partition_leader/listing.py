@@ -94,6 +94,17 @@ class Listing:
         raise InvalidArgument("ask for earliest, latest, timestamp_us or offset", field="at")
 
     async def by_time(self, replica: PartitionReplica, ends: Ends, timestamp_us: int) -> _Listed:
+        """See the module. `ends` are those of the committed log."""
+        try:
+            return await self._search(replica, ends, timestamp_us)
+        except OffsetOutOfRange:
+            now = committed_ends(replica)
+            if now.start <= ends.start:
+                raise
+            # It was deleted while it was read; what is left is looked at anew.
+            return await self.by_time(replica, now, timestamp_us)
+
+    async def _search(self, replica: PartitionReplica, ends: Ends, timestamp_us: int) -> _Listed:
         log = led_machine(replica).committed
         begins = log.since(timestamp_us, below=ends.end)
         if begins is None or ends.start == ends.end:
@@ -103,13 +114,7 @@ class Listing:
         (stretch,) = log.stretches(begins, below=ends.end, max_bytes=1, max_entries=1)
         position, end = stretch.journal_offset, stretch.journal_offset + stretch.record_count
         while position < end:
-            try:
-                stored_frames = await replica.read(position, RUN_BYTES, below=end)
-            except OffsetOutOfRange:
-                # It was deleted while it was read; what is left is looked at anew.
-                if committed_ends(replica).start <= ends.start:
-                    raise
-                return await self.by_time(replica, committed_ends(replica), timestamp_us)
+            stored_frames = await replica.read(position, RUN_BYTES, below=end)
             assert stored_frames, f"the committed log points at {position}, where nothing stands"
             for stored in stored_frames:
                 position = stored.end

@@ -279,7 +279,7 @@ BUGS: Final = (
         "I14: no position that is told lies below the start",
         (
             Edit(
-                f"{LEADER}.listing:Listing.by_time",
+                f"{LEADER}.listing:Listing._search",
                 "return listed if listed.offset >= ends.start else _Listed(ends.start)",
                 "return listed",
             ),

@@ -18,7 +18,13 @@ from hypothesis import strategies as st
 from oncelog_server.core.frame import ControlCode, FrameKind
 from oncelog_server.core.ids import LeaderEpoch, Offset
 from oncelog_server.participant.commands import Outcome, WriteMarkers
-from oncelog_server.partition_leader.commands import Configure, Durable, Settings, Truncate
+from oncelog_server.partition_leader.commands import (
+    Configure,
+    Durable,
+    Settings,
+    Truncate,
+    Truncated,
+)
 from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.records import (
     LogStart,
@@ -73,6 +79,7 @@ class Deleter(Oracle):
         self.host.submit(Truncate(before))
         assert log.readable_start(self.host.high_watermark) == start, "not before it is durable"
         (parked,) = self.host.sync()
+        assert isinstance(parked.reply, Truncated)
         assert parked.reply.start_after == max(start, before)
         self.truncated = max(self.truncated, before)
 
