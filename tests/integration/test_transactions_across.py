@@ -219,7 +219,61 @@ def share(members: list[oncelog.Consumer], polled: list[oncelog.TransactionsAcro
     return sum(shares) == 3 and all(shares)
 
 
-def test_only_members_commit_for_a_group(log: oncelog.Log, topic: str) -> None:
-    consumer = log.consumer([topic], group="alone", partitions=[(topic, 0)])
-    with pytest.raises(errors.InvalidArgument, match="where it is a member"):
-        consumer.transactions(across=True)
+@pytest.mark.parametrize("as_one", [True, False], ids=["with its offsets", "plain"])
+def test_i21_two_that_stand_alone_process_what_lies_beyond_once(
+    log: oncelog.Log, topics: tuple[str, str], as_one: bool
+) -> None:
+    """Both read across, and give a transaction behind one that waits: no position moves."""
+    (one, two), group = topics, f"alone of {topics[0]}"
+    first = [(one, 0), (one, 1)]
+    written_by(log, "before", first)
+    with log.consumer([one], group=group, partitions=first) as consumer:
+        assert consumer.transactions(across=True).poll(20.0) is not None
+        consumer.commit()
+    waiting = written_by(log, "waiting", first)
+    behind = next(
+        tx_id
+        for number in range(64)
+        if (tx_id := written_by(log, f"behind-{number}", first[:1])) >> 48 != waiting >> 48
+    )
+    made = [log.consumer([one], group=group, partitions=first) for _ in range(2)]
+    outcomes = []
+    for consumer in made:
+        transactions = consumer.transactions(across=True)
+        consumer.pause(oncelog.TopicPartition(one, 1))
+        given = None
+        while given is None or given.tx_id != behind:
+            given = transactions.poll(20.0)
+            assert given is not None
+    for consumer in made:
+        try:
+            if as_one:
+                with log.transactional_producer().transaction(consumer) as tx:
+                    tx.send(two, b"made of it", partition=0)
+            else:
+                consumer.commit()
+            outcomes.append("committed")
+        except errors.StalePosition as error:
+            outcomes.append(f"refused, {error.metadata['committed']}")
+    # A plain commit of the same by who stands alone counts as a repeat: it is done at least once.
+    assert outcomes == ["committed", "refused, 1" if as_one else "committed"]
+    # Who goes on is given the rest, and nothing twice.
+    for consumer in made:
+        consumer.resume(oncelog.TopicPartition(one, 1))
+    given = made[1].transactions(across=True).poll(20.0)
+    assert given is not None
+    assert given.tx_id == waiting
+    made[1].commit()
+    for consumer in made:
+        consumer.close()
+
+
+def written_by(log: oncelog.Log, group: str, places: Places) -> int:
+    """The TxId of a transaction of that group, in all these places."""
+    with (
+        log.transactional_producer(group=group) as producer,
+        producer.transaction(wait="visible") as tx,
+    ):
+        for topic, partition in places:
+            tx.send(topic, b"written", partition=partition)
+    return tx.tx_id

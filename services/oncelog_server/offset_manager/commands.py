@@ -7,7 +7,7 @@ partition stands once, `from_` is present. The machine decides what depends on s
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
@@ -132,6 +132,9 @@ class CommitOffsets(msgspec.Struct, frozen=True):
     unfit: OncelogError | None = None
     # None: standalone.
     member: MemberIdentity | None = None
+    # By partition, what must stand beside the offset that the step begins from. Absent: not
+    # checked. It is no part of the step: a repeat of what was taken is known without it.
+    from_metadata: Mapping[PartitionId, str] = {}
 
 
 class CommitTransactionOffsets(msgspec.Struct, frozen=True):
@@ -147,6 +150,8 @@ class CommitTransactionOffsets(msgspec.Struct, frozen=True):
     member: MemberIdentity | None = None
     # Idle timeout of the transaction; 0: not told, or it has none (a one-shot).
     timeout_ms: int = 0
+    # As of CommitOffsets.
+    from_metadata: Mapping[PartitionId, str] = {}
 
 
 class FetchOffsets(msgspec.Struct, frozen=True):

@@ -31,12 +31,17 @@ def decide_commit(
     """Outside of a transaction."""
     group = group_for_change(state, config, command.group)
     member_id = "" if command.member is None else command.member.member_id
-    steps = tuple(step for step in command.offsets if group.needs_plain(step, member_id))
+    beside = command.from_metadata.get
+    steps = tuple(
+        step
+        for step in command.offsets
+        if group.needs_plain(step, member_id, beside(step.partition))
+    )
     if not steps:
         return Decision()
     _require_right(group, command, steps)
     for step in steps:
-        group.require_plain(step)
+        group.require_plain(step, beside(step.partition))
     if command.unfit is not None:
         if all(group.has_taken(step, member_id) for step in steps):
             # A sign of life that finds no room: all stands as it asks.
@@ -62,7 +67,12 @@ def decide_pending(
     group = group_for_change(state, config, command.group)
     new = [step for step in command.offsets if not group.holds(step, tx_id)]
     _require_right(group, command, new)
-    steps = tuple(step for step in new if group.needs_pending(step, tx_id, producer_id))
+    beside = command.from_metadata.get
+    steps = tuple(
+        step
+        for step in new
+        if group.needs_pending(step, tx_id, producer_id, beside(step.partition))
+    )
     if not steps:
         return Decision()
     if command.unfit is not None:

@@ -78,12 +78,16 @@ class Group(msgspec.Struct):
 
     # ------------------------------------------------------------------------------------- rules
 
-    def needs_plain(self, step: OffsetCommit, member_id: str) -> bool:
+    # `beside`: the metadata that must stand beside the offset where the step begins; None: it does
+    # not matter.
+
+    def needs_plain(self, step: OffsetCommit, member_id: str, beside: str | None = None) -> bool:
         """False: this member took it already in a plain commit, there is nothing to remember."""
         pending = step.partition in self.pending
-        return not (self.has_taken(step, member_id) and _is_over_with(step, pending=pending))
+        taken = self.has_taken(step, member_id)
+        return not (taken and _is_over_with(step, beside, pending=pending))
 
-    def require_plain(self, step: OffsetCommit) -> None:
+    def require_plain(self, step: OffsetCommit, beside: str | None = None) -> None:
         """That a plain commit may take this step.
 
         Raises InvalidArgument (another view), PendingTransaction, StalePosition.
@@ -92,9 +96,11 @@ class Group(msgspec.Struct):
         line = self.pending.get(step.partition)
         if line:
             raise _held(step.partition, line[-1])
-        self._require_from(step, self.committed.get(step.partition))
+        self._require_from(step, self.committed.get(step.partition), beside)
 
-    def needs_pending(self, step: OffsetCommit, tx_id: TxId, producer_id: ProducerId) -> bool:
+    def needs_pending(
+        self, step: OffsetCommit, tx_id: TxId, producer_id: ProducerId, beside: str | None = None
+    ) -> bool:
         """May this transaction take this step? False: it holds it already.
 
         Raises InvalidArgument (another view), PendingTransaction, ProducerMismatch, StalePosition.
@@ -102,17 +108,18 @@ class Group(msgspec.Struct):
         self._require_view(step.partition, step.view)
         line = self.pending.get(step.partition)
         if not line:
-            self._require_from(step, self.committed.get(step.partition))
+            self._require_from(step, self.committed.get(step.partition), beside)
             return True
         last = line[-1]
         if last.tx_id == tx_id:
-            return self._extends_own(step, last)
+            return self._extends_own(step, last, beside)
         if self.holds(step, tx_id):
             return False
         self._require_chain(step, last, tx_id=tx_id, producer_id=producer_id)
+        self._require_beside(step, last.step.metadata, beside)
         return True
 
-    def _extends_own(self, step: OffsetCommit, own: Pending) -> bool:
+    def _extends_own(self, step: OffsetCommit, own: Pending, beside: str | None) -> bool:
         """A second step of the same transaction begins where its first one ended. ANY would let a
         late duplicate of an earlier step move the position back, so it does not do here."""
         if step == own.step:
@@ -125,6 +132,7 @@ class Group(msgspec.Struct):
                 "from there",
                 pending_to=own.step.to,
             )
+        self._require_beside(step, own.step.metadata, beside)
         return True
 
     def _require_chain(
@@ -155,12 +163,27 @@ class Group(msgspec.Struct):
                 pending_to=last.step.to,
             )
 
-    def _require_from(self, step: OffsetCommit, committed: Committed | None) -> None:
+    def _require_from(
+        self, step: OffsetCommit, committed: Committed | None, beside: str | None
+    ) -> None:
         if step.from_ == FROM_ANY:
             return
         position = FROM_NONE if committed is None else committed.step.to
         if step.from_ != position:
             raise _stale(step, committed, "rewind to the committed offset, or commit from_any")
+        self._require_beside(step, "" if committed is None else committed.step.metadata, beside)
+
+    def _require_beside(self, step: OffsetCommit, stands: str, beside: str | None) -> None:
+        """Two that start from one offset and leave it where it is may have processed the same, and
+        say so in the metadata: the second one did not start from what the first one left (ADR 63).
+        """
+        if beside is not None and beside != stands:
+            raise _stale(
+                step,
+                self.committed.get(step.partition),
+                "with other metadata than the caller started from, so somebody has committed it "
+                "since: fetch it, and drop what you have made of what is processed already",
+            )
 
     def _require_view(self, partition: PartitionId, view: View) -> None:
         stored = self.view_of(partition)
@@ -249,13 +272,15 @@ class Group(msgspec.Struct):
             assert len(views) == 1, f"group {name}: two views at {partition}"
 
 
-def _is_over_with(step: OffsetCommit, *, pending: bool) -> bool:
+def _is_over_with(step: OffsetCommit, beside: str | None, *, pending: bool) -> bool:
     """What was taken and comes again has nothing left to do. Two that come again have: `from` equal
-    to `to` is a sign of life of its group, and worth a record unless something pending keeps the
-    group anyway; an unchecked one means "there, whatever stands", also behind what is pending."""
+    to `to` is a sign of life of its group, unless it changed the metadata, and worth a record
+    unless something pending keeps the group anyway; an unchecked one means "there, whatever
+    stands", also behind what is pending."""
     if step.from_ == FROM_ANY:
         return False
-    return pending or step.from_ != step.to
+    changed = step.from_ != step.to or beside not in (None, step.metadata)
+    return pending or changed
 
 
 def _held(partition: PartitionId, pending: Pending) -> PendingTransaction:

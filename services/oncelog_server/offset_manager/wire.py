@@ -85,7 +85,12 @@ _VIEWS: Final[dict[int, View]] = {
 
 def commit_offsets(request: pb.CommitOffsetsRequest) -> CommitOffsets:
     steps = _steps(request.offsets)
-    return CommitOffsets(request.offsets.group, steps, member=_member_of(request.offsets))
+    return CommitOffsets(
+        request.offsets.group,
+        steps,
+        member=_member_of(request.offsets),
+        from_metadata=_from_metadata(request.offsets),
+    )
 
 
 def commit_transaction_offsets(
@@ -105,6 +110,7 @@ def commit_transaction_offsets(
         offsets,
         member=member,
         timeout_ms=request.timeout_ms,
+        from_metadata=_from_metadata(request.offsets),
     )
 
 
@@ -278,6 +284,17 @@ def _steps(offsets: pb.GroupOffsets) -> tuple[OffsetCommit, ...]:
     return steps
 
 
+def _from_metadata(offsets: pb.GroupOffsets) -> dict[PartitionId, str]:
+    told = [commit for commit in offsets.offsets if commit.HasField("from_metadata")]
+    for commit in told:
+        _require_metadata(commit.from_metadata)
+        if commit.WhichOneof("from") == "from_any":
+            raise InvalidArgument(
+                "from_any is not checked, so leave out from_metadata", field="from_metadata"
+            )
+    return {partition_id(commit.partition): commit.from_metadata for commit in told}
+
+
 def _member_of(offsets: pb.GroupOffsets) -> MemberIdentity | None:
     return _member(offsets.member) if offsets.HasField("member") else None
 
@@ -298,11 +315,7 @@ def _require_bytes(field: str, text: str, limit: int) -> None:
 
 
 def _step(commit: pb.OffsetCommit) -> OffsetCommit:
-    if len(commit.metadata.encode()) > METADATA_BYTES_MAX:
-        raise TooLarge(
-            f"the metadata of an offset has at most {METADATA_BYTES_MAX} bytes of UTF-8",
-            limit="metadata_bytes_max",
-        )
+    _require_metadata(commit.metadata)
     if commit.to_offset > OFFSET_MAX:
         raise InvalidArgument(f"to_offset must be at most {OFFSET_MAX}", field="to_offset")
     return OffsetCommit(
@@ -313,6 +326,14 @@ def _step(commit: pb.OffsetCommit) -> OffsetCommit:
         commit.metadata,
         TxId(commit.after_tx_id),
     )
+
+
+def _require_metadata(text: str) -> None:
+    if len(text.encode()) > METADATA_BYTES_MAX:
+        raise TooLarge(
+            f"the metadata of an offset has at most {METADATA_BYTES_MAX} bytes of UTF-8",
+            limit="metadata_bytes_max",
+        )
 
 
 def _from(commit: pb.OffsetCommit) -> int:

@@ -14,7 +14,7 @@
     look, questions, asked, answered, moved, verdict   see tests/golden/asking.py
 
 A commit, plain or pending, is a member's with by=MEMBER[@INSTANCE],GENERATION; timeout=MS is of its
-transaction.
+transaction; beside=TEXT is the metadata that it starts from.
 
 A partition is `orders/0`; a TX is `J.N` for offset N of journal partition J; a PRODUCER is a
 number. JOURNAL and EPOCH are the coordinator's.
@@ -255,19 +255,25 @@ class OffsetManagerDriver(AskingDriver):
 def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object:
     match verb:
         case "commit":
+            plain = _parse_steps(words[1:], options)
             return CommitOffsets(
-                words[0], _parse_steps(words[1:], options), member=_parse_by(options)
+                words[0],
+                plain,
+                member=_parse_by(options),
+                from_metadata=_parse_beside(plain, options),
             )
         case "pend":
             tx_id, producer_id, generation, group, *steps = words
+            held = _parse_steps(steps, options)
             return CommitTransactionOffsets(
                 _parse_tx(tx_id),
                 ProducerId(int(producer_id)),
                 Generation(int(generation)),
                 group,
-                _parse_steps(steps, options),
+                held,
                 member=_parse_by(options),
                 timeout_ms=int(options.get("timeout", "0")),
+                from_metadata=_parse_beside(held, options),
             )
         case "fetch" | "stable":
             return FetchOffsets(
@@ -309,6 +315,10 @@ def _parse_step(word: str, options: dict[str, str]) -> OffsetCommit:
         options.get("metadata", ""),
         _parse_tx(options["after"]) if "after" in options else TxId(0),
     )
+
+
+def _parse_beside(steps: Sequence[OffsetCommit], options: dict[str, str]) -> dict[PartitionId, str]:
+    return {step.partition: options["beside"] for step in steps} if "beside" in options else {}
 
 
 def _parse_by(options: dict[str, str]) -> MemberIdentity | None:

@@ -8,6 +8,7 @@ from tests.planted.planting import Bug, Edit, unit
 
 ACROSS: Final = "oncelog._core.across:Across"
 
+BESIDE: Final = "client/test_metadata_of_commits"
 BUGS: Final = (
     Bug(
         "across-keeps-all-that-it-gave",
@@ -304,8 +305,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog._core.positions:Positions.standing",
-                ", place.base_beyond)",
-                ")",
+                'place.beside or ""',
+                '""',
             ),
         ),
         {
@@ -453,20 +454,51 @@ BUGS: Final = (
         },
     ),
     Bug(
-        "across-without-the-groups-fence",
-        "I23: only members of a group read across",
+        "commit-does-not-say-what-stands-beside",
+        "I21: a commit starts also from the metadata of the group's offset",
         (
             Edit(
-                "oncelog.aio.across:gathering",
-                "    if consumer.group is not None and not consumer.is_member:",
-                "    if False:",
+                "oncelog._core.positions:Positions._offset",
+                "if place.beside is not None:",
+                "if False:",
             ),
         ),
         {
             unit(
-                "client/test_transactions_across",
-                "test_what_cannot_be_is_refused",
-            ): "DID NOT RAISE",
+                BESIDE,
+                "test_i21_who_stands_alone_reads_across_and_says_what_it_starts_from",
+            ): "None",
+            unit(BESIDE, "test_i21_a_transaction_says_what_it_starts_from[False]"): "None",
+        },
+    ),
+    Bug(
+        "what-was-put-beside-is-forgotten",
+        "I21: the next commit starts from the metadata that the last one has left",
+        (
+            Edit(
+                "oncelog._core.positions:Positions.committed",
+                "place.beside, place.asked = place.asked, None",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                BESIDE, "test_i21_each_commit_starts_from_what_the_last_one_has_left"
+            ): "'whatever the group has'",
+        },
+    ),
+    Bug(
+        "named-offsets-do-not-say-what-stands-beside",
+        "I21: offsets that are sent start also from the metadata of the group's offset",
+        (
+            Edit(
+                "oncelog.aio.consumed:Consumed.add",
+                "if beside is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(BESIDE, "test_i21_a_transaction_says_what_it_starts_from[True]"): "None",
         },
     ),
     Bug(

@@ -266,7 +266,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog._core.positions:Positions.sent",
-                "place.since, place.after = to, after",
+                "place.since, place.after, place.beside = to, after, beside",
                 "pass",
             ),
         ),

@@ -104,8 +104,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.consumed:Consumed.add",
-                "since = Origin.ANY if asked is None else await asked.since(place)",
-                "since = Origin.ANY",
+                "(Origin.ANY, None) if asked is None else await asked.since(place)",
+                "(Origin.ANY, None)",
             ),
         ),
         {

@@ -6,7 +6,68 @@ from typing import Final
 
 from tests.planted.planting import Bug, Edit, story, unit
 
+_BESIDE: Final = "offset_manager/i21_what_stands_beside_an_offset_is_checked"
+
 BUGS: Final = (
+    Bug(
+        "what-stands-beside-is-not-checked",
+        "I21: who starts from other metadata than stand beside the group's offset is refused",
+        (
+            Edit(
+                "oncelog_server.offset_manager.group:Group._require_from",
+                '        self._require_beside(step, "" if committed is None else '
+                "committed.step.metadata, beside)",
+                "        pass",
+            ),
+        ),
+        {
+            story(_BESIDE): "-commit g orders/0:10>10 metadata=given:2 beside= -> STALE_POSITION",
+        },
+    ),
+    Bug(
+        "chained-whatever-stands-beside",
+        "I21: who chains starts from the metadata of what it chains on",
+        (
+            Edit(
+                "oncelog_server.offset_manager.group:Group.needs_pending",
+                "        self._require_beside(step, last.step.metadata, beside)\n",
+                "",
+            ),
+        ),
+        {
+            story(
+                _BESIDE
+            ): "-pend 4.6 300 1 h orders/0:10>10 metadata=given:3 beside= after=4.5 -> STALE",
+        },
+    ),
+    Bug(
+        "own-step-back-whatever-stands-beside",
+        "I21: a late copy of a transaction's earlier step does not take back what lies beyond",
+        (
+            Edit(
+                "oncelog_server.offset_manager.group:Group._extends_own",
+                "        self._require_beside(step, own.step.metadata, beside)\n",
+                "",
+            ),
+        ),
+        {
+            story(
+                _BESIDE
+            ): "-pend 4.6 300 1 h orders/0:10>10 metadata=given:3 beside=given:1 -> STALE",
+        },
+    ),
+    Bug(
+        "repeated-change-refused",
+        "I21: a repeat of what was taken is told so, also where the offset stayed the same",
+        (
+            Edit(
+                "oncelog_server.offset_manager.group:_is_over_with",
+                " or beside not in (None, step.metadata)",
+                "",
+            ),
+        ),
+        {story(_BESIDE): "-commit g orders/1:10>10 metadata=given:1 beside= -> OK"},
+    ),
     Bug(
         "decide-watches-the-age",
         "decide changes nothing at all, time that passed is a signal",

@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from oncelog.aio.across import TransactionsAcross
 from oncelog.aio.consumed import Consumed
 from oncelog.aio.consumer import Consumer
 from oncelog.batch import TopicPartition
@@ -126,7 +125,7 @@ def test_i21_offsets_that_are_named_and_refused_do_not_go_with_the_commit() -> N
     async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
         committed = stands_at_0(transport, {})
         everywhere(transport, 0, 1)
-        transactions = across_in_a_group(consumer)
+        transactions = consumer.transactions(across=True)
         assert (await parts_of_next(transactions))[0] == ONE
         with pytest.raises(errors.InvalidArgument, match="offsets that you name"):
             await consumer.commit({("a", 0): 1})
@@ -139,11 +138,3 @@ def test_i21_offsets_that_are_named_and_refused_do_not_go_with_the_commit() -> N
         assert consumer.feeding.commit_starts()[TopicPartition("a", 0)] == 0
 
     consuming(work, [unit(0, ONE, 0), unit(1, ONE, 0)], partitions=TWO, group="g")
-
-
-def across_in_a_group(consumer: Consumer) -> TransactionsAcross:
-    """As a member's, without the services that make it one."""
-    group, consumer.group = consumer.group, None
-    transactions = consumer.transactions(across=True)
-    consumer.group = group
-    return transactions

@@ -52,6 +52,18 @@ REFUSALS: list[tuple[str, pb.GroupOffsets, type[OncelogError], str]] = [
         InvalidArgument,
         "from",
     ),
+    (
+        "from_metadata",
+        _offsets(_offset(from_metadata="é" * 2049)),
+        TooLarge,
+        "metadata_bytes_max",
+    ),
+    (
+        "unchecked, and from_metadata",
+        _offsets(pb.OffsetCommit(partition=P0, from_any=True, from_metadata="")),
+        InvalidArgument,
+        "from_metadata",
+    ),
     ("view", _offsets(_offset(view=9)), InvalidArgument, "view"),
     ("no member id", _offsets(member=pb.GroupMember()), InvalidArgument, "member_id"),
     (
@@ -104,6 +116,15 @@ def test_every_form_of_from(start: dict[str, int], from_: int) -> None:
     command = wire.commit_offsets(pb.CommitOffsetsRequest(offsets=_offsets(commit)))
     step = OffsetCommit(PartitionId(TOPIC, 0), from_, 7, View.COMMITTED, "m", TX)
     assert command == CommitOffsets("g", (step,))
+
+
+def test_from_metadata_that_are_absent_are_not_empty() -> None:
+    commits = _offsets(
+        _offset(),
+        _offset(partition=types_pb2.Partition(topic_id=TOPIC, number=1), from_metadata=""),
+    )
+    command = wire.commit_offsets(pb.CommitOffsetsRequest(offsets=commits))
+    assert command.from_metadata == {PartitionId(TOPIC, 1): ""}
 
 
 @pytest.mark.parametrize(

@@ -89,6 +89,7 @@ class OffsetCommit(google.protobuf.message.Message):
     VIEW_FIELD_NUMBER: builtins.int
     METADATA_FIELD_NUMBER: builtins.int
     AFTER_TX_ID_FIELD_NUMBER: builtins.int
+    FROM_METADATA_FIELD_NUMBER: builtins.int
     from_offset: builtins.int
     """The committed offset must be this."""
     from_none: builtins.bool
@@ -104,6 +105,11 @@ class OffsetCommit(google.protobuf.message.Message):
     """An earlier transaction of the same producer, known to be decided COMMIT, whose pending `to` this
     chains on. 0: none.
     """
+    from_metadata: builtins.str
+    """What must be the metadata of the offset that `from` names, else STALE_POSITION: for who says by
+    metadata what was processed, where the offset may stay the same. Empty where nothing is committed.
+    Absent: not checked. INVALID_ARGUMENT beside from_any.
+    """
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     def __init__(
@@ -117,9 +123,13 @@ class OffsetCommit(google.protobuf.message.Message):
         view: oncelogpb.v1.types_pb2.View.ValueType = ...,
         metadata: builtins.str = ...,
         after_tx_id: builtins.int = ...,
+        from_metadata: builtins.str | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["from", b"from", "from_any", b"from_any", "from_none", b"from_none", "from_offset", b"from_offset", "partition", b"partition"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["after_tx_id", b"after_tx_id", "from", b"from", "from_any", b"from_any", "from_none", b"from_none", "from_offset", b"from_offset", "metadata", b"metadata", "partition", b"partition", "to_offset", b"to_offset", "view", b"view"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_from_metadata", b"_from_metadata", "from", b"from", "from_any", b"from_any", "from_metadata", b"from_metadata", "from_none", b"from_none", "from_offset", b"from_offset", "partition", b"partition"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_from_metadata", b"_from_metadata", "after_tx_id", b"after_tx_id", "from", b"from", "from_any", b"from_any", "from_metadata", b"from_metadata", "from_none", b"from_none", "from_offset", b"from_offset", "metadata", b"metadata", "partition", b"partition", "to_offset", b"to_offset", "view", b"view"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_from_metadata", b"_from_metadata"]) -> typing.Literal["from_metadata"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["from", b"from"]) -> typing.Literal["from_offset", "from_none", "from_any"] | None: ...
 
 global___OffsetCommit = OffsetCommit

@@ -7,7 +7,8 @@ Per partition there are three numbers:
     base       position at the last commit, rewind, seek or start: where the open transaction began
 
 and `from`, what the group must have committed for the next commit to be ours: an offset, NONE, or
-ANY after a seek. After a commit that is decided but perhaps not visible yet, `after`
+ANY after a seek; and what must stand beside that offset, for two may start from one and leave
+it where it is (ADR 63). After a commit that is decided but perhaps not visible yet, `after`
 names that transaction, so that the next one of the same producer may chain on it. Who gives whole
 transactions over several partitions has given some *beyond* a position, too (`_core/beyond`).
 
@@ -61,6 +62,10 @@ class Place:
     # Given beyond `position`, and beyond `base`.
     beyond: Beyond = ()
     base_beyond: Beyond = ()
+    # The metadata that the group has beside `since`; None: not known, and not checked.
+    beside: str | None = None
+    # Those of the last commit that was asked for.
+    asked: str | None = None
 
 
 class Progress(NamedTuple):
@@ -134,14 +139,25 @@ class Positions:
         return self._began.get(partition)
 
     def start(
-        self, partition: PartitionKey, position: int, since: int | Origin, beyond: Beyond = ()
+        self,
+        partition: PartitionKey,
+        position: int,
+        since: int | Origin,
+        beyond: Beyond = (),
+        beside: str | None = None,
     ) -> None:
-        """Where to begin, and what the group has committed there."""
+        """Where to begin, and what the group has committed there, with its metadata."""
         self._require_assigned(partition)
         if since is Origin.NONE:
             self._began.setdefault(partition, position)
         self._places[partition] = Place(
-            position, position, position, since, beyond=beyond, base_beyond=beyond
+            position,
+            position,
+            position,
+            since,
+            beyond=beyond,
+            base_beyond=beyond,
+            beside=beside,
         )
         self._changed(partition)
 
@@ -267,20 +283,26 @@ class Positions:
             for partition, to in offsets.items()
         ]
 
-    def standing(self) -> list[Progress]:
-        """What the group has committed, as far as this consumer knows, as steps from there to
-        there."""
-        return [
-            Progress(partition, place.since, place.since, place.base_beyond)
-            for partition, place in self._places.items()
-            if isinstance(place.since, int)
-        ]
+    def standing(self, view: types_pb2.View.ValueType) -> list[offset_manager_pb2.OffsetCommit]:
+        """What the group has committed, as far as this consumer knows, as plain commits from there
+        to there, which change nothing."""
+        commits = []
+        for partition, place in self._places.items():
+            if isinstance(place.since, int):
+                step = Progress(partition, place.since, place.since)
+                commits.append(self._offset(step, 0, view))
+                commits[-1].metadata = place.beside or ""
+        return commits
 
     def offsets(
         self, progress: Iterable[Progress], *, producer_id: int, view: types_pb2.View.ValueType
     ) -> list[offset_manager_pb2.OffsetCommit]:
         """The wire form of a commit. `producer_id` 0: a plain commit, which cannot chain."""
         return [self._offset(item, producer_id, view) for item in progress]
+
+    def asks(self, partition: PartitionKey, metadata: str) -> None:
+        """A commit is asked for, which puts this beside its offset."""
+        self._places[partition].asked = metadata
 
     def committed(self, progress: Iterable[Progress], after: After | None) -> None:
         """The commit is decided. `after` None: it is visible, or it was plain."""
@@ -290,12 +312,15 @@ class Positions:
             if place is not None:
                 place.base, place.since, place.after = to, to, after
                 place.base_beyond = beyond
+                place.beside, place.asked = place.asked, None
 
-    def sent(self, partition: PartitionKey, to: int, after: After | None) -> None:
+    def sent(
+        self, partition: PartitionKey, to: int, after: After | None, beside: str | None = None
+    ) -> None:
         """A commit that named this offset itself (not `progress`) is decided: the group has it."""
         place = self._places.get(partition)
         if place is not None:
-            place.since, place.after = to, after
+            place.since, place.after, place.beside = to, after, beside
             if place.base <= to <= place.position:
                 place.base = to
 
@@ -310,6 +335,11 @@ class Positions:
         """What the group must have committed for the next commit to be ours; None: not known."""
         place = self._places.get(partition)
         return None if place is None else place.since
+
+    def beside(self, partition: PartitionKey) -> str | None:
+        """What must stand beside that."""
+        place = self._places.get(partition)
+        return None if place is None or not isinstance(place.since, int) else place.beside
 
     def after(self, partition: PartitionKey) -> After | None:
         """On whose pending offset the next commit may chain."""
@@ -354,6 +384,8 @@ class Positions:
             commit.from_any = True
         else:
             commit.from_offset = place.since
+            if place.beside is not None:
+                commit.from_metadata = place.beside
             if place.after is not None and place.after.producer_id == producer_id:
                 commit.after_tx_id = place.after.tx_id
         return commit

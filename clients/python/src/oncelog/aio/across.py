@@ -191,11 +191,4 @@ def gathering(
     given = consumer, options, prefetcher, positions, protocol.now_ms
     if not across:
         return Transactions(*given)
-    if consumer.group is not None and not consumer.is_member:
-        raise errors.InvalidArgument(
-            "a consumer of a group gives transactions across partitions where it is a member: "
-            "subscribe, instead of choosing partitions (only members are kept from processing a "
-            "transaction twice)",
-            field="across",
-        )
     return TransactionsAcross(*given, protocol=protocol, ends=ends)

@@ -32,7 +32,7 @@ class Consumed:
         self._feeding = feeding
         # Offsets of other consumers (send_offsets), by group, and whom to tell what became of them.
         self._offsets: dict[str, offset_manager_pb2.GroupOffsets] = {}
-        self._senders: dict[Feeding, dict[TopicPartition, int]] = {}
+        self._senders: dict[Feeding, dict[TopicPartition, offset_manager_pb2.OffsetCommit]] = {}
         # Of the records of other consumers it is told at its end, what it was made of since then.
         self._began = this_moment()
         # As which member the transaction's own consumer commits: who it was when it was last asked
@@ -92,23 +92,28 @@ class Consumed:
         for place, to in sorted(named.items()):
             topic = await self._protocol.topic(place.topic)
             partition = PartitionKey(topic.topic_id, place.partition).wire()
-            if group.feeding is not None:
-                self._senders[group.feeding][place] = to
             before = next((item for item in message.offsets if item.partition == partition), None)
             if before is not None:
                 before.to_offset = to
+                if group.feeding is not None:
+                    self._senders[group.feeding][place] = before
                 continue
             since, chain = group.since.get(place), group.after.get(place)
+            beside = group.beside.get(place)
             if since is None:
                 asked = group.feeding
-                since = Origin.ANY if asked is None else await asked.since(place)
+                since, beside = (Origin.ANY, None) if asked is None else await asked.since(place)
             commit = message.offsets.add(partition=partition, to_offset=to, view=group.view)
+            if group.feeding is not None:
+                self._senders[group.feeding][place] = commit
             if since is Origin.NONE:
                 commit.from_none = True
             elif since is Origin.ANY:
                 commit.from_any = True
             else:
                 commit.from_offset = since
+                if beside is not None:
+                    commit.from_metadata = beside
                 if chain is not None and chain.producer_id == producer_id:
                     commit.after_tx_id = chain.tx_id
 

@@ -235,8 +235,7 @@ class Consumer:
         """Whole transactions from here on, for `async for`, instead of batches: of each partition,
         or `across` all that it reads. What is gathered of them lies in memory up to
         `buffer_memory_bytes`, above that in `buffer_dir`. Safe to repeat: there is one. Raises
-        InvalidArgument with isolation="uncommitted", and, across partitions, where a consumer of a
-        group is no member of it."""
+        InvalidArgument with isolation="uncommitted"."""
         self._transactions = gathering(
             self,
             self._options,

@@ -41,6 +41,8 @@ class GroupMetadata:
     member: offset_manager_pb2.GroupMember | None = None
     # A transaction of a member must not live longer than its session, milliseconds.
     session_timeout_ms: int = 0
+    # What must stand beside what is in `since`, by partition, where that is known.
+    beside: Mapping[TopicPartition, str] = field(default_factory=dict)
 
 
 class Feeding:
@@ -95,12 +97,14 @@ class Feeding:
         starts = {name: self._positions.since(key) for key, name in self._assigned.names.items()}
         return {name: start for name, start in starts.items() if start is not None}
 
-    async def since(self, place: TopicPartition) -> int | Origin:
-        """What the group has committed, asked of it where that is not known."""
+    async def since(self, place: TopicPartition) -> tuple[int | Origin, str | None]:
+        """What the group has committed, and what stands beside it, asked of it where that is not
+        known."""
         await self._start()
-        since = self._positions.since(self._assigned.key(*place))
+        key = self._assigned.key(*place)
+        since = self._positions.since(key)
         assert since is not None, "it was started"
-        return since
+        return since, self._positions.beside(key)
 
     def metadata(self) -> GroupMetadata:
         """See `Consumer.group_metadata`."""
@@ -116,6 +120,11 @@ class Feeding:
             self,
             self.member_now(),
             self.session_timeout_ms,
+            {
+                name: beside
+                for key, name in self._assigned.names.items()
+                if (beside := self._positions.beside(key)) is not None
+            },
         )
 
     # ------------------------------------------------------------------------- while one is open
@@ -202,11 +211,16 @@ class Feeding:
         self._positions.committed(progress, after)
         self._said_alive()
 
-    def committed_for(self, offsets: Mapping[TopicPartition, int], after: After | None) -> None:
+    def committed_for(
+        self,
+        offsets: Mapping[TopicPartition, offset_manager_pb2.OffsetCommit],
+        after: After | None,
+    ) -> None:
         """A transaction with these offsets, which named them itself, is decided."""
-        for place, to in offsets.items():
-            if place in self._assigned.keys:
-                self._positions.sent(self._assigned.keys[place], to, after)
+        for place, commit in offsets.items():
+            key = self._assigned.keys.get(place)
+            if key is not None:
+                self._positions.sent(key, commit.to_offset, after, commit.metadata)
         self._said_alive()
 
     def rewind(self, cause: BaseException | None = None) -> None:

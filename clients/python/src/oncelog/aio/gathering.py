@@ -30,14 +30,6 @@ T = TypeVar("T")
 class Source(Protocol):
     """The consumer whose transactions these are."""
 
-    # None: it has none.
-    group: str | None
-
-    @property
-    def is_member(self) -> bool:
-        """Of its group."""
-        ...
-
     @property
     def closed(self) -> bool:
         """It gives nothing any more."""

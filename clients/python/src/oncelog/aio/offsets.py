@@ -86,12 +86,13 @@ class Offsets:
         fallback = await self._first(fresh)
         begun = await self._begin(fallback)
         for known in reply.offsets:
-            given_beyond, known.metadata = beyond.decode(known.metadata)
+            beside = known.metadata
+            given_beyond, known.metadata = beyond.decode(beside)
             self._prefetcher.learn(known)
             position, since = start_of(known, fallback)
             partition = PartitionKey.of(known.partition)
             since = position if partition in begun else since
-            self._positions.start(partition, position, since, given_beyond)
+            self._positions.start(partition, position, since, given_beyond, beside)
         return int(reply.group_retention_ms)
 
     async def _begin(self, places: Mapping[PartitionKey, int]) -> frozenset[PartitionKey]:
@@ -251,6 +252,7 @@ class Offsets:
         self._prefetcher.annotate(offsets)
         for step, offset in zip(steps, offsets, strict=True):
             offset.metadata = beyond.encode(step.beyond, offset.metadata)
+            self._positions.asks(step.partition, offset.metadata)
         return offsets
 
     async def commit(
@@ -258,7 +260,7 @@ class Offsets:
     ) -> None:
         """Outside of a transaction. Where this raises GroupMoved or UnknownOutcome, the group must
         be asked where it stands."""
-        request = self._plain(progress, member)
+        request = self._plain(self.commits(progress, 0), member)
         doubt = Doubt("offset_manager.commit_offsets", request)
         for attempt in range(COMMIT_ATTEMPTS_MAX):
             try:
@@ -274,10 +276,12 @@ class Offsets:
                     doubt.give_up(error)
 
     def _plain(
-        self, progress: Iterable[Progress], member: offset_manager_pb2.GroupMember | None
+        self,
+        commits: Iterable[offset_manager_pb2.OffsetCommit],
+        member: offset_manager_pb2.GroupMember | None,
     ) -> offset_manager_pb2.CommitOffsetsRequest:
         message = offset_manager_pb2.GroupOffsets(
-            group=self.require_group(), member=member, offsets=self.commits(progress, 0)
+            group=self.require_group(), member=member, offsets=commits
         )
         return offset_manager_pb2.CommitOffsetsRequest(offsets=message)
 
@@ -297,8 +301,9 @@ class Offsets:
     async def give_sign(self) -> bool:
         """Commits one partition where the group has it; False where nobody heard it. Nothing is
         lost with a sign: its outcome is in no doubt that matters."""
-        for standing in self._positions.standing():
-            request = self._plain([standing], None)
+        standing = self._positions.standing(self.view)
+        for step in standing:
+            request = self._plain([step], None)
             try:
                 await self._protocol.call("offset_manager.commit_offsets", request, pending_ms=0)
             except (errors.StalePosition, errors.PendingTransaction):
@@ -310,7 +315,7 @@ class Offsets:
                 # The topic may be gone, or is not ours to commit any more: another partition.
                 continue
             return True
-        return not self._positions.standing()
+        return not standing
 
 
 def isolation_of(options: ConsumerOptions) -> partition_leader_pb2.Isolation.ValueType:
