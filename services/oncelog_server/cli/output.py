@@ -148,6 +148,16 @@ def show_age(ms: int) -> str:
     return f"{seconds // 60}m{seconds % 60}s" if seconds >= 60 else f"{seconds}s"
 
 
+def show_bytes(count: int) -> str:
+    """With one place behind the point, in the largest unit that gives a number from 1 on."""
+    size, unit = float(count), "B"
+    for larger in ("KiB", "MiB", "GiB", "TiB"):
+        if size < 1024:
+            break
+        size, unit = size / 1024, larger
+    return f"{count} B" if unit == "B" else f"{size:.1f} {unit}"
+
+
 class TxIdType(click.ParamType[int]):
     """A TxId as this command prints it: hexadecimal."""
 

@@ -1,4 +1,4 @@
-"""`oncelog topic`: create, list, describe, alter, delete."""
+"""`oncelog topic`: create, list, describe, alter, delete; others are added at the end."""
 
 from __future__ import annotations
 
@@ -22,6 +22,7 @@ from oncelog_server.cli.partitions import (
     survey,
 )
 from oncelog_server.cli.session import Session, connected
+from oncelog_server.cli.truncating import truncate
 from oncelog_server.core.roles import PARTITION_LEADER
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import cluster_pb2
@@ -49,7 +50,7 @@ def topic() -> None:
 @topic.command(
     epilog=examples(
         "oncelog topic create payments --partitions 3",
-        "oncelog topic create audit --config materialization=reference",
+        "oncelog topic create audit --config retention.ms=604800000",
     )
 )
 @click.argument("name")
@@ -177,8 +178,8 @@ def describe(session: Session, names: tuple[str, ...], replicas: bool) -> None:
 
 @topic.command(
     epilog=examples(
-        "oncelog topic alter payments --config materialization=reference",
-        "oncelog topic alter payments --reset materialization",
+        "oncelog topic alter payments --config retention.ms=604800000",
+        "oncelog topic alter payments --reset retention.ms",
         "oncelog topic alter payments --partitions 12",
     )
 )
@@ -242,7 +243,7 @@ def _require_consent(session: Session, name: str, partitions: int, *, yes: bool)
 def delete(session: Session, name: str, yes: bool) -> None:
     """Delete a topic and its records: nobody reads them again.
 
-    This frees no disk: each process keeps the files in orphans/ of its data directory until
+    To delete its oldest records only: `oncelog topic truncate`. This frees no disk: each process keeps the files in orphans/ of its data directory until
     somebody removes them. See docs/operating.md, `Deleted topics`.
     """
     if not yes:
@@ -257,6 +258,7 @@ def delete(session: Session, name: str, yes: bool) -> None:
 
 
 topic.add_command(reassign)
+topic.add_command(truncate)
 
 
 def _say_what_lacks(session: Session, topic: pb.TopicDescription) -> None:

@@ -7,7 +7,7 @@ import io
 import json
 import re
 from collections.abc import Callable, Coroutine
-from typing import Any
+from typing import Any, cast
 
 import grpc
 import pytest
@@ -146,6 +146,11 @@ class _Async:
 
     async def call(self, method: str, request: Any, timeout_ms: int | None = None) -> Any:
         return self._cluster.call(method, request)
+
+    async def topic(self, name: str) -> leader_pb.TopicDescription:
+        asked = leader_pb.DescribeTopicsRequest(names=[name])
+        reply = self._cluster.call("partition_leader.describe_topics", asked)
+        return cast(leader_pb.TopicDescription, reply.topics[0])
 
     def entropy(self, count: int) -> bytes:
         return bytes(count)

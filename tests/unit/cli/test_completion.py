@@ -56,7 +56,9 @@ def cluster() -> Iterator[str]:
 def test_commands_and_options_need_no_cluster() -> None:
     assert _completed("") == list(COMMANDS)
     assert _completed("to") == ["topic"]
-    assert _completed("topic", "") == ["alter", "create", "delete", "describe", "list", "reassign"]
+    assert _completed("topic", "") == [
+        "alter", "create", "delete", "describe", "list", "reassign", "truncate"
+    ]  # fmt: skip
     assert "--partitions" in _completed("topic", "create", "--par")
     assert _completed("completion", "install", "") == list(SHELLS)
 
