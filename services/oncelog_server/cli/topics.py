@@ -243,7 +243,9 @@ def _require_consent(session: Session, name: str, partitions: int, *, yes: bool)
 def delete(session: Session, name: str, yes: bool) -> None:
     """Delete a topic and its records: nobody reads them again.
 
-    To delete its oldest records only: `oncelog topic truncate`. This frees no disk: each process keeps the files in orphans/ of its data directory until
+    To delete only its oldest records: `oncelog topic truncate`.
+
+    This frees no disk: each process keeps the files in orphans/ of its data directory until
     somebody removes them. See docs/operating.md, `Deleted topics`.
     """
     if not yes:
