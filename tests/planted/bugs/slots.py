@@ -147,4 +147,36 @@ BUGS: Final = (
             ): "assert None == b'anew'",
         },
     ),
+    Bug(
+        "slots-let-go-of-by-what-may-be-lost",
+        "I4: what a leader lets go of was said by a state below the high watermark",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.trimming:Trimming.sampled",
+                "self._sample = (log_end, needs)",
+                "self._sample = (log_end, needs)\n        self._learned(needs)",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_slots_trimmed", "test_i4_what_may_be_lost_lets_go_of_no_slot"
+            ): "told too short",
+        },
+    ),
+    Bug(
+        "slot-files-forgotten-by-the-driver",
+        "files of outcomes that nobody is told any more go, on followers, too",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.trimming:Trimming._learned",
+                "self._journal.let_go_of_slots(needs.slots_from)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_slots_trimmed", "test_a_follower_removes_slots_that_nobody_asks_for"
+            ): "a file stays behind",
+        },
+    ),
 )

@@ -84,6 +84,7 @@ class Trimming:
     def _learned(self, needs: Needs) -> None:
         old = self.needs
         self._needs = Needs(*(max(pair) for pair in zip(old, needs, strict=True)))
+        self._journal.let_go_of_slots(needs.slots_from)
 
     # ------------------------------------------------------------------------------ what is due
 
@@ -92,12 +93,14 @@ class Trimming:
         """`step` has something to do."""
         if self._journal.has_old_front:
             return self._journal.start_is_durable and self._may_try
-        return self._may_try and (self._needs is None or self._next_start() is not None)
+        may_move = self._needs is None or self._next_start() is not None
+        return self._may_try and (may_move or self._journal.has_gone_slots)
 
     @property
     def is_waiting(self) -> bool:
         """For its turn, or for a note: whoever is quiet goes on being asked."""
-        return self._journal.has_old_front or self._next_start() is not None
+        has_gone = self._journal.has_old_front or self._journal.has_gone_slots
+        return has_gone or self._next_start() is not None
 
     @property
     def _may_try(self) -> bool:
@@ -155,6 +158,8 @@ class Trimming:
         try:
             if self._journal.has_old_front:
                 await self._remove()
+            elif self._journal.has_gone_slots:
+                await self._around.offload(self._journal.remove_gone_slots)
             else:
                 await self._move()
         except (OSError, CorruptLog) as error:

@@ -94,6 +94,8 @@ class Journal:
         self._failed = False
         self._closed = False
         self._slots: dict[str, SlotFiles] = {}
+        # Nobody asks for slots below.
+        self._slots_from = 0
         # In front of the log, and not removed yet.
         self._retired: list[Segment] = []
         self._has_old_front = False
@@ -360,6 +362,7 @@ class Journal:
             segment = self._segments.begin(end)
             self._disk.write_and_sync(segment.file, 0, _PROOF)
         self._tail.cut(end)
+        self._slots_from = min(self._slots_from, end)
         for slots in self._slots.values():
             slots.cut(end)
         self._epochs.cut(end)
@@ -502,6 +505,23 @@ class Journal:
         for slots in list(self._slots.values()):
             slots.flush()
 
+    def let_go_of_slots(self, below: int) -> None:
+        """Nobody asks for them any more. Then call `remove_gone_slots`."""
+        self._slots_from = max(self._slots_from, below)
+        for slots in self._slots.values():
+            slots.let_go_below(below)
+
+    @property
+    def has_gone_slots(self) -> bool:
+        """Some file may be left to remove."""
+        return any(slots.has_gone for slots in self._slots.values())
+
+    def remove_gone_slots(self) -> None:
+        """Blocking; may run in a thread beside appends, not beside `flush_slots`. Raises OSError:
+        it may be tried again."""
+        for slots in list(self._slots.values()):
+            slots.remove_gone()
+
     @property
     def slots_held(self) -> int:
         """Slots that memory has and the disk perhaps not."""
@@ -542,6 +562,7 @@ class Journal:
         slots = self._slots.get(name)
         if slots is None:
             slots = SlotFiles(self._disk, f"{self.directory}/slots/{name}", slot_bytes)
+            slots.let_go_below(self._slots_from)
             self._slots[name] = slots
         assert slots.slot_bytes == slot_bytes, f"slots {name} have {slots.slot_bytes} bytes each"
         return slots
