@@ -295,6 +295,14 @@ CASES: Final = (
     ),
     Case(
         "OffsetManager",
+        "claim_group",
+        lambda s: offset_manager_pb2.ClaimGroupRequest(
+            group="claimed", claim_id="c", holder="a query"
+        ),
+        ("read group:claimed",),
+    ),
+    Case(
+        "OffsetManager",
         "reset_offsets",
         lambda s: offset_manager_pb2.ResetOffsetsRequest(
             offsets=s.offsets("reset", "a", "b"), reset_id=b"r" * 16

@@ -39,6 +39,7 @@ NOT_REPLICATED: Final = frozenset(
         "_watch",
         # Offset manager: which members were heard of.
         "_liveness",
+        "_claims",
         "memberships_changed",
     }
 )

@@ -115,6 +115,7 @@ FACTS: Final[dict[str, Facts]] = {
     "offset_manager.describe_group": NONE,
     "offset_manager.remove_member": NONE,
     "offset_manager.reset_offsets": NONE,
+    "offset_manager.claim_group": NONE,
     "offset_manager.heartbeat": NONE,
     "partition_leader.produce": Facts(
         frozenset({"TRANSACTION_ENDED", "PRODUCER_FENCED"}),

@@ -7,6 +7,7 @@ whether repeating the same call can help (`retriable`), and whether something ma
     OncelogError
     ├── BadRequest   change the request: InvalidArgument UnknownTopic UnknownPartition TopicExists
     │                CorruptBatch TooLarge LimitExceeded Unsupported OffsetOutOfRange NotFound
+    │                GroupClaimed
     ├── TryAgain     nothing happened, retry: NotLeader Loading Unavailable Throttled DiskFull
     │                NotEnoughReplicas PendingTransaction ConcurrentTransaction
     ├── NotYours     producer or transaction is not what you think: ProducerFenced UnknownProducer
@@ -171,6 +172,11 @@ class OffsetOutOfRange(BadRequest):
 class NotFound(BadRequest):
     reason = "NOT_FOUND"
     rule = Rule(NOT_FOUND, retriable=False, may_have_applied=False)
+
+
+class GroupClaimed(BadRequest):
+    reason = "GROUP_CLAIMED"
+    rule = Rule(FAILED_PRECONDITION, retriable=False, may_have_applied=False)
 
 
 class NotLeader(TryAgain):

@@ -96,6 +96,7 @@ def describe(session: Session, group: str) -> None:
                 "assignor": found.assignor,
                 "members": members,
                 "outgrown": [asdict(topic) for topic in found.outgrown],
+                "claims": [asdict(claim) for claim in found.claims],
                 "offsets": rows,
                 "last_commits": last,
             }
@@ -108,6 +109,8 @@ def describe(session: Session, group: str) -> None:
     if found.last_commits:
         click.echo()
         _print_last_commits(session, found.last_commits)
+    for claim in found.claims:
+        click.echo(f"\n{claim.holder} commits for this group alone, and keeps members out of it.")
     for topic in found.outgrown:
         shared = f"the first {topic.shared_out}" if topic.shared_out else "none of them"
         click.echo(

@@ -420,6 +420,7 @@ _OFFSET_MANAGER: Final = Section(
             ("members_per_group_max", LimitExceeded, ""),
             ("partitions_per_group_max", LimitExceeded, ""),
             ("subscriptions_per_group_max", LimitExceeded, ""),
+            ("claims_per_group_max", LimitExceeded, ""),
             ("member_session_ms_min", InvalidTimeout, ""),
             ("member_session_ms_max", InvalidTimeout, ""),
             ("producers_max", LimitExceeded, "oncelog_offset_manager_producers"),
@@ -442,6 +443,12 @@ _OFFSET_MANAGER: Final = Section(
             offsets_wire.SESSION_MS,
             "Timeout of a transaction that takes offsets of a member, milliseconds: the member's "
             "session, which is this where it asks for no other.",
+            InvalidTimeout,
+        ),
+        _limit(
+            "(claim_ms_max)",
+            offsets_wire.CLAIM_MS_MAX,
+            "How long a claim on a group lasts that is not renewed, milliseconds.",
             InvalidTimeout,
         ),
         _limit(

@@ -3,6 +3,7 @@
     commit_offsets, commit_transaction_offsets   read of the group, and of each topic
     fetch_offsets                                read of the group, describe of each topic
     heartbeat                                    read of the group, and of each topic
+    claim_group                                  read of the group
     list_groups                                  shows the groups that may be described
     describe_group                               describe of the group; shows the topics that may be
                                                  described
@@ -33,6 +34,7 @@ def entries(env: OffsetManagerEnv) -> Mapping[str, Entry]:
         "commit_transaction_offsets": Entry(groups.of_commit, services_may=True),
         "fetch_offsets": Entry(groups.of_fetch, shown=groups.show_offsets),
         "heartbeat": Entry(groups.of_heartbeat),
+        "claim_group": Entry(lambda request, call: (group_need(Verb.READ, request.group),)),
         # Its handler shows what its caller sees.
         "list_groups": Entry(),
         "describe_group": Entry(

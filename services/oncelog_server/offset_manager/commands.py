@@ -107,6 +107,32 @@ class LeaveGroup(msgspec.Struct, frozen=True):
     member: MemberIdentity
 
 
+class Claim(msgspec.Struct, frozen=True, array_like=True):
+    """Somebody who is no member and commits for a group, while nobody may join it."""
+
+    claim_id: str
+    # Who that is, in words.
+    holder: str
+    # Not renewed for so long, it is over.
+    timeout_ms: int
+
+
+class ClaimGroup(msgspec.Struct, frozen=True):
+    """Reply: the Claim as it stands."""
+
+    group: str
+    claim: Claim
+    # As of CommitOffsets.
+    unfit: OncelogError | None = None
+
+
+class ReleaseGroup(msgspec.Struct, frozen=True):
+    """Reply: None. A claim that is over is released."""
+
+    group: str
+    claim_id: str
+
+
 class RemoveMember(msgspec.Struct, frozen=True):
     """By an operator. Reply: the member id of who was removed."""
 
@@ -210,6 +236,8 @@ Command = (
     | DeleteGroup
     | Heartbeat
     | LeaveGroup
+    | ClaimGroup
+    | ReleaseGroup
     | RemoveMember
     | DescribeGroup
     | Tick
@@ -239,6 +267,13 @@ class MemberHeard(NamedTuple):
 
     group: str
     member_id: str
+
+
+class ClaimHeard(NamedTuple):
+    """A signal: this claim was made, or renewed."""
+
+    group: str
+    claim_id: str
 
 
 class Assigned(NamedTuple):
@@ -283,6 +318,14 @@ class MemberDescription(NamedTuple):
     silent_ms: int | None
 
 
+class ClaimDescription(NamedTuple):
+    """A claim, for operators."""
+
+    claim: Claim
+    # Since it was renewed; None: this leader has heard of it by the journal only.
+    silent_ms: int | None
+
+
 class GroupDescription(NamedTuple):
     """A group's membership, for operators. Members in the order in which they joined."""
 
@@ -293,6 +336,7 @@ class GroupDescription(NamedTuple):
     assignor: str
     members: tuple[MemberDescription, ...]
     outgrown: tuple[OutgrownTopic, ...] = ()
+    claims: tuple[ClaimDescription, ...] = ()
 
 
 class FetchedOffset(NamedTuple):

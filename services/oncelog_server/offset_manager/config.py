@@ -38,6 +38,8 @@ class OffsetManagerConfig:
     # Different subscriptions (sets of topics) that one group's members have. Danger: an assignment
     # costs by their number, in the loop that renews leases.
     subscriptions_per_group_max: int = 250
+    # Claims of one group: who is no member and commits for it alone, a Spark query, has one.
+    claims_per_group_max: int = 16
     # Sessions that members may ask for, milliseconds. Danger: with a short one, members that stand
     # still for a moment lose what they own; with a long one, what a dead member owns waits as long.
     member_session_ms_min: int = 1_000

@@ -1,9 +1,10 @@
 """Heartbeat, LeaveGroup, RemoveMember, and members that are silent for too long. PURE.
 
 A heartbeat is known by its member: whatever of it was done already is not done again, and its reply
-is what stands now. Order of precedence: FENCED_INSTANCE, UNKNOWN_MEMBER, ILLEGAL_GENERATION · what
-the member lets go · what it says of itself, where that is news: limits, what the outside has
-against it. The assignor runs here, and the record says what it found.
+is what stands now. Order of precedence: FENCED_INSTANCE, UNKNOWN_MEMBER, ILLEGAL_GENERATION ·
+whether members are kept out (GROUP_CLAIMED) · what the member lets go · what it says of itself,
+where that is news: limits, what the outside has against it. The assignor runs here, and the record
+says what it found.
 """
 
 from __future__ import annotations
@@ -74,8 +75,11 @@ def decide_heartbeat(
     state: State, config: OffsetManagerConfig, command: Heartbeat, *, members_here: int
 ) -> Decision[Record]:
     """`members_here`: of all groups of this partition."""
-    membership = group_for_change(state, config, command.group).membership or Membership()
+    group = group_for_change(state, config, command.group)
+    membership = group.membership or Membership()
     member_state = _member_state(membership, command)
+    if member_state is None:
+        group.require_unclaimed(command.group)
     members, gone = _described(membership, config, command, member_state)
     topics = _topic_news(membership, command, members)
     news = _require_partitions(config, command.group, membership, News(members, gone, topics))

@@ -15,6 +15,7 @@ from oncelog_server.core.age import AgeWatch, TimePassed
 from oncelog_server.core.ids import ProducerId
 from oncelog_server.core.machine import Decision, Instant
 from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.offset_manager.decide_claim import end_claims
 from oncelog_server.offset_manager.decide_membership import expire
 from oncelog_server.offset_manager.liveness import Liveness
 from oncelog_server.offset_manager.records import (
@@ -43,10 +44,12 @@ def decide_tick(
     *,
     watch: AgeWatch,
     liveness: Liveness,
+    claims: Liveness,
     now: Instant,
 ) -> Decision[Record]:
     silent = liveness.over(EXPIRED_GROUPS_PER_TICK_MAX)
-    return Decision([*expire(state, silent), *_due(state, config, watch, now)])
+    ended = end_claims(claims.over(EXPIRED_GROUPS_PER_TICK_MAX))
+    return Decision([*expire(state, silent), *ended, *_due(state, config, watch, now)])
 
 
 def _due(
@@ -73,14 +76,14 @@ def _idle_groups(
         return
     before = state.age.at(now.wall_ms) - config.group_retention_ms
     groups = _until(state.groups, lambda group: group.changed_ms > before)
-    alive = tuple(name for name in groups if state.groups[name].has_members)
+    alive = tuple(name for name in groups if state.groups[name].is_attended)
     if alive:
         # Else they would stand in front of what is to be forgotten, for ever.
         yield GroupsAlive(alive)
     idle = tuple(
         name
         for name in groups
-        if not state.groups[name].pending and not state.groups[name].has_members
+        if not state.groups[name].pending and not state.groups[name].is_attended
     )
     if idle:
         yield GroupsForgotten(idle, Why.EXPIRED)

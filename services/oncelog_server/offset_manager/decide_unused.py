@@ -1,6 +1,6 @@
 """What operators do to a group that nobody uses: DeleteGroup and ResetOffsets. PURE.
 
-A group is used while it has members, or a transaction holds any of its offsets. Order of
+A group is used while it has members or claims, or a transaction holds any of its offsets. Order of
 precedence of a reset: one that was done is told again · whether the group is used · the position of
 each step · room, where it is new.
 """
@@ -44,7 +44,8 @@ def decide_reset(
 
 
 def _require_unused(name: str, group: Group, then: str) -> None:
-    """Raises UnknownMember, PendingTransaction."""
+    """Raises GroupClaimed, UnknownMember, PendingTransaction."""
+    group.require_unclaimed(name)
     if group.has_members:
         raise UnknownMember(
             f"group {name!r} has living members: stop them first",

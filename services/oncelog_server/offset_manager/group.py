@@ -15,10 +15,22 @@ from typing import Final
 import msgspec
 
 from oncelog_server.core.ids import PartitionId, ProducerId, TxId
-from oncelog_server.offset_manager.commands import FROM_ANY, FROM_NONE, OffsetCommit, View
+from oncelog_server.offset_manager.commands import (
+    FROM_ANY,
+    FROM_NONE,
+    Claim,
+    OffsetCommit,
+    View,
+)
 from oncelog_server.offset_manager.membership import Membership
 from oncelog_server.offset_manager.records import Member
-from oncelogpb.errors import InvalidArgument, PendingTransaction, ProducerMismatch, StalePosition
+from oncelogpb.errors import (
+    GroupClaimed,
+    InvalidArgument,
+    PendingTransaction,
+    ProducerMismatch,
+    StalePosition,
+)
 from oncelogpb.ids import show_id
 
 # So many resets of a group are remembered: a late copy of one of them changes nothing.
@@ -51,6 +63,7 @@ class Group(msgspec.Struct):
 
     Invariant: a line is never empty, and its TxIds ascend and are of one producer.
     Invariant: all offsets of one partition are of one view.
+    Invariant: it has no members, or no claims.
     """
 
     committed: dict[PartitionId, Committed] = {}
@@ -63,10 +76,13 @@ class Group(msgspec.Struct):
     membership: Membership | None = None
     # Resets that were done, in order; the last RESETS_KEPT.
     resets: dict[bytes, None] = {}
+    # By id, in the order in which they were made.
+    claims: dict[str, Claim] = {}
 
     @property
     def is_empty(self) -> bool:
-        return not (self.committed or self.pending or self.last_commits or self.membership)
+        kept = (self.committed, self.pending, self.last_commits, self.membership, self.claims)
+        return not any(kept)
 
     def members(self) -> list[Member]:
         """In the order in which they joined."""
@@ -76,7 +92,23 @@ class Group(msgspec.Struct):
     def has_members(self) -> bool:
         return self.membership is not None and bool(self.membership.member_states)
 
+    @property
+    def is_attended(self) -> bool:
+        """Somebody is there who commits for it, or will."""
+        return self.has_members or bool(self.claims)
+
     # ------------------------------------------------------------------------------------- rules
+
+    def require_unclaimed(self, name: str) -> None:
+        """Raises GroupClaimed."""
+        if self.claims:
+            holder = next(iter(self.claims.values())).holder
+            raise GroupClaimed(
+                f"{holder} commits for group {name!r} alone, and keeps members out of it: stop it "
+                "first (where it died, its claim is over within seconds), or use another group",
+                group=name,
+                holder=holder,
+            )
 
     # `beside`: the metadata that must stand beside the offset where the step begins; None: it does
     # not matter.
@@ -261,6 +293,7 @@ class Group(msgspec.Struct):
         """Asserts the invariants of the class."""
         if self.membership is not None:
             self.membership.check(name)
+        assert not (self.has_members and self.claims), f"group {name}: members beside a claim"
         for partition, line in self.pending.items():
             assert line, f"group {name}: empty line at {partition}"
             tx_ids = [pending.tx_id for pending in line]

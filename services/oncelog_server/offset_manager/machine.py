@@ -11,7 +11,8 @@
     DescribeGroup              -                               `reading`
     DeleteGroup                GroupsForgotten                 `decide_unused`
     ResetOffsets               OffsetsReset                    `decide_unused`
-    Tick                       MembershipChanged, GroupsAlive,
+    ClaimGroup, ReleaseGroup   GroupClaimed, ClaimsEnded       `decide_claim`
+    Tick                       MembershipChanged, ClaimsEnded, GroupsAlive,
                                GroupsForgotten, ProducersForgotten   `decide_time`
 
 An offset is checked and locked when it becomes pending, so a marker is never refused for what it
@@ -39,6 +40,8 @@ from oncelog_server.core.machine import (
     refuse,
 )
 from oncelog_server.offset_manager.commands import (
+    ClaimGroup,
+    ClaimHeard,
     Command,
     CommitOffsets,
     CommitTransactionOffsets,
@@ -50,11 +53,13 @@ from oncelog_server.offset_manager.commands import (
     ListGroups,
     MemberHeard,
     OutgrownTopic,
+    ReleaseGroup,
     RemoveMember,
     ResetOffsets,
     TopicsSeen,
 )
 from oncelog_server.offset_manager.config import OffsetManagerConfig
+from oncelog_server.offset_manager.decide_claim import decide_claim, decide_release
 from oncelog_server.offset_manager.decide_commit import decide_commit, decide_pending
 from oncelog_server.offset_manager.decide_membership import (
     decide_heartbeat,
@@ -71,6 +76,8 @@ from oncelog_server.offset_manager.membership import Membership
 from oncelog_server.offset_manager.outgrown import Outgrown
 from oncelog_server.offset_manager.reading import describe, fetch, list_groups
 from oncelog_server.offset_manager.records import (
+    ClaimsEnded,
+    GroupClaimed,
     GroupsAlive,
     GroupsForgotten,
     Member,
@@ -111,6 +118,7 @@ class OffsetManagerMachine:
         # Volatile.
         self._watch = AgeWatch()
         self._liveness = Liveness()
+        self._claims = Liveness()
         self._outgrown = Outgrown()
         # Since this machine was made; for the counter.
         self.memberships_changed = 0
@@ -200,12 +208,16 @@ class OffsetManagerMachine:
                 return decide_heartbeat(
                     self._state, self._config, command, members_here=self.members
                 )
+            case ClaimGroup():
+                return decide_claim(self._state, self._config, command)
+            case ReleaseGroup():
+                return decide_release(self._state, command)
             case LeaveGroup():
                 return decide_leave(self._state, command)
             case RemoveMember():
                 return decide_remove(self._state, command)
             case DescribeGroup(name):
-                described = describe(self._state, self._liveness, name, now)
+                described = describe(self._state, self._liveness, self._claims, name, now)
                 return Decision((), described._replace(outgrown=tuple(self.outgrown(name))))
             case Tick():
                 return decide_tick(
@@ -213,6 +225,7 @@ class OffsetManagerMachine:
                     self._config,
                     watch=self._watch,
                     liveness=self._liveness,
+                    claims=self._claims,
                     now=now,
                 )
         assert_never(command)
@@ -249,9 +262,12 @@ class OffsetManagerMachine:
             case EpochStart():
                 self._watch = AgeWatch()
                 self._liveness = Liveness()
+                self._claims = Liveness()
                 self._outgrown = Outgrown()
                 for name, group in state.groups.items():
                     self._listen_to(name, group.members())
+                    for claim in group.claims.values():
+                        self._claims.is_member(name, claim.claim_id, claim.timeout_ms)
                 self._questions.inherited()
             case OffsetsCommitted():
                 state.commit(record, at.time_ms)
@@ -273,6 +289,13 @@ class OffsetManagerMachine:
                 self._listen_to(record.group, record.members)
             case PartitionsReleased():
                 state.release(record, at)
+            case GroupClaimed(group_name, claim):
+                state.claim(record)
+                self._claims.is_member(group_name, claim.claim_id, claim.timeout_ms)
+            case ClaimsEnded(group_name, claim_ids):
+                state.end_claims(record)
+                for claim_id in claim_ids:
+                    self._claims.is_gone(group_name, claim_id)
             case GroupsAlive():
                 state.keep_alive(record)
             case GroupsForgotten():
@@ -294,8 +317,11 @@ class OffsetManagerMachine:
             case Tick():
                 self._watch.look(self._state.age, now)
                 self._liveness.look(now.monotonic_ms)
+                self._claims.look(now.monotonic_ms)
             case MemberHeard(group, member_id):
                 self._liveness.heard(group, member_id, now.monotonic_ms)
+            case ClaimHeard(group, claim_id):
+                self._claims.heard(group, claim_id, now.monotonic_ms)
             case TopicsSeen(group):
                 self._outgrown.seen(signal, self.membership(group))
             case _:
@@ -345,3 +371,4 @@ class OffsetManagerMachine:
         """Asserts the invariants of State, Group, Membership, Fences and Liveness."""
         self._state.check()
         self._liveness.check()
+        self._claims.check()

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import Instant
 from oncelog_server.offset_manager.commands import (
+    ClaimDescription,
     FetchedOffset,
     FetchedOffsets,
     FetchOffsets,
@@ -77,7 +78,9 @@ def _fetched(group: Group, partition: PartitionId, command: FetchOffsets) -> Fet
     return FetchedOffset(partition, step.to, step.view, step.metadata, committed.time_ms, holder)
 
 
-def describe(state: State, liveness: Liveness, name: str, now: Instant) -> GroupDescription:
+def describe(
+    state: State, liveness: Liveness, claims: Liveness, name: str, now: Instant
+) -> GroupDescription:
     """Of a group that never had members: an empty one. Raises NotFound."""
     group = state.groups.get(name)
     if group is None:
@@ -88,7 +91,13 @@ def describe(state: State, liveness: Liveness, name: str, now: Instant) -> Group
         for member_id, member_state in membership.member_states.items()
     )
     assignor = assignor_of(membership.members()) if members else ""
-    return GroupDescription(name, membership.generation, membership.state, assignor, members)
+    claimed = tuple(
+        ClaimDescription(claim, claims.silent_ms(name, claim.claim_id, now.monotonic_ms))
+        for claim in group.claims.values()
+    )
+    return GroupDescription(
+        name, membership.generation, membership.state, assignor, members, claims=claimed
+    )
 
 
 def _member(member_state: MemberState, silent_ms: int | None) -> MemberDescription:

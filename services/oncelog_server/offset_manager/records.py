@@ -17,7 +17,7 @@ from oncelog_server.core.ids import (
     TxId,
 )
 from oncelog_server.core.records import RecordCodec
-from oncelog_server.offset_manager.commands import GroupTopic, OffsetCommit
+from oncelog_server.offset_manager.commands import Claim, GroupTopic, OffsetCommit
 from oncelog_server.participant.commands import Outcome
 
 
@@ -152,8 +152,22 @@ class PartitionsReleased(msgspec.Struct, frozen=True, array_like=True, tag="rele
     shares: tuple[Share, ...]
 
 
+class GroupClaimed(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
+    """From now on nobody may join the group. A claim of the same id is replaced."""
+
+    group: str
+    claim: Claim
+
+
+class ClaimsEnded(msgspec.Struct, frozen=True, array_like=True, tag="unclaim"):
+    """Released, or not renewed."""
+
+    group: str
+    claim_ids: tuple[str, ...]
+
+
 class GroupsAlive(msgspec.Struct, frozen=True, array_like=True, tag="groups-alive"):
-    """These groups have members, and count as changed now."""
+    """These groups have members, or claims, and count as changed now."""
 
     groups: tuple[str, ...]
 
@@ -168,6 +182,8 @@ Record = (
     | ProducersForgotten
     | MembershipChanged
     | PartitionsReleased
+    | GroupClaimed
+    | ClaimsEnded
     | GroupsAlive
     | TimePassed
 )

@@ -16,7 +16,13 @@ from oncelog_server.core.ids import (
 from oncelog_server.core.ports import Call, led_machine
 from oncelog_server.offset_manager import wire
 from oncelog_server.offset_manager.access import group_need
-from oncelog_server.offset_manager.commands import Heartbeat, MemberHeard, TopicsSeen
+from oncelog_server.offset_manager.commands import (
+    ClaimHeard,
+    Heartbeat,
+    MemberHeard,
+    ReleaseGroup,
+    TopicsSeen,
+)
 from oncelog_server.offset_manager.config import OffsetManagerConfig
 from oncelog_server.offset_manager.listing import list_page
 from oncelog_server.offset_manager.ports import OffsetManagerEnv, OffsetManagerReplica
@@ -99,6 +105,17 @@ class OffsetManagerService:
                 "offsets reset", group=command.group, partitions=len(command.offsets)
             )
         return pb.ResetOffsetsReply(duplicate=reset.duplicate)
+
+    async def claim_group(self, request: pb.ClaimGroupRequest, call: Call) -> pb.ClaimGroupReply:
+        command = wire.claim_group(request)
+        replica = self._lead(command.group)
+        if isinstance(command, ReleaseGroup):
+            await replica.submit(command)
+            return pb.ClaimGroupReply()
+        submitted = replica.submit(replace(command, unfit=_no_room(replica)))
+        replica.signal(ClaimHeard(command.group, command.claim.claim_id))
+        claim = await submitted
+        return pb.ClaimGroupReply(timeout_ms=claim.timeout_ms)
 
     async def heartbeat(self, request: pb.HeartbeatRequest, call: Call) -> pb.HeartbeatReply:
         command = wire.heartbeat(request, host_of(call.peer))

@@ -23,6 +23,8 @@ from oncelog_server.core.ids import (
 from oncelog_server.offset_manager.group import Group
 from oncelog_server.offset_manager.membership import Membership
 from oncelog_server.offset_manager.records import (
+    ClaimsEnded,
+    GroupClaimed,
     GroupsAlive,
     GroupsForgotten,
     MembershipChanged,
@@ -148,6 +150,16 @@ class State(msgspec.Struct):
 
     def release(self, record: PartitionsReleased, at: At) -> None:
         self._membership(record.group).release(record, generation=at.offset)
+
+    def claim(self, record: GroupClaimed) -> None:
+        self._touch(record.group).claims[record.claim.claim_id] = record.claim
+
+    def end_claims(self, record: ClaimsEnded) -> None:
+        group = self._touch(record.group)
+        for claim_id in record.claim_ids:
+            del group.claims[claim_id]
+        if group.is_empty:
+            del self.groups[record.group]
 
     def keep_alive(self, record: GroupsAlive) -> None:
         for name in record.groups:

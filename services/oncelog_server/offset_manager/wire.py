@@ -24,6 +24,9 @@ from oncelog_server.offset_manager.commands import (
     FROM_ANY,
     FROM_NONE,
     Assigned,
+    Claim,
+    ClaimDescription,
+    ClaimGroup,
     CommitOffsets,
     CommitTransactionOffsets,
     DeleteGroup,
@@ -40,6 +43,7 @@ from oncelog_server.offset_manager.commands import (
     MemberIdentity,
     OffsetCommit,
     Read,
+    ReleaseGroup,
     RemoveMember,
     ResetOffsets,
     View,
@@ -48,7 +52,7 @@ from oncelog_server.offset_manager.config import OFFSETS_PER_CALL_MAX
 from oncelog_server.offset_manager.listing import Page
 from oncelog_server.participant import wire as participant_wire
 from oncelog_server.participant.commands import WriteMarkers
-from oncelogpb.errors import InvalidArgument, TooLarge
+from oncelogpb.errors import InvalidArgument, InvalidTimeout, TooLarge
 from oncelogpb.ids import show_id
 from oncelogpb.v1 import offset_manager_pb2 as pb
 from oncelogpb.v1 import participant_pb2 as participant_pb
@@ -62,6 +66,8 @@ CLIENT_ID_BYTES_MAX: Final = 255
 RESET_ID_BYTES: Final = 16
 # Where a member does not say how long it may be silent.
 SESSION_MS: Final = 10_000
+# How long a claim lasts that nobody renews, at most.
+CLAIM_MS_MAX: Final = 10_000
 # Groups of one ListGroups, and where the caller says nothing.
 LISTED_MAX: Final = 5_000
 LISTED_DEFAULT: Final = 1_000
@@ -152,6 +158,25 @@ def heartbeat(request: pb.HeartbeatRequest, host: str) -> Heartbeat:
 
 def leave(heartbeat: Heartbeat) -> LeaveGroup:
     return LeaveGroup(heartbeat.group, heartbeat.member)
+
+
+def claim_group(request: pb.ClaimGroupRequest) -> ClaimGroup | ReleaseGroup:
+    group_name(request.group)
+    if not request.claim_id:
+        raise InvalidArgument("a claim has an id that is drawn at random", field="claim_id")
+    _require_bytes("claim_id", request.claim_id, MEMBER_ID_BYTES_MAX)
+    if request.release:
+        return ReleaseGroup(request.group, request.claim_id)
+    if not request.holder:
+        raise InvalidArgument("a claim says whose it is", field="holder")
+    _require_bytes("holder", request.holder, CLIENT_ID_BYTES_MAX)
+    if request.timeout_ms > CLAIM_MS_MAX:
+        raise InvalidTimeout(
+            f"a claim lasts for {CLAIM_MS_MAX} ms at most, not {request.timeout_ms}: renew it",
+            limit="claim_ms_max",
+        )
+    timeout_ms = request.timeout_ms or CLAIM_MS_MAX
+    return ClaimGroup(request.group, Claim(request.claim_id, request.holder, timeout_ms))
 
 
 def group_page(request: pb.ListGroupsRequest, sees: Callable[[str], bool]) -> Page:
@@ -251,6 +276,7 @@ def describe_reply(
         members=[_described(member) for member in group.members],
         topics=[pb.TopicName(topic_id=topic_id, name=name) for topic_id, name in topic_names],
         outgrown=[pb.OutgrownTopic(**topic._asdict()) for topic in group.outgrown],
+        claims=[_claimed(claim) for claim in group.claims],
     )
 
 
@@ -397,6 +423,16 @@ def _described(member: MemberDescription) -> pb.DescribedMember:
         target=[partition_message(partition) for partition in member.target],
         session_timeout_ms=member.session_timeout_ms,
         silent_ms=member.silent_ms,
+    )
+
+
+def _claimed(described: ClaimDescription) -> pb.DescribedClaim:
+    claim = described.claim
+    return pb.DescribedClaim(
+        claim_id=claim.claim_id,
+        holder=claim.holder,
+        timeout_ms=claim.timeout_ms,
+        silent_ms=described.silent_ms,
     )
 
 

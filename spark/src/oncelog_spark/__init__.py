@@ -7,6 +7,7 @@
     offsets       PURE: position vectors, rate limits, ranges
     subscription  what a source's topics are, and where their partitions begin and end
     living_members  a group belongs to one query, or to members
+    claim           keeps members out of the group of a query that runs
     source        batch and streaming readers; fetch: one range of a partition as Arrow batches
     routing       PURE: which rows go to which partition
     sink          batch and streaming writers; producing: one task's batches

@@ -2,8 +2,8 @@
 
 A query commits positions of all its partitions without being a member, which the offset manager
 refuses while the group has members. That is told here, in the driver and in words, before a
-batch is read. Where consumers join the group of a query that runs, they get its partitions, and the
-query ends at its next batch: whoever commits for the group is decided in one place.
+batch is read. Once the query has its claim (`claim`), nobody joins its group; where it lost the
+claim and they have, it ends at its next batch.
 """
 
 from __future__ import annotations

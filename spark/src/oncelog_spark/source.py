@@ -27,9 +27,10 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from oncelog_spark import transaction
+from oncelog_spark.claim import Claim
 from oncelog_spark.connection import connection
 from oncelog_spark.fetch import DataLoss, read_range
-from oncelog_spark.living_members import refusal, require_no_members
+from oncelog_spark.living_members import refusal
 from oncelog_spark.offsets import (
     Edge,
     OffsetRange,
@@ -133,8 +134,8 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: Positions | None = None
         # The newest ends seen, for reportLatestOffset.
         self._seen: Vector | None = None
-        # Whether this run has looked yet who else uses its group.
-        self._looked = False
+        # Keeps members out of the group, once this run has begun.
+        self._claim: Claim | None = None
         # Begin and end of the newest batch of this run that a sink has to commit.
         self._planned: tuple[Positions, Positions] | None = None
 
@@ -157,7 +158,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
         # A query that goes on from its checkpoint asks this first.
-        subscription = self._subscription() if self._looked else self._alone()
+        subscription = self._subscription() if self._claim else self._alone()
         vector = self._checked(subscription, from_json(start))
         latest = self._latest(subscription, vector.positions)
         self._seen = Vector(latest, subscription.ids_hex())
@@ -199,6 +200,14 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             # The checkpoint is what this query goes by; the group only shows its lag.
             log.warning("group %s does not show the query's position: %s", options.group, error)
 
+    def stop(self) -> None:
+        if self._claim is not None:
+            self._claim.release()
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Of the twin in the tasks: the claim belongs to the process that renews it."""
+        return {**self.__dict__, "_claim": None}
+
     # ------------------------------------------------------------------- in the tasks
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -214,11 +223,12 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return Subscription.resolve(connection(self._options.cluster), self._options)
 
     def _alone(self) -> Subscription:
-        """Raises GroupHasMembers where others commit for the query's group."""
-        subscription = self._subscription()
-        if self._options.group is not None:
-            require_no_members(subscription.protocol, self._options.group)
-        self._looked = True
+        """Members are kept out of the query's group. Raises GroupHasMembers where it has some."""
+        subscription, options = self._subscription(), self._options
+        if options.group is not None:
+            claim = self._claim or Claim(subscription.protocol, options.group, _named(options))
+            claim.hold()
+            self._claim = claim
         return subscription
 
     def _require_committed(
@@ -273,6 +283,16 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if len(known) < len(subscription.partitions):
             known = {**subscription.at(Edge.EARLIEST), **known}
         return Vector(known, vector.topic_ids)
+
+
+def _named(options: SourceOptions) -> str:
+    """The query, as its group's operators may know it."""
+    topics = options.topics or sorted({place.topic for place in options.assigned})
+    reads = f"a Spark query that reads {', '.join(topics)}"
+    if not options.transactional_sink:
+        return reads
+    name = transaction.producer_name(options.transactional_sink, options.sink_name)
+    return f"{reads}, with producer {name}"
 
 
 def _start(subscription: Subscription, options: SourceOptions) -> Positions:

@@ -6,6 +6,7 @@
     stable GROUP [PARTITION ...]                    offsets, refusing what is pending
     markers JOURNAL EPOCH TX:PREPARE:c|a:PRODUCER:GEN ...
     groups [PREFIX]   delete GROUP
+    claim GROUP ID [timeout=MS]   unclaim GROUP ID
     reset GROUP ID PARTITION:FROM>TO ... [dry=yes]
     topic NAME PARTITIONS     what processes see of a topic from now on; 0: etcd says it is gone
     beat GROUP MEMBER[@INSTANCE] GENERATION [topics=A,B] [owned=a/0,b/1] [assignor=A] [session=MS]
@@ -42,6 +43,9 @@ from oncelog_server.offset_manager.commands import (
     FROM_ANY,
     FROM_NONE,
     Assigned,
+    Claim,
+    ClaimGroup,
+    ClaimHeard,
     CommitOffsets,
     CommitTransactionOffsets,
     DeleteGroup,
@@ -59,6 +63,7 @@ from oncelog_server.offset_manager.commands import (
     MemberIdentity,
     OffsetCommit,
     Read,
+    ReleaseGroup,
     RemoveMember,
     Reset,
     ResetOffsets,
@@ -69,6 +74,8 @@ from oncelog_server.offset_manager.decide_membership import WAITING_MS
 from oncelog_server.offset_manager.machine import OffsetManagerMachine
 from oncelog_server.offset_manager.records import (
     CODEC,
+    ClaimsEnded,
+    GroupClaimed,
     GroupsAlive,
     GroupsForgotten,
     Member,
@@ -102,6 +109,7 @@ CONFIG = OffsetManagerConfig(
     members_per_group_max=3,
     partitions_per_group_max=5,
     subscriptions_per_group_max=2,
+    claims_per_group_max=2,
 )
 FROM_WORDS = {FROM_NONE: "none", FROM_ANY: "any"}
 OUTCOMES = {"c": Outcome.COMMITTED, "a": Outcome.ABORTED}
@@ -131,6 +139,8 @@ class OffsetManagerDriver(AskingDriver):
         shown = self.submit(command, line)
         if isinstance(command, Heartbeat):
             self.host.signal(MemberHeard(command.group, command.member.member_id))
+        if isinstance(command, ClaimGroup):
+            self.host.signal(ClaimHeard(command.group, command.claim.claim_id))
         return shown
 
     def _member_command(
@@ -204,6 +214,10 @@ class OffsetManagerDriver(AskingDriver):
                 return f"MEMBERS {record.group}{_change(record)}"
             case PartitionsReleased(group, shares):
                 return f"RELEASED {group} {_shares(shares)}"
+            case GroupClaimed(group, claim):
+                return f"CLAIMED {group} {claim.claim_id}"
+            case ClaimsEnded(group, claim_ids):
+                return f"UNCLAIMED {group} {' '.join(claim_ids)}"
             case GroupsAlive(groups):
                 return f"ALIVE {' '.join(groups)}"
             case TimePassed():
@@ -223,6 +237,8 @@ class OffsetManagerDriver(AskingDriver):
                 return f"{reply} removed"
             case Reset(duplicate):
                 return "done before" if duplicate else "OK"
+            case Claim():
+                return "OK"
             case Assigned(member, partitions):
                 shown = [_partition(partition) for partition in partitions]
                 soon = reply.heartbeat_interval_ms == WAITING_MS
@@ -293,6 +309,11 @@ def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object
             return ListGroups(tuple(words))
         case "delete":
             return DeleteGroup(words[0])
+        case "claim":
+            claim = Claim(words[1], f"query {words[1]}", int(options.get("timeout", "10000")))
+            return ClaimGroup(words[0], claim)
+        case "unclaim":
+            return ReleaseGroup(words[0], words[1])
         case "reset":
             moved = _parse_steps(words[2:], options)
             return ResetOffsets(words[0], words[1].encode(), moved, "dry" in options)
@@ -404,7 +425,12 @@ def _description(group: GroupDescription) -> str:
         + ("not heard of" if one.silent_ms is None else f"silent for {one.silent_ms} ms")
         for one in group.members
     ]
-    return "\n".join([head.rstrip(), *members])
+    claims = [
+        f"  {one.claim.holder} keeps members out, "
+        + ("not heard of" if one.silent_ms is None else f"silent for {one.silent_ms} ms")
+        for one in group.claims
+    ]
+    return "\n".join([head.rstrip(), *members, *claims])
 
 
 def _steps(steps: Sequence[OffsetCommit]) -> str:

@@ -193,6 +193,79 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "member-beside-a-query",
+        "I23: while a query commits for a group alone, nobody joins it",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_membership:decide_heartbeat",
+                "group.require_unclaimed(command.group)",
+                "pass",
+            ),
+        ),
+        {
+            story("offset_manager/i23_a_query_keeps_joiners_out"): "members beside a claim",
+        },
+    ),
+    Bug(
+        "query-beside-members",
+        "I23: while a group has members, nobody claims it",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_claim:decide_claim",
+                "if group.has_members:",
+                "if False:",
+            ),
+        ),
+        {
+            story("offset_manager/i23_a_query_keeps_joiners_out"): "members beside a claim",
+        },
+    ),
+    Bug(
+        "renewed-and-not-heard",
+        "I23: a claim that is renewed lasts",
+        (
+            Edit(
+                "oncelog_server.offset_manager.service:OffsetManagerService.claim_group",
+                "replica.signal(ClaimHeard(command.group, command.claim.claim_id))",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "offset_manager/test_heartbeats",
+                "test_i23_who_claims_a_group_is_named_to_who_joins",
+            ): "assert"
+        },
+    ),
+    Bug(
+        "claim-for-ever",
+        "I29: the claim of a query that died is over within seconds",
+        (
+            Edit(
+                "oncelog_server.offset_manager.decide_time:decide_tick",
+                "claims.over(EXPIRED_GROUPS_PER_TICK_MAX)",
+                "{}",
+            ),
+        ),
+        {
+            story("offset_manager/i23_a_claim_that_nobody_renews_is_over"): "-@3 UNCLAIMED g q2",
+        },
+    ),
+    Bug(
+        "inherited-claims-for-ever",
+        "I29: a new leader gives each claim its time, and no more",
+        (
+            Edit(
+                "oncelog_server.offset_manager.machine:OffsetManagerMachine.apply",
+                "self._claims.is_member(name, claim.claim_id, claim.timeout_ms)",
+                "pass",
+            ),
+        ),
+        {
+            story("offset_manager/i23_a_claim_that_nobody_renews_is_over"): "-@5 UNCLAIMED g q1",
+        },
+    ),
+    Bug(
         "late-join-fences-the-living",
         "who was replaced and whose join comes late must not replace its successor",
         (

@@ -316,14 +316,36 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_spark.source:OncelogStreamReader._alone",
-                "if self._options.group is not None:",
-                "if self._options.transactional_sink is not None:",
+                "if options.group is not None:",
+                "if options.transactional_sink is not None:",
             ),
         ),
         {
             unit(
                 "spark/test_source", "test_i23_a_query_whose_group_has_members_does_not_begin"
             ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
+        "a-claim-that-nobody-renews",
+        "I23: members are kept out of the group of a query for as long as it runs",
+        (Edit("oncelog_spark.claim:_renew", "claim.renew()", "pass"),),
+        {
+            unit(
+                "spark/test_source",
+                "test_i23_a_query_claims_its_group_from_its_first_look_to_its_end",
+            ): "nobody renews it",
+        },
+    ),
+    Bug(
+        "a-claim-that-outlives-its-query",
+        "I29: members may join at once where a query has stopped",
+        (Edit("oncelog_spark.claim:Claim.release", "release=True", "release=False"),),
+        {
+            unit(
+                "spark/test_source",
+                "test_i23_a_query_claims_its_group_from_its_first_look_to_its_end",
+            ): "== {}",
         },
     ),
     Bug(

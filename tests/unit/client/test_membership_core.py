@@ -417,3 +417,15 @@ def _quietly(group: ModelGroup, copy: pb.HeartbeatRequest, now_ms: float) -> Non
         group.heartbeat(copy, now_ms)
     except errors.GroupMoved:
         return
+
+
+def test_i23_who_is_kept_out_is_told_at_once_and_asks_again() -> None:
+    made = member()
+    request = made.request(0)
+    assert request is not None
+    made.refused(request, errors.GroupClaimed("a Spark query commits for it alone"), 0)
+    assert made.has_trouble
+    assert isinstance(made.take_trouble(), errors.GroupClaimed)
+    assert made.state is State.JOINING
+    hear(made, 1_000, 5, 0)
+    assert len(made.held) == 1

@@ -18,6 +18,7 @@ from oncelog_server.offset_manager.state import State
 from oncelog_server.offset_manager.subscribing import host_of
 from oncelogpb.errors import (
     DiskFull,
+    GroupClaimed,
     InvalidArgument,
     LimitExceeded,
     NotFound,
@@ -240,6 +241,49 @@ def test_operators_see_members_and_take_them_out() -> None:
             await service.heartbeat(_beat("a", 3), CALL)
         with pytest.raises(NotFound):
             await service.describe_group(pb.DescribeGroupRequest(group=_another_here()), CALL)
+
+    asyncio.run(story())
+
+
+def test_i23_who_claims_a_group_is_named_to_who_joins() -> None:
+    async def story() -> None:
+        outside = Outside(HERE)
+        outside.metadata.has("orders", ORDERS, 2)
+        service = OffsetManagerService(outside.env, OffsetManagerConfig())
+        claim = pb.ClaimGroupRequest(group=GROUP, claim_id="c", holder="the query")
+        assert (await service.claim_group(claim, CALL)).timeout_ms == 10_000
+        with pytest.raises(GroupClaimed, match="the query commits for group 'billing' alone"):
+            await service.heartbeat(_beat("a"), CALL)
+        told = await service.describe_group(pb.DescribeGroupRequest(group=GROUP), CALL)
+        assert [(one.holder, one.silent_ms) for one in told.claims] == [("the query", 0)]
+        host = outside.replicas.by_number[HERE].host
+        for _ in range(8):
+            host.pass_time(1_000)
+            host.tick()
+        await service.claim_group(claim, CALL)
+        for _ in range(8):
+            host.pass_time(1_000)
+            host.tick()
+        with pytest.raises(GroupClaimed):
+            await service.heartbeat(_beat("a"), CALL)
+        claim.release = True
+        await service.claim_group(claim, CALL)
+        assert len((await service.heartbeat(_beat("a"), CALL)).assignment) == 2
+
+    asyncio.run(story())
+
+
+def test_i28_a_full_disk_refuses_a_claim_that_is_new_and_keeps_one_that_is_there() -> None:
+    async def story() -> None:
+        outside = Outside(HERE)
+        service = OffsetManagerService(outside.env, OffsetManagerConfig())
+        first = pb.ClaimGroupRequest(group=GROUP, claim_id="c", holder="the query")
+        await service.claim_group(first, CALL)
+        outside.replicas.by_number[HERE].full = DiskFull("full")
+        await service.claim_group(first, CALL)
+        with pytest.raises(DiskFull):
+            other = pb.ClaimGroupRequest(group=GROUP, claim_id="d", holder="another")
+            await service.claim_group(other, CALL)
 
     asyncio.run(story())
 

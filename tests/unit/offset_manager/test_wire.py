@@ -15,7 +15,7 @@ from oncelog_server.offset_manager.commands import (
     OffsetCommit,
     View,
 )
-from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge
+from oncelogpb.errors import InvalidArgument, InvalidTimeout, OncelogError, TooLarge
 from oncelogpb.v1 import offset_manager_pb2 as pb
 from oncelogpb.v1 import participant_pb2, types_pb2
 
@@ -170,3 +170,64 @@ def test_absent_and_zero_differ_in_a_fetch_reply() -> None:
     assert reply.offsets[1].view == types_pb2.VIEW_JOURNAL
     assert (reply.offsets[1].pending_tx_id, reply.offsets[1].commit_time_ms) == (TX, 77)
     assert [(last.producer_id, last.tx_id) for last in reply.last_commits] == [(7, TX)]
+
+
+RESET_ID = b"r" * 16
+RESETS: list[tuple[str, pb.ResetOffsetsRequest, str]] = [
+    ("no id", pb.ResetOffsetsRequest(offsets=_offsets()), "reset_id"),
+    ("short id", pb.ResetOffsetsRequest(offsets=_offsets(), reset_id=b"r"), "reset_id"),
+    (
+        "a member's",
+        pb.ResetOffsetsRequest(
+            offsets=_offsets(member=pb.GroupMember(member_id="m")), reset_id=RESET_ID
+        ),
+        "member",
+    ),
+    (
+        "chained",
+        pb.ResetOffsetsRequest(offsets=_offsets(_offset(after_tx_id=TX)), reset_id=RESET_ID),
+        "after_tx_id",
+    ),
+    ("nothing", pb.ResetOffsetsRequest(offsets=pb.GroupOffsets(group="g")), "offsets"),
+]
+
+
+@pytest.mark.parametrize(
+    ("request_", "field"), [row[1:] for row in RESETS], ids=[row[0] for row in RESETS]
+)
+def test_a_reset_of_the_wrong_shape_says_what_is_wrong(
+    request_: pb.ResetOffsetsRequest, field: str
+) -> None:
+    with pytest.raises(InvalidArgument) as refusal:
+        wire.reset_offsets(request_)
+    assert refusal.value.metadata["field"] == field
+
+
+CLAIMS: list[tuple[str, pb.ClaimGroupRequest, type[OncelogError], str]] = [
+    ("no group", pb.ClaimGroupRequest(claim_id="c"), InvalidArgument, "group"),
+    ("no id", pb.ClaimGroupRequest(group="g", holder="h"), InvalidArgument, "claim_id"),
+    ("nobody", pb.ClaimGroupRequest(group="g", claim_id="c"), InvalidArgument, "holder"),
+    (
+        "long words",
+        pb.ClaimGroupRequest(group="g", claim_id="c", holder="h" * 256),
+        InvalidArgument,
+        "holder",
+    ),
+    (
+        "for long",
+        pb.ClaimGroupRequest(group="g", claim_id="c", holder="h", timeout_ms=10_001),
+        InvalidTimeout,
+        "claim_ms_max",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("request_", "error", "what"), [row[1:] for row in CLAIMS], ids=[row[0] for row in CLAIMS]
+)
+def test_a_claim_of_the_wrong_shape_says_what_is_wrong(
+    request_: pb.ClaimGroupRequest, error: type[OncelogError], what: str
+) -> None:
+    with pytest.raises(error) as refusal:
+        wire.claim_group(request_)
+    assert what in refusal.value.metadata.values()

@@ -32,6 +32,8 @@ class Leaders:
         self.group: dict[int, tuple[int | None, int]] = {}
         # Ids of who has joined it.
         self.members: list[str] = []
+        # Who keeps members out of it, by claim.
+        self.claims: dict[str, str] = {}
         self.tx_state = pb.TRANSACTION_STATE_ONGOING
         # What else GetTransaction says of any transaction.
         self.described: dict[str, Any] = {}
@@ -124,6 +126,17 @@ class Leaders:
         for name in self.members:
             reply.members.add(member_id=name, host="10.0.0.7")
         return reply
+
+    def _claim_group(
+        self, request: offset_manager_pb2.ClaimGroupRequest
+    ) -> offset_manager_pb2.ClaimGroupReply:
+        if request.release:
+            self.claims.pop(request.claim_id, None)
+        elif self.members:
+            raise errors.UnknownMember("the group has living members")
+        else:
+            self.claims[request.claim_id] = request.holder
+        return offset_manager_pb2.ClaimGroupReply(timeout_ms=10_000)
 
     _commit_offsets = offset_manager_pb2.CommitOffsetsReply()
     _commit_transaction_offsets = offset_manager_pb2.CommitTransactionOffsetsReply()

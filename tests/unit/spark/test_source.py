@@ -3,6 +3,8 @@ what becomes of positions (I14, I15, I21, I34)."""
 
 from __future__ import annotations
 
+import pickle
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,7 +14,7 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from pyspark.sql.types import BinaryType, LongType, StructField, StructType
 
-from oncelog_spark import source, transaction
+from oncelog_spark import claim, source, transaction
 from oncelog_spark.fetch import DataLoss
 from oncelog_spark.living_members import GroupHasMembers
 from oncelog_spark.offsets import TOPIC_IDS, OffsetRange, TopicPartition
@@ -93,11 +95,44 @@ def test_i23_a_query_whose_group_gets_members_plans_no_batch_more(
     reader = stream(**options)
     reader.latestOffset(at(2, 0), ReadAllAvailable())
     assert planned(reader, at(2, 0), at(6, 3))
+    # It stood still, and its claim was over.
     leaders.members = ["ada"]
     # Twice a second, where nothing comes: only what commits is looked at.
     reader.latestOffset(at(6, 3), ReadAllAvailable())
     with pytest.raises(GroupHasMembers):
         reader.partitions(at(6, 3), at(10, 4))
+
+
+@pytest.mark.parametrize("options", USES)
+def test_i23_a_query_claims_its_group_from_its_first_look_to_its_end(
+    leaders: Leaders, options: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claim, "RENEWED_EVERY_S", 0.001)
+    reader = stream(**options)
+    reader.initialOffset()
+    [holder] = leaders.claims.values()
+    assert holder.startswith("a Spark query that reads t")
+    assert ("with producer job" in holder) == ("transactionalSink" in options)
+    leaders.script["claim_group"] = [errors.Unavailable("nobody leads"), errors.Unavailable("no")]
+    give_up = time.monotonic() + 60
+    while len(leaders.of("claim_group")) < 5:
+        assert time.monotonic() < give_up, "nobody renews it"
+        time.sleep(0.001)
+    assert planned(reader, at(2, 0), at(6, 3))
+    twin = pickle.loads(pickle.dumps(reader))
+    twin.stop()
+    assert len(leaders.claims) == 1, "the one in the tasks has no claim to end"
+    reader.stop()
+    assert leaders.claims == {}
+    assert leaders.of("claim_group")[-1].release
+
+
+def test_i23_members_that_left_meanwhile_do_not_end_a_query(leaders: Leaders) -> None:
+    leaders.script["claim_group"] = [errors.UnknownMember("has living members")]
+    reader = stream(group="g")
+    reader.initialOffset()
+    assert len(leaders.claims) == 1
+    reader.stop()
 
 
 def test_i23_a_plain_commit_that_members_are_in_the_way_of_ends_the_query(
@@ -113,6 +148,8 @@ def test_a_query_without_a_group_asks_nobody_for_members(leaders: Leaders) -> No
     reader = stream()
     reader.initialOffset()
     assert planned(reader, at(2, 0), at(6, 3))
+    assert leaders.of("claim_group") == []
+    reader.stop()
     assert leaders.of("describe_group") == []
 
 

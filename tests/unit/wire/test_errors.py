@@ -37,6 +37,7 @@ TABLE = {
     "UNSUPPORTED": ("BadRequest", "UNIMPLEMENTED", False, False),
     "OFFSET_OUT_OF_RANGE": ("BadRequest", "OUT_OF_RANGE", False, False),
     "NOT_FOUND": ("BadRequest", "NOT_FOUND", False, False),
+    "GROUP_CLAIMED": ("BadRequest", "FAILED_PRECONDITION", False, False),
     "NOT_LEADER": ("TryAgain", "UNAVAILABLE", True, False),
     "LOADING": ("TryAgain", "UNAVAILABLE", True, False),
     "UNAVAILABLE": ("TryAgain", "UNAVAILABLE", True, False),

@@ -36,6 +36,7 @@ from oncelog.batch import Batch, Record, TopicPartition
 from oncelog.errors import OncelogError
 from oncelog.groups import (
     ConsumerPosition,
+    GroupClaim,
     GroupDescription,
     GroupInfo,
     GroupOffset,
@@ -72,6 +73,7 @@ __all__ = [
     "ConsumerPosition",
     "Delivery",
     "ExposedPart",
+    "GroupClaim",
     "GroupDescription",
     "GroupInfo",
     "GroupMetadata",

@@ -11,6 +11,7 @@
     │   ├── LimitExceeded           too many things held open
     │   ├── Unsupported             built in a later version
     │   ├── OffsetOutOfRange        below the start or above the end of the partition
+    │   ├── GroupClaimed            a Spark query keeps members out of the group while it runs
     │   └── NotFound                no group, producer or transaction of that name
     ├── TryAgain                    nothing happened: the client has retried until its deadline
     │   ├── NotLeader, Loading, Unavailable, NotEnoughReplicas
@@ -55,6 +56,7 @@ from oncelogpb.errors import (
     DuplicateCommitSeq,
     DuplicateSequence,
     FencedInstance,
+    GroupClaimed,
     GroupMoved,
     IllegalGeneration,
     InDoubt,
@@ -204,6 +206,7 @@ __all__ = [
     "DuplicateSequence",
     "FencedInstance",
     "Forked",
+    "GroupClaimed",
     "GroupMoved",
     "IllegalGeneration",
     "InDoubt",

@@ -132,6 +132,19 @@ class OutgrownTopic:
 
 
 @dataclass(frozen=True, slots=True)
+class GroupClaim:
+    """Somebody who commits for a group without being a member, and keeps members out of it: a
+    Spark query."""
+
+    # Who that is, in words.
+    holder: str
+    # It is over when it is not renewed for so long.
+    timeout_ms: int
+    # Since it was renewed; None: its offset manager, new in office, has not heard of it yet.
+    silent_ms: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class GroupDescription:
     """A group, its members, and where it stands."""
 
@@ -150,6 +163,7 @@ class GroupDescription:
     last_commits: tuple[LastCommit, ...]
     # Topics of which some partitions are nobody's.
     outgrown: tuple[OutgrownTopic, ...] = ()
+    claims: tuple[GroupClaim, ...] = ()
 
     @property
     def lag(self) -> int | None:

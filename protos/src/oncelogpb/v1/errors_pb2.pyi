@@ -7,7 +7,7 @@ may_have_applied stands in `oncelogpb/errors.py`; a test keeps the two complete.
 On the wire an error is a google.rpc.Status with a google.rpc.ErrorInfo whose `domain` is
 "oncelog" and whose `reason` is the name below without the prefix REASON_. Its `metadata` holds, as
 text, what a reason's comment names in backquotes, each key only where it is known:
-  * TxIds and producer ids (`tx_id`, `held_by`, `producer_id`) as 16 hexadecimal digits, topic ids
+  * TxIds and producer ids (`tx_id`, `producer_id`, `held_by` of an aborted one-shot) as 16 hexadecimal digits, topic ids
     (`topic_id`) as 32;
   * a `generation` as epoch and counter, 7.3; other numbers in decimal.
 `Do:` is what the caller does about it. docs/clients.md has all of this in one table.
@@ -89,6 +89,12 @@ class _ReasonEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTyp
     """No consumer group, producer or transaction of that name.
 
     Do: check the name.
+    """
+    REASON_GROUP_CLAIMED: _Reason.ValueType  # 11
+    """`holder`, who is no member and commits for `group` alone, keeps members out of it by a claim
+    (ClaimGroup).
+
+    Do: stop it first (one that died lets go within 10 seconds), or use another group.
     """
     REASON_NOT_LEADER: _Reason.ValueType  # 20
     """--- Nothing happened; try again, perhaps elsewhere. ---
@@ -328,6 +334,12 @@ REASON_NOT_FOUND: Reason.ValueType  # 10
 """No consumer group, producer or transaction of that name.
 
 Do: check the name.
+"""
+REASON_GROUP_CLAIMED: Reason.ValueType  # 11
+"""`holder`, who is no member and commits for `group` alone, keeps members out of it by a claim
+(ClaimGroup).
+
+Do: stop it first (one that died lets go within 10 seconds), or use another group.
 """
 REASON_NOT_LEADER: Reason.ValueType  # 20
 """--- Nothing happened; try again, perhaps elsewhere. ---

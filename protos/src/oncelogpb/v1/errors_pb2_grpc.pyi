@@ -7,7 +7,7 @@ may_have_applied stands in `oncelogpb/errors.py`; a test keeps the two complete.
 On the wire an error is a google.rpc.Status with a google.rpc.ErrorInfo whose `domain` is
 "oncelog" and whose `reason` is the name below without the prefix REASON_. Its `metadata` holds, as
 text, what a reason's comment names in backquotes, each key only where it is known:
-  * TxIds and producer ids (`tx_id`, `held_by`, `producer_id`) as 16 hexadecimal digits, topic ids
+  * TxIds and producer ids (`tx_id`, `producer_id`, `held_by` of an aborted one-shot) as 16 hexadecimal digits, topic ids
     (`topic_id`) as 32;
   * a `generation` as epoch and counter, 7.3; other numbers in decimal.
 `Do:` is what the caller does about it. docs/clients.md has all of this in one table.

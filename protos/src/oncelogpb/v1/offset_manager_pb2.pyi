@@ -518,6 +518,7 @@ class DescribeGroupReply(google.protobuf.message.Message):
     MEMBERS_FIELD_NUMBER: builtins.int
     TOPICS_FIELD_NUMBER: builtins.int
     OUTGROWN_FIELD_NUMBER: builtins.int
+    CLAIMS_FIELD_NUMBER: builtins.int
     group: builtins.str
     generation: builtins.int
     """0: it never had members."""
@@ -538,6 +539,10 @@ class DescribeGroupReply(google.protobuf.message.Message):
         `partitions_per_group_max` partitions with what came: nobody is assigned that.
         """
 
+    @property
+    def claims(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DescribedClaim]:
+        """Who keeps members out, and commits for the group without being one."""
+
     def __init__(
         self,
         *,
@@ -548,8 +553,9 @@ class DescribeGroupReply(google.protobuf.message.Message):
         members: collections.abc.Iterable[global___DescribedMember] | None = ...,
         topics: collections.abc.Iterable[global___TopicName] | None = ...,
         outgrown: collections.abc.Iterable[global___OutgrownTopic] | None = ...,
+        claims: collections.abc.Iterable[global___DescribedClaim] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["assignor", b"assignor", "generation", b"generation", "group", b"group", "members", b"members", "outgrown", b"outgrown", "state", b"state", "topics", b"topics"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["assignor", b"assignor", "claims", b"claims", "generation", b"generation", "group", b"group", "members", b"members", "outgrown", b"outgrown", "state", b"state", "topics", b"topics"]) -> None: ...
 
 global___DescribeGroupReply = DescribeGroupReply
 
@@ -682,6 +688,80 @@ class ResetOffsetsReply(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["duplicate", b"duplicate"]) -> None: ...
 
 global___ResetOffsetsReply = ResetOffsetsReply
+
+@typing.final
+class ClaimGroupRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    GROUP_FIELD_NUMBER: builtins.int
+    CLAIM_ID_FIELD_NUMBER: builtins.int
+    HOLDER_FIELD_NUMBER: builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    RELEASE_FIELD_NUMBER: builtins.int
+    group: builtins.str
+    claim_id: builtins.str
+    """Drawn at random by who claims (a UUID, say): 1 to 64 bytes."""
+    holder: builtins.str
+    """Who that is, for members that are refused and for operators: 1 to 255 bytes."""
+    timeout_ms: builtins.int
+    """Not renewed for so long, the claim is over; at most 10 s. 0: 10 s."""
+    release: builtins.bool
+    """It is over now."""
+    def __init__(
+        self,
+        *,
+        group: builtins.str = ...,
+        claim_id: builtins.str = ...,
+        holder: builtins.str = ...,
+        timeout_ms: builtins.int = ...,
+        release: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["claim_id", b"claim_id", "group", b"group", "holder", b"holder", "release", b"release", "timeout_ms", b"timeout_ms"]) -> None: ...
+
+global___ClaimGroupRequest = ClaimGroupRequest
+
+@typing.final
+class ClaimGroupReply(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    timeout_ms: builtins.int
+    """Renew it well within so long, counted from when the request was sent."""
+    def __init__(
+        self,
+        *,
+        timeout_ms: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["timeout_ms", b"timeout_ms"]) -> None: ...
+
+global___ClaimGroupReply = ClaimGroupReply
+
+@typing.final
+class DescribedClaim(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CLAIM_ID_FIELD_NUMBER: builtins.int
+    HOLDER_FIELD_NUMBER: builtins.int
+    TIMEOUT_MS_FIELD_NUMBER: builtins.int
+    SILENT_MS_FIELD_NUMBER: builtins.int
+    claim_id: builtins.str
+    holder: builtins.str
+    timeout_ms: builtins.int
+    silent_ms: builtins.int
+    """Since it was renewed. Absent: this leader has heard of it by its journal only."""
+    def __init__(
+        self,
+        *,
+        claim_id: builtins.str = ...,
+        holder: builtins.str = ...,
+        timeout_ms: builtins.int = ...,
+        silent_ms: builtins.int | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["_silent_ms", b"_silent_ms", "silent_ms", b"silent_ms"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_silent_ms", b"_silent_ms", "claim_id", b"claim_id", "holder", b"holder", "silent_ms", b"silent_ms", "timeout_ms", b"timeout_ms"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_silent_ms", b"_silent_ms"]) -> typing.Literal["silent_ms"] | None: ...
+
+global___DescribedClaim = DescribedClaim
 
 @typing.final
 class HeartbeatRequest(google.protobuf.message.Message):

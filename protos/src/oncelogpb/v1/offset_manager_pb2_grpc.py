@@ -75,6 +75,11 @@ class OffsetManagerStub(object):
                 request_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsRequest.SerializeToString,
                 response_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsReply.FromString,
                 _registered_method=True)
+        self.ClaimGroup = channel.unary_unary(
+                '/oncelogpb.v1.OffsetManager/ClaimGroup',
+                request_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ClaimGroupRequest.SerializeToString,
+                response_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ClaimGroupReply.FromString,
+                _registered_method=True)
         self.Heartbeat = channel.unary_unary(
                 '/oncelogpb.v1.OffsetManager/Heartbeat',
                 request_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.HeartbeatRequest.SerializeToString,
@@ -175,6 +180,17 @@ class OffsetManagerServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ClaimGroup(self, request, context):
+        """Keeps members out of a group, for who is no member and commits for it alone, for a few seconds at
+        a time: again before it is over. Refused while the group has members; several may have a claim.
+
+        To: the offset manager of the consumer group.
+        Repeated: by claim_id.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def Heartbeat(self, request, context):
         """A member of a group joins, says that it lives and what it holds, hears what it may read, and
         leaves. A partition moves only after its owner let go of it, or is no member any more.
@@ -238,6 +254,11 @@ def add_OffsetManagerServicer_to_server(servicer, server):
                     servicer.ResetOffsets,
                     request_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsRequest.FromString,
                     response_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsReply.SerializeToString,
+            ),
+            'ClaimGroup': grpc.unary_unary_rpc_method_handler(
+                    servicer.ClaimGroup,
+                    request_deserializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ClaimGroupRequest.FromString,
+                    response_serializer=oncelogpb_dot_v1_dot_offset__manager__pb2.ClaimGroupReply.SerializeToString,
             ),
             'Heartbeat': grpc.unary_unary_rpc_method_handler(
                     servicer.Heartbeat,
@@ -467,6 +488,33 @@ class OffsetManager(object):
             '/oncelogpb.v1.OffsetManager/ResetOffsets',
             oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsRequest.SerializeToString,
             oncelogpb_dot_v1_dot_offset__manager__pb2.ResetOffsetsReply.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ClaimGroup(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/oncelogpb.v1.OffsetManager/ClaimGroup',
+            oncelogpb_dot_v1_dot_offset__manager__pb2.ClaimGroupRequest.SerializeToString,
+            oncelogpb_dot_v1_dot_offset__manager__pb2.ClaimGroupReply.FromString,
             options,
             channel_credentials,
             insecure,

@@ -107,6 +107,17 @@ class OffsetManagerStub:
     Repeated: by reset_id.
     """
 
+    ClaimGroup: grpc.UnaryUnaryMultiCallable[
+        oncelogpb.v1.offset_manager_pb2.ClaimGroupRequest,
+        oncelogpb.v1.offset_manager_pb2.ClaimGroupReply,
+    ]
+    """Keeps members out of a group, for who is no member and commits for it alone, for a few seconds at
+    a time: again before it is over. Refused while the group has members; several may have a claim.
+
+    To: the offset manager of the consumer group.
+    Repeated: by claim_id.
+    """
+
     Heartbeat: grpc.UnaryUnaryMultiCallable[
         oncelogpb.v1.offset_manager_pb2.HeartbeatRequest,
         oncelogpb.v1.offset_manager_pb2.HeartbeatReply,
@@ -213,6 +224,17 @@ class OffsetManagerAsyncStub:
 
     To: the offset manager of the consumer group.
     Repeated: by reset_id.
+    """
+
+    ClaimGroup: grpc.aio.UnaryUnaryMultiCallable[
+        oncelogpb.v1.offset_manager_pb2.ClaimGroupRequest,
+        oncelogpb.v1.offset_manager_pb2.ClaimGroupReply,
+    ]
+    """Keeps members out of a group, for who is no member and commits for it alone, for a few seconds at
+    a time: again before it is over. Refused while the group has members; several may have a claim.
+
+    To: the offset manager of the consumer group.
+    Repeated: by claim_id.
     """
 
     Heartbeat: grpc.aio.UnaryUnaryMultiCallable[
@@ -337,6 +359,19 @@ class OffsetManagerServicer(metaclass=abc.ABCMeta):
 
         To: the offset manager of the consumer group.
         Repeated: by reset_id.
+        """
+
+    @abc.abstractmethod
+    def ClaimGroup(
+        self,
+        request: oncelogpb.v1.offset_manager_pb2.ClaimGroupRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[oncelogpb.v1.offset_manager_pb2.ClaimGroupReply, collections.abc.Awaitable[oncelogpb.v1.offset_manager_pb2.ClaimGroupReply]]:
+        """Keeps members out of a group, for who is no member and commits for it alone, for a few seconds at
+        a time: again before it is over. Refused while the group has members; several may have a claim.
+
+        To: the offset manager of the consumer group.
+        Repeated: by claim_id.
         """
 
     @abc.abstractmethod

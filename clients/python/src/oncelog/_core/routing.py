@@ -105,6 +105,7 @@ METHODS: Final[dict[str, Method]] = {
     "offset_manager.heartbeat": Method(Kind.CONSUMER_GROUP, idempotent=True),
     "offset_manager.describe_group": Method(Kind.CONSUMER_GROUP, idempotent=True),
     "offset_manager.remove_member": Method(Kind.CONSUMER_GROUP, idempotent=False),
+    "offset_manager.claim_group": Method(Kind.CONSUMER_GROUP, idempotent=True),
     "offset_manager.reset_offsets": Method(Kind.CONSUMER_GROUP, idempotent=True),
     "offset_manager.delete_group": Method(Kind.CONSUMER_GROUP, idempotent=False),
     "offset_manager.list_groups": Method(Kind.ROLE_ALL, idempotent=True, results="groups"),

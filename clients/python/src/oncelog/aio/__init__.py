@@ -25,6 +25,7 @@ from oncelog.aio.transactions import Transaction
 from oncelog.aio.units import CommittedTransaction, Transactions
 from oncelog.groups import (
     ConsumerPosition,
+    GroupClaim,
     GroupDescription,
     GroupInfo,
     GroupOffset,
@@ -44,6 +45,7 @@ __all__ = [
     "Consumer",
     "ConsumerPosition",
     "ExposedPart",
+    "GroupClaim",
     "GroupDescription",
     "GroupInfo",
     "GroupMetadata",

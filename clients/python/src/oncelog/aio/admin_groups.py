@@ -12,6 +12,7 @@ from oncelog.aio.group_standing import Standing
 from oncelog.aio.listing import all_pages
 from oncelog.batch import TopicPartition
 from oncelog.groups import (
+    GroupClaim,
     GroupDescription,
     GroupInfo,
     GroupOffset,
@@ -71,7 +72,7 @@ class GroupAdmin:
         found = await group_standing.ask(
             self._protocol, group, topics.values(), with_last_commits=True
         )
-        if not (found.offsets or described.members):
+        if not (found.offsets or described.members or described.claims):
             raise errors.NotFound(f"group {group!r} has neither offsets nor members", group=group)
         owners = {
             PartitionKey.of(partition): member.member_id
@@ -89,6 +90,14 @@ class GroupAdmin:
             tuple(
                 OutgrownTopic(topic.name, topic.partitions, topic.shared_out)
                 for topic in described.outgrown
+            ),
+            tuple(
+                GroupClaim(
+                    claim.holder,
+                    claim.timeout_ms,
+                    claim.silent_ms if claim.HasField("silent_ms") else None,
+                )
+                for claim in described.claims
             ),
         )
 
