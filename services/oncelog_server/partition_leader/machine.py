@@ -56,11 +56,11 @@ from oncelog_server.participant.marker_order import MarkerOrder
 from oncelog_server.participant.marker_walk import walk
 from oncelog_server.participant.questions import Questions
 from oncelog_server.partition_leader import markers, retention
+from oncelog_server.partition_leader.admission import produce
 from oncelog_server.partition_leader.commands import (
     Command,
     Configure,
     Durable,
-    Placed,
     Produce,
     Resolution,
     Resolve,
@@ -88,8 +88,8 @@ from oncelog_server.partition_leader.records import (
     TimePassed,
 )
 from oncelog_server.partition_leader.retention import AgeMarks
-from oncelog_server.partition_leader.sequences import PlainProducer, PlainSequences, Seen, judge
-from oncelogpb.errors import LimitExceeded, OncelogError, TransactionEnded
+from oncelog_server.partition_leader.sequences import PlainProducer, PlainSequences
+from oncelogpb.errors import OncelogError
 from oncelogpb.ids import show_id
 
 # Name of the index's table beside the snapshot (docs/adr/0002).
@@ -150,7 +150,7 @@ class PartitionMachine:
 
     def decide(self, command: Command, now: Instant) -> Decision[Record]:
         if isinstance(command, Produce):
-            return self._produce(command)
+            return produce(self, command)
         if isinstance(command, WriteMarkers):
             return self._write_markers(command)
         if isinstance(command, HearVerdicts):
@@ -164,111 +164,6 @@ class PartitionMachine:
         if isinstance(command, Truncate):
             return retention.truncate(self.committed, command.before)
         assert_never(command)
-
-    def _produce(self, command: Produce) -> Decision[Record]:
-        first = command.batches[0]
-        refusal = self._producer_refusal(first)
-        if refusal is not None:
-            return Decision((), tuple(self._repeat(b) or refusal for b in command.batches))
-        expected, room = self._expectation(command)
-        offset = None if first.tx_id else self.committed.end_offset
-        position = self.next_offset
-        accepted: list[Frame] = []
-        results: list[Placed | OncelogError] = []
-        for place, batch in enumerate(command.batches):
-            verdict = judge(batch, expected, lambda base: self._find(first, base, accepted))
-            if verdict is None:
-                verdict = command.unfit.get(place)
-            if verdict is None and len(accepted) >= room:
-                verdict = _limit("batches_per_part_max", self.config.batches_per_part_max)
-            if verdict is None:
-                verdict = Placed(position, offset)
-                accepted.append(batch)
-                expected += batch.record_count
-                position = JournalOffset(position + batch.record_count)
-                if offset is not None:
-                    offset = Offset(offset + batch.record_count)
-            results.append(verdict)
-        return Decision(accepted, tuple(results))
-
-    def _producer_refusal(self, batch: Frame) -> OncelogError | None:
-        """In order of precedence: fenced, ended, another's transaction, limits."""
-        if not batch.tx_id:
-            if batch.producer_id in self.plain or len(self.plain) < self.config.producers_max:
-                return None
-            return _limit("producers_max", self.config.producers_max)
-        refusal = self.fences.refusal(
-            tx_id=batch.tx_id, producer_id=batch.producer_id, generation=batch.generation
-        )
-        if refusal is not None:
-            return refusal
-        transaction = self.pending.open.get(batch.tx_id)
-        if transaction is not None:
-            limit = self.config.writers_per_transaction_max
-            if batch.writer not in transaction.writers and len(transaction.writers) >= limit:
-                return _limit("writers_per_transaction_max", limit)
-            return transaction.refusal(batch)
-        if self._has_marker(batch.tx_id):
-            return TransactionEnded(
-                f"transaction {show_id(batch.tx_id)} has ended, and it was another producer's; "
-                "use the TxId that your own Begin returned",
-                tx_id=batch.tx_id,
-            )
-        if len(self.pending.open) >= self.config.open_transactions_max:
-            return _limit("open_transactions_max", self.config.open_transactions_max)
-        if self.damage.held >= self.config.damaged_max:
-            return LimitExceeded(
-                f"{self.damage.held} damaged parts wait in this partition, damaged_max = "
-                f"{self.config.damaged_max}: it takes no new transactions; see `oncelog tx "
-                "resolve` and `oncelog topic describe`",
-                limit="damaged_max",
-                value=self.config.damaged_max,
-            )
-        known = batch.producer_id in self.fences
-        if not known and len(self.fences) >= self.config.producers_max:
-            return _limit("producers_max", self.config.producers_max)
-        return None
-
-    def _has_marker(self, tx_id: int) -> bool:
-        """Fences go by producer: this keeps out another one that writes under this TxId (I20). One
-        that comes when the exposure is forgotten is asked about, and dropped."""
-        ended = self.exposures.of(tx_id)
-        return bool(ended) or tx_id in self.damage.parts
-
-    def _expectation(self, command: Produce) -> tuple[int, int]:
-        """The next sequence, and how many more batches there is room for."""
-        batch = command.batches[0]
-        if not batch.tx_id:
-            return self.plain.next_sequence(batch.producer_id), len(command.batches)
-        limit = self.config.batches_per_part_max
-        transaction = self.pending.open.get(batch.tx_id)
-        columns = transaction.writers.get(batch.writer) if transaction is not None else None
-        return (columns.records, limit - len(columns)) if columns is not None else (0, limit)
-
-    def _find(self, first: Frame, base: int, accepted: Sequence[Frame]) -> Seen | None:
-        """A batch of this producer that stands in the journal, or came earlier in this command."""
-        position = self.next_offset
-        for batch in accepted:
-            if batch.base_sequence == base:
-                shift = self.committed.end_offset - self.next_offset
-                offset = None if batch.tx_id else Offset(position + shift)
-                return Seen(base, batch.record_count, position, offset)
-            position = JournalOffset(position + batch.record_count)
-        if not first.tx_id:
-            return self.plain.find(first.producer_id, base)
-        transaction = self.pending.open.get(first.tx_id)
-        columns = transaction.writers.get(first.writer) if transaction is not None else None
-        return columns.find(base) if columns is not None else None
-
-    def _repeat(self, batch: Frame) -> Placed | None:
-        """Of a producer that may write no more: what stands here of its own is told again."""
-        transaction = self.pending.open.get(batch.tx_id)
-        if batch.tx_id and (transaction is None or transaction.refusal(batch) is not None):
-            return None
-        seen = self._find(batch, batch.base_sequence, ())
-        if seen is None or seen.record_count != batch.record_count:
-            return None
-        return Placed(seen.journal_offset, seen.offset, duplicate=True)
 
     def _write_markers(self, command: WriteMarkers) -> Decision[Record]:
         marked = markers.MarkedPartition(
@@ -530,12 +425,3 @@ class PartitionMachine:
         self.marks = dumped.marks
         self._next_look_ms = min(dumped.next_sweep_ms, dumped.marks.next_ms)
         self._configured(dumped.settings)
-
-
-def _limit(name: str, value: int) -> OncelogError:
-    return LimitExceeded(
-        f"this partition is at its limit {name} = {value}; end transactions, or spread the load "
-        "over more partitions",
-        limit=name,
-        value=value,
-    )

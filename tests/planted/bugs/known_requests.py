@@ -175,8 +175,8 @@ BUGS: Final = (
         "happened",
         (
             Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._produce",
-                "tuple(self._repeat(b) or refusal for b in command.batches)",
+                "oncelog_server.partition_leader.admission:produce",
+                "tuple(_repeat(partition, b) or refusal for b in command.batches)",
                 "(refusal,) * len(command.batches)",
             ),
         ),

@@ -250,12 +250,12 @@ BUGS: Final = (
         'a late batch 0 of aborted T1 arrives; T2\'s batch 0 is "its repeat"',
         (
             Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._expectation",
+                "oncelog_server.partition_leader.admission:_expectation",
                 "if not batch.tx_id:",
                 "if True:",
             ),
             Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._find",
+                "oncelog_server.partition_leader.admission:_find",
                 "if not first.tx_id:",
                 "if True:",
             ),
@@ -401,7 +401,7 @@ BUGS: Final = (
         "batches_per_part_max counts what stands already",
         (
             Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._expectation",
+                "oncelog_server.partition_leader.admission:_expectation",
                 "limit - len(columns)",
                 "limit",
             ),
@@ -413,7 +413,7 @@ BUGS: Final = (
         "limits are exact: writers_per_transaction_max",
         (
             Edit(
-                "oncelog_server.partition_leader.machine:PartitionMachine._producer_refusal",
+                "oncelog_server.partition_leader.admission:_producer_refusal",
                 "len(transaction.writers) >= limit",
                 "len(transaction.writers) > limit",
             ),
