@@ -22,7 +22,11 @@ CLIENTS: Final = 5
 STORY_SECONDS_MAX: Final = 300
 HEALED_SECONDS_MAX: Final = 10
 # Snapshots and segments small enough for every journal to have some.
-SETTINGS: Final = ("node.snapshot_every_bytes=600", "node.segment_bytes=32768")
+SETTINGS: Final = (
+    "node.snapshot_every_bytes=600",
+    "node.segment_bytes=2048",
+    "node.control_journal_bytes_max=1024",
+)
 
 
 class Run(NamedTuple):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import os
 import random
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import Final
 
@@ -41,7 +41,14 @@ def chosen() -> Sequence[tuple[Case, int]]:
     by_place: dict[tuple[str, str], list[Case]] = defaultdict(list)
     for case in CASES:
         by_place[case.role, case.point].append(case)
-    return [(cases[number % len(cases)], 0) for number, cases in enumerate(by_place.values())]
+    # At each place the fault that was chosen least so far.
+    seen: Counter[Fault] = Counter()
+    picked = []
+    for cases in by_place.values():
+        case = min(cases, key=lambda case: seen[case.fault])
+        seen[case.fault] += 1
+        picked.append((case, 0))
+    return picked
 
 
 def test_every_failpoint_is_passed_in_every_role_that_names_it() -> None:

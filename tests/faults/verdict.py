@@ -207,8 +207,8 @@ def replay(
 ) -> Any:
     """A fresh machine that has seen the journal, all of it or what stands behind the snapshot."""
     machine = role.machine(partition)
-    position = journal.log_start
-    saved = journal.load_snapshot() if from_snapshot else None
+    saved = journal.load_snapshot() if from_snapshot else front_of(journal)
+    position = 0
     if saved is not None:
         position, state, tables = saved
         machine.restore(state, tables)
@@ -217,6 +217,17 @@ def replay(
         machine.apply(record, at)
     machine.check()
     return machine
+
+
+def front_of(journal: Journal) -> tuple[int, bytes, dict[str, bytes]] | None:
+    """What a log that begins later than it did begins with: its snapshot there."""
+    if not journal.log_start:
+        return None
+    file = journal._snapshots.read(journal.log_start)
+    rows = None if file is None else journal._snapshots._whole_rows(file)
+    assert file is not None, f"{journal.directory} begins at {journal.log_start} with nothing"
+    assert rows is not None, f"{journal.directory} begins at {journal.log_start} without its rows"
+    return file.offset, file.state, rows
 
 
 def records_of(role: Role[Any], journal: Journal, position: int) -> Iterator[tuple[Any, At]]:

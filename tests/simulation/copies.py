@@ -72,8 +72,8 @@ class _Walk:
 
     def __init__(self, replica: Replica, disk: FakeDisk) -> None:
         self.journal = replica.journal
-        # Everything below was walked over.
-        self.offset = 0
+        # Everything below was walked over, or is before the log.
+        self.offset = replica.journal.log_start
         self._disk = disk
         # Where the next frame begins: in the segment of this base.
         self._base, self._position = -1, 0
@@ -221,7 +221,7 @@ class Copies:
         if walk is None or walk.journal is not journal or walk.offset > journal.synced_end:
             disk = self._world.processes[replica.name].disk
             walk = self._walks[replica.name, partition] = _Walk(replica, disk)
-        if walk.offset >= below:
+        if max(walk.offset, journal.log_start) >= below:
             return
         known = self._frames.setdefault(partition, {})
         for offset, found in walk.go_to(below):

@@ -17,7 +17,7 @@ from oncelog_server.offset_manager.records import (
     OffsetsPending,
     Parting,
 )
-from tests.faults.verdict import records_of
+from tests.faults.verdict import front_of, records_of
 from tests.simulation.moments import (
     COMMITTED_BEFORE_LETTING_GO,
     GENERATION_OUTLIVED,
@@ -31,11 +31,14 @@ PARTINGS: Final = {Parting.EXPIRED: MEMBER_EXPIRED, Parting.REPLACED: STATIC_RET
 
 
 def add_moments(world: World) -> None:
-    """Of all groups of this run: the journals are complete."""
+    """Of all groups of this run, as far as the journals go back."""
     for process in world.processes.values():
         for driver in process.node.led_replicas():
             if process.role == OFFSET_MANAGER:
                 machine = driver._role.machine(driver.partition)
+                front = front_of(driver.journal)
+                if front is not None:
+                    machine.restore(*front[1:])
                 look = _Look(machine)
                 for record, at in records_of(
                     driver._role, driver.journal, driver.journal.log_start

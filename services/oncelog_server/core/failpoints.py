@@ -62,10 +62,12 @@ def _around(prefix: str, kind: FailpointKind, steps: dict[str, tuple[str, ...]])
 
 
 _CODE: Final = ("append", "replay", "epoch_start", "release", "snapshot")
+# The steps by which a log begins later; of topics, only where something is deleted.
+_TRIM: Final = ("trim_index", "trim_note", "trim_remove")
 _DISK: Final = {
     "commit": ROLES,
-    # Tables and slots, before a snapshot.
-    "sync": (COORDINATOR, PARTITION_LEADER),
+    # Tables and slots, before a snapshot; an index, before a log begins later.
+    "sync": ROLES,
     "write_and_sync": ROLES,
     "replace_file": ROLES,
     # Of snapshots that are replaced.
@@ -98,6 +100,7 @@ TABLE: Final[tuple[Failpoint, ...]] = (
     *_around("etcd", FailpointKind.ETCD, dict.fromkeys(_ETCD, ROLES)),
     *_around("call", FailpointKind.CALL, _CALLS),
     *_around("serve", FailpointKind.SERVE, _SERVED),
+    *_around("driver", FailpointKind.CODE, dict.fromkeys(_TRIM, (COORDINATOR, OFFSET_MANAGER))),
 )
 NAMES: Final = frozenset(point.name for point in TABLE)
 assert len(NAMES) == len(TABLE), "one place, one name"

@@ -191,6 +191,7 @@ class Trimming:
         await self._around.offload(lambda: journal.prepare_start(start, first))
         failpoints.reach("driver.trim_index.after")
         was = journal.log_start
+        failpoints.reach("driver.trim_note.before")
         # It was not alone while the thread ran.
         if journal.move_start(start):
             self._around.reporter.count("trims")
@@ -200,6 +201,7 @@ class Trimming:
 
     async def _remove(self) -> None:
         journal = self._journal
+        failpoints.reach("driver.trim_note.after")
         failpoints.reach("driver.trim_remove.before")
         journal.retire_front()
         await self._around.offload(journal.remove_front)
