@@ -57,6 +57,7 @@ from tests.planted.bugs import (
     streams,
     supplying,
     topics,
+    truncating,
     unclean,
     wire,
 )
@@ -100,6 +101,7 @@ BUGS: Final[tuple[Bug, ...]] = (
     *supplying.BUGS,
     *cluster_recovery.BUGS,
     *topics.BUGS,
+    *truncating.BUGS,
     *streams.BUGS,
     *disk.BUGS,
     *client.BUGS,

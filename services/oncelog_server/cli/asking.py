@@ -12,6 +12,8 @@ from oncelogpb import errors
 from oncelogpb.v1 import cluster_pb2, partition_leader_pb2, replication_pb2, types_pb2
 
 ANSWER_SECONDS: Final = 3.0
+# Who has to look at its directories, of which there may be thousands.
+DISK_ANSWER_SECONDS: Final = 30.0
 # A topic and a number.
 Key = tuple[bytes, int]
 DESCRIBE_REPLICAS: Final = "Replication/DescribeReplicas"
@@ -54,8 +56,11 @@ def ask_replicas(
     cluster_id: bytes,
     nodes: Iterable[cluster_pb2.Node],
     partitions: Mapping[str, Sequence[Key]] | None = None,
+    *,
+    with_disk: bool = False,
 ) -> Told:
-    """`partitions`: which ones, by node; nodes that are not in it are not asked. None: all."""
+    """`partitions`: which ones, by node; nodes that are not in it are not asked. None: all.
+    `with_disk`: also what they take on the disk, which they have to look up."""
     requests = [
         (
             node.node_id,
@@ -63,6 +68,7 @@ def ask_replicas(
             replication_pb2.DescribeReplicasRequest(
                 cluster_id=cluster_id,
                 boot_id=node.boot_id,
+                with_disk=with_disk,
                 partitions=[
                     types_pb2.Partition(topic_id=topic_id, number=number)
                     for topic_id, number in (partitions or {}).get(node.node_id, ())
@@ -77,6 +83,7 @@ def ask_replicas(
         requests,
         DESCRIBE_REPLICAS,
         replication_pb2.DescribeReplicasReply,
+        timeout_s=DISK_ANSWER_SECONDS if with_disk else ANSWER_SECONDS,
     )
     return Told(
         {

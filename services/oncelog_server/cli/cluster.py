@@ -18,12 +18,12 @@ from oncelog_server.cli.output import (
     show_few,
     show_time,
 )
+from oncelog_server.cli.partition_list import partitions
 from oncelog_server.cli.partitions import (
     ListedPartition,
     Wrong,
     in_sync,
     leaderships,
-    partitions,
     replica_counts,
     survey,
     what_is_wrong,

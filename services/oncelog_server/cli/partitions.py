@@ -1,4 +1,4 @@
-"""`oncelog cluster partitions`, and what every command says of partitions: who leads each, which of
+"""What every command says of partitions: who leads each, which of
 its replicas are in sync, and what is wrong with it.
 
     offline            it has no leader: nothing is read or written
@@ -12,15 +12,11 @@ processes say themselves, each of its own replicas (`asking`, `replicas`).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-import click
-
-from oncelog_server.cli import names
 from oncelog_server.cli.asking import Key, Told, address_of, ask_replicas
-from oncelog_server.cli.examples import examples
-from oncelog_server.cli.output import print_json, print_table
+from oncelog_server.cli.output import print_table
 from oncelog_server.cli.places import Place
 from oncelog_server.cli.replicas import (
     Living,
@@ -29,7 +25,7 @@ from oncelog_server.cli.replicas import (
     why_offline,
     why_unwritable,
 )
-from oncelog_server.cli.session import Session, connected
+from oncelog_server.cli.session import Session
 from oncelogpb.v1 import cluster_pb2 as pb
 from oncelogpb.v1 import partition_leader_pb2 as leader_pb
 
@@ -150,12 +146,17 @@ def survey(
     metadata: pb.GetMetadataReply,
     *,
     only: bool = False,
+    with_disk: bool = False,
 ) -> tuple[list[ListedPartition], Told]:
     """Asks all processes at once, and says which did not answer. `only`: just those that have
-    replicas of these topics, and of these."""
+    replicas of these topics, and of these. `with_disk`: see `ask_replicas`."""
     with session.direct() as direct:
         told = ask_replicas(
-            direct, metadata.cluster_id, metadata.nodes, _held(topics) if only else None
+            direct,
+            metadata.cluster_id,
+            metadata.nodes,
+            _held(topics) if only else None,
+            with_disk=with_disk,
         )
     if told.is_refused:
         session.say("how far replicas are is told to operators only")
@@ -182,93 +183,6 @@ def leaderships(found: Sequence[ListedPartition]) -> Counter[str]:
 def replica_counts(found: Sequence[ListedPartition]) -> Counter[str]:
     """How many replicas each node has."""
     return Counter(node for one in found for node in one.partition.replicas)
-
-
-@click.command(
-    epilog=examples(
-        "oncelog cluster partitions",
-        "oncelog cluster partitions payments --replicas",
-        "oncelog cluster partitions --offline",
-        "oncelog cluster partitions --node 1f3a90b2 --under-replicated --json",
-    )
-)
-@click.argument("topics", nargs=-1, metavar="[TOPIC]...", shell_complete=names.topics)
-@click.option("--offline", is_flag=True, help="Only those without a leader.")
-@click.option("--unwritable", is_flag=True, help="Only those that are led and refuse writes.")
-@click.option(
-    "--under-replicated",
-    is_flag=True,
-    help="Only those of whose replicas fewer are in sync and run than there should be.",
-)
-@click.option("--moving", is_flag=True, help="Only those whose replicas are moved.")
-@click.option("--node", "node_id", metavar="NODE", help="Only those with a replica on this node.")
-@click.option("--replicas", is_flag=True, help="A line for each replica: what it does, its lag.")
-@connected
-def partitions(
-    session: Session,
-    topics: tuple[str, ...],
-    offline: bool,
-    unwritable: bool,
-    under_replicated: bool,
-    moving: bool,
-    node_id: str | None,
-    replicas: bool,
-) -> None:
-    """Show who leads each partition, its epoch, and its replicas.
-
-    Of the topics named, else of all, with the two control topics. All processes are asked at once;
-    one that does not answer is said to be unreachable, and the rest is shown.
-    """
-    listed: leader_pb.ListTopicsReply = session.call(
-        "partition_leader.list_topics", leader_pb.ListTopicsRequest(internal=True)
-    )
-    metadata: pb.GetMetadataReply = session.call("cluster.get_metadata", pb.GetMetadataRequest())
-    chosen = _chosen(listed.topics, topics)
-    _require_known(node_id, metadata, listed.topics)
-    surveyed, _ = survey(session, chosen, metadata)
-    found = [
-        one
-        for one in surveyed
-        if (one.why_offline or not offline)
-        and (one.why_unwritable or not unwritable)
-        and (one.is_under_replicated or not under_replicated)
-        and (one.partition.target or not moving)
-        and (node_id is None or node_id in one.partition.replicas)
-    ]
-    if session.as_json:
-        print_json([one.as_json() for one in found])
-    elif replicas:
-        print_replicas(found)
-    else:
-        print_partitions(
-            found,
-            empty="none: all is well"
-            if offline or unwritable or under_replicated
-            else "no partitions",
-        )
-
-
-def _chosen(
-    listed: Iterable[leader_pb.TopicDescription], named: Collection[str]
-) -> list[leader_pb.TopicDescription]:
-    """Raises UsageError."""
-    topics = list(listed)
-    missing = sorted(set(named) - {topic.name for topic in topics})
-    if missing:
-        raise click.UsageError(f"There is no topic {missing[0]}; see `oncelog topic list`.")
-    return [topic for topic in topics if not named or topic.name in named]
-
-
-def _require_known(
-    node_id: str | None,
-    metadata: pb.GetMetadataReply,
-    topics: Iterable[leader_pb.TopicDescription],
-) -> None:
-    """One that has no replica is known where it runs. Raises UsageError."""
-    known = {node.node_id for node in metadata.nodes}
-    known.update(*(partition.replicas for topic in topics for partition in topic.partitions))
-    if node_id is not None and node_id not in known:
-        raise click.UsageError(f"There is no node {node_id}; see `oncelog cluster status`.")
 
 
 def print_partitions(found: Iterable[ListedPartition], *, empty: str) -> None:

@@ -9,6 +9,7 @@ import click
 
 from oncelog_server.cli import names as names_known
 from oncelog_server.cli.asking import Unanswered, ask_journals
+from oncelog_server.cli.disk_use import DiskUse, print_disk, survey_disk
 from oncelog_server.cli.examples import examples
 from oncelog_server.cli.moving import reassign
 from oncelog_server.cli.output import print_fields, print_json, print_table, show_time
@@ -118,14 +119,21 @@ def list_(session: Session, internal: bool) -> None:
 
 
 @topic.command(
-    epilog=examples("oncelog topic describe payments", "oncelog topic describe payments --replicas")
+    epilog=examples(
+        "oncelog topic describe payments",
+        "oncelog topic describe payments --replicas",
+        "oncelog topic describe payments --disk",
+    )
 )
 @click.argument(
     "names", nargs=-1, required=True, metavar="NAME...", shell_complete=names_known.topics
 )
 @click.option("--replicas", is_flag=True, help="A line for each replica: what it does, its lag.")
+@click.option(
+    "--disk", is_flag=True, help="A line for each replica: what it takes, and what holds it."
+)
 @connected
-def describe(session: Session, names: tuple[str, ...], replicas: bool) -> None:
+def describe(session: Session, names: tuple[str, ...], replicas: bool, disk: bool) -> None:
     """Show a topic's partitions, their leaders, replicas and journals.
 
     All processes are asked at once; one that does not answer is said to be unreachable, and the
@@ -136,14 +144,16 @@ def describe(session: Session, names: tuple[str, ...], replicas: bool) -> None:
     metadata: cluster_pb2.GetMetadataReply = session.call(
         "cluster.get_metadata", cluster_pb2.GetMetadataRequest()
     )
-    surveyed, _ = survey(session, reply.topics, metadata, only=True)
+    surveyed, told = survey(session, reply.topics, metadata, only=True, with_disk=disk)
     found = {topic: [one for one in surveyed if one.place.topic == topic] for topic in names}
     journals = _journals(session, reply.topics, metadata)
+    used = survey_disk(session, surveyed, reply.topics, metadata, told) if disk else []
     if session.as_json:
         print_json(
             [
                 _json(topic, found[topic.name])
                 | {"journals": [_journal(j) for j in journals[topic.topic_id]]}
+                | _disk(topic.name, used)
                 for topic in reply.topics
             ]
         )
@@ -169,8 +179,10 @@ def describe(session: Session, names: tuple[str, ...], replicas: bool) -> None:
         )  # fmt: skip
         if replicas:
             print_replicas(found[described.name])
+        if disk:
+            print_disk(_used_by(described.name, used))
         print_table(
-            ["PARTITION", "COMMITTED END", "JOURNAL", "HIGH WATERMARK", "OPEN TX", "DAMAGED"],
+            ["PARTITION", "COMMITTED", "JOURNAL", "HIGH WATERMARK", "OPEN TX", "DAMAGED"],
             [_journal_row(journal) for journal in journals[described.topic_id]],
             empty="no journal is led now",
         )
@@ -303,11 +315,20 @@ def _journals(
     return journals
 
 
+def _used_by(topic: str, used: Iterable[DiskUse]) -> list[DiskUse]:
+    return [row for row in used if row.partition.rpartition("/")[0] == topic]
+
+
+def _disk(topic: str, used: Sequence[DiskUse]) -> dict[str, Any]:
+    return {"disk": [row.as_json() for row in _used_by(topic, used)]} if used else {}
+
+
 def _journal(journal: pb.JournalDescription) -> dict[str, Any]:
     first_open = journal.HasField("first_open_position")
     return {
         "number": journal.partition.number,
         "epoch": journal.epoch,
+        "committed_start": journal.committed_start_offset,
         "committed_end": journal.committed_end_offset,
         "log_start": journal.log_start_offset,
         "log_end": journal.log_end_offset,
@@ -321,7 +342,7 @@ def _journal(journal: pb.JournalDescription) -> dict[str, Any]:
 def _journal_row(journal: pb.JournalDescription) -> list[Any]:
     return [
         journal.partition.number,
-        journal.committed_end_offset,
+        f"{journal.committed_start_offset} to {journal.committed_end_offset}",
         f"{journal.log_start_offset} to {journal.log_end_offset}",
         journal.high_watermark,
         journal.open_transactions,
