@@ -9,6 +9,57 @@ from tests.planted.planting import Bug, Edit, unit
 
 BUGS: Final = (
     Bug(
+        "a-failed-block-commits",
+        "I21: what a step that failed was given is not committed",
+        (
+            Edit(
+                "oncelog.aio.log:Log.__aexit__",
+                "if kind is not None:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_member_returns",
+                "test_i21_nor_where_the_block_of_its_connection_failed",
+            ): "== {}",
+        },
+    ),
+    Bug(
+        "producers-close-beside-consumers",
+        "who closes may still end its transaction in `on_revoked`",
+        (
+            Edit(
+                "oncelog.aio.log:Log.close",
+                "closing = consumers or dict(self._made)",
+                "closing = dict(self._made)",
+            ),
+        ),
+        {
+            unit(
+                "client/test_log",
+                "test_consumers_close_while_producers_can_still_end_their_transactions",
+            ): "== [False, False]",
+        },
+    ),
+    Bug(
+        "ctrl-c-is-the-programs",
+        "a run ends in good order at the signals that it is given",
+        (
+            Edit(
+                "oncelog._stopping:stopping",
+                "in (signal.SIG_DFL, signal.default_int_handler)",
+                "in (signal.SIG_DFL,)",
+            ),
+        ),
+        {
+            unit(
+                "client/test_log",
+                "test_a_run_stops_at_a_signal_that_nobody_handles[SIGINT]",
+            ): "'interrupted'",
+        },
+    ),
+    Bug(
         "markers-are-records",
         "a consumer gives records, and nothing else that lies between them",
         (

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
+from oncelog._stopping import stopping
 from oncelog.aio.consumer import Consumer
 from oncelog.aio.log import Log
 from oncelog.aio.producer import Producer
 from oncelog.aio.transactional_producer import TransactionalProducer
-from oncelog.errors import Closed
+from oncelog.errors import BufferFailed, CannotConnect, Closed
 from oncelog.options import ConnectOptions
 from oncelogpb import errors
 from tests.unit.client.scripted import ScriptedTransport, on_virtual_time, protocol_over
@@ -109,7 +111,13 @@ async def run_over(steps: Steps) -> int:
 
 @pytest.mark.parametrize(
     "passing",
-    [errors.TransactionEnded("x"), errors.NotLeader("x"), errors.UnknownOutcome("x")],
+    [
+        errors.TransactionEnded("x"),
+        errors.NotLeader("x"),
+        errors.UnknownOutcome("x"),
+        BufferFailed("no room"),
+        CannotConnect("no coordinator", problem="role_silent"),
+    ],
     ids=lambda error: error.reason,
 )
 def test_a_run_repeats_what_passes_by_itself(passing: errors.OncelogError) -> None:
@@ -119,7 +127,11 @@ def test_a_run_repeats_what_passes_by_itself(passing: errors.OncelogError) -> No
 
 @pytest.mark.parametrize(
     "fatal",
-    [errors.ProducerFenced("x"), errors.InvalidArgument("x")],
+    [
+        errors.ProducerFenced("x"),
+        errors.InvalidArgument("x"),
+        CannotConnect("not trusted", problem="certificate"),
+    ],
     ids=lambda error: error.reason,
 )
 def test_a_run_ends_where_repeating_cannot_help(fatal: errors.OncelogError) -> None:
@@ -127,3 +139,55 @@ def test_a_run_ends_where_repeating_cannot_help(fatal: errors.OncelogError) -> N
     with pytest.raises(type(fatal)):
         on_virtual_time(lambda: run_over(steps))
     assert steps.ends == [None]
+
+
+def test_consumers_close_while_producers_can_still_end_their_transactions() -> None:
+    async def work() -> None:
+        log = log_over(ScriptedTransport(5))
+        producer = Made()
+        consumers: list[_ConsumerOf] = [_ConsumerOf(producer), _ConsumerOf(producer)]
+        for made in (consumers[0], producer, consumers[1]):
+            log._keep(cast(Producer, made))
+        await log.close()
+        assert [consumer.found_closed for consumer in consumers] == [False, False]
+        assert producer.closed
+
+    on_virtual_time(work)
+
+
+class _ConsumerOf(Consumer):
+    """Whose `on_revoked` looks for the producer, at some time while it closes."""
+
+    def __init__(self, producer: Made) -> None:
+        self._of = producer
+        self.found_closed: bool | None = None
+        self.on_closed = lambda: None
+
+    async def close(self) -> None:
+        await asyncio.sleep(1.0)
+        self.found_closed = self._of.closed
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT], ids=lambda it: it.name)
+def test_a_run_stops_at_a_signal_that_nobody_handles(number: signal.Signals) -> None:
+    before = signal.getsignal(number)
+    told: list[str] = []
+    try:
+        with stopping([number], lambda: told.append("stop")):
+            signal.raise_signal(number)
+            assert signal.getsignal(number) is before
+    except KeyboardInterrupt:
+        told.append("interrupted")
+    assert told == ["stop"]
+    assert signal.getsignal(number) is before
+
+
+def test_a_run_leaves_a_signal_to_the_program_that_handles_it() -> None:
+    handled: list[int] = []
+    before = signal.signal(signal.SIGINT, lambda number, frame: handled.append(number))
+    try:
+        with stopping([signal.SIGINT], lambda: pytest.fail("it is the program's")):
+            signal.raise_signal(signal.SIGINT)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    assert handled == [signal.SIGINT]

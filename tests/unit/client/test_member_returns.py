@@ -128,6 +128,19 @@ def test_i21_what_a_step_that_failed_was_given_is_not_committed_automatically() 
     in_a_world(work)
 
 
+def test_i21_nor_where_the_block_of_its_connection_failed() -> None:
+    async def work(world: World) -> None:
+        client = world.client()
+        with pytest.raises(ZeroDivisionError):
+            async with client.log:
+                consumer = await client.member(auto_commit_ms=3_600_000)
+                assert await read(consumer, 2)
+                raise ZeroDivisionError
+        assert world.committed == {}
+
+    in_a_world(work)
+
+
 def test_i21_no_transaction_takes_a_consumer_that_commits_by_itself() -> None:
     async def work(world: World) -> None:
         client = world.client()

@@ -1,7 +1,8 @@
 """Stops a program's loop in good order when it is told to (SIGTERM): what is under way is finished.
 
 Only in the main thread, where Python delivers signals, and only for signals that the program does
-not handle itself. The first one asks; a second one does what it did before."""
+not handle itself: those that end a process, or, as Ctrl-C, raise KeyboardInterrupt. The first one
+asks; a second one does what it did before."""
 
 from __future__ import annotations
 
@@ -18,16 +19,20 @@ def stopping(signals: Iterable[int], stop: Callable[[], object]) -> Iterator[Non
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    ours = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
+    ours = {
+        number: before
+        for number in signals
+        if (before := signal.getsignal(number)) in (signal.SIG_DFL, signal.default_int_handler)
+    }
 
     def told(number: int, frame: FrameType | None) -> None:
         give_back()
         stop()
 
     def give_back() -> None:
-        for number in ours:
+        for number, before in ours.items():
             if signal.getsignal(number) is told:
-                signal.signal(number, signal.SIG_DFL)
+                signal.signal(number, before)
 
     for number in ours:
         signal.signal(number, told)

@@ -163,7 +163,9 @@ class Log:
     def __enter__(self) -> Log:
         return self
 
-    def __exit__(self, *exception: object) -> None:
+    def __exit__(self, kind: object, *exception: object) -> None:
+        if kind is not None:
+            self._twin.commit_no_more()
         self.close()
 
 

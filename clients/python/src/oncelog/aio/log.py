@@ -22,6 +22,7 @@ from oncelog.aio.producer import OnDelivery, Producer
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.aio.transactions import Transaction
 from oncelog.batch import Batch, TopicPartition
+from oncelog.errors import BufferFailed, CannotConnect
 from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, make_options
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
@@ -243,14 +244,18 @@ class Log:
         )
 
     async def close(self) -> None:
-        """Closes what it made, all at once (each waits for an answer where nobody answers), then
-        the connection. Safe to repeat. Raises what a producer could not deliver, of the newest."""
+        """Closes the consumers that it made, then the producers, with which `on_revoked` may still
+        end a transaction; of each kind all at once (each waits for an answer where nobody answers);
+        then the connection. Safe to repeat. Raises what a producer could not deliver, of the
+        newest."""
         failures: list[BaseException] = []
         while self._made:
-            newest_first = list(self._made.values())[::-1]
-            self._made.clear()
+            consumers = {n: made for n, made in self._made.items() if isinstance(made, Consumer)}
+            closing = consumers or dict(self._made)
+            for number in closing:
+                del self._made[number]
             ended = await asyncio.gather(
-                *(made.close() for made in newest_first), return_exceptions=True
+                *(made.close() for made in list(closing.values())[::-1]), return_exceptions=True
             )
             failures += [failure for failure in ended if failure is not None]
         await self.protocol.close()
@@ -266,8 +271,17 @@ class Log:
             raise
         return self
 
-    async def __aexit__(self, *exception: object) -> None:
+    async def __aexit__(self, kind: object, *exception: object) -> None:
+        if kind is not None:
+            self.commit_no_more()
         await self.close()
+
+    def commit_no_more(self) -> None:
+        """No consumer commits by itself any more (`auto_commit_ms`): the block in which they were
+        used has raised, so what was given last was not processed."""
+        for made in list(self._made.values()):
+            if isinstance(made, Consumer):
+                made.commit_no_more()
 
     async def _next(
         self, consumer: Consumer, idle_timeout_s: float | None, is_told: Callable[[], bool]
@@ -291,7 +305,11 @@ class Log:
 def passes_by_itself(error: errors.OncelogError) -> bool:
     """May the loop of consume, transform, produce go on after this error? The transaction was
     aborted and the consumer rewound, or the group will be asked where it stands."""
-    return retries.action_for(error) is not Action.FATAL
+    if isinstance(error, CannotConnect):
+        # The cluster is known by now, so what was not met yet may only be starting.
+        return error.metadata.get("problem", "").startswith("role_")
+    # A buffer's disk may have room again.
+    return isinstance(error, BufferFailed) or retries.action_for(error) is not Action.FATAL
 
 
 def _only(
