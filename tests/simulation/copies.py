@@ -85,8 +85,14 @@ class _Walk:
             until = segments[number + 1].base if number + 1 < len(segments) else below
             if until <= self.offset:
                 continue
+            if number == 0:
+                # What was before it is gone.
+                self.offset = max(self.offset, min(segment.base, below))
             if segment.base != self._base:
                 self._base, self._position = segment.base, 0
+            if not self._disk.exists(segment.path):
+                # It was begun for the next frame, which was not written yet.
+                return
             block = memoryview(self._disk.bytes_of(segment.path)[self._position :])
             at = 0
             try:

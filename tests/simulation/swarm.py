@@ -42,7 +42,7 @@ CREWS: Final[Mapping[str, float]] = {"crew": 0.3, "plain crew": 0.5, "unit crew"
 BESIDE_CREWS_MAX: Final = 2
 # Topics that forget, drawn of themselves likewise.
 KEEPER: Final = keeping.NAME
-KEEPER_OFTEN: Final = 0.0
+KEEPER_OFTEN: Final = 0.3
 STOPPED_CLIENT: Final = "stopped client"
 MOVED_GROUPS: Final = "moved groups"
 # Those that were added later, and how often days have them. A lost etcd stops everybody.
@@ -76,7 +76,7 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
     # A crew is busy enough.
     drawn = [*drawn[: BESIDE_CREWS_MAX if crews else None], *crews]
     keeper = random.Random(f"{KEEPER} {seed}").random() < KEEPER_OFTEN and KEEPER not in without
-    applications = [*ALWAYS, *_compatible(drawn), *([KEEPER] if keeper else [])]
+    applications = [*ALWAYS, *_compatible([*drawn, *([KEEPER] if keeper else [])])]
     faults = _faults(chance, sorted(FAULTS.keys() - {*without, *OF_COPIES}))
     needed = [line for name in applications for line in APPLICATIONS[name].settings]
     own_topics = {

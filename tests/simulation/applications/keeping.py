@@ -14,16 +14,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from typing import Any, Final
 
+from oncelog.aio.truncating import Before
 from oncelog.checker.recorder import RecordedConsumer, RecordedLog, RecordedTransaction
 from oncelog.groups import Where
 from oncelogpb import errors
-from oncelogpb.v1 import partition_leader_pb2
 from tests.simulation.applications.consuming import PENDING_MS, POLL_S, enrich_once
 from tests.simulation.applications.producing import FATAL
 from tests.simulation.day import Day
-from tests.simulation.moments import TOLD_DELETED, TRUNCATED
+from tests.simulation.moments import PASSED_OVER, TOLD_DELETED, TRUNCATED
 
 NAME: Final = "keeper"
 KEPT: Final = "kept"
@@ -104,6 +105,12 @@ async def read(day: Day, log: RecordedLog) -> None:
             day.world.say(f"{NAME}: {error.message}")
             day.world.moments.add(TOLD_DELETED)
             await _go_on(consumer, error)
+        if consumer.inner.skipped:
+            day.world.moments.add(PASSED_OVER)
+        if day.happens(0.1):
+            # What it stands at was read ahead: only who goes back asks for what is deleted.
+            topic = day.random.choice(list(TOPICS))
+            await consumer.seek(topic, day.random.randrange(TOPICS[topic]), 0)
         await _rest(day)
     await consumer.close()
 
@@ -138,6 +145,9 @@ async def work_alone(day: Day, log: RecordedLog) -> None:
 
 
 async def _work(day: Day, log: RecordedLog, group: str, **options: Any) -> None:
+    if day.happens(0.3):
+        # Where its group stands is deleted meanwhile.
+        await asyncio.sleep(day.random.choice(RESTS_S))
     producer = await log.transactional_producer(None, **day.transactional_options())
     consumer = await log.consumer(
         list(TOPICS),
@@ -151,6 +161,8 @@ async def _work(day: Day, log: RecordedLog, group: str, **options: Any) -> None:
     )
     while day.goes_on(NAME) and not day.is_tired():
         await enrich_once(day, NAME, producer, consumer)
+        if consumer.inner.skipped:
+            day.world.moments.add(PASSED_OVER)
         await _rest(day)
     await consumer.close()
 
@@ -176,19 +188,16 @@ async def operate(day: Day, log: RecordedLog) -> None:
 
 
 async def _truncate(day: Day, log: RecordedLog, topic: str, partition: int) -> None:
-    protocol = log.log.protocol
-    request = partition_leader_pb2.TruncatePartitionRequest(dry_run=day.happens(0.1))
-    request.partition.topic_id = (await protocol.topic(topic)).topic_id
-    request.partition.number = partition
     ends = await log.admin.offsets(topic)
-    if day.happens(0.6):
-        # Also above the end, which is refused.
-        request.offset = day.random.randrange(ends[partition] + 2)
-    elif day.happens(0.5):
+    # Also above the end, which is refused.
+    before: Before = day.random.randrange(ends[partition] + 2)
+    if day.happens(0.3):
         wall_ms = day.world.loop.now().wall_ms - day.random.choice([0, 500, 3_000])
-        request.timestamp_us = wall_ms * 1_000
-    else:
-        request.end = True
-    reply = await protocol.call("partition_leader.truncate_partition", request)
-    if reply.start_after > reply.start_before:
+        before = datetime.fromtimestamp(wall_ms / 1000, UTC)
+    elif day.happens(0.3):
+        before = "end"
+    done = await log.admin.inner.truncate(
+        topic, before=before, partition=partition, dry_run=day.happens(0.1)
+    )
+    if any(row.record_count for row in done):
         day.world.moments.add(TRUNCATED)

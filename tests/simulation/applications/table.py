@@ -91,7 +91,7 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
         not_beside=frozenset(
             {
                 *("enricher", "unnamed enricher", "member", "hopper", "listener", "questioner"),
-                *("volley", "crew", "plain crew", "unit crew"),
+                *("volley", "crew", "plain crew", "unit crew", keeping.NAME),
             }
         ),
     ),

@@ -11,7 +11,9 @@ from oncelog_server.core.machine import Needs, Snapshot, Table
 from oncelog_server.runtime.storage import tables
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.keeping import kept_snapshots
 from oncelog_server.runtime.storage.segment import segment_name
+from oncelog_server.runtime.storage.snapshots import snapshot_offsets
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.storage.journals import (
@@ -40,10 +42,10 @@ def saved(journal: Journal) -> None:
     journal.save_snapshot(end, Snapshot(b"state %d" % end, {"t": table}, Needs(end, end, 0)))
 
 
-def log(disk: FakeDisk, count: int = 12) -> Journal:
+def log(disk: FakeDisk, count: int = 12, *, segment_bytes: int = SEGMENT_BYTES) -> Journal:
     """Of as many records, each synced, in small segments; a snapshot after every third one, an
     epoch after every fifth."""
-    journal = open_journal(disk, segment_bytes=SEGMENT_BYTES)
+    journal = open_journal(disk, segment_bytes=segment_bytes)
     epoch = 0
     for number in range(count):
         if number % 5 == 0:
@@ -365,3 +367,40 @@ def test_a_roll_lets_a_quiet_log_go() -> None:
     disk.crash()
     again = open_journal(disk.reopen(), seed=2)
     assert (again.log_start, replayed(again)) == (3, ["c"])
+
+
+def test_i25_a_snapshot_that_is_written_while_the_start_moves_lets_go_of_neither_start() -> None:
+    """The note that says where the log begins may wait for its turn, and snapshots stand meanwhile:
+    whichever start a crash finds has its snapshot."""
+    for is_noted in (False, True):
+        disk = FakeDisk()
+        journal = log(disk, segment_bytes=4 * SEGMENT_BYTES)
+        for _ in range(4):
+            append(journal, record("more"), epoch=3)
+            sync(journal, disk)
+            saved(journal)
+        before = journal.log_start
+        start = next(it for it in possible_starts(journal) if not is_kept_anyway(journal, it))
+        journal.prepare_start(start, journal.index_before_start(start))
+        assert journal.move_start(start)
+        if is_noted:
+            journal.note_synced_end()
+            sync(journal, disk)
+        for number in range(3):
+            append(journal, record(f"more {number}"), epoch=3)
+            sync(journal, disk)
+            saved(journal)
+        stood = snapshot_offsets(disk, DIRECTORY)
+        assert start in stood, "the log will begin there"
+        disk.crash()
+        again = open_journal(disk.reopen(), segment_bytes=4 * SEGMENT_BYTES, seed=2)
+        assert again.log_start == (start if is_noted else before)
+        assert again.load_snapshot() is not None
+        assert not again.log_start or again._snapshots.is_whole(again.log_start)
+
+
+def is_kept_anyway(journal: Journal, offset: int) -> bool:
+    """One of those at which the log may begin later than where it begins."""
+    offsets = [*journal._snapshots.offsets, journal.log_end, journal.log_end + 1]
+    kept = kept_snapshots(offsets, log_start=journal.log_start, bases=journal._segments.bases)
+    return offset in kept

@@ -396,7 +396,8 @@ class Journal:
         save_epochs(self._disk, self.directory, self._epochs)
         # Up to here a crash leaves an empty journal, and recovery drops what speaks of more.
         self._synced_end_file.note_and_sync(Bounds(offset, offset))
-        self._snapshots.log_start = offset
+        self._snapshots.begin_next(offset)
+        self._snapshots.begin()
         self._has_old_front = True
         self.log_start = self.log_end = self.synced_end = offset
         self.last_epoch, self.last_time_ms = epochs[-1].epoch, time_ms
@@ -450,6 +451,7 @@ class Journal:
             return False
         assert self.log_start < start <= self.synced_end, "a log begins at what it has"
         self.log_start, self._has_old_front = start, True
+        self._snapshots.begin_next(start)
         return True
 
     @property
@@ -470,7 +472,7 @@ class Journal:
     def remove_front(self) -> None:
         """The third step. Blocking; may run in a thread beside appends. Raises OSError: then it is
         done again, here or by recovery."""
-        self._snapshots.log_start = self.log_start
+        self._snapshots.begin()
         while self._retired:
             self._retired[0].remove()
             self._retired.pop(0)

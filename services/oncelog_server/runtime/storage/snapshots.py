@@ -153,6 +153,8 @@ class SnapshotFiles:
         self._disk = disk
         self._directory = directory
         self.log_start = log_start
+        # Where the log will begin, once its front is removed.
+        self._next_start = log_start
         self._rows = TableFiles(disk, directory)
         # Tables as the last snapshot, saved or loaded, left them: the CRC goes on from there.
         self._tables: dict[str, TableEnd] = {}
@@ -218,6 +220,15 @@ class SnapshotFiles:
                 return found.needs
         return Needs()
 
+    def begin_next(self, start: int) -> None:
+        """The log begins there once that is noted: which of the two snapshots a crash needs is not
+        known before, so both are kept until `begin`."""
+        self._next_start = start
+
+    def begin(self) -> None:
+        """What is before it is not listed from now on, and the next sweep removes it."""
+        self.log_start = self._next_start
+
     def drop_above(self, end: int) -> None:
         """Durably removes what speaks of frames that the log does not have."""
         for offset in reversed(self._listed()):
@@ -232,7 +243,7 @@ class SnapshotFiles:
         """Durably removes those that are not kept, then chunks of rows that none counts. Blocking.
         Raises OSError: then something is left, for the next time."""
         listed = snapshot_offsets(self._disk, self._directory)
-        kept = kept_snapshots(listed, log_start=self.log_start, bases=bases)
+        kept = kept_snapshots(listed, log_start=self.log_start, bases=bases) | {self._next_start}
         for offset in listed:
             if offset not in kept:
                 self._remove(offset)

@@ -166,6 +166,10 @@ class RecordedConsumer:
         """Within a poll: what comes next is deleted, and it goes on there."""
         self._passed_us = self._history.now_us()
         self._expected[place] = to
+        if self.group is not None:
+            # Where the group stands, which it may have asked within this poll, is before that.
+            since = self.inner.feeding.commit_starts()
+            self._since = {**self._since, place: since.get(place)}
         where = {**placed(place), "offset": to, "start": start, "if_deleted": if_deleted}
         self._tell_positions(self._passed_us, [where])
 

@@ -27,7 +27,9 @@ def _went_back(place: Place, starts: list[Start]) -> Iterator[Finding]:
     highest: Start | None = None
     told = iter(starts)
     upcoming = next(told, None)
-    for start in sorted(starts, key=lambda item: item.operation.invoked_us):
+    # What readers tell they may have heard long before they were asked.
+    asked = [start for start in starts if start.operation.do in ("list_offsets", "truncate")]
+    for start in sorted(asked, key=lambda item: item.operation.invoked_us):
         while upcoming is not None and upcoming.told_us < start.operation.invoked_us:
             if highest is None or upcoming.offset > highest.offset:
                 highest = upcoming
