@@ -14,7 +14,7 @@ by the environment variable ONCELOG_FAILPOINTS; the simulator has its own.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -53,7 +53,9 @@ class Failpoint(NamedTuple):
     roles: tuple[str, ...]
 
 
-def _around(prefix: str, kind: FailpointKind, steps: dict[str, tuple[str, ...]]) -> list[Failpoint]:
+def _around(
+    prefix: str, kind: FailpointKind, steps: Mapping[str, tuple[str, ...]]
+) -> list[Failpoint]:
     return [
         Failpoint(f"{prefix}.{step}.{side}", kind, roles)
         for step, roles in steps.items()

@@ -31,8 +31,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.log:Log.close",
-                "closing = consumers or dict(self._made)",
-                "closing = dict(self._made)",
+                "(first or list(self._made))",
+                "list(self._made)",
             ),
         ),
         {

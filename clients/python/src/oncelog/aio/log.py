@@ -250,12 +250,10 @@ class Log:
         newest."""
         failures: list[BaseException] = []
         while self._made:
-            consumers = {n: made for n, made in self._made.items() if isinstance(made, Consumer)}
-            closing = consumers or dict(self._made)
-            for number in closing:
-                del self._made[number]
+            first = [n for n, made in self._made.items() if isinstance(made, Consumer)]
+            newest_first = [self._made.pop(n) for n in (first or list(self._made))[::-1]]
             ended = await asyncio.gather(
-                *(made.close() for made in list(closing.values())[::-1]), return_exceptions=True
+                *(made.close() for made in newest_first), return_exceptions=True
             )
             failures += [failure for failure in ended if failure is not None]
         await self.protocol.close()
