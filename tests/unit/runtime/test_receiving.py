@@ -426,3 +426,17 @@ def test_only_who_leads_the_epoch_sends_and_only_what_there_is() -> None:
                 await one.driver.snapshot_part(PartOf(Content.FILE), epoch=epoch)
 
     story(tell)
+
+
+def test_i7_epochs_that_lack_the_one_before_the_log_are_not_taken() -> None:
+    """With them a follower would part from other logs where it does not."""
+
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        one.journal._epochs.entries.pop()
+        await trio.elect(one, 3)
+        await asyncio.sleep(5)
+        assert two.journal.log_start == 0, "it agrees with nobody where logs part"
+        assert "snapshot not received, trying again" in two.reporter.events
+
+    story(tell)

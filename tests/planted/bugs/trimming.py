@@ -1,0 +1,186 @@
+"""Bugs of a log that begins later than it did."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+_JOURNAL: Final = "oncelog_server.runtime.storage.journal:Journal"
+_RECOVERY: Final = "oncelog_server.runtime.storage.recovery"
+_SNAPSHOTS: Final = "oncelog_server.runtime.storage.snapshots:SnapshotFiles"
+_KEEPING: Final = "oncelog_server.runtime.storage.keeping"
+_TRIMMING: Final = "oncelog_server.runtime.replica.trimming:Trimming"
+_FOLLOWERS: Final = "oncelog_server.runtime.replica.followers:Followers"
+
+
+def _storage(test: str) -> str:
+    return unit("storage/test_trimming", test)
+
+
+def _replica(test: str) -> str:
+    return unit("runtime/test_trimming", test)
+
+
+BUGS: Final = (
+    Bug(
+        "front-removed-before-the-note",
+        "I25: nothing in front of a log goes before a durable note says where it begins",
+        (Edit(f"{_JOURNAL}.retire_front", "assert self.start_is_durable", "assert self"),),
+        {_storage("test_i25_nothing_goes_before_the_note_is_durable"): "DID NOT RAISE"},
+    ),
+    Bug(
+        "note-of-the-start-in-the-page-cache-believed",
+        "I25: recovery syncs the note again before it removes what a trim left over",
+        (
+            Edit(
+                f"{_RECOVERY}:recover",
+                "walk.end.offset > noted.synced_end or left_over or",
+                "walk.end.offset > noted.synced_end and",
+            ),
+        ),
+        {
+            _storage(
+                "test_i25_a_note_that_only_the_page_cache_has_is_synced_before_its_files_go"
+            ): "JournalDamaged"
+        },
+    ),
+    Bug(
+        "log-begins-at-a-damaged-snapshot",
+        "I26: a log begins at a snapshot that is whole, with its rows",
+        (
+            Edit(
+                f"{_JOURNAL}.prepare_start",
+                "if not self._snapshots.is_whole(start):",
+                "if False:",
+            ),
+        ),
+        {_storage("test_i26_a_log_does_not_begin_at_a_snapshot_that_is_damaged"): "DID NOT RAISE"},
+    ),
+    Bug(
+        "rows-go-while-a-snapshot-counts-them",
+        "I35: a chunk of rows goes when no snapshot that is kept counts it",
+        (Edit(f"{_SNAPSHOTS}.sweep", "counted |= chunk_names(file.tables.items())", "pass"),),
+        {
+            _storage(
+                "test_a_chunk_that_an_older_snapshot_counts_stays"
+            ): "it may be needed, should the newest be damaged"
+        },
+    ),
+    Bug(
+        "log-begins-in-an-epoch-that-its-table-lacks",
+        "I7: the epoch table of a log that begins later knows the epoch before it",
+        (Edit(f"{_RECOVERY}:_lacks_epoch", "found is None or", "found is not None or"),),
+        {
+            _storage(
+                "test_i7_an_epoch_table_that_lacks_what_is_before_the_log_is_refused"
+            ): "DID NOT RAISE"
+        },
+    ),
+    Bug(
+        "epochs-that-lack-one-are-taken",
+        "I7: a follower that begins with its leader's snapshot knows the epoch before it",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.receiving:Receiving._epochs",
+                "if last_epoch and",
+                "if not last_epoch and",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_receiving",
+                "test_i7_epochs_that_lack_the_one_before_the_log_are_not_taken",
+            ): "it agrees with nobody where logs part"
+        },
+    ),
+    Bug(
+        "torn-epoch-table-of-a-log-that-begins-later",
+        "I5: a power that tears the end of the epoch table costs nothing",
+        (
+            Edit(
+                f"{_RECOVERY}:_load_epochs",
+                "EpochTable.decode_intact(data) if log_start > 0 else EpochTable()",
+                "EpochTable()",
+            ),
+        ),
+        {
+            _storage(
+                "test_i5_a_power_that_tears_the_epoch_table_costs_a_log_that_begins_later_nothing"
+            ): "JournalDamaged"
+        },
+    ),
+    Bug(
+        "cut-to-the-start-in-a-file-of-before",
+        "I5: frames behind a cut to the log start stand in a file that begins there",
+        (Edit(f"{_JOURNAL}.cut", "if end == self.log_start:", "if False:"),),
+        {
+            _storage(
+                "test_i7_a_cut_to_the_log_start_leaves_no_file_that_begins_before_it"
+            ): "['other']"
+        },
+    ),
+    Bug(
+        "a-late-reader-makes-the-file-again",
+        "I25: no file stands in front of a log that was trimmed",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.segment:Segment.file",
+                "if self._is_retired:",
+                "if False:",
+            ),
+        ),
+        {_storage("test_a_reader_that_comes_late_makes_no_file_again"): "DID NOT RAISE"},
+    ),
+    Bug(
+        "needs-of-a-state-that-is-not-durable",
+        "I27: what may go follows from what is below the high watermark",
+        (Edit(f"{_TRIMMING}.covered", "self._sample[0] <= high_watermark", "high_watermark"),),
+        {
+            _replica(
+                "test_i27_what_is_not_durable_lets_nothing_go"
+            ): "of a state that is below the high watermark"
+        },
+    ),
+    Bug(
+        "log-begins-above-what-is-needed",
+        "I25: a log begins at or below what its machine needs",
+        (
+            Edit(f"{_KEEPING}:next_log_start", "it <= needs.needed_from", "it >= 0"),
+            Edit(f"{_KEEPING}:next_log_start", "it <= needs.wanted_from", "it >= 0"),
+        ),
+        {_replica("test_i25_a_leader_lets_go_of_what_its_machine_needs_no_more"): "assert 100 <= (101 - 10)"},
+    ),
+    Bug(
+        "history-without-a-limit",
+        "I29: what is only wanted gives way where there is too much of it",
+        (Edit(f"{_KEEPING}:next_log_start", "> wanted_bytes_max", "< 0"),),
+        {
+            _replica(
+                "test_what_is_only_wanted_gives_way_where_there_is_too_much_of_it"
+            ): "assert 0 >= 30"
+        },
+    ),
+    Bug(
+        "trimmed-under-a-follower",
+        "a follower that reads what could go holds the log start for a while",
+        (Edit(f"{_FOLLOWERS}.held_by", "supply.reads_from < start", "supply.reads_from < 0"),),
+        {_replica("test_a_follower_that_reads_what_could_go_holds_it_for_a_while"): "'' == 'n2'"},
+    ),
+    Bug(
+        "held-for-ever",
+        "I29: a follower that does not come on holds a full disk for a named time at most",
+        (Edit(f"{_FOLLOWERS}.held_by", "< HOLDS_MS_MAX", ">= 0"),),
+        {
+            _replica(
+                "test_a_follower_that_reads_what_could_go_holds_it_for_a_while"
+            ): "it begins anew, behind the next snapshot"
+        },
+    ),
+    Bug(
+        "a-quiet-log-stays",
+        "what nothing needs goes from a log that takes no more frames, too",
+        (Edit(f"{_TRIMMING}.roll", "journal.roll()", "pass"),),
+        {_replica("test_a_quiet_log_goes_too"): "no new file, for its own end"},
+    ),
+)
