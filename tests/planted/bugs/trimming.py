@@ -149,7 +149,11 @@ BUGS: Final = (
             Edit(f"{_KEEPING}:next_log_start", "it <= needs.needed_from", "it >= 0"),
             Edit(f"{_KEEPING}:next_log_start", "it <= needs.wanted_from", "it >= 0"),
         ),
-        {_replica("test_i25_a_leader_lets_go_of_what_its_machine_needs_no_more"): "assert 100 <= (101 - 10)"},
+        {
+            _replica(
+                "test_i25_a_leader_lets_go_of_what_its_machine_needs_no_more"
+            ): "assert 100 <= (101 - 10)"
+        },
     ),
     Bug(
         "history-without-a-limit",
