@@ -136,6 +136,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "buffered-reader-believes-its-group-more-than-its-leader",
+        "I14: where a journal was replaced, what was known of it leads somewhere else",
+        (
+            Edit(
+                "oncelog.aio.buffering:BufferedPrefetcher._begin",
+                "if point is None:",
+                "if point is None or reading.points.at(wanted).iterator:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_buffering",
+                "test_i14_the_word_of_a_leader_counts_more_than_what_stands_beside_an_offset",
+            ): "assert b",
+        },
+    ),
+    Bug(
         "buffered-reader-gives-what-was-deleted",
         "I14: what was deleted is given to nobody, though a journal has it still",
         (

@@ -377,18 +377,20 @@ def test_i14_a_journal_without_its_front_is_read_from_where_its_leader_says() ->
     consuming(work, [journal(*WHOLE[1:])], group="g", committed=3, **MEMORY)
 
 
-def test_of_what_a_group_and_a_leader_know_the_later_point_is_taken() -> None:
+def test_i14_the_word_of_a_leader_counts_more_than_what_stands_beside_an_offset() -> None:
+    """What its group knows is of a journal that an unclean election has replaced."""
+
     def known(to: Endpoint, request: Any) -> offsets.FetchOffsetsReply:
         reply = offsets.FetchOffsetsReply()
         for partition in request.partitions:
-            reply.offsets.add(partition=partition, offset=3, metadata="oncelog-buffered/1 1 7 1")
+            reply.offsets.add(partition=partition, offset=3, metadata="oncelog-buffered/1 8 8 1")
         return reply
 
     async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
         transport.handlers["offset_manager.fetch_offsets"] = known
-        points(transport, 0, {3: (0, 0, 3)})
+        points(transport, 0, {3: (1, 7, 1)})
         assert await offsets_of(consumer, 4) == [3, 4, 5, 6]
-        assert wanted(transport) == [1], "what the group knows is kept as well, and is later"
+        assert wanted(transport) == [1]
 
     consuming(work, [journal(*WHOLE[1:])], group="g", committed=3, **MEMORY)
 

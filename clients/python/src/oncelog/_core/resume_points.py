@@ -14,7 +14,8 @@ offset. A leader knows a point of each offset that is kept, and is asked where r
 front of a journal goes, and a point that lies there leads nowhere any more.
 
 Invariant: any point of an offset whose `earliest` is kept leads to the same records; a later one
-leads there sooner. What a leader names is kept, and all behind it.
+leads there sooner. What a leader names is kept, and of the journal that it has: where one was
+elected uncleanly, what was known before leads somewhere else.
 """
 
 from __future__ import annotations
@@ -79,12 +80,6 @@ class ResumePoints:
         if len(self._offsets) > POINTS_MAX:
             # Never the first one: it leads everywhere.
             del self._offsets[1::2], self._points[1::2]
-
-    def best(self, offset: int, told: ResumePoint | None) -> ResumePoint:
-        """Where to begin, so that this offset is the next. `told`: by its leader, now; None: it
-        does not know, so the front is still there."""
-        own = self.at(offset)
-        return own if told is None or own.earliest >= told.earliest else told
 
     def at(self, offset: int) -> ResumePoint:
         """The latest point that leads to this offset."""

@@ -355,10 +355,10 @@ class BufferedPrefetcher(Prefetcher):
         self._clear(reading)
         told, reading.told = reading.told, None
         point = told[1] if told is not None and told[0] == wanted else None
-        if point is not None:
-            reading.points.learn(wanted, point)
+        if point is None:
+            point = reading.points.at(wanted)
         reading.pending = PendingTransactions(
-            self._holder, reading.points, resume=reading.points.best(wanted, point), offset=wanted
+            self._holder, reading.points, resume=point, offset=wanted
         )
         reading.next_offset = wanted
 
