@@ -112,7 +112,12 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         control_replicas=copies.of_control,
         replicas={name: copies.draw() for name in (*TOPICS, *own_topics)},
         min_insync_replicas=copies.min_insync_replicas,
-        settings=(*_settings(chance), *copies.settings, *dict.fromkeys(needed)),
+        settings=(
+            *_settings(chance),
+            *copies.settings,
+            *_control_journals(seed),
+            *dict.fromkeys(needed),
+        ),
         spice=_spice(chance),
         rests=chance.random() < 0.8,
     )
@@ -234,6 +239,12 @@ def _settings(chance: random.Random) -> Sequence[str]:
             )
         ),
     )
+
+
+def _control_journals(seed: int) -> Sequence[str]:
+    """On some days coordinators keep next to nothing of what they need no more."""
+    chance = random.Random(f"control journals {seed}")
+    return ("node.control_journal_bytes_max=4000",) if chance.random() < 0.4 else ()
 
 
 def _faults(chance: random.Random, names: Sequence[str]) -> list[str]:

@@ -83,6 +83,7 @@ class OutboxMetrics:
             "producers": len(state.producers),
             "undelivered_bytes": state.deliveries.payload_bytes,
             "sessions": len(state.sessions),
+            "outcomes_told_from": state.outcome_ages.told_from,
         }
         for name, value in gauges.items():
             self._env.reporter.gauge(name, value, partition=self._label)

@@ -298,7 +298,10 @@ class CoordinatorService:
         ended_transactions = self._ended_transactions(replica)
         outcome = ended_transactions.known_outcome(tx_id)
         found = [] if outcome.expired else await ended_transactions.records(tx_id, outcome)
-        return describe.over(state, tx_id, outcome, found)
+        described = describe.over(state, tx_id, outcome, found)
+        if described.parts_forgotten:
+            self._env.reporter.count("parts_forgotten")
+        return described
 
     async def list_transactions(
         self, request: pb.ListTransactionsRequest, call: Call

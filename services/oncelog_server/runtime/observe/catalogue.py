@@ -148,6 +148,17 @@ COORDINATOR: Final = (
     _gauge("producers", "Producers that are known (producers_max).", "partition"),
     _gauge("undelivered_bytes", "One-shot payload that is not delivered yet.", "partition"),
     _gauge("sessions", "Producers that hold a session.", "partition"),
+    _gauge(
+        "outcomes_told_from",
+        "Journal offset from which on outcomes are told: transactions that began before are "
+        "EXPIRED, and their slots may go.",
+        "partition",
+    ),
+    _counter(
+        "parts_forgotten",
+        "Transactions that were described without their parts: their journal has outgrown "
+        "control_journal_bytes_max.",
+    ),
 )
 
 PARTITION_LEADER: Final = (
