@@ -13,6 +13,7 @@ import oncelog
 from oncelog import aio, errors
 from oncelog.batch import TopicPartition
 from tests.integration.cluster import Cluster, running, until
+from tests.integration.shell import Shell
 
 # Of each record: so that a few hundred fill several segments.
 SIZE = 10_000
@@ -244,3 +245,31 @@ def test_a_member_of_a_group_goes_on_behind_the_gap_with_asyncio(
             assert told.to_arrow().column("record_count").to_pylist()[1] == 0
 
     asyncio.run(main())
+
+
+def test_operators_see_what_holds_a_journal_and_delete_by_hand(
+    cluster: Cluster, log: oncelog.Log, topic: str
+) -> None:
+    shell = Shell(cluster.bootstrap)
+
+    def held() -> str:
+        [told] = shell.ask("topic", "describe", topic, "--disk")
+        [row] = [row for row in told["disk"] if row["partition"] == f"{topic}/0"]
+        return str(row["held"])
+
+    with log.transactional_producer(f"holder-{topic}") as producer:
+        with producer.transaction(wait="visible") as tx:
+            for _ in range(5):
+                tx.send(topic, b"x" * SIZE, partition=0)
+            tx.flush()
+            assert f"of producer 'holder-{topic}', open for" in held()
+        assert held() == "records: kept for ever, no retention is set"
+    assert shell.run("topic", "alter", topic, "--config", "retention.ms=3600000").exit_code == 0
+    until(lambda: held() == "records: retention.ms=3600000", "the leader hears of it")
+    tried = shell.ask("topic", "truncate", topic, "--before", "end", "--dry-run")
+    assert [row["records"] for row in tried["partitions"]] == [5, 0]
+    assert log.admin.offsets(topic, "earliest") == [0, 0]
+    done = shell.ask("topic", "truncate", topic, "--before", "end", "--yes")
+    assert done["executed"]
+    assert log.admin.offsets(topic, "earliest") == [5, 0]
+    assert held() == "nothing: it goes by segments"
