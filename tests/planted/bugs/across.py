@@ -8,7 +8,6 @@ from tests.planted.planting import Bug, Edit, unit
 
 ACROSS: Final = "oncelog._core.across:Across"
 
-BESIDE: Final = "client/test_metadata_of_commits"
 BUGS: Final = (
     Bug(
         "across-keeps-all-that-it-gave",
@@ -451,54 +450,6 @@ BUGS: Final = (
                 "client/test_transactions_across",
                 "test_i31_a_damaged_part_is_not_waited_for",
             ): "assert",
-        },
-    ),
-    Bug(
-        "commit-does-not-say-what-stands-beside",
-        "I21: a commit starts also from the metadata of the group's offset",
-        (
-            Edit(
-                "oncelog._core.positions:Positions._offset",
-                "if place.beside is not None:",
-                "if False:",
-            ),
-        ),
-        {
-            unit(
-                BESIDE,
-                "test_i21_who_stands_alone_reads_across_and_says_what_it_starts_from",
-            ): "None",
-            unit(BESIDE, "test_i21_a_transaction_says_what_it_starts_from[False]"): "None",
-        },
-    ),
-    Bug(
-        "what-was-put-beside-is-forgotten",
-        "I21: the next commit starts from the metadata that the last one has left",
-        (
-            Edit(
-                "oncelog._core.positions:Positions.committed",
-                "place.beside, place.asked = place.asked, None",
-                "pass",
-            ),
-        ),
-        {
-            unit(
-                BESIDE, "test_i21_each_commit_starts_from_what_the_last_one_has_left"
-            ): "'whatever the group has'",
-        },
-    ),
-    Bug(
-        "named-offsets-do-not-say-what-stands-beside",
-        "I21: offsets that are sent start also from the metadata of the group's offset",
-        (
-            Edit(
-                "oncelog.aio.consumed:Consumed.add",
-                "if beside is not None:",
-                "if False:",
-            ),
-        ),
-        {
-            unit(BESIDE, "test_i21_a_transaction_says_what_it_starts_from[True]"): "None",
         },
     ),
     Bug(

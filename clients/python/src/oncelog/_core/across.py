@@ -251,6 +251,14 @@ class Across:
                     waiting.append((first, missing))
         return waiting
 
+    def foremost(self, gathered: Gathered) -> list[tuple[PartitionKey, Unit]]:
+        """Its parts before which nothing waits in their partition."""
+        return [
+            (partition, unit)
+            for partition, unit in gathered.units.items()
+            if self._lines[partition].entries[0].unit is unit
+        ]
+
     def far_ahead(self, bytes_max: int, before: Collection[PartitionKey] = ()) -> set[PartitionKey]:
         """Those of which more waits than that, and in which nobody waits for a part: to read on
         there helps nobody now. What is waited for is never held back, so something always goes

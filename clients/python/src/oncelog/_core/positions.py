@@ -221,13 +221,24 @@ class Positions:
         """The next commit's `from` is ANY."""
         self.start(partition, offset, Origin.ANY)
 
+    def seek_across(self, partition: PartitionKey, offset: int) -> None:
+        """As `seek`, by who gives transactions over several partitions: where it goes forward, what
+        was given behind `offset` stays given, and is given again where it was not committed and is
+        rewound (ADR 64)."""
+        before = self._places.get(partition)
+        self.seek(partition, offset)
+        if before is not None and offset > before.position:
+            place = self._places[partition]
+            place.beyond = _behind(offset, before.beyond)
+            place.base_beyond = _behind(offset, before.base_beyond)
+
     def skip(self, partition: PartitionKey, to: int) -> None:
         """What lies before `to` was deleted. The next commit covers it, as if it had been given;
         who rewinds stands before it again."""
         place = self._places[partition]
         assert to > place.position, "a gap lies behind the position"
         place.position = place.fetch = to
-        place.beyond = tuple((at, end) for at, end in place.beyond if end > to)
+        place.beyond = _behind(to, place.beyond)
         self._changed(partition)
 
     def pause(self, partition: PartitionKey) -> None:
@@ -396,6 +407,10 @@ class Positions:
                 f"partition {partition.number} of that topic is not assigned to this consumer",
                 field="partition",
             )
+
+
+def _behind(offset: int, beyond: Beyond) -> Beyond:
+    return tuple((at, to) for at, to in beyond if to > offset)
 
 
 def _was_read_across() -> errors.InvalidArgument:

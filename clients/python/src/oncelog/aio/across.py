@@ -132,7 +132,7 @@ class TransactionsAcross(Gathering[WholeTransaction]):
         self._settle()
         taken = self._across.take()
         if taken is None:
-            self._inquiry.raise_trouble()
+            self._raise_trouble()
             return None
         gathered, moves = taken
         for move in moves:
@@ -156,6 +156,41 @@ class TransactionsAcross(Gathering[WholeTransaction]):
             read = [place for place in missing if not self._positions.is_paused(place)]
             if read and self._inquiry.held_up_ms(gathered) > self._patience_ms:
                 raise self._pending(gathered, read[0])
+
+    def _raise_trouble(self) -> None:
+        trouble = self._inquiry.take_trouble()
+        if trouble is None:
+            return
+        gathered, error = trouble
+        if isinstance(error, errors.UnknownTransaction):
+            raise self._forgotten(gathered, error) from None
+        raise error
+
+    def _forgotten(
+        self, gathered: Gathered, error: errors.UnknownTransaction
+    ) -> errors.UnknownTransaction:
+        """With what to do."""
+        places = sorted(
+            (self._consumer.place(partition), unit.first_offset, unit.next_offset)
+            for partition, unit in self._across.foremost(gathered)
+        )
+        where = ", ".join(
+            f"{place.topic!r} partition {place.partition} from offset {first}"
+            for place, first, _ in places
+        )
+        seeks = ", ".join(
+            f"seek({place.topic!r}, {place.partition}, {to})" for place, _, to in places
+        )
+        place, _, to = places[0]
+        return errors.UnknownTransaction(
+            f"{error.message}. What is here of it lies in {where}: leave it out by {seeks}, after "
+            "reading it with transactions() of another consumer where you need it; what was given "
+            "behind it is not given again",
+            tx_id=gathered.tx_id,
+            topic=place.topic,
+            partition=place.partition,
+            seek_to=to,
+        )
 
     def _pending(self, gathered: Gathered, missing: PartitionKey) -> errors.PendingTransaction:
         place = self._consumer.place(missing)

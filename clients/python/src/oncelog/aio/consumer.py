@@ -330,15 +330,15 @@ class Consumer:
         await wait_for_commit(self._protocol, group, transaction, timeout_s)
 
     async def seek(self, topic: str, partition: int, offset: int) -> None:
-        """Reads on at `offset`. The next commit is not checked against the group's offset. Raises
+        """Reads on at `offset`. The next commit is not checked against the group's offset. Across
+        partitions (`transactions`), what was given behind an offset further on stays given. Raises
         InvalidArgument where an open transaction commits what was given before."""
         self._require_usable()
         if offset < 0:
             raise errors.InvalidArgument(f"offset is {offset}, below 0", field="offset")
         key = self._assigned.key(topic, partition)
         self.feeding.require_not_given([key], "seek")
-        self._positions.seek(key, offset)
-        self._starting.begin_anew()
+        await self._seek([(key, offset)])
 
     async def seek_to_beginning(self, *partitions: TopicPartition) -> None:
         """Of these partitions, or of all."""
@@ -498,8 +498,18 @@ class Consumer:
         chosen = self._assigned.chosen(partitions)
         self.feeding.require_not_given(chosen, "seek")
         offsets = await self._offsets.look_up(chosen, at)
-        for partition, offset in zip(chosen, offsets, strict=True):
-            self._positions.seek(partition, offset)
+        await self._seek(zip(chosen, offsets, strict=True))
+
+    async def _seek(self, places: Iterable[tuple[PartitionKey, int]]) -> None:
+        across = isinstance(self._transactions, TransactionsAcross)
+        if across:
+            # What was given beyond a position, by others too, is the group's to say.
+            await self._start_unknown()
+        for partition, offset in places:
+            if across:
+                self._positions.seek_across(partition, offset)
+            else:
+                self._positions.seek(partition, offset)
         self._starting.begin_anew()
 
     def _require_usable(self) -> None:

@@ -85,13 +85,18 @@ class Inquiry:
                 self._begin(gathered, again)
                 self._held_up[gathered] = since, asked + 1
 
-    def raise_trouble(self) -> None:
-        """What kept it from an answer, once: then it is asked again."""
-        while self._troubles:
-            gathered = next(iter(self._troubles))
-            error = self._troubles.pop(gathered)
-            if not gathered.is_over:
-                raise error
+    def take_trouble(self) -> tuple[Gathered, Exception] | None:
+        """What kept it from an answer, once: then it is asked again. One that is forgotten can only
+        be left out: that is told when nothing waits before it, which would be left out, too."""
+        for gathered, error in list(self._troubles.items()):
+            if gathered.is_over:
+                del self._troubles[gathered]
+            elif not isinstance(error, errors.UnknownTransaction) or self._across.foremost(
+                gathered
+            ):
+                del self._troubles[gathered]
+                return gathered, error
+        return None
 
     def require_answers(self, within_ms: float) -> None:
         """Raises why nobody has answered for so long. Asking goes on."""
@@ -185,8 +190,7 @@ def told_of(described: coordinator_pb2.TransactionDescription) -> Told:
     if described.state == types_pb2.TRANSACTION_STATE_EXPIRED:
         raise errors.UnknownTransaction(
             f"transaction {show_id(described.tx_id)} ended longer ago than its coordinator "
-            "remembers (outcome_retention_ms), so nobody knows where its parts are: read what is "
-            "that old with transactions(), partition by partition, or seek behind it",
+            "remembers (outcome_retention_ms), so nobody knows where its parts are",
             tx_id=described.tx_id,
         )
     if described.state != types_pb2.TRANSACTION_STATE_COMMITTED:
@@ -197,8 +201,7 @@ def told_of(described: coordinator_pb2.TransactionDescription) -> Told:
     if described.parts_forgotten:
         raise errors.UnknownTransaction(
             f"transaction {show_id(described.tx_id)} is committed, but its coordinator had no room "
-            "to keep where its parts are (control_journal_bytes_max), so nobody knows: read what "
-            "is that old with transactions(), partition by partition, or seek behind it",
+            "to keep where its parts are (control_journal_bytes_max), so nobody knows",
             tx_id=described.tx_id,
         )
     damaged = {PartitionKey.of(part.partition) for part in described.damaged}
