@@ -6,17 +6,21 @@ claim lasts for some seconds; a thread of the reader's process renews it while b
 was lost (the process stood still) is made again with the next batch, or refused where members have
 come; what the query commits in between, they being there, is refused as well.
 
-Released where the query stops. The claim of a process that died is over by itself.
+Released where the query stops. Spark ends the reader's process by SIGTERM then, which would end it
+without a word: so it is made to unwind, and Spark's own `finally` calls `stop` of the reader. The
+claim of a process that died is over by itself.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import threading
 import uuid
 import weakref
+from types import FrameType
 from typing import TYPE_CHECKING, Final
 
 from oncelog_spark.living_members import require_no_members
@@ -57,6 +61,7 @@ class Claim:
             require_no_members(self._protocol, self._group)
             self._ask(CLAIM_TIMEOUT_MS)
         if self._renewing is None:
+            _unwind_at_sigterm()
             self._renewing = threading.Thread(
                 target=_renew, args=(weakref.ref(self), self._over), name="claim", daemon=True
             )
@@ -81,6 +86,19 @@ class Claim:
             group=self._group, claim_id=self._id, holder=self._holder, release=release
         )
         self._protocol.call("offset_manager.claim_group", request, timeout_ms=timeout_ms)
+
+
+def _unwind_at_sigterm() -> None:
+    """In a process that does nothing of its own about it."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _unwind)
+
+
+def _unwind(number: int, frame: FrameType | None) -> None:
+    # Spark sends it twice, and the second one would end what the first one has begun.
+    signal.signal(number, signal.SIG_IGN)
+    raise SystemExit(128 + number)
 
 
 def _renew(held: weakref.ref[Claim], over: threading.Event) -> None:

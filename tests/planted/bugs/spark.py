@@ -327,6 +327,26 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "a-claim-that-outlives-sigterm",
+        "I29: members may join at once where Spark has ended a query's reader",
+        (Edit("oncelog_spark.claim:Claim.hold", "_unwind_at_sigterm()", "pass"),),
+        {
+            unit(
+                "spark/test_claim", "test_i29_a_query_that_spark_stops_lets_members_join_at_once"
+            ): "it ends without a word",
+        },
+    ),
+    Bug(
+        "a-release-that-is-cut-short",
+        "I29: Spark ends a reader twice, and the second time must not undo what the first began",
+        (Edit("oncelog_spark.claim:_unwind", "signal.signal(number, signal.SIG_IGN)", "pass"),),
+        {
+            unit(
+                "spark/test_claim", "test_i29_a_query_that_spark_stops_lets_members_join_at_once"
+            ): "what it has begun it does not end",
+        },
+    ),
+    Bug(
         "a-claim-that-nobody-renews",
         "I23: members are kept out of the group of a query for as long as it runs",
         (Edit("oncelog_spark.claim:_renew", "claim.renew()", "pass"),),
