@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -83,3 +84,39 @@ def test_a_program_that_is_told_to_end_finishes_its_batch_and_leaves(job: Job) -
         assert first.process.wait(10) == 0
         assert first.has_said("ended 1")
         job.all_is_copied_once()
+
+
+def test_a_run_goes_on_where_a_topic_is_deleted_and_made_again(cluster: Cluster) -> None:
+    kept, replaced = "kept-of-two", "replaced-of-two"
+    with cluster.connect() as log:
+        seen: list[bytes] = []
+
+        def fill(topic: str, value: bytes) -> None:
+            with log.producer() as producer:
+                for partition in (0, 1):
+                    producer.send(topic, value, partition=partition)
+
+        for topic in (kept, replaced):
+            log.admin.create_topic(topic, partitions=2)
+            fill(topic, b"first")
+        consumer = log.consumer([kept, replaced], group="of-two")
+        runner = threading.Thread(
+            target=lambda: log.run(
+                consumer,
+                lambda batch, tx: seen.extend(record.value for record in batch),
+                log.transactional_producer(),
+            )
+        )
+        runner.start()
+        try:
+            until(lambda: seen.count(b"first") == 4, "all is processed")
+            log.admin.delete_topic(replaced)
+            until(lambda: len(consumer.assignment) == 2, "what was deleted is taken back")
+            log.admin.create_topic(replaced, partitions=2)
+            fill(replaced, b"second")
+            fill(kept, b"second")
+            until(lambda: seen.count(b"second") == 4, "the new topic is read, and the other one")
+            assert runner.is_alive()
+        finally:
+            consumer.close()
+            runner.join(30)

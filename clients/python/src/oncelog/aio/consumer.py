@@ -12,6 +12,7 @@ the consumer, or `commit`. A consumer is a member of its group, which shares out
 
 from __future__ import annotations
 
+import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final, Literal, overload
@@ -37,6 +38,8 @@ from oncelog.groups import ConsumerPosition, Rows
 from oncelog.options import ConsumerOptions
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
+
+log = logging.getLogger("oncelog.consumer")
 
 # How long `async for` waits at a time; it goes on waiting until the consumer is closed.
 IDLE_S: Final = 1.0
@@ -172,7 +175,8 @@ class Consumer:
         comes next was deleted, with if_deleted="error", or the partition ends before: seek),
         CorruptBatch, Internal and others that a leader met, Closed: each time, for as long as it is
         so; reading goes on once it is not. UnknownTopic: deleted, for ever, also where a topic of
-        that name was made since (it is another one: open a new consumer)."""
+        that name was made since (it is another one: open a new consumer); members of a group are
+        not told, for theirs are taken back, and they are given those of the new one."""
         self._require_open()
         if self._transactions is not None:
             self._transactions.require_gathering()
@@ -207,7 +211,12 @@ class Consumer:
             self._starting.go_on()
             wait_s = max(0.0, (deadline_ms - self._protocol.now_ms()) / 1000)
             if self._prefetcher.is_ready:
-                batch = self._give()
+                try:
+                    batch = self._give()
+                except errors.UnknownTopic as error:
+                    # The group takes its partitions back with one of the next heartbeats.
+                    log.warning("%s; its partitions go back to the group", error)
+                    continue
                 if batch is not None or self._transactions is not None:
                     return batch
                 continue

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import math
 import re
 import signal
@@ -26,6 +27,8 @@ from oncelog.errors import BufferFailed, CannotConnect
 from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, make_options
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
+
+log = logging.getLogger("oncelog.run")
 
 Made = TypeVar("Made", Producer, TransactionalProducer, Consumer)
 # Who stops a program in good order sends one of these.
@@ -181,7 +184,8 @@ class Log:
         by a timeout, a leader away, an outcome in doubt, partitions that went to another member) is
         repeated from where the group stands. In the main thread it ends at the first of the signals
         `stop_on` that the program does not handle itself: the batch is finished, and the consumer
-        closed, so that its partitions go to others at once. Returns the number of transactions.
+        closed, so that its partitions go to others at once. Each repetition is a warning of the logger
+        `oncelog.run`: a step that is always slower than the session, say, never ends. Returns the number of transactions.
         Raises ProducerFenced, FencedInstance: another instance took over."""
         told = threading.Event()
         with stopping(stop_on, told.set):
@@ -209,6 +213,9 @@ class Log:
             except errors.OncelogError as error:
                 if not passes_by_itself(error):
                     raise
+                log.warning(
+                    "run: attempt %d was not committed and is repeated: %s", attempt + 1, error
+                )
                 await self.protocol.back_off(attempt, error)
                 attempt += 1
             else:

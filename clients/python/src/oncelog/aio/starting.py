@@ -85,7 +85,8 @@ class Starting:
     async def _start_unknown(self) -> None:
         try:
             await self._start_each()
-        except NotBegun:
+        except (NotBegun, errors.UnknownTopic):
+            # The group did not take note of it, or its topic was deleted and it goes back.
             await asyncio.sleep(REFUSED_S)
         finally:
             self._wake()
