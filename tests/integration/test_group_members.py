@@ -89,7 +89,7 @@ def test_a_program_that_is_told_to_end_finishes_its_batch_and_leaves(job: Job) -
 def test_a_run_goes_on_where_a_topic_is_deleted_and_made_again(cluster: Cluster) -> None:
     kept, replaced = "kept-of-two", "replaced-of-two"
     with cluster.connect() as log:
-        seen: list[bytes] = []
+        seen: list[bytes | None] = []
 
         def fill(topic: str, value: bytes) -> None:
             with log.producer() as producer:

@@ -184,9 +184,9 @@ class Log:
         by a timeout, a leader away, an outcome in doubt, partitions that went to another member) is
         repeated from where the group stands. In the main thread it ends at the first of the signals
         `stop_on` that the program does not handle itself: the batch is finished, and the consumer
-        closed, so that its partitions go to others at once. Each repetition is a warning of the logger
-        `oncelog.run`: a step that is always slower than the session, say, never ends. Returns the number of transactions.
-        Raises ProducerFenced, FencedInstance: another instance took over."""
+        closed, so that its partitions go to others at once. The logger `oncelog.run` warns of each
+        repetition: a step that always takes longer than the session, say, never ends. Returns the
+        number of transactions. Raises ProducerFenced, FencedInstance: another one took over."""
         told = threading.Event()
         with stopping(stop_on, told.set):
             return await self.run_until(told.is_set, consumer, step, producer, idle_timeout_s)
