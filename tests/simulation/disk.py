@@ -355,6 +355,10 @@ class FakeDisk:
         self._require_alive()
         return path in self._platter.names or path in self._platter.directories
 
+    def taken_bytes(self, path: str) -> int:
+        inode = self._platter.names.get(path)
+        return 0 if inode is None else len(inode.content)
+
     def free_bytes(self) -> int:
         if self.full:
             return 0

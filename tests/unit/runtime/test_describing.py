@@ -6,7 +6,8 @@ from __future__ import annotations
 import asyncio
 from errno import EIO
 
-from oncelog_server.runtime.replication.describing import describe
+from oncelog_server.core.machine import Needs, Snapshot, Table
+from oncelog_server.runtime.replication.describing import add_disk_use, describe
 from oncelogpb.v1 import replication_pb2 as pb
 from tests.unit.runtime import bench as one_replica
 from tests.unit.runtime.bench import PARTITION, Bench
@@ -61,3 +62,40 @@ def test_a_replica_that_cannot_be_opened_says_why_until_it_is() -> None:
         assert described(bench).stage == pb.REPLICA_STAGE_STANDBY
 
     one_replica.story(tell)
+
+
+def test_a_replica_says_what_it_takes_and_what_holds_its_log() -> None:
+    async def tell(bench: Bench) -> None:
+        await lead(bench, B)
+        acknowledge(bench, B)
+        bench.journal.slots("sums", 8).write(1, b"outcome!")
+        end = bench.journal.synced_end
+        table = Table(8, 0, bytes(80))
+        needs = Needs(end, end - 1, 0)
+        bench.journal.save_snapshot(end, Snapshot(b"state", {"t": table}, needs))
+        trimming = bench.leadership.trimming
+        trimming.snapshot_stood(needs)
+        trimming.held_by = "n2"
+        found = described(bench)
+        assert not found.HasField("disk"), "files are looked at only where that is asked"
+        assert (found.needed_from, found.wanted_from, found.held_by) == (end, end - 1, "n2")
+        await add_disk_use(found, bench.driver)
+        directory = bench.journal.directory
+        sizes = {
+            name: len(bench.disk.bytes_of(f"{directory}/{name}"))
+            for name in (
+                f"{0:020d}.log",
+                "tables/t.rows",
+                f"snapshot-{end:020d}",
+                f"slots/sums/{0:020d}.slots",
+            )
+        }
+        assert list(sizes.values()) == [
+            found.disk.segment_bytes,
+            found.disk.table_bytes,
+            found.disk.snapshot_bytes,
+            found.disk.slot_bytes,
+        ]
+        assert min(sizes.values()) > 0
+
+    story(tell)

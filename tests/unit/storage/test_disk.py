@@ -307,3 +307,14 @@ def test_a_journal_on_the_real_disk_comes_back(tmp_path: Path) -> None:
         )
         journal.close()
     disk.close()
+
+
+def test_what_a_file_takes_leaves_its_holes_out(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path)
+    file = disk.open("sparse", create=True)
+    disk.write_and_sync(file, 64 << 20, b"x" * 4096)
+    assert file.size() > 64 << 20
+    assert 0 < disk.taken_bytes("sparse") < 1 << 20
+    assert disk.taken_bytes("none") == 0
+    file.close()
+    disk.close()

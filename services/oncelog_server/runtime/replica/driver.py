@@ -30,7 +30,9 @@ from oncelog_server.runtime.replica.log import ReplicaLog
 from oncelog_server.runtime.replica.opening import Opening
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
 from oncelog_server.runtime.replica.supply import Supply, Tell
+from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
+from oncelog_server.runtime.storage.disk_use import DiskUse
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.snapshot_parts import PartOf
 from oncelog_server.runtime.target import (
@@ -142,6 +144,18 @@ class Driver:
     def known_high_watermark(self) -> int:
         """What it knows to be durable, by itself or by whom it follows."""
         return self._epochs.high_watermark
+
+    @property
+    def trimming(self) -> Trimming | None:
+        """What is said of the front of its log, while it leads or follows."""
+        led, followed = self._epochs.led, self._epochs.followership
+        if led is not None:
+            return led.trimming
+        return None if followed is None else followed.trimming
+
+    async def disk_use(self) -> DiskUse:
+        """Of its log, which is open. Raises OSError."""
+        return await self._log.disk_use()
 
     @property
     def book(self) -> InSync | None:

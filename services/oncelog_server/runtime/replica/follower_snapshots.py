@@ -66,8 +66,8 @@ class FollowerSnapshots:
         self._around = around
         self._covered = covered
         self._found_damage = found_damage
-        self._trimming = Trimming(partition, journal, around)
-        self._snapshots = Snapshots(partition, journal, around, self._trimming)
+        self.trimming = Trimming(partition, journal, around)
+        self._snapshots = Snapshots(partition, journal, around, self.trimming)
         self._working: asyncio.Task[None] | None = None
         # It has the process's turn: what it does then is waited for, not cancelled.
         self._has_turn = False
@@ -88,7 +88,7 @@ class FollowerSnapshots:
             return
         if self._is_worth_it(behind):
             self._working = vital.spawn(self._work(), self._around.fatal)
-        elif self._trimming.is_due:
+        elif self.trimming.is_due:
             self._working = vital.spawn(self._trim(), self._around.fatal)
 
     def _is_worth_it(self, behind_bytes: int) -> bool:
@@ -142,7 +142,7 @@ class FollowerSnapshots:
     async def _trim(self) -> None:
         self._has_turn = True
         try:
-            await self._trimming.step()
+            await self.trimming.step()
         finally:
             self._has_turn = False
 
@@ -155,7 +155,7 @@ class FollowerSnapshots:
                 return
             if await self._snapshots.save_now(machine, end):
                 self._failures = 0
-                self._trimming.roll()
+                self.trimming.roll()
             else:
                 self._failed()
         except (CorruptLog, JournalDamaged) as error:

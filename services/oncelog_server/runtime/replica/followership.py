@@ -28,6 +28,7 @@ from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.follower_snapshots import FollowerSnapshots
 from oncelog_server.runtime.replica.following import Answer, Cut, Following, GiveUp, Phase
 from oncelog_server.runtime.replica.receiving import Installs, Received, Receiving
+from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.copying import CopyRefused
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
 from oncelog_server.runtime.storage.journal import Journal
@@ -105,6 +106,10 @@ class Followership:
     def is_cutting(self) -> bool:
         """A thread has the journal, or will have: nothing else may be written to it."""
         return self._cutting is not None
+
+    @property
+    def trimming(self) -> Trimming:
+        return self._snapshots.trimming
 
     def _anew(self, high_watermark: int) -> Following:
         epoch = LeaderEpoch(self._target.epoch)

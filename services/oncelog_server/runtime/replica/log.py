@@ -17,6 +17,7 @@ from oncelog_server.runtime.replica.dialog import SnapshotPart
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.sending import read_part
+from oncelog_server.runtime.storage.disk_use import DiskUse
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.snapshot_parts import PartOf
 
@@ -109,6 +110,14 @@ class ReplicaLog:
         """See Journal.read_frames."""
         with self.readers:
             return await self.journal.read_frames(offsets)
+
+    async def disk_use(self) -> DiskUse:
+        """Raises OSError."""
+        found: list[DiskUse] = []
+        with self.readers:
+            journal = self.journal
+            await self._around.offload(lambda: found.append(journal.disk_use()))
+        return found[0]
 
     async def read_part(self, wanted: PartOf) -> SnapshotPart:
         """Of what was before it. Raises InvalidArgument, CorruptLog, Unavailable."""

@@ -40,11 +40,33 @@ def describe(partition: PartitionId, driver: Driver | None, now_ms: int) -> pb.R
     described.synced_end = journal.synced_end
     described.epoch = driver.current_epoch
     described.high_watermark = driver.known_high_watermark
+    if (trimming := driver.trimming) is not None:
+        described.needed_from = trimming.needs.needed_from
+        described.wanted_from = trimming.needs.wanted_from
+        described.held_by = trimming.held_by
     if (book := driver.book) is not None:
         described.followers.extend(_followers(book, now_ms))
         described.min_insync_replicas = book.min_insync_replicas
         described.takes_writes = driver.is_ready and book.has_enough(now_ms)
     return described
+
+
+async def add_disk_use(described: pb.ReplicaDescription, driver: Driver | None) -> None:
+    """Off the loop. Where its directory cannot be looked at, nothing is said of it."""
+    if driver is None or not driver.is_open:
+        return
+    try:
+        use = await driver.disk_use()
+    except OSError:
+        return
+    described.disk.CopyFrom(
+        pb.ReplicaDisk(
+            segment_bytes=use.segments,
+            table_bytes=use.tables,
+            snapshot_bytes=use.snapshots,
+            slot_bytes=use.slots,
+        )
+    )
 
 
 def _followers(book: InSync, now_ms: int) -> list[pb.FollowerDescription]:

@@ -24,7 +24,7 @@ from oncelog_server.runtime.replica.follower import STREAM_WINDOW_BYTES, Room
 from oncelog_server.runtime.replica.following import Ask
 from oncelog_server.runtime.replica.supply import Supply
 from oncelog_server.runtime.replication import wire
-from oncelog_server.runtime.replication.describing import describe
+from oncelog_server.runtime.replication.describing import add_disk_use, describe
 from oncelog_server.runtime.rpc.cluster_access import REPLICAS_DESCRIBED_MAX
 from oncelogpb.errors import InvalidArgument, OncelogError, TooLarge, Unavailable, UnknownPartition
 from oncelogpb.v1 import replication_pb2 as pb
@@ -111,6 +111,9 @@ class ReplicationService:
                 for one in asked[first : first + DESCRIBED_AT_ONCE]
             )
             await asyncio.sleep(0)
+        if request.with_disk:
+            for partition, described in zip(asked, reply.replicas, strict=True):
+                await add_disk_use(described, self.find(partition))
         return reply
 
     async def fetch_snapshot(

@@ -42,6 +42,8 @@ CACHED_READ_BYTES_MAX: Final = 256 << 10
 ALLOCATION_STEP_BYTES_MIN: Final = 256 << 10
 ALLOCATION_STEP_BYTES_MAX: Final = 16 << 20
 # IOV_MAX and the most that one write takes, of Linux.
+# In which `stat` counts, whatever the file system does (stat(2)).
+STAT_BLOCK_BYTES: Final = 512
 CHUNKS_PER_WRITE_MAX: Final = 1024
 WRITE_BYTES_MAX: Final = 1 << 30
 TEMPORARY_SUFFIX: Final = ".new"
@@ -309,6 +311,12 @@ class RealDisk:
 
     def exists(self, path: str) -> bool:
         return os.path.exists(self._full(path))
+
+    def taken_bytes(self, path: str) -> int:
+        try:
+            return os.stat(self._full(path)).st_blocks * STAT_BLOCK_BYTES
+        except FileNotFoundError:
+            return 0
 
     def free_bytes(self) -> int:
         free = os.fstatvfs(self._root_fd)

@@ -37,6 +37,7 @@ from oncelog_server.core.machine import Needs, Snapshot
 from oncelog_server.runtime.storage.copying import copied_frames
 from oncelog_server.runtime.storage.cutting import place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
+from oncelog_server.runtime.storage.disk_use import SLOTS_DIRECTORY, DiskUse, disk_use
 from oncelog_server.runtime.storage.epochs import EpochEntry
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
@@ -535,6 +536,10 @@ class Journal:
         leave out."""
         return self._snapshots.rows_saved
 
+    def disk_use(self) -> DiskUse:
+        """For operators. Blocking; may run in a thread. Raises OSError."""
+        return disk_use(self._disk, self.directory)
+
     def saved_needs(self) -> Needs:
         """What the newest snapshot says of the front of the log. Blocking. Raises OSError."""
         return self._snapshots.needs()
@@ -563,7 +568,7 @@ class Journal:
         """The slots of that name; the same object for the same name."""
         slots = self._slots.get(name)
         if slots is None:
-            slots = SlotFiles(self._disk, f"{self.directory}/slots/{name}", slot_bytes)
+            slots = SlotFiles(self._disk, f"{self.directory}/{SLOTS_DIRECTORY}/{name}", slot_bytes)
             slots.let_go_below(self._slots_from)
             self._slots[name] = slots
         assert slots.slot_bytes == slot_bytes, f"slots {name} have {slots.slot_bytes} bytes each"

@@ -82,6 +82,10 @@ class Disk(Protocol):
 
     def exists(self, path: str) -> bool: ...
 
+    def taken_bytes(self, path: str) -> int:
+        """What a file takes, without its holes; 0 where there is none."""
+        ...
+
     def free_bytes(self) -> int: ...
 
     def lock(self) -> None:
