@@ -247,6 +247,29 @@ def test_a_member_of_a_group_goes_on_behind_the_gap_with_asyncio(
     asyncio.run(main())
 
 
+def test_i32_what_is_deleted_frees_the_disk_and_operators_see_that(
+    cluster: Cluster, log: oncelog.Log, journal: str
+) -> None:
+    shell = Shell(cluster.bootstrap)
+
+    def of_partition(number: int) -> dict[str, Any]:
+        rows: list[dict[str, Any]] = shell.ask("cluster", "partitions", journal, "--disk")
+        [row] = [row for row in rows if row["partition"] == f"{journal}/{number}"]
+        return row
+
+    kept = (log.admin.offsets(journal)[0] - 300) * SIZE
+    full, empty = of_partition(0), of_partition(1)
+    assert full["log_start"] > 0
+    assert kept < full["segment_bytes"]
+    assert full["snapshot_bytes"] > 0
+    assert full["total_bytes"] >= full["segment_bytes"] + full["snapshot_bytes"]
+    # A segment is preallocated.
+    assert 0 < empty["segment_bytes"] < kept
+    log.admin.truncate(journal, before="end", partition=0)
+    until(lambda: of_partition(0)["segment_bytes"] < kept, "the disk gets its space back")
+    assert of_partition(0)["held"] == "nothing: it goes by segments"
+
+
 def test_operators_see_what_holds_a_journal_and_delete_by_hand(
     cluster: Cluster, log: oncelog.Log, topic: str
 ) -> None:
