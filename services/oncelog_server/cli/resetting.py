@@ -41,7 +41,14 @@ class Moved(NamedTuple):
     by: int
 
 
-Where = Start | Moved
+class Saved(NamedTuple):
+    """An offset with what stood beside it."""
+
+    offset: int
+    metadata: str
+
+
+Where = Start | Moved | Saved
 
 
 class WhereType(click.ParamType[Where]):
@@ -98,7 +105,7 @@ class TargetType(click.ParamType[Target]):
     "--from-file",
     type=click.File(encoding="utf-8"),
     metavar="FILE",
-    help="Where each partition shall stand, a line for each: topic,partition,offset.",
+    help="Where each partition shall stand, a line for each: topic,partition,offset[,metadata].",
 )
 @click.option(
     "--save",
@@ -200,11 +207,13 @@ def _refusal(session: Session, plan: ResetPlan) -> OncelogError | None:
 
 def _where(where: Where) -> groups.Where:
     """As `log.admin` takes it."""
-    from oncelog.groups import Shift
+    from oncelog import groups
 
     match where:
         case Moved(by):
-            return Shift(by)
+            return groups.Shift(by)
+        case Saved(offset, metadata):
+            return groups.Saved(offset, metadata)
         case Since(timestamp_us):
             return EPOCH + timedelta(microseconds=timestamp_us)
         case int():
@@ -227,40 +236,42 @@ def _read(file: IO[str]) -> Iterator[Target]:
         if not row or row[0].startswith("#"):
             continue
         match [cell.strip() for cell in row]:
-            case [topic, number, offset] if topic and number.isdecimal() and offset.isdecimal():
-                yield Target(topic, int(number), int(offset))
+            case [topic, number, offset, *beside] if (
+                topic and number.isdecimal() and offset.isdecimal() and len(beside) <= 1
+            ):
+                yield Target(topic, int(number), Saved(int(offset), "".join(beside)))
             case _:
                 raise click.UsageError(
-                    f"{file.name}, line {rows.line_num}: not topic,partition,offset."
+                    f"{file.name}, line {rows.line_num}: not topic,partition,offset[,metadata]."
                 )
 
 
 def _stands(
     session: Session, group: str, rows: Sequence[OffsetReset]
-) -> list[tuple[str, int, int | None]]:
-    """Topic, partition and offset: of what would move, or of everything."""
+) -> list[tuple[str, int, int | None, str]]:
+    """Topic, partition, offset and what stands beside it: of what would move, or of everything."""
     if rows:
-        return [(row.topic, row.partition, row.before) for row in rows]
+        return [(row.topic, row.partition, row.before, row.metadata_before) for row in rows]
     offsets = session.of_groups(lambda admin: admin.group_offsets(group))
     if not offsets:
         raise NotFound(f"group {group!r} has no offsets")
     topics = set(session.topic_names().values())
     return [
-        (offset.topic, offset.partition, offset.offset)
+        (offset.topic, offset.partition, offset.offset, offset.metadata)
         for offset in offsets
         # Nobody goes back to a topic that is gone.
         if offset.topic in topics
     ]
 
 
-def _save(path: Path, stands: Iterable[tuple[str, int, int | None]]) -> None:
+def _save(path: Path, stands: Iterable[tuple[str, int, int | None, str]]) -> None:
     """Partitions that it committed nothing of are left out. Raises CommandFailed."""
     try:
         with path.open("x", encoding="utf-8", newline="") as file:
             writer = csv.writer(file, lineterminator="\n")
-            for topic, number, offset in stands:
+            for topic, number, offset, metadata in stands:
                 if offset is not None:
-                    writer.writerow([topic, number, offset])
+                    writer.writerow([topic, number, offset, *filter(None, [metadata])])
     except OSError as error:
         raise CommandFailed(f"cannot save where the group stands: {error}") from None
 

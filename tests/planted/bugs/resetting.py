@@ -18,6 +18,21 @@ def _caught_by(test: str, shows: str = "AssertionError") -> dict[str, str]:
 
 BUGS: Final = (
     Bug(
+        "reset-keeps-what-was-beyond",
+        "I21: what was given beyond an offset is given again after a reset to it",
+        (
+            Edit(
+                f"{_RESETS}:Reset.is_move",
+                "return (self.now.offset, self.now.metadata) != (self.then, self.metadata)",
+                "return self.now.offset != self.then",
+            ),
+        ),
+        _caught_by(
+            "test_what_stood_beside_an_offset_goes_with_a_reset_and_comes_back_with_the_file",
+            "ValueError: not enough values to unpack",
+        ),
+    ),
+    Bug(
         "reset-overruns-the-living",
         "a group that came alive meanwhile is not moved: each commit says where it was seen",
         (

@@ -217,6 +217,27 @@ def test_what_was_saved_takes_the_group_back(run: Run, tmp_path: Path) -> None:
     assert [(one.from_offset, one.to_offset) for one in _commits(after)] == [(100, 60), (200, 20)]
 
 
+def test_what_stood_beside_an_offset_goes_with_a_reset_and_comes_back_with_the_file(
+    run: Run, tmp_path: Path
+) -> None:
+    """It says what was given beyond the offset: kept by a reset, those records would be given to
+    nobody; lost by the way back, twice."""
+    saved, beyond = tmp_path / "before.csv", "oncelog-across/1 14:2"
+    before = _cluster(_committed(0, offset=10, metadata=beyond))
+    _reset(run, before, f"payments/0=earliest --save {saved} --execute")
+    (commit,) = _commits(before)
+    assert (commit.from_offset, commit.from_metadata, commit.to_offset) == (10, beyond, 10)
+    assert not commit.metadata
+    assert saved.read_text() == f"payments,0,10,{beyond}\n"
+    after = _cluster(_committed(0, offset=99))
+    _reset(run, after, f"--from-file {saved} --execute")
+    (commit,) = _commits(after)
+    assert (commit.to_offset, commit.metadata) == (10, beyond)
+    there = _cluster(_committed(0, offset=10, metadata=beyond))
+    _reset(run, there, f"--from-file {saved} --execute")
+    assert not there.requests("offset_manager.reset_offsets")
+
+
 def test_saving_alone_moves_nothing(run: Run, tmp_path: Path) -> None:
     cluster = _cluster(_committed(0, offset=60))
     result = run(cluster, f"group reset-offsets g --save {tmp_path}/now.csv --execute")
@@ -236,7 +257,9 @@ def test_no_file_is_written_over_and_then_nothing_moves(run: Run, tmp_path: Path
     assert not cluster.requests("offset_manager.reset_offsets")
 
 
-@pytest.mark.parametrize("line", ["payments,0", "payments,x,1", "payments,0,-1", ",0,1", "a,0,1,2"])
+@pytest.mark.parametrize(
+    "line", ["payments,0", "payments,x,1", "payments,0,-1", ",0,1", "a,0,1,2,3"]
+)
 def test_a_line_that_is_none_is_named(run: Run, tmp_path: Path, line: str) -> None:
     file = tmp_path / "wrong.csv"
     file.write_text(f"# topic,partition,offset\n\npayments, 0, 1\n{line}\n")

@@ -45,6 +45,7 @@ from oncelog.groups import (
     OffsetReset,
     OutgrownTopic,
     Rows,
+    Saved,
     Shift,
 )
 from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, Tls
@@ -93,6 +94,7 @@ __all__ = [
     "Receipt",
     "Record",
     "Rows",
+    "Saved",
     "Shift",
     "TableReceipt",
     "Tls",

@@ -210,6 +210,8 @@ class OffsetReset(Row):
             pa.field("lag_before", pa.int64()),
             pa.field("lag_after", pa.int64()),
             pa.field("pending_tx_id", pa.uint64(), nullable=False),
+            pa.field("metadata_before", pa.string(), nullable=False),
+            pa.field("metadata_after", pa.string(), nullable=False),
         ]
     )
 
@@ -223,11 +225,15 @@ class OffsetReset(Row):
     lag_after: int | None
     # The transaction that holds a pending offset here, and refuses the reset; 0: none.
     pending_tx_id: int
+    # What stands beside the offset: what a consumer of whole transactions had given beyond it, or
+    # where a buffered one read. It goes with a reset, unless that brings back what was `Saved`.
+    metadata_before: str
+    metadata_after: str
 
     @property
     def is_move(self) -> bool:
         """False: it stands there already."""
-        return self.before != self.after
+        return (self.before, self.metadata_before) != (self.after, self.metadata_after)
 
 
 class Shift(NamedTuple):
@@ -236,8 +242,15 @@ class Shift(NamedTuple):
     by: int
 
 
+class Saved(NamedTuple):
+    """An offset with what stood beside it, as a `GroupOffset` told them."""
+
+    offset: int
+    metadata: str
+
+
 # Where a partition of a group shall stand: an offset; a time with its zone, which is the first
 # record of that time or later; or from where it stands.
-Where = Literal["earliest", "latest"] | int | datetime | Shift
+Where = Literal["earliest", "latest"] | int | datetime | Shift | Saved
 # By topic (all of its partitions) or partition; of two that name one partition, the later counts.
 Wheres = Mapping[str | TopicPartition | tuple[str, int], Where]

@@ -6,6 +6,10 @@ there. Nothing is asked here.
 Each commit says where the group was seen (`from`), so one that has come alive meanwhile, or was
 moved by somebody else, is not overrun: it is refused as STALE_POSITION. An offset that the
 partition does not have becomes the nearest one that it has.
+
+What stands beside an offset (its metadata) says more of where a consumer stood: what it had given
+beyond the offset, or where in the journal it read (docs/adr/0061, 0059). It goes with a reset, also
+with one to the same offset, unless the aim brings what stood there when it was saved.
 """
 
 from __future__ import annotations
@@ -37,6 +41,8 @@ class Aim(NamedTuple):
 
     kind: Kind
     number: int = 0
+    # What shall stand beside that offset, where the partition has it.
+    metadata: str = ""
 
 
 class Stand(NamedTuple):
@@ -46,6 +52,8 @@ class Stand(NamedTuple):
     view: types_pb2.View.ValueType
     # None: nobody says now what the partition has.
     edges: Edges | None
+    # Beside the offset.
+    metadata: str = ""
 
 
 class Reset(NamedTuple):
@@ -54,10 +62,11 @@ class Reset(NamedTuple):
     partition: PartitionKey
     now: Stand
     then: int
+    metadata: str = ""
 
     @property
     def is_move(self) -> bool:
-        return self.now.offset != self.then
+        return (self.now.offset, self.now.metadata) != (self.then, self.metadata)
 
     @property
     def lag_now(self) -> int | None:
@@ -110,10 +119,13 @@ def resets(
     times: Mapping[PartitionKey, int],
 ) -> list[Reset]:
     """By topic id and number. Raises NobodySays."""
-    return [
-        Reset(partition, stands[partition], _then(partition, aim, stands[partition], times))
-        for partition, aim in sorted(wanted.items())
-    ]
+    found = []
+    for partition, aim in sorted(wanted.items()):
+        then = _then(partition, aim, stands[partition], times)
+        is_there = aim.kind is Kind.OFFSET and then == aim.number
+        metadata = aim.metadata if is_there else ""
+        found.append(Reset(partition, stands[partition], then, metadata))
+    return found
 
 
 def commits(moved: Iterable[Reset]) -> list[offset_manager_pb2.OffsetCommit]:
@@ -122,12 +134,16 @@ def commits(moved: Iterable[Reset]) -> list[offset_manager_pb2.OffsetCommit]:
     for reset in moved:
         if reset.is_move:
             commit = offset_manager_pb2.OffsetCommit(
-                partition=reset.partition.wire(), to_offset=reset.then, view=reset.now.view
+                partition=reset.partition.wire(),
+                to_offset=reset.then,
+                view=reset.now.view,
+                metadata=reset.metadata,
             )
             if reset.now.offset is None:
                 commit.from_none = True
             else:
                 commit.from_offset = reset.now.offset
+                commit.from_metadata = reset.now.metadata
             found.append(commit)
     return found
 

@@ -34,6 +34,7 @@ from oncelog.groups import (
     OffsetReset,
     OutgrownTopic,
     Rows,
+    Saved,
     Shift,
 )
 
@@ -60,6 +61,7 @@ __all__ = [
     "Producer",
     "Receipt",
     "Rows",
+    "Saved",
     "Shift",
     "TableReceipt",
     "TopicInfo",

@@ -19,7 +19,7 @@ from oncelog._core.routing import PartitionKey
 from oncelog.aio import group_standing
 from oncelog.aio.group_standing import Standing
 from oncelog.batch import EPOCH, TopicPartition
-from oncelog.groups import OffsetReset, Rows, Shift, Where, Wheres
+from oncelog.groups import OffsetReset, Rows, Saved, Shift, Where, Wheres
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
 from oncelogpb.v1 import offset_manager_pb2, partition_leader_pb2
@@ -54,6 +54,8 @@ class ResetPlan:
                     reset.lag_now,
                     reset.lag_then,
                     held.get(reset.partition, 0),
+                    reset.now.metadata,
+                    reset.metadata,
                 )
                 for reset in self.resets
             ],
@@ -134,11 +136,13 @@ def _aim(what: str, where: Where) -> Aim:
             return Aim(
                 Kind.SINCE, (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
             )
+        case Saved(int(offset), str(metadata)) if 0 <= offset < 1 << 63:
+            return Aim(Kind.OFFSET, offset, metadata)
         case int() if not isinstance(where, bool) and 0 <= where < 1 << 63:
             return Aim(Kind.OFFSET, where)
     raise errors.InvalidArgument(
-        f"{what} is {where!r}; allowed: earliest, latest, an offset, a Shift, a datetime with its "
-        "time zone",
+        f"{what} is {where!r}; allowed: earliest, latest, an offset, a Shift, a Saved, a "
+        "datetime with its time zone",
         field="to",
     )
 
@@ -182,6 +186,7 @@ def _stands(found: Standing) -> dict[PartitionKey, Stand]:
             group_standing.committed(offset),
             offset.view,
             found.edges.get(PartitionKey.of(offset.partition)),
+            offset.metadata,
         )
         for offset in found.offsets
         if offset.partition.topic_id in found.topics
