@@ -382,7 +382,7 @@ BUGS: Final = (
         "offsets_per_group_max is the most that a group holds",
         (
             Edit(
-                "oncelog_server.offset_manager.decide_commit:_require_room",
+                "oncelog_server.offset_manager.decide_commit:require_room",
                 "+ len(new) > limit:",
                 "+ len(new) > limit + 1:",
             ),
