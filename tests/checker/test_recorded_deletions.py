@@ -9,13 +9,17 @@ from typing import Any
 import pytest
 
 from oncelog import checker
+from oncelog._core.routing import Endpoint
 from oncelog.aio.consumer import Consumer
 from oncelog.checker.events import Event, HistoryWriter
 from oncelog.checker.recorded_consumer import RecordedConsumer
+from oncelog.checker.recorded_transport import RecordedTransport
+from oncelog.checker.recorded_truncations import TRUNCATE
 from oncelogpb import errors
+from oncelogpb.v1 import partition_leader_pb2
 from tests.unit.client.scripted import ScriptedTransport
 from tests.unit.client.test_consuming import consuming, reply
-from tests.unit.client.test_deletions import deleted
+from tests.unit.client.test_deletions import KEY, deleted
 
 
 def recorded(*streams: list[Any], polls: int, **options: Any) -> list[Event]:
@@ -82,3 +86,28 @@ def test_i32_a_read_that_is_refused_says_where_the_partition_begins() -> None:
     consuming(work, *STREAMS, start="earliest")
     [refused] = [event for event in history.events if event["event"] == "fail"]
     assert refused["starts"] == [{"topic": "a", "partition": 0, "start": 10}]
+
+
+def test_i32_a_truncation_is_recorded_as_it_goes_out_with_where_the_partition_begins_then() -> None:
+    history = HistoryWriter(client="c")
+
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        transport.handlers["partition_leader.truncate_partition"] = lambda to, request: (
+            partition_leader_pb2.TruncatePartitionReply(start_before=1, start_after=request.offset)
+        )
+        await consumer._protocol.topic("a")
+        directory = consumer._protocol.directory
+        recorder = RecordedTransport(transport, history, directory)
+        request = partition_leader_pb2.TruncatePartitionRequest(offset=7)
+        request.partition.CopyFrom(KEY.wire())
+        await recorder.call(Endpoint("boot", 5), TRUNCATE, request, 1_000)
+
+    consuming(work)
+    told = [
+        {key: event[key] for key in ("topic", "partition", "before", "starts") if key in event}
+        for event in history.events
+    ]
+    assert told == [
+        {"topic": "a", "partition": 0, "before": 7},
+        {"starts": [{"topic": "a", "partition": 0, "start": 7}]},
+    ]

@@ -23,7 +23,7 @@ SEEDS: Final = 200
 TRANSACTIONS_MIN: Final = 20 * SEEDS
 
 
-def test_i1_i3_i4_i5_i6_i15_i21_i22_i29_i30_i35_hold_on_the_days_of_this_commit() -> None:
+def test_i1_i3_i4_i5_i6_i15_i21_i22_i29_i30_i32_i35_hold_on_the_days_of_this_commit() -> None:
     first = sim.fresh_seed()
     total = Sum()
     for outcome in run_all(range(first, first + SEEDS), os.cpu_count() or 1):

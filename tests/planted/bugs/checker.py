@@ -6,6 +6,15 @@ from typing import Final
 
 from tests.planted.planting import Bug, Edit, corner
 
+PASSED_OVER: Final = (
+    "tests/checker/test_recorded_deletions.py::"
+    "test_i14_i15_a_read_that_passes_over_what_is_deleted_says_so_before_what_it_gives"
+)
+TRUNCATED: Final = (
+    "tests/checker/test_recorded_deletions.py::"
+    "test_i32_a_truncation_is_recorded_as_it_goes_out_with_where_the_partition_begins_then"
+)
+
 BUGS: Final = (
     Bug(
         "unknown-outcome-is-a-refusal",
@@ -319,5 +328,41 @@ BUGS: Final = (
             ),
         ),
         {corner("deletion", "i15 what it stood at is not deleted"): "assert [] == [15]"},
+    ),
+    Bug(
+        "passed-over-without-a-note",
+        "I15: a recorded consumer says what it passed over",
+        (
+            Edit(
+                "oncelog.checker.recorded_consumer:RecordedConsumer._note_passed",
+                "self._tell_positions(self._passed_us, [where])",
+                "pass",
+            ),
+        ),
+        {PASSED_OVER: "assert [('position',"},
+    ),
+    Bug(
+        "read-noted-before-what-it-passed-over",
+        "I14: a read that passes over something gives what is behind it",
+        (
+            Edit(
+                "oncelog.checker.recorded_consumer:RecordedConsumer.poll",
+                "max(at_us, self._passed_us)",
+                "at_us",
+            ),
+        ),
+        {PASSED_OVER: "assert [('position',"},
+    ),
+    Bug(
+        "truncation-lost-by-the-recorder",
+        "I32: what an operator truncates is in the history",
+        (
+            Edit(
+                "oncelog.checker.recorded_transport:RecordedTransport.call",
+                "if method == recorded_truncations.TRUNCATE:",
+                "if False:",
+            ),
+        ),
+        {TRUNCATED: "assert [] == "},
     ),
 )

@@ -37,8 +37,12 @@ CONFIGS: Final[dict[str, dict[str, str]]] = {
     KEPT: {"retention.ms": str(RETENTION_MS)},
     BOUNDED: {"retention.bytes": str(RETENTION_BYTES)},
 }
-# So that a journal has several segments and snapshots, and goes in front.
-SETTINGS: Final = ("node.segment_bytes=16384", "node.snapshot_every_bytes=2000")
+# So that a journal has several segments and snapshots, and goes in front, coordinators' as well.
+SETTINGS: Final = (
+    "node.segment_bytes=16384",
+    "node.snapshot_every_bytes=2000",
+    "node.control_journal_bytes_max=8192",
+)
 # What an operator changes retention to.
 OTHER_RETENTIONS_MS: Final = ("1000", "4000", "-1", str(RETENTION_MS))
 # Of several of these a segment is full.
