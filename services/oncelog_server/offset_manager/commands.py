@@ -210,6 +210,8 @@ class ResetOffsets(msgspec.Struct, frozen=True):
     dry_run: bool = False
     # As of CommitOffsets.
     unfit: OncelogError | None = None
+    # As of CommitOffsets.
+    from_metadata: Mapping[PartitionId, str] = {}
 
 
 class Reset(NamedTuple):

@@ -35,7 +35,7 @@ def decide_reset(
         return Decision((), Reset(duplicate=True))
     _require_unused(command.group, group, "reset it")
     for step in command.offsets:
-        group.require_plain(step)
+        group.require_plain(step, command.from_metadata.get(step.partition))
     if command.unfit is not None:
         raise command.unfit
     require_room(config, group, command.offsets)

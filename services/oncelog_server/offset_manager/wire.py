@@ -209,7 +209,13 @@ def reset_offsets(request: pb.ResetOffsetsRequest) -> ResetOffsets:
             f"reset_id has {RESET_ID_BYTES} bytes, drawn at random for each reset",
             field="reset_id",
         )
-    return ResetOffsets(request.offsets.group, request.reset_id, steps, request.dry_run)
+    return ResetOffsets(
+        request.offsets.group,
+        request.reset_id,
+        steps,
+        request.dry_run,
+        from_metadata=_from_metadata(request.offsets),
+    )
 
 
 def write_markers(group: participant_pb.MarkerGroup) -> WriteMarkers:

@@ -316,7 +316,13 @@ def _command(verb: str, words: Sequence[str], options: dict[str, str]) -> object
             return ReleaseGroup(words[0], words[1])
         case "reset":
             moved = _parse_steps(words[2:], options)
-            return ResetOffsets(words[0], words[1].encode(), moved, "dry" in options)
+            return ResetOffsets(
+                words[0],
+                words[1].encode(),
+                moved,
+                "dry" in options,
+                from_metadata=_parse_beside(moved, options),
+            )
     raise ValueError(f"the offset manager's scripts have no verb {verb!r}")
 
 

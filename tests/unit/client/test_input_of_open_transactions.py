@@ -263,6 +263,41 @@ def test_i21_a_transaction_commits_what_it_has_processed_or_nothing(
     in_a_world(work)
 
 
+@pytest.mark.parametrize("raises", [False, True], ids=["left", "dropped"])
+@pytest.mark.parametrize("is_caught", [False, True], ids=["told", "caught"])
+def test_i21_who_commits_in_on_revoked_takes_nothing_out_of_an_open_transaction(
+    is_caught: bool, raises: bool
+) -> None:
+    """Letting go has waited for its end for a whole session."""
+    refusals: list[errors.OncelogError] = []
+
+    async def work(world: World) -> None:
+        async def commit(places: object) -> None:
+            try:
+                await scene.consumer.commit()
+            except errors.InvalidArgument as error:
+                refusals.append(error)
+                if not is_caught:
+                    raise
+
+        async def stay_too_long(scene: Scene) -> None:
+            others.append(await world.client().member())
+            end_ms = world.now_ms() + 2 * SESSION_MS
+            while world.now_ms() < end_ms:
+                with suppress(errors.InvalidArgument):
+                    await scene.consumer.poll(0.5)
+
+        others: list[Consumer] = []
+        scene = await scene_of(world, "member", on_revoked=commit)
+        tx = await in_one_transaction(scene, stay_too_long, raises=raises)
+        assert refusals
+        assert (tx.state, world.commits) == ("aborted", [])
+        for consumer in [*others, scene.consumer]:
+            await consumer.close()
+
+    in_a_world(work)
+
+
 # ------------------------------------------------------------------------- offsets that are sent
 
 
