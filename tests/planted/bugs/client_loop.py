@@ -182,7 +182,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.log:passes_by_itself",
-                "return retries.action_for(error) is not Action.FATAL",
+                "return isinstance(error, BufferFailed) or "
+                "retries.action_for(error) is not Action.FATAL",
                 "return True",
             ),
         ),

@@ -336,7 +336,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.offset_manager.decide_time:_idle_groups",
-                " and not state.groups[name].has_members",
+                " and not state.groups[name].is_attended",
                 "",
             ),
         ),
