@@ -225,6 +225,7 @@ def test_what_stood_beside_an_offset_goes_with_a_reset_and_comes_back_with_the_f
     saved, beyond = tmp_path / "before.csv", "oncelog-across/1 14:2"
     before = _cluster(_committed(0, offset=10, metadata=beyond))
     _reset(run, before, f"payments/0=earliest --save {saved} --execute")
+    assert before.requests("offset_manager.reset_offsets")
     (commit,) = _commits(before)
     assert (commit.from_offset, commit.from_metadata, commit.to_offset) == (10, beyond, 10)
     assert not commit.metadata

@@ -211,12 +211,7 @@ class Consumer:
             self._starting.go_on()
             wait_s = max(0.0, (deadline_ms - self._protocol.now_ms()) / 1000)
             if self._prefetcher.is_ready:
-                try:
-                    batch = self._give()
-                except errors.UnknownTopic as error:
-                    # The group takes its partitions back with one of the next heartbeats.
-                    log.warning("%s; its partitions go back to the group", error)
-                    continue
+                batch = self._give_to_member()
                 if batch is not None or self._transactions is not None:
                     return batch
                 continue
@@ -224,6 +219,15 @@ class Consumer:
                 break
             await self._prefetcher.wait(wait_s)
         return None
+
+    def _give_to_member(self) -> Batch | None:
+        """None, too: a topic was deleted. The group takes its partitions back with one of the next
+        heartbeats."""
+        try:
+            return self._give()
+        except errors.UnknownTopic as error:
+            log.warning("%s; its partitions go back to the group", error)
+            return None
 
     def _give(self) -> Batch | None:
         """None: what came next was deleted and is passed over; or `_transactions` have it."""
