@@ -95,6 +95,7 @@ class Maker:
             "consumer_groups": lambda: chance.choice(pool.names),
             "scope": lambda: chance.choice(pool.names),
             "instance_id": lambda: chance.choice((*pool.uuids, chance.randbytes(16))),
+            "reset_id": lambda: chance.choice((*pool.uuids, chance.randbytes(16))),
             "number": lambda: chance.choice((0, 0, 1, 1, 2)),
             "partition": lambda: chance.choice((0, 0, 1, 1, 2)),
             "writer": lambda: chance.choice((0, 0, 0, 1)),

@@ -35,6 +35,11 @@ SESSIONS_MS: Final = (1_500, 3_000, 6_000)
 MAX_POLL_INTERVALS_MS: Final = (1_000, 4_000, 60_000)
 # Instances with a name: two processes may have the same one.
 INSTANCES: Final = ("north", "south")
+# The group that a query wants for itself now and then, and for how long it claims it. Clocks of
+# machines differ by less than this.
+PLAIN: Final = "plain crew"
+CLAIMS_MS: Final = (1_000, 3_000, 10_000)
+CLOCKS_AGREE: Final = 0.8
 # What is read before a transaction, at most, where that is several batches.
 BATCHES_MAX: Final = 3
 # What the values of `work_by_units` begin with.
@@ -222,12 +227,12 @@ async def work_plainly(day: Day, log: RecordedLog) -> None:
         if consumer is not None:
             await consumer.commit()
 
-    consumer = await join(day, log, "plain crew", {"on_revoked": revoked})
-    while day.goes_on("plain crew") and not day.is_tired():
+    consumer = await join(day, log, PLAIN, {"on_revoked": revoked})
+    while day.goes_on(PLAIN) and not day.is_tired():
         try:
             await consumer.poll(POLL_S)
             await consumer.commit()
-            day.succeeded("plain crew")
+            day.succeeded(PLAIN)
         except (*FATAL, errors.FencedInstance):
             raise
         except errors.OncelogError as error:
@@ -283,3 +288,36 @@ async def _stands(log: RecordedLog, places: Sequence[TopicPartition]) -> dict[To
         place: item.offset if item.HasField("offset") else 0
         for place, item in zip(places, reply.offsets, strict=True)
     }
+
+
+async def claim_alone(day: Day, log: RecordedLog) -> None:
+    """A query that wants the plain crew's group for itself, as Spark's do (ADR 66): by its own
+    clock, nobody is a member of it while its claim lasts."""
+    now_ms, call = log.log.protocol.now_ms, log.log.protocol.call
+    lasts_ms = day.random.choice(CLAIMS_MS)
+    request = offset_manager_pb2.ClaimGroupRequest(
+        group=PLAIN, holder="a query", timeout_ms=lasts_ms, release=True
+    )
+    describe = offset_manager_pb2.DescribeGroupRequest(group=PLAIN)
+    while day.goes_on(PLAIN) and not day.is_tired():
+        if day.healed:
+            # The others must get on with it.
+            await day.pause()
+            continue
+        if request.release:
+            # Else a late copy of the release would end the next claim.
+            request.claim_id, request.release = day.history.fresh("claim"), False
+        sent_ms = now_ms()
+        try:
+            await call("offset_manager.claim_group", request)
+            for _ in range(day.random.randint(1, 4)):
+                found = await call("offset_manager.describe_group", describe)
+                is_over = now_ms() - sent_ms >= lasts_ms * CLOCKS_AGREE
+                assert is_over or not found.members, "I23: members beside a query that has a claim"
+                await day.pause()
+            if day.happens(0.5):
+                request.release = True
+                await call("offset_manager.claim_group", request)
+        except errors.OncelogError as error:
+            day.world.say(f"query: {error.reason} {error.message}")
+        await day.pause()

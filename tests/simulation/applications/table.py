@@ -69,7 +69,9 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
     "unnamed enricher": Application(_lives(consuming.enrich_unnamed, consuming.enrich_unnamed)),
     "member": Application(_lives(*[consuming.enrich_together] * 3)),
     "crew": Application(_crew, topics=crews.TOPICS),
-    "plain crew": Application(_lives(*[crews.work_plainly] * 2), topics=crews.TOPICS),
+    crews.PLAIN: Application(
+        _lives(*[crews.work_plainly] * 2, crews.claim_alone), topics=crews.TOPICS
+    ),
     "unit crew": Application(_lives(crews.work_by_units), topics=crews.TOPICS),
     "hopper": Application(_lives(consuming.hop)),
     "listener": Application(_lives(consuming.listen, consuming.listen)),

@@ -706,7 +706,7 @@ class ClaimGroupRequest(google.protobuf.message.Message):
     timeout_ms: builtins.int
     """Not renewed for so long, the claim is over; at most 10 s. 0: 10 s."""
     release: builtins.bool
-    """It is over now."""
+    """It is over now. The next claim has another id: a copy of this may come late."""
     def __init__(
         self,
         *,
