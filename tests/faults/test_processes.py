@@ -54,8 +54,12 @@ STOPPED_SECONDS: Final = LEASE_MS / 1000 + 2
 LOOK_EVERY_SECONDS: Final = 0.05
 
 # Small, so that stories meet many.
-SEGMENT_BYTES: Final = 65536
-SETTINGS: Final = ("node.snapshot_every_bytes=512", f"node.segment_bytes={SEGMENT_BYTES}")
+SEGMENT_BYTES: Final = 2048
+SETTINGS: Final = (
+    "node.snapshot_every_bytes=512",
+    f"node.segment_bytes={SEGMENT_BYTES}",
+    "node.control_journal_bytes_max=1024",
+)
 
 _numbers = itertools.count()
 
