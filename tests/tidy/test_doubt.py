@@ -45,7 +45,6 @@ EXEMPT: Final[dict[str, str]] = {
     "oncelog.aio.starting:Starting._start_each": "after PENDING_TRANSACTION, which promises that "
     "nothing happened; where it begins is asked of the group again after any other refusal",
     "oncelog.aio.fetching:Prefetcher._receive": "reads; nothing is sent",
-    "oncelog.aio.consumer:Consumer._poll_as_member": "reads; nothing is sent",
     "oncelog.aio.log:Log.start": "asks for metadata",
     "oncelog.aio.log:Log.run_until": "a new transaction each time; what the last one left in doubt "
     "its consumer asks the group",
