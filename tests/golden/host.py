@@ -33,10 +33,12 @@ from oncelog_server.core.machine import (
     EpochStart,
     Instant,
     Machine,
+    Needs,
     Projection,
     Snapshot,
     Table,
     Tick,
+    needs_of,
 )
 from oncelogpb.errors import OncelogError
 from oncelogpb.ids import parse_id
@@ -81,6 +83,7 @@ class MachineHost:
         self.now = Instant(MONOTONIC_START_MS, WALL_START_MS)
         self._parked: list[Parked] = []
         self._projected = 0
+        self._needs = Needs()
         self.begin_epoch()
 
     @property
@@ -171,6 +174,7 @@ class MachineHost:
         if lose_tail:
             self.frames = durable
             self.machine = self.replay(durable)
+            self._needs = needs_of(self.machine)
         else:
             # What a snapshot leaves out is missed here, by whoever asks the new leader for it.
             self.machine = self._restored(durable)
@@ -249,7 +253,14 @@ class MachineHost:
         assert self.machine.next_offset == self.log_end, "next_offset must follow the journal"
         _require_no_way_back(before, front(self.machine), self.log_end)
         look_at(self.machine, self.high_watermark)
+        self._look_at_needs()
         return at
+
+    def _look_at_needs(self) -> None:
+        """Of the front of the log, after each record."""
+        before, self._needs = self._needs, needs_of(self.machine)
+        gone_back = any(now < then for now, then in zip(self._needs, before, strict=True))
+        assert not gone_back, f"what is needed never goes back: {before}, then {self._needs}"
 
     def _decode(self, stored: StoredFrame) -> Any:
         if stored.frame.kind is FrameKind.EPOCH_START:

@@ -226,9 +226,13 @@ class PartitionMachine:
             self.committed.begin_at(record.offset, moved_at=at.offset)
             self.marks.forget_below(record.offset)
         elif isinstance(record, Settings):
+            if retention.step_ms(record) < self._step_ms:
+                self.marks.begin_anew(aged_ms, self.committed.end_offset)
             self._configured(record)
         elif isinstance(record, TimePassed):
             self.age.aged_ms = max(aged_ms, before_ms + record.passed_ms)
+            by_ms = self.age.aged_ms - before_ms
+            self.marks.time_passed(since_offset=record.since_offset, by_ms=by_ms)
         else:
             assert_never(record)
         self.next_offset = JournalOffset(at.offset + 1)

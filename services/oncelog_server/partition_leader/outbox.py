@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from oncelog_server.core.ports import TopicInfo
 from oncelog_server.participant.asking import QuestionOutbox
 from oncelog_server.partition_leader.commands import Configure, Durable, Settings
 from oncelog_server.partition_leader.machine import PartitionMachine
@@ -18,6 +19,9 @@ from oncelogpb.errors import OncelogError
 class PartitionOutbox(QuestionOutbox[PartitionMachine]):
     """See the module. One per led partition."""
 
+    # The topic as the machine knows it.
+    _told: TopicInfo | None = None
+
     def look(self) -> None:
         self._tell_settings()
         if self.machine.committed.may_drop(self.replica.high_watermark):
@@ -25,10 +29,11 @@ class PartitionOutbox(QuestionOutbox[PartitionMachine]):
 
     def _tell_settings(self) -> None:
         topic = self.env.metadata.topic_by_id(self.replica.partition.topic_id)
-        if topic is None or topic.version < self.machine.settings.version:
+        if topic is None or topic is self._told or topic.version < self.machine.settings.version:
             return
         settings = Settings(topic.version, *retention(topic.configs))
         if settings.says_the_same(self.machine.settings):
+            self._told = topic
             return
         try:
             self.replica.submit(Configure(settings))

@@ -75,6 +75,9 @@ class TimePassed(msgspec.Struct, frozen=True, array_like=True, tag="time"):
     was quiet, or its clock stood. Measured by a clock that never jumps."""
 
     passed_ms: int
+    # End of the committed log when it began to be measured: what was committed since may have come
+    # at the end of that time, and counts so.
+    since_offset: int
 
 
 Remembered = Settings | LogStart | TimePassed

@@ -11,7 +11,8 @@ before it is durable: readers look at `CommittedLog.readable_start`.
 Age is counted from commit, by the journal's own clock (`core/age`), never by the wall clock: of a
 clock that jumps it believes a sixteenth of `retention.ms` (`step_ms`). What it misses so, and what
 goes by while nobody writes, a leader measures by its monotonic clock and journals (TimePassed):
-seldom, and only while there is something to delete.
+seldom, and only while there is something to delete. Where `retention.ms` gets so short that more
+was believed before, what is there counts from that moment on.
 
 Retention keeps or deletes what became readable at once; only Truncate cuts through it. Open
 transactions are not in the committed log, so nothing of them is deleted (I32).
@@ -85,6 +86,17 @@ class AgeMarks(msgspec.Struct, array_like=True):
         place = bisect_right(self.ages, age_ms)
         return self.offsets[place - 1] if place else 0
 
+    def time_passed(self, *, since_offset: int, by_ms: int) -> None:
+        """The journal is older by so much at once, and when in that time came what was committed
+        from that offset on is not known: at its end, at the latest."""
+        first = bisect_right(self.offsets, since_offset)
+        self.ages[first:] = [age_ms + by_ms for age_ms in self.ages[first:]]
+
+    def begin_anew(self, aged_ms: int, end_offset: int) -> None:
+        """More was believed of clocks that jump than `retention.ms` bears now: what is there may be
+        younger than it looks, so it counts from now on."""
+        self.ages, self.offsets = ([aged_ms], [end_offset]) if end_offset else ([], [])
+
     def forget_below(self, start_offset: int) -> None:
         gone = bisect_right(self.offsets, start_offset)
         del self.ages[:gone], self.offsets[:gone]
@@ -102,11 +114,13 @@ class Watch:
 
     def __init__(self) -> None:
         self.is_due = False
-        # Time that went by and that no frame shows.
-        self.behind_ms = 0
+        # Time that went by and that no frame shows, and the end of the log when that began.
+        self.behind_ms = self.behind_since = 0
         self._next_look_ms = 0
-        # Moment and age from which on time is compared.
-        self._since: tuple[int, int] | None = None
+        # Moment from which on time is compared, and age and end of the log then.
+        self._since: tuple[int, int, int] | None = None
+        # By which it was compared: what was believed of clocks before is no matter any more.
+        self._settings = Settings()
         # Where the log begins, and since when.
         self._start: tuple[int, int] = (-1, 0)
         # Long enough since the start moved for a few records to be worth a record.
@@ -135,8 +149,9 @@ class Watch:
         self, settings: Settings, age: JournalAge, committed: CommittedLog, now_ms: int
     ) -> None:
         is_empty = committed.start_offset == committed.end_offset
-        if settings.retention_ms == UNLIMITED or is_empty or self._since is None:
-            self.behind_ms, self._since = 0, (now_ms, age.aged_ms)
+        is_new, self._settings = settings != self._settings, settings
+        if settings.retention_ms == UNLIMITED or is_empty or is_new or self._since is None:
+            self.behind_ms, self._since = 0, (now_ms, age.aged_ms, committed.end_offset)
             return
         every_ms = passed_every_ms(settings)
         went_by_ms = now_ms - self._since[0]
@@ -145,7 +160,8 @@ class Watch:
             behind_ms = went_by_ms - (age.aged_ms - self._since[1])
             self.behind_ms = behind_ms if behind_ms >= every_ms // 2 else 0
             if self.behind_ms:
-                self._since = (now_ms, age.aged_ms + self.behind_ms)
+                self.behind_since = self._since[2]
+                self._since = (now_ms, age.aged_ms + self.behind_ms, committed.end_offset)
 
 
 def look_every_ms(settings: Settings) -> int:
@@ -204,10 +220,10 @@ def due(
         return Decision()
     decided: list[Record] = []
     if watch.behind_ms:
-        decided.append(TimePassed(watch.behind_ms))
+        decided.append(TimePassed(watch.behind_ms, watch.behind_since))
     start = int(committed.start_offset)
     if settings.retention_ms != UNLIMITED:
-        old = marks.committed_by(age.aged_ms + watch.behind_ms - settings.retention_ms)
+        old = marks.committed_by(age.aged_ms - settings.retention_ms)
         if old > start and watch.is_worth_it(committed.bytes_below(old), committed):
             start = old
     if settings.retention_bytes != UNLIMITED:

@@ -80,12 +80,43 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "a-new-limit-believes-what-was-believed-before",
+        "a clock that jumped by hours while nothing was limited deletes nothing by a limit of one",
+        (
+            Edit(
+                f"{LEADER}.machine:PartitionMachine.apply",
+                "if retention.step_ms(record) < self._step_ms:",
+                "if False:",
+            ),
+        ),
+        {
+            story("partition_leader/a_limit_for_what_is_there_already"): "+@48 LOG_START 41",
+        },
+    ),
+    Bug(
+        "time-that-passed-before-counts",
+        "what is committed after a pause is not as old as what was there before it",
+        (
+            Edit(
+                f"{LEADER}.machine:PartitionMachine.apply",
+                "            self.marks.time_passed(since_offset=record.since_offset, by_ms=by_ms)",
+                "            pass",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_deletion_properties",
+                "test_what_is_committed_after_a_pause_is_as_young_as_it_is",
+            ): "before its time",
+        },
+    ),
+    Bug(
         "a-quiet-partition-keeps-everything",
         "retention.ms holds also where nobody writes, and where the clock stands",
         (
             Edit(
                 f"{RETENTION}:due",
-                "        decided.append(TimePassed(watch.behind_ms))",
+                "        decided.append(TimePassed(watch.behind_ms, watch.behind_since))",
                 "        pass",
             ),
         ),

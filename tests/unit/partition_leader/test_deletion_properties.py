@@ -87,10 +87,10 @@ class Deleter(Oracle):
         self.version += 1
         self.submit(Configure(Settings(self.version, retention_ms, retention_bytes)))
 
-    def wait(self, ms: int) -> None:
+    def wait(self, ms: int, step_ms: int = STEP_MS) -> None:
         while ms > 0:
-            self.host.pass_time(min(ms, STEP_MS))
-            ms -= STEP_MS
+            self.host.pass_time(min(ms, step_ms))
+            ms -= step_ms
             before = self.machine.committed.start_offset
             recorded = self.host.tick()
             self.host.sync()
@@ -267,3 +267,19 @@ def test_i27_a_point_of_the_end_names_nothing_that_is_not_durable() -> None:
     point = model.machine.find_point(1, durable)
     assert (point.iterator, point.given) == (durable, 0)
     assert point.earliest < durable, "what becomes readable there is pending here"
+
+
+def test_what_is_committed_after_a_pause_is_as_young_as_it_is() -> None:
+    """Found by the property: time that went by before a commit was journaled behind it."""
+    model = deleter()
+    model.configure(16_000, -1)
+    model.plain(1)
+    model.look()
+    model.wait(9_000, step_ms=1_000)
+    model.plain(1)
+    model.look()
+    model.wait(1_000, step_ms=1_000)
+    model.plain(1)
+    model.look()
+    model.wait(120_000, step_ms=1_000)
+    assert model.machine.committed.start_offset == 3
