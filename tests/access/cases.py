@@ -135,6 +135,13 @@ CASES: Final = (
         "Coordinator",
         "get_transaction",
         lambda s: coordinator_pb2.GetTransactionRequest(
+            tx_id=s.transactions["asking"], only_visibility=True
+        ),
+    ),
+    Case(
+        "Coordinator",
+        "get_transaction",
+        lambda s: coordinator_pb2.GetTransactionRequest(
             producer=s.producers["asking"], request_number=1
         ),
         ("describe transaction:asking",),

@@ -7,7 +7,8 @@
     transact                         write as the producer, write of each topic, read of the group
                                      and of the topics of its offsets
     abort_transaction                abort of the transaction
-    get_, list_transaction(s)        describe of the transaction
+    get_, list_transaction(s)        describe of the transaction; whether it is visible
+                                     (`only_visibility`): an identity
     ask_transactions                 services
 
 *As the producer*: by its name; one without a name is of who registered it alone. A transaction goes
@@ -170,6 +171,9 @@ class _Needs:
         return self._hints(request.parts)
 
     def of_get(self, request: pb.GetTransactionRequest, call: Call) -> Iterable[Need]:
+        if request.tx_id and request.only_visibility:
+            # No more than a reader of its partitions could see.
+            return ()
         if request.tx_id:
             return self._of_transaction(Verb.DESCRIBE, request.tx_id)
         return self._of_one_shot(request.producer.producer_id)

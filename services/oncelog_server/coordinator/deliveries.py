@@ -27,7 +27,7 @@ from oncelog_server.coordinator.commands import (
 )
 from oncelog_server.coordinator.transactions import State, Transaction
 from oncelog_server.coordinator.values import OneShotBatch, WriterParts
-from oncelog_server.core.ids import JournalOffset, PartitionId, TxId
+from oncelog_server.core.ids import JournalOffset, PartitionId, ProducerId, TxId
 
 # Of one group. A single larger marker goes alone.
 MARKERS_PER_GROUP_MAX: Final = 1_000
@@ -123,6 +123,20 @@ class Deliveries:
     def unacknowledged(self, tx_id: TxId) -> list[PartitionId]:
         known = self._undelivered.get(tx_id)
         return [] if known is None else sorted(known.waiting)
+
+    def first_invisible(
+        self, producer_id: ProducerId, upto: JournalOffset
+    ) -> tuple[TxId, list[PartitionId]] | None:
+        """The earliest that this producer committed, of those with a PREPARE up to there, that
+        somebody has not acknowledged; and who. Participants are brought each their own line, so a
+        later one may be visible everywhere before it."""
+        for tx_id, known in self._undelivered.items():
+            transaction = known.transaction
+            if transaction.prepare_offset > upto:
+                return None
+            if transaction.producer_id == producer_id and transaction.is_committed:
+                return tx_id, sorted(known.waiting)
+        return None
 
     def backlog(self, participant: PartitionId) -> tuple[int, int]:
         """Markers that wait for a participant, and their bytes."""

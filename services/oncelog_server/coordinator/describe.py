@@ -3,7 +3,7 @@ and the PREPARE record say."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from oncelog_server.coordinator import wire
 from oncelog_server.coordinator.commands import ProducerIdentity
@@ -19,7 +19,7 @@ from oncelog_server.coordinator.records import (
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import State, Transaction
 from oncelog_server.coordinator.values import CommitSeq, Manifest, TopicParts
-from oncelog_server.core.ids import JournalOffset, PartitionId, TxId
+from oncelog_server.core.ids import JournalOffset, PartitionId, ProducerId, TxId
 from oncelog_server.core.wire import partition_message
 from oncelogpb.v1 import coordinator_pb2 as pb
 from oncelogpb.v1 import types_pb2 as types
@@ -86,6 +86,29 @@ def over(
         damaged=_damaged(list(state.damaged.get(tx_id, ()))),
         prepare_offset=outcome.prepare_offset,
         parts_forgotten=not _tell_parts(records, outcome),
+    )
+
+
+def visibility(
+    state: CoordinatorState,
+    tx_id: TxId,
+    producer_id: ProducerId,
+    prepare_offset: JournalOffset,
+    may_name: Callable[[PartitionId], bool],
+) -> pb.TransactionDescription:
+    """Of a transaction that is committed and of all that its producer committed before: the first
+    that is not visible, else the last."""
+    first = state.deliveries.first_invisible(producer_id, prepare_offset)
+    waiting: Sequence[PartitionId] = ()
+    if first is not None:
+        tx_id, waiting = first
+    return pb.TransactionDescription(
+        tx_id=tx_id,
+        state=types.TRANSACTION_STATE_COMMITTED,
+        visible=first is None,
+        unacknowledged=[
+            partition_message(partition) for partition in waiting if may_name(partition)
+        ],
     )
 
 

@@ -8,6 +8,7 @@ the one in the top 16 bits of the producer id or TxId.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from msgspec.structs import replace
@@ -38,13 +39,22 @@ from oncelog_server.coordinator.ended_transactions import EndedTransactions, sta
 from oncelog_server.coordinator.fitness import Fitness, UnheardOf
 from oncelog_server.coordinator.listing import Listing
 from oncelog_server.coordinator.ports import CoordinatorEnv, CoordinatorReplica
-from oncelog_server.coordinator.questions import AnswerCode, is_unborn, verdict, verdict_of
+from oncelog_server.coordinator.questions import (
+    AnswerCode,
+    is_decided,
+    is_unborn,
+    verdict,
+    verdict_of,
+)
 from oncelog_server.coordinator.state import CoordinatorState
 from oncelog_server.coordinator.transactions import DECIDED
 from oncelog_server.coordinator.waiting import Waiting
+from oncelog_server.core.access import Need, ResourceKind, Verb
 from oncelog_server.core.ids import (
+    CONSUMER_OFFSETS_ID,
     CONTROL_PARTITIONS,
     TRANSACTION_CONTROL_ID,
+    JournalOffset,
     PartitionId,
     TxId,
     control_partition,
@@ -272,7 +282,10 @@ class CoordinatorService:
         if request.HasField("producer"):
             raise InvalidArgument("ask by tx_id or by producer, not both", field="producer")
         tx_id = wire.tx_id(request.tx_id)
-        description = await self._described(self._lead(tx_id, "tx_id"), tx_id)
+        replica = self._lead(tx_id, "tx_id")
+        if request.only_visibility:
+            return pb.GetTransactionReply(transaction=self._visibility(replica, tx_id, call))
+        description = await self._described(replica, tx_id)
         return pb.GetTransactionReply(transaction=description)
 
     async def _get_one_shot(self, request: pb.GetTransactionRequest) -> pb.GetTransactionReply:
@@ -285,6 +298,37 @@ class CoordinatorService:
         if found.forgotten:
             return pb.GetTransactionReply(transaction=describe.forgotten(command.producer))
         return pb.GetTransactionReply(transaction=await self._described(replica, found.tx_id))
+
+    def _visibility(
+        self, replica: CoordinatorReplica, tx_id: TxId, call: Call
+    ) -> pb.TransactionDescription:
+        replica.require_lease()
+        state = state_of(replica)
+        transaction = state.transactions.get(tx_id)
+        below = replica.high_watermark
+        if transaction is not None and journal_offset_of(tx_id) < below:
+            if not is_decided(transaction, below=below) or not transaction.is_committed:
+                return pb.TransactionDescription(
+                    tx_id=tx_id, state=describe.state_outside(transaction, below=below)
+                )
+            producer_id, prepare_offset = transaction.producer_id, transaction.prepare_offset
+        else:
+            outcome = self._ended_transactions(replica).known_outcome(tx_id)
+            if outcome.expired:
+                return describe.over(state, tx_id, outcome, ())
+            if not outcome.committed:
+                return pb.TransactionDescription(tx_id=tx_id, state=types.TRANSACTION_STATE_ABORTED)
+            producer_id = outcome.producer.producer_id
+            prepare_offset = JournalOffset(outcome.prepare_offset)
+        may_name = partial(self._may_name, call)
+        return describe.visibility(state, tx_id, producer_id, prepare_offset, may_name)
+
+    def _may_name(self, call: Call, partition: PartitionId) -> bool:
+        """What the caller may not see is not told; offsets are of no topic of a user's."""
+        topic = self._env.metadata.topic_by_id(partition.topic_id)
+        if topic is None:
+            return partition.topic_id == CONSUMER_OFFSETS_ID
+        return call.sees(Need(Verb.DESCRIBE, ResourceKind.TOPIC, topic.name))
 
     async def _described(
         self, replica: CoordinatorReplica, tx_id: TxId

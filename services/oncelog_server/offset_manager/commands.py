@@ -350,6 +350,8 @@ class FetchedOffset(NamedTuple):
     metadata: str
     commit_time_ms: int
     pending_tx_id: TxId
+    # The last transaction that moved it; 0: none.
+    moved_by: TxId = TxId(0)
 
 
 class FetchedOffsets(NamedTuple):

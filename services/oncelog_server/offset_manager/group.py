@@ -47,6 +47,15 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
     time_ms: int
     # Of a plain commit; "": standalone.
     member_id: str = ""
+    # The last transaction that moved it, which plain commits behind it do not change: what they
+    # follow may not be visible yet. 0: none, or a reset; snapshots from before it was kept.
+    moved_by: TxId = TxId(0)
+
+    @property
+    def mover(self) -> TxId:
+        """Who takes the position over begins when this one is visible everywhere (ADR 71). 0:
+        none."""
+        return self.tx_id or self.moved_by
 
 
 class Pending(msgspec.Struct, frozen=True, array_like=True):
@@ -266,7 +275,13 @@ class Group(msgspec.Struct):
     # ----------------------------------------------------------------------------------- changes
 
     def commit(self, step: OffsetCommit, *, tx_id: TxId, time_ms: int, member_id: str = "") -> None:
-        self.committed[step.partition] = Committed(step, tx_id, time_ms, member_id)
+        before = self.committed.get(step.partition)
+        moved_by = tx_id or (TxId(0) if before is None else before.mover)
+        self.committed[step.partition] = Committed(step, tx_id, time_ms, member_id, moved_by)
+
+    def reset(self, step: OffsetCommit, *, time_ms: int) -> None:
+        """An operator says where it begins: what was there before orders nothing any more."""
+        self.committed[step.partition] = Committed(step, TxId(0), time_ms)
 
     def remember_reset(self, reset_id: bytes) -> None:
         self.resets[reset_id] = None

@@ -75,7 +75,15 @@ def _fetched(group: Group, partition: PartitionId, command: FetchOffsets) -> Fet
     if committed is None:
         return FetchedOffset(partition, None, stored or View.COMMITTED, "", 0, holder)
     step: OffsetCommit = committed.step
-    return FetchedOffset(partition, step.to, step.view, step.metadata, committed.time_ms, holder)
+    return FetchedOffset(
+        partition,
+        step.to,
+        step.view,
+        step.metadata,
+        committed.time_ms,
+        holder,
+        committed.mover,
+    )
 
 
 def describe(

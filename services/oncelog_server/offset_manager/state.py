@@ -86,7 +86,7 @@ class State(msgspec.Struct):
     def reset(self, record: OffsetsReset, time_ms: int) -> None:
         group = self._touch(record.group)
         for step in record.offsets:
-            group.commit(step, tx_id=TxId(0), time_ms=time_ms)
+            group.reset(step, time_ms=time_ms)
         group.remember_reset(record.reset_id)
 
     def hold(self, record: OffsetsPending, at: At) -> None:

@@ -450,4 +450,5 @@ def _fetched(fetched: FetchedOffset) -> pb.CommittedOffset:
         view=types_pb2.View.ValueType(fetched.view.value),
         commit_time_ms=fetched.commit_time_ms,
         pending_tx_id=fetched.pending_tx_id,
+        moved_by_tx_id=fetched.moved_by,
     )

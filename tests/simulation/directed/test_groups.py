@@ -9,7 +9,13 @@ import pytest
 
 from oncelog.aio.consumer import Consumer
 from oncelog.aio.log import Log
-from oncelog_server.core.ids import CONSUMER_OFFSETS_ID, control_partition
+from oncelog_server.core.ids import (
+    CONSUMER_OFFSETS_ID,
+    TRANSACTION_CONTROL_ID,
+    PartitionId,
+    TopicId,
+    control_partition,
+)
 from oncelogpb import errors
 from tests.simulation.directed.stage import TOPIC, WAIT_S, Stage, play
 
@@ -75,5 +81,65 @@ def test_i21_i23_a_zombie_commits_nothing_over_a_failover_of_the_offset_manager(
         await second.close()
         await producer.close()
         assert await stage.end() == [b"1", b"of the owner"]
+
+    play(story)
+
+
+COPIES = "copies"
+
+
+def coordinator(stage: Stage, group: str) -> str:
+    """Of the producers of a transaction group."""
+    return stage.leader(control_partition(TRANSACTION_CONTROL_ID, group))
+
+
+@pytest.mark.parametrize("takes_over", ["member", "standalone"])
+def test_i21_what_follows_in_the_input_follows_in_the_output(takes_over: str) -> None:
+    """The first member commits, and leaves: its transaction's marker has reached the offsets, and
+    is on its way to the output. Who goes on from there has a producer with another coordinator,
+    whose markers nobody holds up."""
+
+    async def story(stage: Stage) -> None:
+        await stage.begin()
+        topic = await stage.client.admin.create_topic(COPIES, 1, replication_factor=3)
+        copies = PartitionId(TopicId(bytes.fromhex(topic.topic_id)), 0)
+        await stage.until(lambda: stage.leader(copies), "somebody leads the output")
+        await stage.acknowledged(b"1", at=stage.leader(stage.data))
+        groups = [f"crew-{n}" for n in range(16)]
+        slow = groups[0]
+        fast = next(g for g in groups if coordinator(stage, g) != coordinator(stage, slow))
+        first = await member(stage.client)
+        before = await stage.client.transactional_producer(group=slow)
+        [record] = await stage.poll(first)
+        held_up = (coordinator(stage, slow), stage.leader(copies))
+        stage.hold(held_up)
+        async with before.transaction(first) as tx:
+            await tx.send(COPIES, record.value)
+        await first.close()
+        await stage.acknowledged(b"2", at=stage.leader(stage.data))
+
+        async def go_on() -> None:
+            if takes_over == "member":
+                second = await member(stage.client)
+            else:
+                second = await stage.client.consumer([TOPIC], GROUP, partitions="all")
+            after = await stage.client.transactional_producer(group=fast)
+            [record] = await stage.poll(second)
+            async with after.transaction(second) as tx:
+                await tx.send(COPIES, record.value)
+            await second.close()
+
+        going_on = asyncio.create_task(go_on())
+        await asyncio.sleep(5.0)
+        stage.let(held_up)
+        async with asyncio.timeout(WAIT_S):
+            await going_on
+        reader = await stage.client.consumer([COPIES])
+        seen: list[bytes | None] = []
+        while len(seen) < 2:
+            seen += [record.value for record in await stage.poll(reader)]
+        assert seen == [b"1", b"2"]
+        await reader.close()
+        assert await stage.end() == [b"1", b"2"]
 
     play(story)

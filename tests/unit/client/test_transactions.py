@@ -44,6 +44,7 @@ class Services:
         self.generation = 1
         self.instances: list[bytes] = []
         self.last_tx = 100
+        self.asked_visible: list[int] = []
         self.state = types.TRANSACTION_STATE_ONGOING
         self.expected_number = 1
 
@@ -97,6 +98,10 @@ class Services:
 
     def get_transaction(self, request: Any) -> Any:
         described = pb.TransactionDescription(tx_id=request.tx_id, state=self.state)
+        if request.only_visibility:
+            self.asked_visible.append(request.tx_id)
+            described.state = types.TRANSACTION_STATE_COMMITTED
+            described.visible = len(self.asked_visible) > 1
         return pb.GetTransactionReply(transaction=described)
 
     def produce(self, request: Any) -> Any:

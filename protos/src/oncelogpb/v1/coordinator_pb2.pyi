@@ -446,12 +446,19 @@ class GetTransactionRequest(google.protobuf.message.Message):
     TX_ID_FIELD_NUMBER: builtins.int
     PRODUCER_FIELD_NUMBER: builtins.int
     REQUEST_NUMBER_FIELD_NUMBER: builtins.int
+    ONLY_VISIBILITY_FIELD_NUMBER: builtins.int
     tx_id: builtins.int
     """0: by producer and request number."""
     request_number: builtins.int
     """A number that was not accepted is UNKNOWN_TRANSACTION: nothing of it happened, and nothing will
     once the producer has registered again (until then a delayed copy may still arrive). One that is
     no longer remembered (the last 16 are) is described as EXPIRED, with tx_id 0: nobody knows.
+    """
+    only_visibility: builtins.bool
+    """Only with tx_id, of one that is committed: are it, and all that its producer committed before it,
+    visible? The reply describes the earliest of them that is not, else this one, and only by tx_id,
+    state, visible and unacknowledged (of topics that the caller may describe). Needs no right to
+    describe the transaction: who takes over the positions that it moved asks so before it reads.
     """
     @property
     def producer(self) -> oncelogpb.v1.types_pb2.Producer:
@@ -463,9 +470,10 @@ class GetTransactionRequest(google.protobuf.message.Message):
         tx_id: builtins.int = ...,
         producer: oncelogpb.v1.types_pb2.Producer | None = ...,
         request_number: builtins.int = ...,
+        only_visibility: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["producer", b"producer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["producer", b"producer", "request_number", b"request_number", "tx_id", b"tx_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["only_visibility", b"only_visibility", "producer", b"producer", "request_number", b"request_number", "tx_id", b"tx_id"]) -> None: ...
 
 global___GetTransactionRequest = GetTransactionRequest
 

@@ -284,6 +284,7 @@ class CommittedOffset(google.protobuf.message.Message):
     VIEW_FIELD_NUMBER: builtins.int
     COMMIT_TIME_MS_FIELD_NUMBER: builtins.int
     PENDING_TX_ID_FIELD_NUMBER: builtins.int
+    MOVED_BY_TX_ID_FIELD_NUMBER: builtins.int
     offset: builtins.int
     """Absent: nothing committed."""
     metadata: builtins.str
@@ -292,6 +293,11 @@ class CommittedOffset(google.protobuf.message.Message):
     """When it was committed."""
     pending_tx_id: builtins.int
     """Transaction that holds a pending offset here; 0: none."""
+    moved_by_tx_id: builtins.int
+    """The last transaction that moved it; plain commits since then change nothing of that, a reset does.
+    Who takes over the position begins when that one is visible (GetTransaction, `only_visibility`):
+    else what it writes may come before what was made of earlier input. 0: none, or not known.
+    """
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     def __init__(
@@ -303,9 +309,10 @@ class CommittedOffset(google.protobuf.message.Message):
         view: oncelogpb.v1.types_pb2.View.ValueType = ...,
         commit_time_ms: builtins.int = ...,
         pending_tx_id: builtins.int = ...,
+        moved_by_tx_id: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_offset", b"_offset", "offset", b"offset", "partition", b"partition"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_offset", b"_offset", "commit_time_ms", b"commit_time_ms", "metadata", b"metadata", "offset", b"offset", "partition", b"partition", "pending_tx_id", b"pending_tx_id", "view", b"view"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_offset", b"_offset", "commit_time_ms", b"commit_time_ms", "metadata", b"metadata", "moved_by_tx_id", b"moved_by_tx_id", "offset", b"offset", "partition", b"partition", "pending_tx_id", b"pending_tx_id", "view", b"view"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_offset", b"_offset"]) -> typing.Literal["offset"] | None: ...
 
 global___CommittedOffset = CommittedOffset

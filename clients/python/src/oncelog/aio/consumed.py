@@ -116,9 +116,16 @@ class Consumed:
                     commit.from_metadata = beside
                 if chain is not None and chain.producer_id == producer_id:
                     commit.after_tx_id = chain.tx_id
+                elif chain is not None and group.feeding is not None:
+                    await group.feeding.wait_for(chain.tx_id, [PartitionKey.of(partition)])
 
         if group.feeding is not None:
             group.feeding.annotate(message.offsets)
+
+    async def follow_others(self, progress: Sequence[Progress], producer_id: int) -> None:
+        """See `Feeding.follow_others`. Nothing is awaited where there are no others."""
+        if self._feeding is not None:
+            await self._feeding.follow_others(progress, producer_id)
 
     def messages(
         self, progress: Sequence[Progress], producer_id: int
@@ -150,6 +157,7 @@ class Consumed:
     ) -> None:
         """Under this TxId, until its marker. Adds the partitions of `__consumer_offsets` that took
         them as they answer, so that an abort half way through knows them."""
+        await self.follow_others(progress, identity.producer_id)
         for message in self.messages(progress, identity.producer_id).values():
             reply = await self._protocol.call(
                 "offset_manager.commit_transaction_offsets",

@@ -88,7 +88,12 @@ class Consumer:
             lambda: self.feeding.member_now(),
         )
         self._sign_of_life = SignOfLife(options.sign_of_life_ms, self._offsets.give_sign)
-        self._starting = Starting(self._offsets, self._positions, self._prefetcher.wake)
+        self._starting = Starting(
+            self._offsets,
+            self._positions,
+            options.pending_timeout_ms,
+            self._prefetcher.wake,
+        )
         # None: it stands alone.
         self._member: Member | None = None
         every_ms = 0 if group is None else options.auto_commit_ms

@@ -7,7 +7,7 @@ was sent offsets (`GroupMetadata`) commits those. `consumed` is the transaction'
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Container, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from oncelog._core.open_transactions import OpenTransactions
@@ -176,6 +176,22 @@ class Feeding:
         if self.member is not None:
             self.member.require()
         self._open.require(transaction)
+
+    async def follow_others(self, progress: Iterable[Progress], producer_id: int) -> None:
+        """Where a transaction of another producer moved these positions last: returns once that is
+        visible, for nothing orders the two. Raises PendingTransaction."""
+        moved: dict[int, list[PartitionKey]] = {}
+        for item in progress:
+            after = self._positions.after(item.partition)
+            if after is not None and after.producer_id != producer_id:
+                moved.setdefault(after.tx_id, []).append(item.partition)
+        for tx_id, partitions in moved.items():
+            await self.wait_for(tx_id, partitions)
+
+    async def wait_for(self, tx_id: int, partitions: Collection[PartitionKey]) -> None:
+        """Until that one, which moved these positions, is visible. Raises PendingTransaction."""
+        within_ms = self._options.pending_timeout_ms
+        await self._offsets.visibility.wait(tx_id, partitions, within_ms)
 
     def member_now(self) -> offset_manager_pb2.GroupMember | None:
         """In whose name it commits."""

@@ -11,6 +11,7 @@ from oncelog._core.group_offsets import Edges, waiting
 from oncelog._core.positions import Origin, Positions, Progress, start_of
 from oncelog._core.routing import PartitionKey
 from oncelog.aio.fetching import Prefetcher, why_gone
+from oncelog.aio.visibility import Visibility
 from oncelog.batch import TopicPartition
 from oncelog.groups import ConsumerPosition, Rows
 from oncelog.options import ConsumerOptions
@@ -24,6 +25,15 @@ from oncelogpb.v1 import coordinator_pb2, offset_manager_pb2, partition_leader_p
 COMMIT_ATTEMPTS_MAX: Final = 3
 # How long it may take to say of a transaction in flight whose it is, for an error, milliseconds.
 EXPLAIN_MS: Final = 2_000
+
+
+class HeldUp(Exception):
+    """Partitions whose position was moved by a transaction that is not known to be visible, by
+    partition: they begin when it is. The others have begun."""
+
+    def __init__(self, movers: Mapping[PartitionKey, int]) -> None:
+        super().__init__(movers)
+        self.movers = movers
 
 
 class NotBegun(Exception):
@@ -55,6 +65,7 @@ class Offsets:
         self._positions = positions
         self._names = names
         self._prefetcher = prefetcher
+        self.visibility = Visibility(protocol)
         self.isolation = isolation_of(options)
         committed = self.isolation == partition_leader_pb2.ISOLATION_COMMITTED
         self.view = types_pb2.VIEW_COMMITTED if committed else types_pb2.VIEW_JOURNAL
@@ -72,7 +83,7 @@ class Offsets:
     async def start(self, partitions: list[PartitionKey], *, pending_ms: int | None = None) -> int:
         """Finds where these begin: the group's offset, else `start`. Returns how long the group is
         remembered (0: nobody said). `pending_ms`: as the option of that name, where None. Raises
-        NotBegun: ask again."""
+        NotBegun: ask again; HeldUp: those not yet."""
         if self.group is None:
             for partition, offset in (await self._first(partitions)).items():
                 self._positions.start(partition, offset, Origin.ANY)
@@ -85,7 +96,11 @@ class Offsets:
         ]
         fallback = await self._first(fresh)
         begun = await self._begin(fallback)
+        movers: dict[PartitionKey, int] = {}
         for known in reply.offsets:
+            if not self.visibility.is_known(known.moved_by_tx_id):
+                movers[PartitionKey.of(known.partition)] = known.moved_by_tx_id
+                continue
             beside = known.metadata
             given_beyond, known.metadata = beyond.decode(beside)
             self._prefetcher.learn(known)
@@ -93,6 +108,8 @@ class Offsets:
             partition = PartitionKey.of(known.partition)
             since = position if partition in begun else since
             self._positions.start(partition, position, since, given_beyond, beside)
+        if movers:
+            raise HeldUp(movers)
         return int(reply.group_retention_ms)
 
     async def _begin(self, places: Mapping[PartitionKey, int]) -> frozenset[PartitionKey]:

@@ -1,6 +1,7 @@
 """Finds where partitions begin, before the first record of them is given: what the group has
-committed. A transaction in flight that holds a partition's offset is waited for, up to
-`pending_timeout_ms`, and holds back that partition alone.
+committed. A transaction in flight that holds a partition's offset, or one that moved it and is not
+visible everywhere (`visibility`), is waited for, up to `pending_timeout_ms`, and holds back that
+partition alone.
 
 Where the group has committed nothing, and `start` is the end, a member commits where it begins
 before it gives anything. A refusal of that tells nothing that its heartbeats, or the next fetch, do
@@ -9,12 +10,12 @@ not tell as well: it is asked again."""
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Final
 
 from oncelog._core.positions import Positions
 from oncelog._core.routing import PartitionKey
-from oncelog.aio.offsets import NotBegun, Offsets
+from oncelog.aio.offsets import HeldUp, NotBegun, Offsets
 from oncelogpb import errors
 
 # After a refusal of where a member begins, before it is asked again: seconds; and so often, where
@@ -26,8 +27,15 @@ ATTEMPTS_MAX: Final = 5
 class Starting:
     """Of one consumer. Asked for (`all_started`), or beside what is read already (`go_on`)."""
 
-    def __init__(self, offsets: Offsets, positions: Positions, wake: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        offsets: Offsets,
+        positions: Positions,
+        pending_timeout_ms: int,
+        wake: Callable[[], None],
+    ) -> None:
         """`wake`: something has started, or failed."""
+        self._pending_timeout_ms = pending_timeout_ms
         self._offsets = offsets
         self._positions = positions
         self._wake = wake
@@ -77,10 +85,18 @@ class Starting:
             await asyncio.gather(task, return_exceptions=True)
 
     async def _start(self, partitions: list[PartitionKey]) -> int:
-        try:
-            return await self._offsets.start(partitions)
-        except errors.PendingTransaction as error:
-            raise await self._offsets.explained(error) from None
+        while True:
+            try:
+                return await self._offsets.start(partitions)
+            except errors.PendingTransaction as error:
+                raise await self._offsets.explained(error) from None
+            except HeldUp as held_up:
+                partitions = list(held_up.movers)
+                waiting = [
+                    self._offsets.visibility.wait(mover, moved, self._pending_timeout_ms)
+                    for mover, moved in _by_mover(held_up.movers).items()
+                ]
+                await _all_of(waiting)
 
     async def _start_unknown(self) -> None:
         try:
@@ -92,7 +108,9 @@ class Starting:
             self._wake()
 
     async def _start_each(self) -> None:
-        left, held_up = self._positions.unknown(), []
+        left = self._positions.unknown()
+        # What waits for one transaction waits together.
+        held_up: list[list[PartitionKey]] = []
         while left:
             try:
                 await self._offsets.start(left, pending_ms=0)
@@ -102,18 +120,33 @@ class Starting:
                 if held is None:
                     raise
                 left.remove(held)
-                held_up.append(held)
+                held_up.append([held])
                 self._wake()
+            except HeldUp as error:
+                # All but these have begun.
+                self._wake()
+                left = []
+                held_up += _by_mover(error.movers).values()
         self._wake()
-        if held_up:
-            waiting = (self._wait_for(partition) for partition in held_up)
-            for ended in await asyncio.gather(*waiting, return_exceptions=True):
-                if ended is not None:
-                    raise ended
+        await _all_of([self._wait_for(partitions) for partitions in held_up])
 
-    async def _wait_for(self, partition: PartitionKey) -> None:
-        await self._start([partition])
+    async def _wait_for(self, partitions: list[PartitionKey]) -> None:
+        await self._start(partitions)
         self._wake()
+
+
+async def _all_of(waiting: Sequence[Coroutine[None, None, None]]) -> None:
+    """Each to its end. Raises what the first of them met."""
+    for ended in await asyncio.gather(*waiting, return_exceptions=True):
+        if ended is not None:
+            raise ended
+
+
+def _by_mover(movers: Mapping[PartitionKey, int]) -> dict[int, list[PartitionKey]]:
+    moved: dict[int, list[PartitionKey]] = {}
+    for partition, mover in movers.items():
+        moved.setdefault(mover, []).append(partition)
+    return moved
 
 
 def _held_by(

@@ -453,6 +453,7 @@ class Transaction:
     async def _ask_at_once(
         self, identity: core.ProducerCore, progress: Sequence[Progress]
     ) -> coordinator_pb2.TransactReply:
+        await self._consumed.follow_others(progress, identity.producer_id)
         if self._core.state is not State.ONE_SHOT:
             # Another thread gave it up while it registered.
             self._core.require_open()
