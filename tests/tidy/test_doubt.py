@@ -42,6 +42,9 @@ EXEMPT: Final[dict[str, str]] = {
     "that was lost changed, the next one says",
     "oncelog.aio.offsets:Offsets.give_sign": "a sign of life: from = to moves nothing, however "
     "often",
+    "oncelog.aio.starting:Starting._start": "asks where partitions begin, once what it waited for "
+    "is visible",
+    "oncelog.aio.visibility:Visibility.wait": "reads",
     "oncelog.aio.starting:Starting._start_each": "after PENDING_TRANSACTION, which promises that "
     "nothing happened; where it begins is asked of the group again after any other refusal",
     "oncelog.aio.fetching:Prefetcher._receive": "reads; nothing is sent",

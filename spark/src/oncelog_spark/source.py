@@ -317,6 +317,7 @@ def _settled(
             f"({error}): name the producer in `transactionalSink` and in the sink's `producer`, so "
             "that a new run can end it, or try again when its time is over"
         ) from error
+    subscription.await_what_was_made(standing)
     return {tp: at.offset for tp, at in standing.items() if at.HasField("offset")}
 
 

@@ -5,10 +5,14 @@ All positions are of the committed log. Nothing is cached here but what the conn
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+from oncelog._core.routing import PartitionKey
+from oncelog.aio.visibility import Visibility
+from oncelog.protocol import AsyncProtocol
 from oncelog_spark.offsets import (
     EARLIEST_MARK,
     LATEST_MARK,
@@ -131,6 +135,26 @@ class Subscription:
             "offset_manager.fetch_offsets", request, timeout_ms=LIST_TIMEOUT_MS
         )
         return dict(zip(self.partitions, reply.offsets, strict=True))
+
+    def await_what_was_made(
+        self, standing: Mapping[TopicPartition, offset_manager_pb2.CommittedOffset]
+    ) -> None:
+        """Of the input before these positions: returns once all of it is visible, for what is read
+        from there on may be written by a producer that has no order with the last one. Raises
+        PendingTransaction, which names what is waited for."""
+        moved: dict[int, list[PartitionKey]] = {}
+        for committed in standing.values():
+            if committed.moved_by_tx_id:
+                key = PartitionKey.of(committed.partition)
+                moved.setdefault(committed.moved_by_tx_id, []).append(key)
+
+        async def wait(protocol: AsyncProtocol) -> None:
+            visibility = Visibility(protocol)
+            waits = (visibility.wait(tx_id, of, LIST_TIMEOUT_MS) for tx_id, of in moved.items())
+            await asyncio.gather(*waits)
+
+        if moved:
+            self.protocol.run(wait)
 
     def _list(
         self, partitions: Iterable[TopicPartition], at: Mapping[str, Any]

@@ -563,4 +563,24 @@ BUGS: Final = (
             ): "came with the snapshot",
         },
     ),
+    Bug(
+        "taken-over-before-it-is-visible",
+        "I21: a position that another one's transaction moved is read on before that can be read",
+        (
+            Edit(
+                "oncelog.aio.visibility:Visibility.is_known",
+                "return not tx_id or tx_id in self._visible",
+                "return True",
+            ),
+        ),
+        {
+            _directed(
+                "test_groups", "test_i21_what_follows_in_the_input_follows_in_the_output[member]"
+            ): "assert [b'2', b'1'] == [b'1', b'2']",
+            _directed(
+                "test_groups",
+                "test_i21_what_follows_in_the_input_follows_in_the_output[standalone]",
+            ): "assert [b'2', b'1'] == [b'1', b'2']",
+        },
+    ),
 )

@@ -29,7 +29,7 @@ from oncelogpb.v1 import coordinator_pb2, types_pb2
 ASKED_MAX: Final = 64
 # What one question is given at most, milliseconds.
 QUESTION_MS: Final = 2_000
-# Transactions of which it is remembered that they are visible: more than one fetch of offsets names.
+# Visible transactions that are remembered: more than one fetch of offsets names.
 KNOWN_MAX: Final = 20_000
 
 
@@ -55,11 +55,10 @@ class Visibility:
         began_ms = self._protocol.now_ms()
         attempt = 0
         while not self.is_known(tx_id):
-            left_ms = within_ms - (self._protocol.now_ms() - began_ms)
             held: types_pb2.Partition | None = None
             waits_for, why = tx_id, "its coordinator does not answer"
             try:
-                first = await self._first_invisible(tx_id, int(min(max(left_ms, 1), QUESTION_MS)))
+                first = await self._first_invisible(tx_id)
                 if first is None:
                     return
                 waits_for, held = first.tx_id, next(iter(first.unacknowledged), None)
@@ -70,30 +69,25 @@ class Visibility:
                     raise
                 why = f"{why}: {error.message}"
             if self._protocol.now_ms() - began_ms >= within_ms:
-                moved = min(partitions)
-                waited_for = moved.wire() if held is None else held
-                raise errors.PendingTransaction(
-                    f"the group's position in {self._name(moved.wire())} was moved by transaction "
+                moved = min(partitions).wire()
+                told = (
+                    f"the group's position in {self._name(moved)} was moved by transaction "
                     f"{show_id(tx_id)}, and what was made of the input before it is not readable "
-                    f"everywhere: transaction {show_id(waits_for)} is committed, but {why}. What is "
-                    "made of the input behind it would be readable first",
-                    tx_id=waits_for,
-                    topic_id=waited_for.topic_id.hex(),
-                    partition=waited_for.number,
+                    f"everywhere: transaction {show_id(waits_for)} is committed, but {why}. What "
+                    "is made of the input behind it would be readable first"
                 )
+                raise _pending(told, waits_for, moved if held is None else held)
             await self._protocol.back_off(attempt)
             attempt += 1
 
-    async def _first_invisible(
-        self, tx_id: int, timeout_ms: int
-    ) -> coordinator_pb2.TransactionDescription | None:
+    async def _first_invisible(self, tx_id: int) -> coordinator_pb2.TransactionDescription | None:
         """The earliest that is not, of it and of what its producer committed before; None: all
         are, or its coordinator has forgotten it."""
         request = coordinator_pb2.GetTransactionRequest(tx_id=tx_id, only_visibility=True)
         async with self._room:
             try:
                 reply = await self._protocol.call(
-                    "coordinator.get_transaction", request, timeout_ms
+                    "coordinator.get_transaction", request, QUESTION_MS
                 )
             except (errors.UnknownTransaction, errors.PermissionDenied):
                 # Only a coordinator of before this question refuses it: as it was then.
@@ -119,6 +113,12 @@ class Visibility:
         topic = self._protocol.directory.topic_by_id(partition.topic_id)
         name = partition.topic_id.hex() if topic is None else topic.name
         return f"{name!r} partition {partition.number}"
+
+
+def _pending(told: str, tx_id: int, partition: types_pb2.Partition) -> errors.PendingTransaction:
+    return errors.PendingTransaction(
+        told, tx_id=tx_id, topic_id=partition.topic_id.hex(), partition=partition.number
+    )
 
 
 def _may_answer_later(error: errors.OncelogError) -> bool:
