@@ -53,7 +53,7 @@ class Committed(msgspec.Struct, frozen=True, array_like=True):
 
     @property
     def mover(self) -> TxId:
-        """Who takes the position over begins when this one is visible everywhere (ADR 71). 0:
+        """Who takes the position over begins when this one is visible everywhere (ADR 72). 0:
         none."""
         return self.tx_id or self.moved_by
 

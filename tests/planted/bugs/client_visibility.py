@@ -1,5 +1,5 @@
 """Bugs against the order of output over a handover: who goes on from a position that a transaction
-moved before that one is visible everywhere (ADR 71)."""
+moved before that one is visible everywhere (ADR 72)."""
 
 from __future__ import annotations
 

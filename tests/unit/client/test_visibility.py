@@ -1,4 +1,4 @@
-"""Waiting until a transaction that moved a position is visible (ADR 71)."""
+"""Waiting until a transaction that moved a position is visible (ADR 72)."""
 
 from __future__ import annotations
 

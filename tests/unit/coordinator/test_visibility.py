@@ -1,5 +1,5 @@
 """Whether a transaction, and what its producer committed before it, can be read everywhere: asked
-by who takes over positions that it moved (ADR 71)."""
+by who takes over positions that it moved (ADR 72)."""
 
 from __future__ import annotations
 

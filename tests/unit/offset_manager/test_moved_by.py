@@ -1,5 +1,5 @@
 """A committed offset names the transaction that moved it: who goes on from there begins when that
-one is visible (ADR 71)."""
+one is visible (ADR 72)."""
 
 from __future__ import annotations
 

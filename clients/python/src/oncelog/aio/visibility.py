@@ -5,7 +5,7 @@ different coordinators. Whoever takes over a position that another one's transac
 write behind it, and could be readable before it. So where a committed offset names the transaction
 that moved it, its coordinator is asked whether that one is visible everywhere, and all that its
 producer committed before it: in another partition an earlier one may still wait for its marker
-(ADR 71).
+(ADR 72).
 
 What its coordinator does not know any more was visible long ago. Parts that are damaged are not
 waited for: they are no part of what may be read.
