@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+import oncelog
 from tests.integration.cluster import ROLES, Cluster, until
 from tests.integration.group_job import Job
 
@@ -120,3 +121,42 @@ def test_a_run_goes_on_where_a_topic_is_deleted_and_made_again(cluster: Cluster)
         finally:
             consumer.close()
             runner.join(30)
+
+
+def test_i21_the_output_keeps_its_inputs_order_where_a_partition_moves_before_it_is_visible(
+    cluster: Cluster,
+) -> None:
+    """The first owner's commit is decided while the leader of its output is gone; it leaves, and
+    the next one, whose producer is of another transaction group, goes on behind it."""
+    source, copy, half = "order-in", "order-out", 5
+    with cluster.connect(timeout_ms=60_000) as first, cluster.connect(timeout_ms=60_000) as second:
+        for topic in (source, copy):
+            first.admin.create_topic(topic, partitions=1)
+        with first.producer() as producer:
+            for number in range(2 * half):
+                producer.send(source, b"%d" % number)
+        leaves = first.consumer([source], group="order", batch_records_max=half)
+        writes = first.transactional_producer()
+        batch = leaves.poll(30)
+        assert batch is not None
+        goes_on = second.consumer([source], group="order", batch_records_max=half)
+        copies = second.transactional_producer()
+        with writes.transaction(leaves) as tx:
+            for record in batch:
+                tx.send(copy, record.value)
+            tx.flush()
+            cluster.kill("partition_leader")
+        cluster.start("partition_leader")
+        leaves.close()
+        cluster.wait_ready()
+
+        def step(batch: oncelog.Batch, tx: oncelog.Transaction) -> None:
+            for record in batch:
+                tx.send(copy, record.value)
+
+        second.run(goes_on, step, copies, idle_timeout_s=4.0)
+        reader = second.consumer([copy])
+        found: list[bytes | None] = []
+        while (batch := reader.poll(2)) is not None:
+            found.extend(record.value for record in batch)
+    assert found == [b"%d" % number for number in range(2 * half)]
