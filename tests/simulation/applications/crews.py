@@ -8,7 +8,7 @@ is one record of output at the end (I21).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Final
 
 from oncelog.aio.consumer import Consumer
@@ -114,7 +114,9 @@ class Crew:
 
     async def judge(self, day: Day, log: RecordedLog) -> None:
         """I21, by what readers see at the end: each input below where the group stands is one
-        record of output, and none above. Independent of the checker."""
+        record of output, and none above; and within a partition of the output those of one
+        partition of the input stand in its order, whoever processed them. Independent of the
+        checker."""
         places = [TopicPartition(topic, n) for topic, count in TOPICS.items() for n in range(count)]
         sources = {
             event["values"][0]: tuple(event["of"])
@@ -126,10 +128,24 @@ class Crew:
         done = Counter(sources[v] for v in values if v in sources and not v.startswith(f"{UNIT}."))
         twice = [source for source, count in done.items() if count > 1]
         assert not twice, f"I21: processed twice: {twice[:3]}"
+        _require_order(
+            ((record.topic, record.partition, value.startswith(f"{UNIT}.")), sources[value])
+            for record, value in zip(seen, values, strict=True)
+            if value in sources
+        )
         for place, stand in (await _stands(log, places)).items():
             offsets = {offset for *of, offset in done if tuple(of) == tuple(place)}
             wrong = sorted(offsets ^ set(range(stand)))
             assert not wrong, f"I21: the crew stands at {stand} of {place}, and not so {wrong[:5]}"
+
+
+def _require_order(copies: Iterable[tuple[tuple[str, int, bool], tuple[Any, ...]]]) -> None:
+    """Of ((partition of the output, whose copy), record of the input), in the output's order."""
+    last: dict[tuple[Any, ...], int] = {}
+    for place, (*of, offset) in copies:
+        before = last.get((place, *of), -1)
+        assert before < offset, f"I21: {place} shows {of} at {offset} behind {before}"
+        last[place, *of] = offset
 
 
 class _Worker:
