@@ -193,15 +193,20 @@ def configure(known: Settings, settings: Settings) -> Decision[Record]:
 def truncation(committed: CommittedLog, before: int, *, start: int) -> Truncated | OffsetOutOfRange:
     """What it would delete of a log that begins at `start`."""
     if before > committed.end_offset:
-        return OffsetOutOfRange(
-            f"offset {before} is above the end, {committed.end_offset}: nothing is deleted; "
-            "truncate at the end, or below",
-            start=start,
-            end=committed.end_offset,
-        )
+        return above_end(before, start=start, end=committed.end_offset)
     after = max(before, start)
     size = committed.bytes_below(after) if after > committed.start_offset else 0
     return Truncated(Offset(start), Offset(after), size)
+
+
+def above_end(before: int, *, start: int, end: int) -> OffsetOutOfRange:
+    """Why nothing is deleted below an offset that no record has yet."""
+    return OffsetOutOfRange(
+        f"offset {before} is above the end, {end}: nothing is deleted; "
+        "truncate at the end, or below",
+        start=start,
+        end=end,
+    )
 
 
 def truncate(committed: CommittedLog, before: Offset) -> Decision[Record]:

@@ -78,12 +78,14 @@ CONFIGS: Final[Mapping[str, TopicConfig]] = {
     ),
     RETENTION_MS: TopicConfig(
         str(UNLIMITED),
-        "records are deleted so long after their commit, milliseconds; -1: never",
+        "records are deleted so long after their commit, a sixteenth or half a minute later, "
+        "milliseconds; -1: never",
         _require_retention(RETENTION_MS, RETENTION_MS_LEAST, "milliseconds"),
     ),
     RETENTION_BYTES: TopicConfig(
         str(UNLIMITED),
-        "the oldest records are deleted while a partition has more payload, bytes; -1: never",
+        "the oldest records are deleted while a partition has more payload, bytes, in steps of up "
+        "to 64 KiB, of which the newest stays; -1: never",
         _require_retention(RETENTION_BYTES, 1, "bytes"),
     ),
 }

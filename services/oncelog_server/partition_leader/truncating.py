@@ -13,7 +13,7 @@ from oncelog_server.partition_leader import retention, wire
 from oncelog_server.partition_leader.commands import Truncate, Truncated
 from oncelog_server.partition_leader.listing import Listing
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
-from oncelog_server.partition_leader.reads import Ends, committed_ends, out_of_range
+from oncelog_server.partition_leader.reads import Ends, committed_ends
 from oncelogpb.errors import InvalidArgument, OncelogError
 from oncelogpb.v1 import partition_leader_pb2 as pb
 
@@ -66,7 +66,7 @@ class Truncating:
 def _not_above(offset: int, ends: Ends) -> Offset:
     """A record that is not durable is not there yet, for who asks."""
     if offset > ends.end:
-        raise out_of_range(offset, ends)
+        raise retention.above_end(offset, start=ends.start, end=ends.end)
     return Offset(offset)
 
 
