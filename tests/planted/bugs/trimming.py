@@ -187,4 +187,20 @@ BUGS: Final = (
         (Edit(f"{_TRIMMING}.roll", "journal.roll()", "pass"),),
         {_replica("test_a_quiet_log_goes_too"): "no new file, for its own end"},
     ),
+    Bug(
+        "sizes-need-every-index",
+        "I29: an index that cannot be read costs no process: sizes are asked on its loop",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.segment:Segment.position_of",
+                "except OSError:",
+                "except KeyError:",
+            ),
+        ),
+        {
+            _storage(
+                "test_an_index_that_cannot_be_read_says_no_less_than_a_lost_one"
+            ): "whoever asks ends"
+        },
+    ),
 )

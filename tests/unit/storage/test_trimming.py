@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from errno import EMFILE
 from typing import Final
 
 import pytest
@@ -15,7 +16,7 @@ from oncelog_server.runtime.storage.keeping import kept_snapshots
 from oncelog_server.runtime.storage.segment import segment_name
 from oncelog_server.runtime.storage.snapshots import snapshot_offsets
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
-from tests.simulation.disk import FakeDisk, Tear
+from tests.simulation.disk import FakeDisk, FakeFile, Tear
 from tests.unit.storage.journals import (
     DIRECTORY,
     EPOCH_START,
@@ -404,3 +405,35 @@ def is_kept_anyway(journal: Journal, offset: int) -> bool:
     offsets = [*journal._snapshots.offsets, journal.log_end, journal.log_end + 1]
     kept = kept_snapshots(offsets, log_start=journal.log_start, bases=journal._segments.bases)
     return offset in kept
+
+
+def test_an_index_that_cannot_be_read_says_no_less_than_a_lost_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Sizes are asked on the loop, each second: nothing there bears an OSError."""
+    disk = FakeDisk()
+    journal = log(disk)
+    journal.close()
+    journal = open_journal(disk, segment_bytes=SEGMENT_BYTES, seed=2)
+    _, second, third = journal._segments.all[:3]
+    for segment in journal._segments.all:
+        segment.rest()
+    index = f"{DIRECTORY}/{segment_name(second.base)}".replace(".log", ".index")
+    real_open = disk.open
+
+    def refuses(path: str, *, create: bool = False, grows_to: int = 0) -> FakeFile:
+        if path.endswith(".index"):
+            raise OSError(EMFILE, "too many open files", path)
+        return real_open(path, create=create, grows_to=grows_to)
+
+    assert disk.exists(index)
+    with monkeypatch.context() as broken:
+        broken.setattr(disk, "open", refuses)
+        needs = Needs(journal.log_end, 0, 0)
+        try:
+            size = journal.bytes_between(second.base + 1, third.base + 1)
+            begins_at = journal.next_log_start(needs, wanted_bytes_max=0)
+        except OSError as error:
+            pytest.fail(f"whoever asks ends, for {error}")
+        assert (size, begins_at) == (second.size, journal._snapshots.newest)
+    assert len(second.index) > 0, "it is read once that can be done again"

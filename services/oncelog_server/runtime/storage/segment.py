@@ -176,8 +176,10 @@ class Segment:
             raw = b""
             if self._disk.exists(self.index_path):
                 file = self._disk.open(self.index_path)
-                raw = file.read(0, file.size())
-                file.close()
+                try:
+                    raw = file.read(0, file.size())
+                finally:
+                    file.close()
             self._index = OffsetIndex(raw)
         return self._index
 
@@ -188,10 +190,14 @@ class Segment:
         return index is None or index.saved_bytes == len(index) * INDEX_ENTRY_BYTES
 
     def position_of(self, offset: int) -> int:
-        """About where its frame begins, or would: up to INDEX_INTERVAL_BYTES before."""
+        """About where its frame begins, or would: up to INDEX_INTERVAL_BYTES before. An index that
+        cannot be read says what a lost one says, 0: who asks for sizes does it on the loop."""
         if offset <= self.base:
             return 0
-        entry, _ = self.index.around(offset)
+        try:
+            entry, _ = self.index.around(offset)
+        except OSError:
+            return 0
         return 0 if entry is None else entry.position
 
     def begin_index(self) -> None:
