@@ -174,7 +174,13 @@ BUGS: Final = (
     Bug(
         "held-for-ever",
         "I29: a follower that does not come on holds a full disk for a named time at most",
-        (Edit(f"{_FOLLOWERS}.held_by", "< HOLDS_MS_MAX", ">= 0"),),
+        (
+            Edit(
+                "oncelog_server.runtime.replica.followers:Hold.lasts",
+                "now_ms - self.since_ms < HOLDS_MS_MAX",
+                "now_ms >= 0",
+            ),
+        ),
         {
             _replica(
                 "test_a_follower_that_reads_what_could_go_holds_it_for_a_while"
@@ -201,6 +207,32 @@ BUGS: Final = (
             _storage(
                 "test_an_index_that_cannot_be_read_says_no_less_than_a_lost_one"
             ): "whoever asks ends"
+        },
+    ),
+    Bug(
+        "held-once-and-never-again",
+        "a follower that once took longer than it is waited for is waited for again",
+        (
+            Edit(
+                f"{_FOLLOWERS}.held_by",
+                "hold.lasts(now_ms) or hold.log_start == log_start",
+                "True",
+            ),
+        ),
+        {
+            _replica(
+                "test_a_follower_that_took_too_long_has_its_time_again_with_the_next_start"
+            ): "what it fetches now is waited for"
+        },
+    ),
+    Bug(
+        "those-who-are-slow-take-turns",
+        "I29: who held the log start for its time holds it again once it moved, and not before",
+        (Edit(f"{_FOLLOWERS}.held_by", "or hold.log_start == log_start", ""),),
+        {
+            _replica(
+                "test_a_follower_that_took_too_long_has_its_time_again_with_the_next_start"
+            ): "while it did not move, none has it twice"
         },
     ),
 )

@@ -271,6 +271,31 @@ def test_a_follower_that_reads_what_could_go_holds_it_for_a_while() -> None:
     alone(tell)
 
 
+def test_a_follower_that_took_too_long_has_its_time_again_with_the_next_start() -> None:
+    """Its log start moved under it: it fetches another snapshot, for as long as the first."""
+
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        followers, journal = bench.leadership.followers, bench.journal
+        slow = Reading("n2", 0)
+        followers._supplies[slow] = None  # type: ignore[index]
+        assert followers.held_by(1_000) == "n2"
+        await asyncio.sleep(HOLDS_MS_MAX / 1000)
+        for _ in range(3):
+            assert followers.held_by(1_000) == "", "while it did not move, none has it twice"
+            await asyncio.sleep(20)
+        for start in (1_000, 2_000):
+            journal.log_start = start
+            assert followers.held_by(start + 1_000) == "n2", "what it fetches now is waited for"
+            await asyncio.sleep(HOLDS_MS_MAX / 1000 - 1)
+            assert followers.held_by(start + 1_000) == "n2"
+            await asyncio.sleep(1)
+            assert followers.held_by(start + 1_000) == "", "the disk has its turn, too"
+        followers._supplies.clear()
+
+    alone(tell)
+
+
 def test_who_is_held_waits_and_says_by_whom() -> None:
     async def tell(bench: Bench) -> None:
         played(bench, Forgetful())

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Final
+from typing import Final, NamedTuple
 
 from oncelog_server.core.ids import Incarnation, PartitionId
 from oncelog_server.runtime import vital
@@ -30,11 +30,23 @@ from oncelog_server.runtime.target import Isr, Lead
 from oncelogpb.errors import CorruptLog, Loading, NotEnoughReplicas, NotLeader
 
 # A follower that reads what could go, or what was before the log, holds the log start where it is
-# for so long at most. One that takes longer begins anew, behind the snapshot of the new one.
+# for so long at most. One that takes longer begins anew, behind the snapshot of the new one, and
+# has its time again once the log start moved: so each snapshot is there to fetch for so long, and
+# the disk has what comes in meanwhile.
 HOLDS_MS_MAX: Final = 600_000
 
 # A change of the ISR whose answer was lost is looked at again after so long.
 ISR_RETRY_MS: Final = 200
+
+
+class Hold(NamedTuple):
+    """Of one follower: of a log start."""
+
+    since_ms: int
+    log_start: int
+
+    def lasts(self, now_ms: int) -> bool:
+        return now_ms - self.since_ms < HOLDS_MS_MAX
 
 
 class Followers:
@@ -70,8 +82,8 @@ class Followers:
         self._changing: asyncio.Task[None] | None = None
         # Its replicas were moved, and this one is not wanted any more.
         self._is_handed_over = False
-        # By node: since when a follower holds the log start.
-        self._holds_since_ms: dict[str, int] = {}
+        # By node: since when a follower holds the log start, and where that is.
+        self._holds: dict[str, Hold] = {}
         self._is_over = False
 
     def begin(self, epoch_start: int, *, inherited: int) -> None:
@@ -221,14 +233,17 @@ class Followers:
             for supply in self._supplies
             if supply.reads_from is not None and supply.reads_from < start
         }
-        since = self._holds_since_ms
-        self._holds_since_ms = {node: since.get(node, now_ms) for node in sorted(below)}
-        holding = (
-            node
-            for node, since_ms in self._holds_since_ms.items()
-            if now_ms - since_ms < HOLDS_MS_MAX
-        )
-        return next(holding, "")
+        log_start = self._journal.log_start
+        going_on = {
+            node: hold
+            for node, hold in self._holds.items()
+            # Who had its time has it again where the start moved, and not before: else two who are
+            # slow would take turns for ever.
+            if hold.lasts(now_ms) or hold.log_start == log_start
+        }
+        anew = Hold(now_ms, log_start)
+        self._holds = {node: going_on.get(node, anew) for node in sorted(below)}
+        return next((node for node, hold in self._holds.items() if hold.lasts(now_ms)), "")
 
     def unreadable(self, error: CorruptLog | OSError) -> None:
         """What is synced here cannot be read. Where another replica has it, and keeps up, that one
