@@ -75,6 +75,40 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "a-gap-is-passed-over-while-whole-transactions-wait-before-it",
+        "I3: what was read before it was deleted is given whole, however long a coordinator takes",
+        (
+            Edit(
+                "oncelog.aio.across:TransactionsAcross._waits",
+                "if not self._across.has_waiting(partition):",
+                "if True:",
+            ),
+        ),
+        {
+            unit(
+                "client/test_deletions",
+                "test_i3_across_what_was_read_before_a_gap_is_given_whole_before_it_is_told",
+            ): "what was read is given, and whole",
+        },
+    ),
+    Bug(
+        "partitions-wait-for-each-other-across-their-gaps",
+        "I31: what waits for a part behind another gap is not waited for longer than it may be",
+        (
+            Edit(
+                "oncelog.aio.across:TransactionsAcross._waits",
+                "> self._patience_ms",
+                "< 0",
+            ),
+        ),
+        {
+            unit(
+                "client/test_deletions",
+                "test_i31_partitions_that_wait_for_what_lies_behind_their_gaps_do_not_wait_for_ever",
+            ): "PendingTransaction",
+        },
+    ),
+    Bug(
         "a-skip-keeps-what-was-gathered",
         "I3: the front of a transaction and what is kept of its end are not put together as one",
         (Edit("oncelog._core.positions:Positions.skip", "self._changed(partition)", "pass"),),

@@ -288,3 +288,81 @@ def test_i3_across_a_part_that_was_deleted_is_not_waited_for() -> None:
         partitions=(5, 5),
         if_deleted="earliest",
     )
+
+
+def one_away_for_a_while(transport: ScriptedTransport, *away: int) -> None:
+    """The coordinator of these answers at the second question."""
+    left = list(away)
+
+    def answer(_: Endpoint, request: Any) -> Any:
+        if request.tx_id in left:
+            left.remove(request.tx_id)
+            raise errors.Unavailable("it is starting")
+        return described(request.tx_id, *((0, 1) if request.tx_id == 7 else (1,)))
+
+    transport.handlers["coordinator.get_transaction"] = answer
+
+
+@pytest.mark.parametrize("if_deleted", ["error", "earliest", "latest"])
+def test_i3_across_what_was_read_before_a_gap_is_given_whole_before_it_is_told(
+    if_deleted: str,
+) -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        one_away_for_a_while(transport, 7)
+        transactions = consumer.transactions(across=True)
+        shown: list[object] = []
+        while len(shown) < 2:
+            try:
+                one = await transactions.poll(20.0)
+            except errors.OffsetOutOfRange as error:
+                shown.append(error.metadata["position"])
+                continue
+            assert one is not None
+            assert len(one.read()) == one.record_count
+            shown.append([(part.partition, part.first_offset) for part in one.parts])
+        assert shown[0] == [(0, 0), (1, 0)], "what was read is given, and whole"
+        if if_deleted == "error":
+            assert shown[1] == "1"
+            assert consumer.skipped == {}
+        else:
+            assert shown[1] == [(1, 5)]
+            assert consumer.skipped == {TopicPartition("a", 1): 4}
+
+    consuming(
+        work,
+        [unit(0, 7, 0), unit(1, 7, 0), deleted(5, 5, partition=1)],
+        [unit(1, 8, 5, end=6)],
+        partitions=(5, 5),
+        if_deleted=if_deleted,
+    )
+
+
+def test_i31_partitions_that_wait_for_what_lies_behind_their_gaps_do_not_wait_for_ever() -> None:
+    other = (3 << 48) + 8
+
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        transport.handlers["coordinator.get_transaction"] = lambda _, request: described(
+            request.tx_id, 0, 1
+        )
+
+        def list_offsets(to: Endpoint, request: leader.ListOffsetsRequest) -> Any:
+            listed = [
+                leader.ListedOffset(partition=q.partition, offset=9 if q.latest else 0)
+                for q in request.queries
+            ]
+            return leader.ListOffsetsReply(offsets=listed)
+
+        transport.handlers["partition_leader.list_offsets"] = list_offsets
+        transactions = consumer.transactions(across=True)
+        assert await transactions.poll(3.0) is None
+        with pytest.raises(errors.OffsetOutOfRange, match="were deleted"):
+            await transactions.poll(30.0)
+
+    consuming(
+        work,
+        [unit(0, 7, 0), unit(1, other, 0), deleted(5, 9), deleted(5, 9, partition=1)],
+        [deleted(5, 9, partition=1)],
+        [],
+        partitions=(5, 5),
+        pending_timeout_ms=5_000,
+    )

@@ -240,6 +240,11 @@ class Across:
         self._end(gathered)
         return gathered, [self._advance(partition) for partition in gathered.units]
 
+    def has_waiting(self, partition: PartitionKey) -> bool:
+        """Some of what was read of it was not given."""
+        line = self._lines.get(partition)
+        return line is not None and len(line.entries) > line.given
+
     def held_up(self) -> list[tuple[Gathered, list[PartitionKey]]]:
         """What would be given next, if its parts in these partitions were there."""
         waiting = []

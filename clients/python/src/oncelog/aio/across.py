@@ -121,6 +121,15 @@ class TransactionsAcross(Gathering[WholeTransaction]):
         self._hold_back()
         return self._across.has_one
 
+    def _waits(self, partition: PartitionKey) -> bool:
+        """Not for ever: partitions that have lost their fronts may wait for each other."""
+        if not self._across.has_waiting(partition):
+            return False
+        return not any(
+            partition in missing and self._inquiry.held_up_ms(gathered) > self._patience_ms
+            for gathered, missing in self._across.held_up()
+        )
+
     def _hold_back(self) -> None:
         """Partitions that have gathered more than their share of the memory: what waits there would
         go to disk, in files of one unit each."""

@@ -25,7 +25,7 @@ import asyncio
 import contextlib
 import logging
 from collections import deque
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 
 from oncelog._core import retries
@@ -73,6 +73,8 @@ class Prefetcher:
         self._bytes_max = bytes_max
         self._deletions = deletions
         self._queue: deque[tuple[PartitionKey, Chunk] | _Trouble] = deque()
+        # What was deleted behind records that somebody gathers still: told once those are given.
+        self._set_aside: list[_Trouble] = []
         self._queued_bytes = 0
         self._arrived = asyncio.Event()
         self._taken = asyncio.Event()
@@ -196,14 +198,29 @@ class Prefetcher:
         self._taken.set()
         return taken
 
-    def take_next(self) -> tuple[PartitionKey, Chunk] | None:
+    def take_next(
+        self, is_waited_for: Callable[[PartitionKey], bool]
+    ) -> tuple[PartitionKey, Chunk] | None:
         """The next one that is queued, as it came. Raises an error that was met. None: there is
-        none, as `take` says."""
+        none, as `take` says. `is_waited_for`: of that partition something was taken that is not
+        given yet, so what was deleted behind it is set aside."""
+        while self._queue and _is_set_aside(self._queue[0], is_waited_for):
+            trouble = self._queue.popleft()
+            assert isinstance(trouble, _Trouble)
+            self._set_aside.append(trouble)
         if not self._queue:
             return None
         head = self._queue[0]
         taken = self.take(1 if isinstance(head, _Trouble) else head[1].count)
         return taken[0] if taken else None
+
+    def bring_back(self, is_waited_for: Callable[[PartitionKey], bool]) -> None:
+        """What was set aside comes next, where nothing before it is waited for any more."""
+        if not self._set_aside:
+            return
+        due = [one for one in self._set_aside if not _is_set_aside(one, is_waited_for)]
+        self._set_aside = [one for one in self._set_aside if one not in due]
+        self._queue.extendleft(reversed(due))
 
     async def stop(self) -> None:
         """Ends the streams and drops the queue."""
@@ -245,6 +262,9 @@ class Prefetcher:
 
     def _drop(self, partitions: Collection[PartitionKey]) -> None:
         """Of the queue, and of what is to be told."""
+        for trouble in self._set_aside:
+            trouble.partitions[:] = [key for key in trouble.partitions if key not in partitions]
+        self._set_aside = [one for one in self._set_aside if one.partitions]
         kept: deque[tuple[PartitionKey, Chunk] | _Trouble] = deque()
         for item in self._queue:
             if isinstance(item, _Trouble):
@@ -512,6 +532,14 @@ class _Trouble(NamedTuple):
     partitions: list[PartitionKey]
     # What should be read next was deleted; of one partition.
     gap: Gap | None = None
+
+
+def _is_set_aside(
+    item: tuple[PartitionKey, Chunk] | _Trouble, is_waited_for: Callable[[PartitionKey], bool]
+) -> bool:
+    if not isinstance(item, _Trouble) or not isinstance(item.error, errors.OffsetOutOfRange):
+        return False
+    return any(map(is_waited_for, item.partitions))
 
 
 async def why_gone(protocol: AsyncProtocol, place: TopicPartition) -> errors.OncelogError:

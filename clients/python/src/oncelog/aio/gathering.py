@@ -88,6 +88,7 @@ class Gathering(ABC, Generic[T]):
         deadline_ms = self._now_ms() + timeout_s * 1000
         wait_s = 0.0
         while True:
+            self._prefetcher.bring_back(self._waits)
             self.is_gathering = True
             try:
                 await self._consumer.poll(wait_s)
@@ -138,7 +139,8 @@ class Gathering(ABC, Generic[T]):
         self._follow(editions)
         self._gather(editions)
         while not self._settle():
-            taken = self._prefetcher.take_next()
+            self._prefetcher.bring_back(self._waits)
+            taken = self._prefetcher.take_next(self._waits)
             if taken is None:
                 return
             partition, chunk = taken
@@ -182,6 +184,10 @@ class Gathering(ABC, Generic[T]):
             unit.is_over = True
             self._held.release(unit.part)
         self._given.clear()
+
+    def _waits(self, partition: PartitionKey) -> bool:
+        """What is whole of it is not given yet."""
+        return False
 
     def _require_progress(self) -> None:
         """Nothing came in time. Raises where it has waited too long for something that it names."""
