@@ -341,8 +341,8 @@ BUGS: Final = (
             ),
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.begin_at",
-                "self._synced_end_file.note_and_sync(Bounds(offset, offset))",
-                "self._synced_end_file.note_and_sync(Bounds(offset, offset))\n"
+                "self._synced_end_file.note_in_both(Bounds(offset, offset))",
+                "self._synced_end_file.note_in_both(Bounds(offset, offset))\n"
                 "        self._snapshots.save(offset, snapshot)",
             ),
         ),

@@ -35,14 +35,50 @@ BUGS: Final = (
         (
             Edit(
                 f"{_RECOVERY}:recover",
-                "walk.end.offset > noted.synced_end or left_over or",
-                "walk.end.offset > noted.synced_end and",
+                "synced_end.note_in_both(synced_end.noted)",
+                "pass",
             ),
         ),
         {
             _storage(
                 "test_i25_a_note_that_only_the_page_cache_has_is_synced_before_its_files_go"
             ): "JournalDamaged"
+        },
+    ),
+    Bug(
+        "start-noted-in-one-slot",
+        "I25: both slots of the note say where a log begins before its front goes",
+        (
+            Edit(
+                "oncelog_server.runtime.storage.identity:SyncedEnd.keeps_start",
+                "kept == [log_start, log_start]",
+                "kept[:1] == [log_start]",
+            ),
+        ),
+        {
+            _storage("test_i25_both_slots_say_the_start_before_anything_goes"): (
+                "again.incarnation == journal.incarnation"
+            )
+        },
+    ),
+    Bug(
+        "trimmed-log-without-frames-taken-for-empty",
+        "I25: a log of which only its snapshot is left begins there, whatever its note says",
+        (Edit(f"{_RECOVERY}:_probable_start", "max(snapshots, default=0)", "0"),),
+        {
+            _storage(
+                "test_i25_a_log_of_which_only_a_snapshot_is_left_is_not_taken_for_an_empty_one"
+            ): "assert (0, 0) == "
+        },
+    ),
+    Bug(
+        "note-of-an-older-start-believed",
+        "I25: a note of a start that no file holds any more is not believed",
+        (Edit(f"{_RECOVERY}:_is_of_older_start", "return has_later and", "return False and"),),
+        {
+            _storage("test_i25_a_note_of_a_start_that_no_file_holds_is_not_believed"): (
+                "assert (0, 0) == "
+            )
         },
     ),
     Bug(

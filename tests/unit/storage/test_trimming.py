@@ -11,6 +11,7 @@ import pytest
 from oncelog_server.core.machine import Needs, Snapshot, Table
 from oncelog_server.runtime.storage import tables
 from oncelog_server.runtime.storage.damage import JournalDamaged
+from oncelog_server.runtime.storage.identity import Bounds, encode_slot
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.keeping import kept_snapshots
 from oncelog_server.runtime.storage.segment import segment_name
@@ -65,10 +66,15 @@ def trim(journal: Journal, disk: FakeDisk, start: int) -> None:
     """As `replica/trimming` does it."""
     journal.prepare_start(start, journal.index_before_start(start))
     assert journal.move_start(start)
-    journal.note_synced_end()
-    sync(journal, disk)
+    noted(journal, disk)
     journal.retire_front()
     journal.remove_front()
+
+
+def noted(journal: Journal, disk: FakeDisk) -> None:
+    """As often as it has something to note."""
+    while journal.note_synced_end():
+        sync(journal, disk)
 
 
 def possible_starts(journal: Journal) -> list[int]:
@@ -161,6 +167,9 @@ def test_i25_nothing_goes_before_the_note_is_durable() -> None:
         journal.retire_front()
     journal.note_synced_end()
     assert not journal.start_is_durable, "only the page cache has it"
+    sync(journal, disk)
+    assert not journal.start_is_durable, "the other slot says the start of before"
+    journal.note_synced_end()
     sync(journal, disk)
     assert journal.start_is_durable
 
@@ -275,6 +284,85 @@ def test_i25_who_lost_its_note_begins_at_the_first_snapshot_with_all_behind_it()
     assert again.incarnation != journal.incarnation
 
 
+def _rotten_note(disk: FakeDisk) -> None:
+    """A sector of the newer slot."""
+    file = disk.open(f"{DIRECTORY}/synced_end")
+    slots = {at: file.read(at, 32) for at in (0, 512)}
+    newer = max(slots, key=lambda at: slots[at][8:16][::-1])
+    disk.write_and_sync(file, newer + 20, b"\xff")
+
+
+def _quiet_log_without_frames(disk: FakeDisk) -> Journal:
+    """Its state is all that is left of it."""
+    journal = log(disk)
+    journal.roll()
+    saved(journal)
+    trim(journal, disk, journal.log_end)
+    return journal
+
+
+@pytest.mark.parametrize("is_lost", [False, True])
+def test_i25_a_log_of_which_only_a_snapshot_is_left_is_not_taken_for_an_empty_one(
+    is_lost: bool,
+) -> None:
+    disk = FakeDisk()
+    journal = _quiet_log_without_frames(disk)
+    assert not [name for name in disk.list(DIRECTORY) if name.endswith(".log")]
+    start = journal.log_start
+    if is_lost:
+        disk.remove(f"{DIRECTORY}/synced_end")
+    else:
+        _rotten_note(disk)
+    again = open_journal(disk.reopen(), segment_bytes=SEGMENT_BYTES, seed=2)
+    assert (again.log_start, again.log_end) == (start, start)
+    assert contents(again) == []
+
+
+def test_i25_both_slots_say_the_start_before_anything_goes() -> None:
+    disk = FakeDisk()
+    journal = log(disk)
+    start = possible_starts(journal)[-1]
+    trim(journal, disk, start)
+    assert not journal.note_synced_end(), "all is said"
+    told = contents(journal)
+    _rotten_note(disk)
+    again = open_journal(disk.reopen(), segment_bytes=SEGMENT_BYTES, seed=2)
+    assert (again.log_start, contents(again)) == (start, told)
+    assert again.incarnation == journal.incarnation
+
+
+@pytest.mark.parametrize("has_frames", [False, True])
+def test_i25_a_note_of_a_start_that_no_file_holds_is_not_believed(has_frames: bool) -> None:
+    """As a version wrote it that noted a start once."""
+    disk = FakeDisk()
+    journal = _quiet_log_without_frames(disk)
+    if has_frames:
+        append(journal, record("behind"), epoch=3)
+        sync(journal, disk)
+    file = disk.open(f"{DIRECTORY}/synced_end")
+    disk.write_and_sync(file, 0, encode_slot(9, Bounds(0, journal.log_start)) + bytes(480))
+    disk.truncate_and_sync(file, 512)
+    again = open_journal(disk.reopen(), segment_bytes=SEGMENT_BYTES, seed=2)
+    assert (again.log_start, again.log_end) == (journal.log_start, journal.log_end)
+    assert contents(again) == ["behind"] * has_frames
+    assert again.incarnation != journal.incarnation
+
+
+def test_i25_a_first_file_that_is_lost_is_no_trim() -> None:
+    disk = FakeDisk()
+    journal = log(disk)
+    end = journal.synced_end
+    journal.save_snapshot(end, Snapshot(b"state", {}, Needs(1, 1, 0)))
+    disk.remove(f"{DIRECTORY}/{segment_name(0)}")
+    with pytest.raises(JournalDamaged, match="journal offset 0 is next"):
+        open_journal(disk.reopen(), segment_bytes=SEGMENT_BYTES, seed=2)
+    disk = disk.reopen()
+    for base in journal._segments.bases[1:]:
+        disk.remove(f"{DIRECTORY}/{segment_name(base)}")
+    with pytest.raises(JournalDamaged, match="no file has the frames from 0 on"):
+        open_journal(disk.reopen(), segment_bytes=SEGMENT_BYTES, seed=2)
+
+
 def test_a_reader_that_comes_late_makes_no_file_again() -> None:
     disk = FakeDisk()
     journal = log(disk)
@@ -291,8 +379,7 @@ def test_what_the_disk_does_not_remove_is_removed_later() -> None:
     start = possible_starts(journal)[-1]
     journal.prepare_start(start, journal.index_before_start(start))
     journal.move_start(start)
-    journal.note_synced_end()
-    sync(journal, disk)
+    noted(journal, disk)
     journal.retire_front()
     disk.fail_next(after=2)
     with pytest.raises(OSError):

@@ -12,7 +12,9 @@ Invariants (docs/leadership.md, "Disks"):
   * `synced_end` is never above what this replica has synced: it may lag, about a second;
   * a note goes to the slot that does not hold the last durable one, so a torn one leaves that one;
     one that failed is followed by another in the same slot;
-  * it is lowered, durably, before the journal is cut below it.
+  * it is lowered, durably, before the journal is cut below it;
+  * both slots say where the log begins before anything in front of that goes: one that rots must
+    not leave one that says a start of which nothing is left.
 """
 
 from __future__ import annotations
@@ -85,8 +87,9 @@ class SyncedEnd:
         self._sequence = 0
         # What the file says, or will say once the note under way is written.
         self.noted: Bounds | None = None
-        # What it says after a loss of power.
+        # What it says after a loss of power; and what the other slot does.
         self.kept: Bounds | None = None
+        self._other: Bounds | None = None
         if disk.exists(self._path):
             self._load()
 
@@ -99,8 +102,10 @@ class SyncedEnd:
             magic, crc, sequence, log_start, synced_end = _SLOT.unpack(slot)
             if magic != _SLOT_MAGIC or crc != crc32c(slot[_SEALED:]):
                 continue
+            bounds = Bounds(log_start, synced_end)
             if self.noted is None or sequence > self._sequence:
-                self._sequence, self.noted = sequence, Bounds(log_start, synced_end)
+                self._sequence, self.noted, bounds = sequence, bounds, self.noted
+            self._other = bounds
         # Recovery writes it again where only the page cache may hold it.
         self.kept = self.noted
 
@@ -115,13 +120,28 @@ class SyncedEnd:
     def durable(self) -> None:
         """The last note is: the next one goes to the other slot."""
         self._sequence += 1
-        self.kept = self.noted
+        self._other, self.kept = self.kept, self.noted
+
+    def says(self, bounds: Bounds) -> bool:
+        """Or will; and a start above 0 in both slots."""
+        both = bounds.log_start == 0 or self.keeps_start(bounds.log_start)
+        return both and self.noted == bounds
+
+    def keeps_start(self, log_start: int) -> bool:
+        """After a loss of power, and whichever slot rots."""
+        kept = [bounds.log_start for bounds in (self.kept, self._other) if bounds is not None]
+        return kept == [log_start, log_start]
 
     def note_and_sync(self, bounds: Bounds) -> None:
         """Blocking. Raises OSError."""
         write = self.note(bounds)
         self._disk.write_and_sync(write.file, write.position, b"".join(write.chunks))
         self.durable()
+
+    def note_in_both(self, bounds: Bounds) -> None:
+        """Blocking. Raises OSError."""
+        self.note_and_sync(bounds)
+        self.note_and_sync(bounds)
 
     def write_again(self) -> None:
         """The last note, which only the page cache may hold. Blocking. Raises OSError."""

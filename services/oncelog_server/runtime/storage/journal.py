@@ -16,8 +16,8 @@ A log begins at 0, or at one of its own snapshots (`keeping`), and that moves fo
 (docs/log_format.md, "Where a log begins"):
 
     prepare_start    1  its snapshot is whole; the index of what will be the first file is synced
-    move_start       2  the next note says where the log begins now; nothing before it is read
-    remove_front     3  once that note is durable: files, snapshots and rows in front go
+    move_start       2  the next two notes say where the log begins; nothing before it is read
+    remove_front     3  once both are durable: files, snapshots and rows in front go
 
 Left out: who says what may go, and when (`replica/trimming`); compaction. Its files of frames are
 `segments`, what they were not given yet is `unwritten`.
@@ -216,7 +216,7 @@ class Journal:
     def is_noted(self) -> bool:
         """What is synced is noted; or this journal notes nothing any more."""
         bounds = Bounds(self.log_start, self.synced_end)
-        return self._failed or self._closed or self._synced_end_file.noted == bounds
+        return self._failed or self._closed or self._synced_end_file.says(bounds)
 
     def note_synced_end(self) -> bool:
         """About every second: notes for recovery what is synced. Note and index go to the page
@@ -396,7 +396,7 @@ class Journal:
         self._epochs.entries[:] = epochs
         save_epochs(self._disk, self.directory, self._epochs)
         # Up to here a crash leaves an empty journal, and recovery drops what speaks of more.
-        self._synced_end_file.note_and_sync(Bounds(offset, offset))
+        self._synced_end_file.note_in_both(Bounds(offset, offset))
         self._snapshots.begin_next(offset)
         self._snapshots.begin()
         self._has_old_front = True
@@ -462,8 +462,8 @@ class Journal:
 
     @property
     def start_is_durable(self) -> bool:
-        kept = self._synced_end_file.kept
-        return kept is not None and kept.log_start == self.log_start
+        """In both slots of the note."""
+        return self._synced_end_file.keeps_start(self.log_start)
 
     def retire_front(self) -> None:
         """Then `remove_front`: what is removed is nobody's any more."""

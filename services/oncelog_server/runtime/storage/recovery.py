@@ -14,8 +14,11 @@ Invariants (docs/leadership.md, "Disks"):
   * who ends below `synced_end`, or is refused, has a new incarnation before it says anything;
   * a refused journal is left as it is, byte for byte;
   * a log that begins above 0 has a snapshot there, and is scanned from the file that holds its
-    first frame. What is before that file is left over from a trim, and goes once the note that says
-    so is durable.
+    first frame. What is before that file is left over from a trim, and goes once both slots of the
+    note say so, durably;
+  * where the note is lost, or is an older one, of a start that no file holds any more, the log
+    begins at a snapshot that has all behind it: a log of which only a snapshot is left is not
+    taken for an empty one.
 """
 
 from __future__ import annotations
@@ -81,14 +84,22 @@ def recover(
     incarnation = read_incarnation(disk, directory)
     synced_end = SyncedEnd(disk, directory)
     noted = synced_end.noted
-    if not bases and incarnation is None:
+    snapshots = snapshot_offsets(disk, directory)
+    if not bases and not snapshots and incarnation is None:
         # Fresh. The incarnation comes last: a directory that has one is whole.
         noted = Bounds(0, 0)
         synced_end.note_and_sync(noted)
         incarnation = take_incarnation(disk, directory, random_bytes)
-    fit = incarnation is not None and noted is not None
+    fit = incarnation is not None
+    start = _probable_start(bases, snapshots)
     if noted is None:
-        noted = Bounds(_probable_start(disk, directory, bases), 0)
+        noted, fit = Bounds(start, 0), False
+    elif _is_of_older_start(noted, bases, snapshots):
+        if _was_trimmed(disk, directory, snapshots, start):
+            noted, fit = Bounds(start, noted.synced_end), False
+        elif not bases:
+            take_incarnation(disk, directory, random_bytes)
+            raise JournalDamaged(directory, 0, f"no file has the frames from {noted.log_start} on")
     log_start = noted.log_start
     epochs, whole = _load_epochs(disk, directory, log_start)
     if log_start > 0 and (lacks := _lacks_before(disk, directory, log_start, epochs)):
@@ -110,32 +121,47 @@ def recover(
         # Lowered before the cut; never raised before what is kept is synced.
         promise = max(min(walk.end.offset, noted.synced_end), log_start)
         synced_end.note_and_sync(Bounds(log_start, promise))
-    elif walk.end.offset > noted.synced_end or left_over or _has_old(disk, directory, log_start):
+    elif walk.end.offset > noted.synced_end:
         synced_end.write_again()
+    if left_over or any(offset < log_start for offset in snapshots):
+        # What a trim left over.
+        assert synced_end.noted is not None, "it was there, or was just written"
+        synced_end.note_in_both(synced_end.noted)
     for segment in left_over:
         segment.remove()
     _keep(disk, directory, walk, epochs, noted.synced_end)
     return Recovered(incarnation, log_start, walk.segments, epochs, synced_end, walk.end)
 
 
-def _probable_start(disk: Disk, directory: str, bases: list[int]) -> int:
+def _is_of_older_start(noted: Bounds, bases: list[int], snapshots: list[int]) -> bool:
+    """No file holds the frames that it speaks of; snapshots are there that may stand for them."""
+    if bases:
+        return noted.log_start < bases[0]
+    # Of a log without frames, what is above is of one that was about to begin in the middle.
+    has_later = any(offset > noted.log_start for offset in snapshots)
+    return has_later and noted.synced_end > noted.log_start
+
+
+def _was_trimmed(disk: Disk, directory: str, snapshots: list[int], start: int) -> bool:
+    """Else files are lost: the newest snapshot still needs them, or none is left that says so."""
+    newest = read_snapshot(disk, directory, snapshots[-1]) if snapshots else None
+    return newest is not None and newest.needs.needed_from >= start
+
+
+def _probable_start(bases: list[int], snapshots: list[int]) -> int:
     """Where the log begins, as nothing says it: at the first snapshot that has all frames behind
     it. This replica has another name from now on."""
-    if not bases or bases[0] == 0:
+    if not bases:
+        return max(snapshots, default=0)
+    if bases[0] == 0:
         return 0
-    offsets = snapshot_offsets(disk, directory)
-    return min((offset for offset in offsets if offset >= bases[0]), default=bases[0])
+    return min((offset for offset in snapshots if offset >= bases[0]), default=bases[0])
 
 
 def _wholly_before(segments: list[Segment], log_start: int) -> list[Segment]:
     """What a trim left over, from the front on."""
     count = sum(following.base <= log_start for following in segments[1:])
     return segments[:count]
-
-
-def _has_old(disk: Disk, directory: str, log_start: int) -> bool:
-    """Snapshots that a trim left over."""
-    return any(offset < log_start for offset in snapshot_offsets(disk, directory))
 
 
 def _begin_where_told(walk: _Walk, noted: Bounds, epochs: EpochTable) -> None:
