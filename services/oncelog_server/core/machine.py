@@ -101,6 +101,9 @@ class Snapshot(NamedTuple):
     tables: Mapping[str, Table]
     # As of this state; the driver asks the machine.
     needs: Needs = Needs()
+    # Of the last frame below it, as the driver knows it: those behind have no earlier time. 0: not
+    # known.
+    time_ms: int = 0
 
 
 # A snapshot is whole by itself.

@@ -86,7 +86,8 @@ def written() -> dict[str, bytes]:
     """Each example of the page, as the code writes it."""
     uuid = bytes.fromhex("0123456789ab4def8123456789abcdef")
     table = TableEnd(2, 1, (Chunk(0, 3, 0x11223344),))
-    snapshot = SnapshotFile(4711, b"state", {"outcomes": table}, 3, Needs(4700, 4690, 12))
+    needs = Needs(4700, 4690, 12)
+    snapshot = SnapshotFile(4711, b"state", {"outcomes": table}, 3, needs, 1_234_567_890)
     return {
         **{name: b"".join(encode(*stored)) for name, stored in FRAMES.items()},
         "index entry": index_entry(),

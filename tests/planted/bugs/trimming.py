@@ -271,4 +271,47 @@ BUGS: Final = (
             ): "while it did not move, none has it twice"
         },
     ),
+    Bug(
+        "a-log-without-frames-forgets-the-time",
+        "frame times never go back, nor behind frames that are gone",
+        (Edit(f"{_RECOVERY}:recover", "if walk.end.offset == log_start > 0:", "if False:"),),
+        {
+            _replica(
+                "test_a_log_without_frames_goes_on_from_the_time_of_its_last_one"
+            ): "times never go back"
+        },
+    ),
+    Bug(
+        "a-log-without-frames-sends-no-time",
+        "frame times never go back, nor where a log begins at its leader's snapshot",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.sending:read_part",
+                "else journal.last_time_ms",
+                "else 0",
+            ),
+            Edit(
+                "oncelog_server.runtime.replica.receiving:Receiving._receive",
+                "max(first.time_ms, file.time_ms)",
+                "first.time_ms",
+            ),
+        ),
+        {
+            _replica(
+                "test_who_begins_at_its_leaders_snapshot_has_the_time_of_what_was_before"
+            ): "it has no frame either"
+        },
+    ),
+    Bug(
+        "followers-snapshots-without-a-time",
+        "frame times never go back, nor in a follower whose frames are gone",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.follower_snapshots:FollowerSnapshots._replay",
+                "position, time_ms = stored.end, stored.at.time_ms",
+                "position = stored.end",
+            ),
+        ),
+        {_replica("test_each_snapshot_says_the_time_of_the_last_frame_below_it"): "leader or not"},
+    ),
 )

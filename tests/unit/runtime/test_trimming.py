@@ -353,3 +353,55 @@ def test_needs_never_go_back() -> None:
         assert trimming.needs == Needs(9, 6, 7)
 
     alone(tell)
+
+
+def test_a_log_without_frames_goes_on_from_the_time_of_its_last_one() -> None:
+    """The clock of whoever leads next is behind: what has that time would age twice."""
+
+    async def tell(bench: Bench) -> None:
+        played(bench, Forgets())
+        await bench.lead()
+        await asyncio.gather(*(bench.driver.submit(Add(1)) for _ in range(12)))
+        await live(bench, seconds=TRIM_EVERY_MS // 1_000 * 3)
+        journal = bench.journal
+        assert journal.log_start == journal.log_end
+        was = journal.last_time_ms
+        assert was > 0
+        after = played(bench.lose_power(), Forgets())
+        assert after.journal.last_time_ms == was, "times never go back"
+
+    alone(tell)
+
+
+def test_who_begins_at_its_leaders_snapshot_has_the_time_of_what_was_before() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+        await trio.elect(one, 1, two, followers=1)
+        await add(one, 100, two)
+        await live(one, two, seconds=TRIM_EVERY_MS // 1_000 * 10)
+        assert one.journal.log_start == one.journal.log_end
+        three.driver.aim(follow(one))
+        await live(one, two, seconds=15)
+        assert three.journal.log_start == one.journal.log_start
+        assert three.journal.last_time_ms == one.journal.last_time_ms > 0, "it has no frame either"
+        was = three.journal.last_time_ms
+        after = played(three.lose_power(), Forgets())
+        assert after.journal.last_time_ms == was, "its snapshot says it, too"
+
+    three(tell, Forgets)
+
+
+def test_each_snapshot_says_the_time_of_the_last_frame_below_it() -> None:
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+        await trio.elect(one, 1)
+        await add(one, 100, two, three)
+        for bench in trio.benches:
+            journal = bench.journal
+            times = {it.end: it.at.time_ms for it in journal.replay(journal.log_start)}
+            offsets = [it for it in journal._snapshots.offsets if it > journal.log_start]
+            read = {offset: journal._snapshots.read(offset) for offset in offsets}
+            said = {offset: None if it is None else it.time_ms for offset, it in read.items()}
+            assert said == {offset: times[offset] for offset in offsets} != {}, "leader or not"
+
+    three(tell, Forgetful)

@@ -72,11 +72,17 @@ FOUR = (4, b"four", {"t": b"r0r1r2", "u": b""})
     ),
     st.integers(0, 2**32 - 1),
     st.builds(Needs, *[st.integers(0, 2**63)] * 3),
+    st.integers(0, 2**63),
 )
 def test_a_snapshot_survives_the_round_trip(
-    offset: int, state: bytes, tables: dict[str, TableEnd], epoch: int, needs: Needs
+    offset: int,
+    state: bytes,
+    tables: dict[str, TableEnd],
+    epoch: int,
+    needs: Needs,
+    time_ms: int,
 ) -> None:
-    file = SnapshotFile(offset, state, tables, epoch, needs)
+    file = SnapshotFile(offset, state, tables, epoch, needs, time_ms)
     data = encode_snapshot(file)
     assert decode_snapshot(data) == file
     assert decode_snapshot(data[:-1]) is None

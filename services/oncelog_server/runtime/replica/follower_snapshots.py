@@ -149,11 +149,11 @@ class FollowerSnapshots:
     async def _replay_and_save(self) -> None:
         try:
             machine = self._role.machine(self._partition)
-            end = await self._replay(machine)
+            end, time_ms = await self._replay(machine)
             # The log may not agree with the leader's for the moment.
             if self._halt.is_set() or end <= self._journal.snapshot_offset:
                 return
-            if await self._snapshots.save_now(machine, end):
+            if await self._snapshots.save_now(machine, end, time_ms=time_ms):
                 self._failures = 0
                 self.trimming.roll()
             else:
@@ -171,29 +171,29 @@ class FollowerSnapshots:
         self._failures += 1
         self._not_before_ms = self._now_ms() + pause_ms
 
-    async def _replay(self, machine: Any) -> int:
-        """Where the machine stands then. Less than is covered where it was halted. Raises
-        CorruptLog, OSError, ValueError."""
+    async def _replay(self, machine: Any) -> tuple[int, int]:
+        """Where the machine stands then, and the time of the last frame that it applied. Less than
+        is covered where it was halted. Raises CorruptLog, OSError, ValueError."""
         journal = self._journal
         position, self._restored_bytes = await restore(machine, journal, self._around.offload)
-        covered = self._covered()
+        covered, time_ms = self._covered(), 0
         projecting = Projecting(self._role.projection(self._partition, journal.slots), covered)
         part = Slice(frames_max=SLICE_FRAMES, bytes_max=SLICE_BYTES)
         while position < covered and not self._halt.is_set():
             frames = await journal.read(position, READ_BYTES, below=covered)
             if not frames:
-                return position
+                break
             for stored in frames:
                 if self._halt.is_set():
-                    return position
+                    return position, time_ms
                 record = record_of(self._role, stored)
                 machine.apply(record, stored.at)
                 projecting.saw(record, stored.at)
-                position = stored.end
+                position, time_ms = stored.end, stored.at.time_ms
                 if part.is_full(stored):
                     await asyncio.sleep(0)
             await self._make_room_for_slots()
-        return position
+        return position, time_ms
 
     async def _make_room_for_slots(self) -> None:
         await self._snapshots.make_room_for_slots()

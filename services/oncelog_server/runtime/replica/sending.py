@@ -33,5 +33,5 @@ async def read_part(
     if wanted.content is not Content.FILE or wanted.position:
         return SnapshotPart(offset, read[0])
     first = await journal.read(offset, 1, below=journal.log_end)
-    time_ms = first[0].at.time_ms if first else 0
+    time_ms = first[0].at.time_ms if first else journal.last_time_ms
     return SnapshotPart(offset, read[0], time_ms, parts.slot_names)

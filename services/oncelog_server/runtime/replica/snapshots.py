@@ -92,13 +92,15 @@ class Snapshots:
         self._bytes_since = self._frames_since = 0
         if self._captured is None and self._saving is None and self._wanted:
             self.is_owed = False
-            self._captured = (self._journal.log_end, self._taken(machine))
+            taken = self._taken(machine, time_ms=self._journal.last_time_ms)
+            self._captured = (self._journal.log_end, taken)
 
-    def _taken(self, machine: Machine[Any, Any, Any]) -> Snapshot:
-        """Not while one is being written: which rows are saved changes then."""
+    def _taken(self, machine: Machine[Any, Any, Any], *, time_ms: int) -> Snapshot:
+        """`time_ms`: of the last frame that it applied. Not while one is being written: which rows
+        are saved changes then."""
         assert self._saving is None
         taken = machine.snapshot(self._journal.rows_saved)
-        return taken._replace(needs=needs_of(machine))
+        return taken._replace(needs=needs_of(machine), time_ms=time_ms)
 
     def save(self, high_watermark: int) -> None:
         """Begins to write what was captured, where the HW has passed it, or slots where many are
@@ -144,16 +146,17 @@ class Snapshots:
             return
         is_worth_it = captured is not None or self.is_owed or self._bytes_since >= worth_bytes
         if high_watermark == self._journal.log_end and is_worth_it:
-            await self._write(high_watermark, self._taken(machine))
+            taken = self._taken(machine, time_ms=self._journal.last_time_ms)
+            await self._write(high_watermark, taken)
         elif captured is not None and captured[0] <= high_watermark:
             await self._write(*captured)
 
-    async def save_now(self, machine: Machine[Any, Any, Any], offset: int) -> bool:
-        """The state at `offset`, which is durable, of a machine that nobody else has. False: the
-        disk did not take it."""
+    async def save_now(self, machine: Machine[Any, Any, Any], offset: int, *, time_ms: int) -> bool:
+        """The state at `offset`, which is durable, of a machine that nobody else has; its last
+        frame has that time. False: the disk did not take it."""
         self.is_owed = False
         taken: list[Snapshot] = []
-        await self._offload(lambda: taken.append(self._taken(machine)))
+        await self._offload(lambda: taken.append(self._taken(machine, time_ms=time_ms)))
         await self._write(offset, taken[0])
         return not self.is_owed
 

@@ -116,6 +116,8 @@ def recover(
     if log_start > 0 and (lacks := _lacks_epoch(disk, directory, log_start, epochs)):
         take_incarnation(disk, directory, random_bytes)
         raise JournalDamaged(*lacks)
+    if walk.end.offset == log_start > 0:
+        walk.end = walk.end._replace(time_ms=_time_before(disk, directory, log_start))
     if incarnation is None or not fit or walk.end.offset < noted.synced_end:
         incarnation = take_incarnation(disk, directory, random_bytes)
         # Lowered before the cut; never raised before what is kept is synced.
@@ -197,6 +199,12 @@ def _lacks_epoch(
         return None
     why = f"the log begins in leader epoch {found.epoch}, and the table says {known}"
     return f"{directory}/{EPOCHS_FILE}", 0, why
+
+
+def _time_before(disk: Disk, directory: str, log_start: int) -> int:
+    """Of the last frame that was before the log, which has none now; 0: not known."""
+    found = read_snapshot(disk, directory, log_start)
+    return 0 if found is None else found.time_ms
 
 
 def _load_epochs(disk: Disk, directory: str, log_start: int) -> tuple[EpochTable, bool]:

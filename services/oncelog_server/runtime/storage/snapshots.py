@@ -12,7 +12,8 @@ in files of their own (`tables`), so that a snapshot stays small.
       32     8  needed from               what the state says of the front of the log, as journal
       40     8  wanted from               offsets (`Machine`)
       48     8  slots from
-      56     -  tables, by name: row bytes (4), number of chunks (4), begin row (8), name length
+      56     8  time                     of the last frame below it, in ms; 0: not known
+      64     -  tables, by name: row bytes (4), number of chunks (4), begin row (8), name length
                 (2), name (UTF-8); per chunk: first row (8), row count (8), CRC32C of its rows (4)
        -     -  state
 
@@ -49,7 +50,7 @@ SNAPSHOT_PREFIX: Final = "snapshot-"
 
 _MAGIC: Final = b"OSN2"
 _SEAL: Final = struct.Struct("<4sI")
-_HEAD: Final = struct.Struct("<QQIIQQQ")
+_HEAD: Final = struct.Struct("<QQIIQQQQ")
 _TABLE: Final = struct.Struct("<IIQH")
 _CHUNK: Final = struct.Struct("<QQI")
 _MAGIC_1: Final = b"OSN1"
@@ -66,11 +67,13 @@ class SnapshotFile(NamedTuple):
     # Of the last frame below; 0: not known, as in files of an earlier version.
     epoch: int = 0
     needs: Needs = Needs()
+    # Of that frame; 0: not known, as there.
+    time_ms: int = 0
 
 
 def encode_snapshot(snapshot: SnapshotFile) -> bytes:
     head = (snapshot.offset, len(snapshot.state), len(snapshot.tables), snapshot.epoch)
-    parts = [_HEAD.pack(*head, *snapshot.needs)]
+    parts = [_HEAD.pack(*head, *snapshot.needs, snapshot.time_ms)]
     for name, table in sorted(snapshot.tables.items()):
         raw = name.encode()
         parts.append(_TABLE.pack(table.row_bytes, len(table.chunks), table.begin_row, len(raw)))
@@ -90,7 +93,7 @@ def decode_snapshot(data: bytes) -> SnapshotFile | None:
 
 
 def _decode(data: bytes) -> SnapshotFile:
-    offset, state_bytes, table_count, epoch, *needs = _HEAD.unpack_from(data, _SEAL.size)
+    offset, state_bytes, table_count, epoch, *needs, time_ms = _HEAD.unpack_from(data, _SEAL.size)
     at = _SEAL.size + _HEAD.size
     tables: dict[str, TableEnd] = {}
     for _ in range(table_count):
@@ -101,7 +104,7 @@ def _decode(data: bytes) -> SnapshotFile:
         chunks = tuple(Chunk(*raw) for raw in _CHUNK.iter_unpack(data[at:end]))
         tables[name], at = TableEnd(row_bytes, begin_row, chunks), end
     assert at + state_bytes == len(data), "the CRC holds what the writer wrote"
-    return SnapshotFile(offset, data[at:], tables, epoch, Needs(*needs))
+    return SnapshotFile(offset, data[at:], tables, epoch, Needs(*needs), time_ms)
 
 
 def _decode_1(data: bytes) -> SnapshotFile:
@@ -180,7 +183,8 @@ class SnapshotFiles:
             name: self._rows.append(name, table, self._tables.get(name))
             for name, table in sorted(snapshot.tables.items())
         }
-        file = SnapshotFile(offset, snapshot.state, tables, epoch, snapshot.needs)
+        _, _, needs, time_ms = snapshot
+        file = SnapshotFile(offset, snapshot.state, tables, epoch, needs, time_ms)
         self._disk.replace_file(self._path(offset), encode_snapshot(file))
         self._tables, self.newest = tables, offset
         self._known[offset] = file._replace(state=b"")
