@@ -106,7 +106,12 @@ class Injector:
                 await self._world.bury(name)
                 await asyncio.sleep(self._chance.uniform(*DEAD_SECONDS))
                 falls = self._falls[name]
-                await self.start(name)
+                starting = asyncio.create_task(self.start(name))
+                while not (await asyncio.wait((starting,), timeout=RESTART_SECONDS))[0]:
+                    if self._falls[name] != falls:
+                        # It waits for something of its own that is dead.
+                        await self._world.bury(name)
+                await starting
                 if self._falls[name] == falls:
                     self._down.discard(name)
 

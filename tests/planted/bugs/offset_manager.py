@@ -127,8 +127,8 @@ BUGS: Final = (
             ),
             Edit(
                 "oncelog_server.offset_manager.reading:_fetched",
-                "committed.time_ms, holder",
-                "0, holder",
+                "committed.time_ms,\n        holder,\n        committed.mover,",
+                "0,\n        holder,\n        0,",
             ),
         ),
         {
