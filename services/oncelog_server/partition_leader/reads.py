@@ -18,12 +18,12 @@ from typing import Any, Final, NamedTuple
 from oncelog_server.core.frame import OCCUPY_RECORDS, ControlCode, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ports import led_machine
 from oncelog_server.partition_leader.commands import Resolution
-from oncelog_server.partition_leader.committed_log import Stretch
+from oncelog_server.partition_leader.committed_log import CommittedLog, Stretch
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelog_server.partition_leader.records import parts_of, resolution_of
 from oncelogpb import bulk, records
-from oncelogpb.errors import OffsetOutOfRange
+from oncelogpb.errors import NotLeader, OffsetOutOfRange
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
@@ -113,7 +113,9 @@ class Reader:
         size = 0
         next_offset = from_offset
         for is_run, group in groupby(stretches, lambda stretch: stretch.is_run):
-            for stretch, stored in await _frames(replica, is_run, list(group), max_bytes - size):
+            for stretch, stored in await _frames(
+                replica, log, is_run, list(group), max_bytes - size
+            ):
                 first = stretch.first_offset + stored.at.offset - stretch.journal_offset
                 time_ms = stored.at.time_ms if is_run else stretch.time_ms
                 batches.append(
@@ -214,11 +216,16 @@ def out_of_range(offset: int, ends: Ends) -> OffsetOutOfRange:
 
 
 async def _frames(
-    replica: PartitionReplica, is_run: bool, stretches: Sequence[Stretch], max_bytes: int
+    replica: PartitionReplica,
+    log: CommittedLog,
+    is_run: bool,
+    stretches: Sequence[Stretch],
+    max_bytes: int,
 ) -> Sequence[tuple[Stretch, StoredFrame]]:
     """The frames of neighbouring stretches of one kind, in order; of a run at most about
-    max_bytes."""
+    max_bytes. Raises NotLeader where its epoch ended since `log` was looked into."""
     if not is_run:
+        _require_same_epoch(replica, log)
         offsets = [stretch.journal_offset for stretch in stretches]
         return list(zip(stretches, await replica.read_frames(offsets), strict=True))
     found: list[tuple[Stretch, StoredFrame]] = []
@@ -226,6 +233,8 @@ async def _frames(
         position, end = stretch.journal_offset, stretch.journal_offset + stretch.record_count
         while position < end and max_bytes > 0:
             stored_frames = await replica.read(position, max_bytes, below=end)
+            if not stored_frames:
+                _require_same_epoch(replica, log)
             assert stored_frames, f"the committed log points at {position}, where nothing stands"
             for stored in stored_frames:
                 found.append((stretch, stored))
@@ -234,6 +243,12 @@ async def _frames(
         if position < end:
             break
     return found
+
+
+def _require_same_epoch(replica: PartitionReplica, log: CommittedLog) -> None:
+    """Else it may not know any more, or not yet, that what the log points at is durable."""
+    if led_machine(replica).committed is not log:
+        raise NotLeader(f"{replica.partition} is led in another epoch now; ask again")
 
 
 # ---------------------------------------------------------------------------------------- heads

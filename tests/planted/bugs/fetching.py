@@ -113,4 +113,21 @@ BUGS: Final = (
             ): "+plain x1 1+1 -> UNKNOWN_PRODUCER"
         },
     ),
+    Bug(
+        "reads-on-in-an-epoch-that-ended",
+        "who steps down between two reads of a reply says so",
+        (
+            Edit(
+                "oncelog_server.partition_leader.reads:_require_same_epoch",
+                "is not log",
+                "is None",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_reads",
+                "test_who_steps_down_between_two_reads_of_a_reply_says_so",
+            ): "an assertion, and not who leads now"
+        },
+    ),
 )

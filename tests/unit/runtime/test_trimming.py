@@ -398,7 +398,9 @@ def test_each_snapshot_says_the_time_of_the_last_frame_below_it() -> None:
         await add(one, 100, two, three)
         for bench in trio.benches:
             journal = bench.journal
-            times = {it.end: it.at.time_ms for it in journal.replay(journal.log_start)}
+            times: dict[int, int] = {
+                it.end: it.at.time_ms for it in journal.replay(journal.log_start)
+            }
             offsets = [it for it in journal._snapshots.offsets if it > journal.log_start]
             read = {offset: journal._snapshots.read(offset) for offset in offsets}
             said = {offset: None if it is None else it.time_ms for offset, it in read.items()}
