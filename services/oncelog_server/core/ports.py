@@ -21,7 +21,7 @@ from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import BootId, JournalOffset, LeaderEpoch, PartitionId, TopicId
 from oncelog_server.core.machine import Instant
 from oncelog_server.core.quotas import Quota
-from oncelogpb.errors import NotLeader, OncelogError
+from oncelogpb.errors import CorruptLog, NotLeader, OncelogError
 
 # ---------------------------------------------------------------------------------------- clock
 
@@ -272,6 +272,10 @@ class Replica(Protocol[M_co]):
 
     async def read_frames(self, offsets: Sequence[int]) -> Sequence[StoredFrame]:
         """The frames that begin at exactly these journal offsets (neighbours are read together)."""
+        ...
+
+    def unreadable(self, error: CorruptLog) -> OncelogError:
+        """What a reader is told where it lacks a frame that is needed: who has it leads next."""
         ...
 
     def advanced(self) -> Awaitable[None]:

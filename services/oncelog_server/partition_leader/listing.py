@@ -23,7 +23,14 @@ from oncelog_server.partition_leader.reads import (
     require_in_range,
 )
 from oncelogpb import records
-from oncelogpb.errors import InvalidArgument, OffsetOutOfRange, OncelogError, Unsupported, to_status
+from oncelogpb.errors import (
+    CorruptLog,
+    InvalidArgument,
+    OffsetOutOfRange,
+    OncelogError,
+    Unsupported,
+    to_status,
+)
 from oncelogpb.v1 import partition_leader_pb2 as pb
 
 
@@ -97,10 +104,11 @@ class Listing:
         """See the module. `ends` are those of the committed log."""
         try:
             return await self._search(replica, ends, timestamp_us)
-        except OffsetOutOfRange:
+        except OffsetOutOfRange as error:
             now = committed_ends(replica)
             if now.start <= ends.start:
-                raise
+                what = f"what is committed at {now.start} or behind: {error}"
+                raise replica.unreadable(CorruptLog(what)) from error
             # It was deleted while it was read; what is left is looked at anew.
             return await self.by_time(replica, now, timestamp_us)
 

@@ -23,7 +23,7 @@ from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelog_server.partition_leader.records import parts_of, resolution_of
 from oncelogpb import bulk, records
-from oncelogpb.errors import NotLeader, OffsetOutOfRange
+from oncelogpb.errors import CorruptLog, NotLeader, OffsetOutOfRange
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
@@ -64,7 +64,8 @@ class Found(NamedTuple):
 
 
 class Reader:
-    """See the module. Raises OffsetOutOfRange, and what the replica raises."""
+    """See the module. Raises OffsetOutOfRange, in the reader's numbering, CorruptLog, and what the
+    replica raises."""
 
     def __init__(self, env: PartitionEnv, config: PartitionLeaderConfig) -> None:
         self._env = env
@@ -88,11 +89,14 @@ class Reader:
                 found = await self._journal(replica, from_offset, isolation, max_bytes)
             else:
                 found = await self._committed(replica, from_offset, max_bytes)
-        except OffsetOutOfRange:
+        except OffsetOutOfRange as error:
             # What was deleted while it was read is told in the reader's own numbering.
             ends = journal_ends(replica) if of_journal else committed_ends(replica)
             require_in_range(from_offset, ends)
-            raise
+            if of_journal:
+                raise
+            # The journal's start and end are of another numbering: nobody is sent there.
+            raise replica.unreadable(CorruptLog(f"{from_offset} is committed: {error}")) from error
         return await self._converted(found) if as_rows else found
 
     # ---------------------------------------------------------------------------------- committed

@@ -306,6 +306,18 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "journals-start-told-to-a-committed-reader",
+        "I26: a committed record that the journal lacks is damage, and sends nobody past it",
+        (Edit(f"{LEADER}.reads:Reader.read", "if of_journal:\n                raise", "raise"),),
+        {
+            unit(
+                "partition_leader/test_deletion",
+                "test_i26_a_committed_record_that_the_journal_lacks_is_damage_and_never_"
+                "out_of_range",
+            ): "OFFSET_OUT",
+        },
+    ),
+    Bug(
         "found-by-time-below-the-start",
         "I14: no position that is told lies below the start",
         (

@@ -46,6 +46,24 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "snapshot-gone-before-the-note-of-its-start",
+        "I29: a beginning that is abandoned takes back its note before its snapshot goes",
+        (
+            Edit(
+                f"{_JOURNAL}._lower_promise",
+                "        self._synced_end_file.note_and_sync(",
+                "        self._snapshots.drop_above(end)\n"
+                "        self._synced_end_file.note_and_sync(",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_beginning",
+                "test_i29_who_abandons_a_beginning_and_dies_is_not_taken_for_damaged",
+            ): "its snapshot went before the note"
+        },
+    ),
+    Bug(
         "start-noted-in-one-slot",
         "I25: both slots of the note say where a log begins before its front goes",
         (

@@ -27,6 +27,7 @@ from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.records import PartitionCodec
 from oncelogpb.errors import (
+    CorruptLog,
     DiskFull,
     NotLeader,
     OffsetOutOfRange,
@@ -70,6 +71,7 @@ class FakeReplica:
         self.lease_valid = True
         self.frames: list[StoredFrame] = []
         self.reads = 0
+        self.unreadable_for: list[str] = []
         self._clock = clock
         self._codec = PartitionCodec()
         self._parked: list[tuple[int, asyncio.Future[Any], object]] = []
@@ -144,6 +146,10 @@ class FakeReplica:
         self._require_kept(min(offsets))
         by_offset: dict[int, StoredFrame] = {stored.at.offset: stored for stored in self.frames}
         return [by_offset[offset] for offset in offsets]
+
+    def unreadable(self, error: CorruptLog) -> OncelogError:
+        self.unreadable_for.append(error.reason)
+        return error
 
     def trim(self) -> None:
         """The log goes in front, as far as its machine lets it."""

@@ -167,6 +167,21 @@ def test_what_is_deleted_while_it_is_read_is_told_in_the_readers_numbering(
     run(story)
 
 
+def test_i26_a_committed_record_that_the_journal_lacks_is_damage_and_never_out_of_range() -> None:
+    """The journal's own start is of another numbering: a reader would pass over records."""
+
+    async def story(session: Session) -> None:
+        await a_log(session)
+        replica = session.world.first
+        # Whatever let go of it.
+        replica.log_start = replica.log_end
+        error = refusal((await session.fetch(0)).error)
+        assert (error.reason, dict(error.metadata)) == ("CORRUPT_LOG", {})
+        assert replica.unreadable_for == ["CORRUPT_LOG"], "who has it leads on"
+
+    run(story)
+
+
 def test_a_time_that_is_deleted_while_it_is_looked_for_is_found_in_what_is_left() -> None:
     async def story(session: Session) -> None:
         await session.produce(plain(batch([b"a"], timestamp_us=5), batch([b"b"], sequence=1)))

@@ -126,6 +126,30 @@ def test_i25_who_gives_up_its_log_has_another_name_whenever_it_dies(steps: int, 
     assert again.log_end == 4 or again.incarnation != name
 
 
+@pytest.mark.parametrize("tear", Tear)
+@pytest.mark.parametrize("abandoned", range(8))
+@pytest.mark.parametrize("begun", range(8, 20))
+def test_i29_who_abandons_a_beginning_and_dies_is_not_taken_for_damaged(
+    begun: int, abandoned: int, tear: Tear
+) -> None:
+    """The note of the new start may stand though its sync failed: its snapshot goes after it."""
+    disk = FakeDisk(seed=begun)
+    journal = start(disk, *"abc", segment_bytes=200)
+    disk.fail_next(after=begun)
+    try:
+        begin(journal)
+    except OSError:
+        disk.fail_next(after=abandoned)
+        with contextlib.suppress(OSError):
+            journal.abandon_unsynced()
+    disk.crash(tear)
+    try:
+        again = open_journal(disk.reopen(), segment_bytes=200, seed=9)
+    except JournalDamaged as damaged:
+        raise AssertionError("its snapshot went before the note") from damaged
+    assert again.log_start in (0, 50)
+
+
 @pytest.mark.parametrize("steps", range(20))
 def test_i29_a_beginning_that_the_disk_refused_is_abandoned_and_tried_again(steps: int) -> None:
     disk = FakeDisk(seed=steps)

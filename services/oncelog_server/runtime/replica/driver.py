@@ -479,16 +479,16 @@ class Driver:
         try:
             return await self._log.read(from_offset, max_bytes, below=below)
         except CorruptLog as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
 
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
         assert not offsets or max(offsets) < self.high_watermark, "nothing above the HW (I27)"
         try:
             return await self._log.read_frames(offsets)
         except CorruptLog as error:
-            raise self._unreadable(error) from error
+            raise self.unreadable(error) from error
 
-    def _unreadable(self, error: CorruptLog) -> OncelogError:
+    def unreadable(self, error: CorruptLog) -> OncelogError:
         """What a reader is told: who leads next has what this one lacks."""
         if self._epochs.led is not None:
             self._epochs.led.followers.unreadable(error)

@@ -413,8 +413,9 @@ class Journal:
 
     def _lower_promise(self, end: int) -> None:
         """Before anything is cut: whoever crashes in the middle must not look damaged."""
-        self._snapshots.drop_above(end)
+        # The note may say a later start, which could not be synced: its snapshot goes after it.
         self._synced_end_file.note_and_sync(Bounds(self.log_start, min(end, self.synced_end)))
+        self._snapshots.drop_above(end)
 
     # -------------------------------------------------------------------------- where it begins
 
