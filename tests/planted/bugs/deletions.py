@@ -109,6 +109,40 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "who-has-not-begun-stands-where-the-log-began",
+        "I15: who begins at the first record that is kept is not told of those before it",
+        (
+            Edit(
+                "oncelog._core.positions:Positions.is_at_first",
+                "place.is_at_first and place.position == offset",
+                "False",
+            ),
+        ),
+        {
+            unit(
+                "client/test_deletions",
+                "test_i15_who_has_not_begun_yet_begins_at_the_first_that_is_kept",
+            ): "were deleted",
+        },
+    ),
+    Bug(
+        "who-has-begun-begins-again-behind-a-gap",
+        "I14: who was given a record, and goes back to it, is told that it is gone",
+        (
+            Edit(
+                "oncelog._core.positions:Positions.given",
+                "place.is_at_first = False",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_deletions",
+                "test_i15_who_has_not_begun_yet_begins_at_the_first_that_is_kept",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
         "a-skip-keeps-what-was-gathered",
         "I3: the front of a transaction and what is kept of its end are not put together as one",
         (Edit("oncelog._core.positions:Positions.skip", "self._changed(partition)", "pass"),),

@@ -156,7 +156,7 @@ def test_latest_goes_on_at_the_end() -> None:
         assert wanted(transport) == [0, 9]
         assert consumer.skipped == {PLACE: 9}
 
-    consuming(work, [deleted(5, 9)], [reply(0, 9, 2)], if_deleted="latest")
+    consuming(work, [deleted(5, 9)], [reply(0, 9, 2)], if_deleted="latest", group="g", committed=0)
 
 
 def test_where_all_was_deleted_a_poll_waits_and_the_position_has_moved() -> None:
@@ -188,7 +188,7 @@ def test_positions_in_a_journal_are_called_so() -> None:
         with pytest.raises(errors.OffsetOutOfRange, match="journal offsets 0 to 4"):
             await consumer.poll(5.0)
 
-    consuming(work, [deleted(5, 9)], isolation="uncommitted")
+    consuming(work, [deleted(5, 9)], isolation="uncommitted", group="g", committed=0)
 
 
 def test_one_partition_that_lost_its_front_holds_back_no_other() -> None:
@@ -199,7 +199,14 @@ def test_one_partition_that_lost_its_front_holds_back_no_other() -> None:
         assert batch is not None
         assert {(chunk.partition, chunk.first_offset) for chunk in batch.chunks} == {(0, 0)}
 
-    consuming(work, [deleted(5, 9, partition=1)], [reply(0, 0, 2)], partitions=(5, 5))
+    consuming(
+        work,
+        [deleted(5, 9, partition=1)],
+        [reply(0, 0, 2)],
+        partitions=(5, 5),
+        group="g",
+        committed=0,
+    )
 
 
 def test_what_was_deleted_does_not_wait_for_anybody() -> None:
@@ -220,6 +227,45 @@ def test_what_was_deleted_does_not_wait_for_anybody() -> None:
         assert await consumer.lag() == {PLACE: 2}
 
     consuming(work, group="g", committed=2)
+
+
+@pytest.mark.parametrize("if_deleted", ["error", "earliest", "latest"])
+@pytest.mark.parametrize("group", [None, "g"])
+def test_i15_who_has_not_begun_yet_begins_at_the_first_that_is_kept(
+    if_deleted: str, group: str | None
+) -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        # It was 0 when it asked; what is kept began at 5, then at 6, when it fetched.
+        assert await offsets_of(consumer, 2) == [6, 7]
+        assert wanted(transport) == [0, 5, 6]
+        assert consumer.skipped == {}
+        [step] = consumer.feeding.progress()
+        assert (step.base, step.to) == (6, 8)
+        assert consumer._positions.since(KEY) is (Origin.ANY if group is None else Origin.NONE)
+        # From here on it stands somewhere.
+        consumer._positions.rewind()
+        transport.streams = [[deleted(10, 12)]]
+        if if_deleted == "error":
+            with pytest.raises(errors.OffsetOutOfRange, match="were deleted"):
+                await consumer.poll(5.0)
+        else:
+            assert await consumer.poll(5.0) is None
+            assert consumer.skipped[PLACE] >= 2
+
+    consuming(
+        work, [deleted(5, 9)], [deleted(6, 9)], [reply(0, 6, 2)], group=group, if_deleted=if_deleted
+    )
+
+
+@pytest.mark.parametrize("start", ["earliest", "latest"])
+def test_i14_who_sought_or_begins_at_the_end_is_told(start: str) -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        if start == "earliest":
+            await consumer.seek("a", 0, 0)
+        with pytest.raises(errors.OffsetOutOfRange, match="offsets 0 to 4"):
+            await consumer.poll(5.0)
+
+    consuming(work, [deleted(5, 9)], start=start)
 
 
 # ------------------------------------------------------------------------------ whole transactions
@@ -256,7 +302,7 @@ def test_whole_transactions_are_told_by_default_as_well() -> None:
             with pytest.raises(errors.OffsetOutOfRange, match="offsets 0 to 4"):
                 await transactions.poll(5.0)
 
-    consuming(work, [deleted(5, 9)], [deleted(5, 9)])
+    consuming(work, [deleted(5, 9)], [deleted(5, 9)], group="g", committed=0)
 
 
 def test_i3_across_a_part_that_was_deleted_is_not_waited_for() -> None:

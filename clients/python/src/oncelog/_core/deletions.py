@@ -102,6 +102,11 @@ class Deletions:
             f"(if_deleted={self._if_deleted!r}), and passes over {to - gap.position}"
         )
 
+    def begin_later(self, place: TopicPartition, gap: Gap) -> None:
+        """Who was to begin at the first record that is kept begins where that is now: nothing was
+        passed over."""
+        self.on_passed_over(place, gap.start, gap.start, EARLIEST)
+
     def counts(self, names: Mapping[PartitionKey, TopicPartition]) -> dict[TopicPartition, int]:
         """How many offsets were passed over, of those partitions where some were."""
         found = {names[key]: count for key, count in self._counts.items() if key in names}

@@ -66,6 +66,8 @@ class Place:
     beside: str | None = None
     # Those of the last commit that was asked for.
     asked: str | None = None
+    # It began at the first record that was kept, and nothing was given since.
+    is_at_first: bool = False
 
 
 class Progress(NamedTuple):
@@ -145,8 +147,11 @@ class Positions:
         since: int | Origin,
         beyond: Beyond = (),
         beside: str | None = None,
+        *,
+        is_at_first: bool = False,
     ) -> None:
-        """Where to begin, and what the group has committed there, with its metadata."""
+        """Where to begin, and what the group has committed there, with its metadata.
+        `is_at_first`: that is the first record that is kept, for the group has committed none."""
         self._require_assigned(partition)
         if since is Origin.NONE:
             self._began.setdefault(partition, position)
@@ -158,6 +163,7 @@ class Positions:
             beyond=beyond,
             base_beyond=beyond,
             beside=beside,
+            is_at_first=is_at_first,
         )
         self._changed(partition)
 
@@ -195,12 +201,14 @@ class Positions:
             raise _was_read_across()
         assert place.position <= next_offset <= place.fetch, "given what was prefetched, once"
         place.position = next_offset
+        place.is_at_first = False
 
     def given_across(self, partition: PartitionKey, next_offset: int, beyond: Beyond) -> None:
         """Records below next_offset were handed to the user, and beyond it what `beyond` says."""
         place = self._places[partition]
         assert place.position <= next_offset <= place.fetch, "given what was prefetched, once"
         place.position, place.beyond = next_offset, beyond
+        place.is_at_first = False
 
     def beyond(self, partition: PartitionKey) -> Beyond:
         """What was given of it beyond its position."""
@@ -232,12 +240,24 @@ class Positions:
             place.beyond = _behind(offset, before.beyond)
             place.base_beyond = _behind(offset, before.base_beyond)
 
+    def is_at_first(self, partition: PartitionKey, offset: int) -> bool:
+        """It is to begin at the first record that is kept, which was this one when it asked, and
+        nothing was given since."""
+        place = self._places.get(partition)
+        return place is not None and place.is_at_first and place.position == offset
+
+    def begin_later(self, partition: PartitionKey, to: int) -> None:
+        """What is kept begins at `to` by now: nobody has begun before it."""
+        self._began.pop(partition, None)
+        self.start(partition, to, self._places[partition].since, is_at_first=True)
+
     def skip(self, partition: PartitionKey, to: int) -> None:
         """What lies before `to` was deleted. The next commit covers it, as if it had been given;
         who rewinds stands before it again."""
         place = self._places[partition]
         assert to > place.position, "a gap lies behind the position"
         place.position = place.fetch = to
+        place.is_at_first = False
         place.beyond = _behind(to, place.beyond)
         self._changed(partition)
 

@@ -182,9 +182,14 @@ class Prefetcher:
                     self._queue.popleft()
                     self._freed += head.partitions
                     self._stuck -= set(head.partitions)
-                    if head.gap is None or not self._deletions.are_passed_over:
+                    if head.gap is None:
                         raise head.error
-                    self._pass_over(head.partitions[0], head.gap)
+                    if self._positions.is_at_first(head.partitions[0], head.gap.position):
+                        self._begin_later(head.partitions[0], head.gap)
+                    elif not self._deletions.are_passed_over:
+                        raise head.error
+                    else:
+                        self._pass_over(head.partitions[0], head.gap)
                 break
             self._queue.popleft()
             partition, chunk = head
@@ -509,6 +514,11 @@ class Prefetcher:
         else:
             self._queue.append(_Trouble(error, [partition], gap))
         self._arrived.set()
+
+    def _begin_later(self, partition: PartitionKey, gap: Gap) -> None:
+        """Between the answer where it begins and the first fetch. Nobody stood before it."""
+        self._positions.begin_later(partition, gap.start)
+        self._deletions.begin_later(self._names[partition], gap)
 
     def _pass_over(self, partition: PartitionKey, gap: Gap) -> None:
         """What was gathered of it and is not whole is not given: its end was deleted."""

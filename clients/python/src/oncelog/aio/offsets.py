@@ -86,7 +86,9 @@ class Offsets:
         NotBegun: ask again; HeldUp: those not yet."""
         if self.group is None:
             for partition, offset in (await self._first(partitions)).items():
-                self._positions.start(partition, offset, Origin.ANY)
+                self._positions.start(
+                    partition, offset, Origin.ANY, is_at_first=self._begins_at_first(partition)
+                )
             return 0
         reply = await self.fetch(partitions, stable=True, pending_ms=pending_ms)
         fresh = [
@@ -107,7 +109,10 @@ class Offsets:
             position, since = start_of(known, fallback)
             partition = PartitionKey.of(known.partition)
             since = position if partition in begun else since
-            self._positions.start(partition, position, since, given_beyond, beside)
+            is_at_first = since is Origin.NONE and self._begins_at_first(partition)
+            self._positions.start(
+                partition, position, since, given_beyond, beside, is_at_first=is_at_first
+            )
         if movers:
             raise HeldUp(movers)
         return int(reply.group_retention_ms)
@@ -252,11 +257,17 @@ class Offsets:
             if began is not None:
                 found[key] = began
             else:
-                at = "earliest" if self._positions.is_added(key) else self._options.start
+                at = "earliest" if self._begins_at_first(key) else "latest"
                 asked.setdefault(at, []).append(key)
         for at, keys in asked.items():
             found.update(zip(keys, await self.look_up(keys, at), strict=True))
         return found
+
+    def _begins_at_first(self, partition: PartitionKey) -> bool:
+        """Where nothing is committed, it begins at the first record that is kept."""
+        if self._positions.began_at(partition) is not None:
+            return False
+        return self._positions.is_added(partition) or self._options.start == "earliest"
 
     # ---------------------------------------------------------------------------------- committing
 
