@@ -114,8 +114,11 @@ class OncelogBatchReader(DataSourceReader):
             end = subscription.by_time(options.end_time_ms)
         else:
             end = subscription.place(options.end, "endingOffsets")
-        start = _within(subscription, options, start)
-        end = _within(subscription, options, end)
+        edges = Edges.of(subscription)
+        named = {} if options.start_time_ms is not None else _named_offsets(options.start)
+        start = {tp: at if tp in named else max(at, edges.earliest[tp]) for tp, at in start.items()}
+        start = _within(edges, options, start)
+        end = _within(edges, options, end)
         return _plan(subscription, start, end, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -180,7 +183,7 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if options.transactional_sink is not None and options.group is not None:
             self._require_committed(subscription, options.group, begin, until)
             step = BatchStep.of(subscription, options.group, begin, until)
-        readable = _within(subscription, options, begin)
+        readable = _within(Edges.of(subscription), options, begin)
         return _plan(subscription, readable, until, options.min_partitions, step)
 
     def commit(self, end: dict[str, Any]) -> None:
@@ -271,8 +274,9 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return kept(start, earliest=subscription.at(Edge.EARLIEST))
 
     def _checked(self, subscription: Subscription, vector: Vector) -> Vector:
-        """A vector from the checkpoint, completed by partitions that it does not know, which begin
-        at their earliest record. Raises DataLoss for a topic that was made anew."""
+        """A vector from the checkpoint, completed by partitions that it does not know: those of a
+        topic that was read then came since, and begin at 0, whatever is kept of them; those of
+        others at their earliest record. Raises DataLoss for a topic that was made anew."""
         replaced = replaced_topics(subscription.ids_hex(), vector.topic_ids)
         if replaced:
             raise DataLoss(
@@ -281,7 +285,10 @@ class OncelogStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             )
         known = {tp: at for tp, at in vector.positions.items() if tp in subscription.partitions}
         if len(known) < len(subscription.partitions):
-            known = {**subscription.at(Edge.EARLIEST), **known}
+            read = {tp.topic for tp in vector.positions}
+            earliest = subscription.at(Edge.EARLIEST)
+            begins = {tp: 0 if tp.topic in read else at for tp, at in earliest.items()}
+            known = {**begins, **known}
         return Vector(known, vector.topic_ids)
 
 
@@ -321,12 +328,32 @@ def _settled(
     return {tp: at.offset for tp, at in standing.items() if at.HasField("offset")}
 
 
+@dataclass(frozen=True, slots=True)
+class Edges:
+    """What the log holds: where its partitions begin and end."""
+
+    earliest: Positions
+    latest: Positions
+
+    @classmethod
+    def of(cls, subscription: Subscription) -> Edges:
+        return cls(subscription.at(Edge.EARLIEST), subscription.at(Edge.LATEST))
+
+
+def _named_offsets(wanted: Edge | Positions) -> Positions:
+    """Those that the user named as numbers. The others begin where the log does, also where that
+    has moved since it was asked."""
+    if isinstance(wanted, Edge):
+        return {}
+    return {tp: at for tp, at in wanted.items() if at >= 0}
+
+
 def _within(
-    subscription: Subscription, options: SourceOptions, positions: Positions
+    edges: Edges, options: SourceOptions, positions: Positions
 ) -> dict[TopicPartition, int]:
     """Positions that the log can serve. Raises DataLoss, unless the user does not mind: then each
     one is moved to the nearest that it can."""
-    earliest, latest = subscription.at(Edge.EARLIEST), subscription.at(Edge.LATEST)
+    earliest, latest = edges.earliest, edges.latest
     lost = losses(positions, earliest=earliest, latest=latest)
     if lost and options.fail_on_data_loss:
         raise DataLoss(

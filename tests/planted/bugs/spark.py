@@ -24,6 +24,23 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "new-partition-begins-where-retention-left-it",
+        "I14: what was deleted of a partition before a query came to it is told as any other loss",
+        (
+            Edit(
+                "oncelog_spark.source:OncelogStreamReader._checked",
+                "0 if tp.topic in read else at",
+                "at",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_source",
+                "test_i14_a_partition_that_came_to_a_topic_is_read_from_its_first_record",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
         "batch-of-a-task-cut-from-its-start",
         "I34: what lies outside of a range is of another task",
         (

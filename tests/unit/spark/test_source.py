@@ -216,14 +216,35 @@ def test_a_topic_that_was_made_anew_is_a_loss_whatever_the_option_says(leaders: 
             use()
 
 
-def test_a_partition_that_the_checkpoint_does_not_know_begins_at_its_earliest(
+# A topic of which the query has read one partition, and that has another one now.
+GROWN = {"t": {"0": 4}, TOPIC_IDS: {"t": TOPIC_ID.hex()}}
+
+
+def test_i14_a_partition_that_came_to_a_topic_is_read_from_its_first_record(
+    leaders: Leaders, caplog: pytest.LogCaptureFixture
+) -> None:
+    assert stream().latestOffset(GROWN, ReadMaxRows(5)) == at(7, 2)
+    ranges = [part.range for part in planned(stream(), GROWN, at(7, 3))]
+    assert ranges == [OffsetRange(T0, 4, 7), OffsetRange(T1, 0, 3)]
+    # Then some of it is deleted before the batch is planned.
+    leaders.starts[1] = 2
+    with pytest.raises(DataLoss, match="t/1: offsets 0 to 1 are deleted, it begins at 2"):
+        planned(stream(), GROWN, at(7, 3))
+    assert caplog.messages == []
+    goes_on = stream(failOnDataLoss="false")
+    ranges = [part.range for part in planned(goes_on, GROWN, at(7, 3))]
+    assert ranges == [OffsetRange(T0, 4, 7), OffsetRange(T1, 2, 3)]
+    assert "t/1: offsets 0 to 1 are deleted" in caplog.text
+
+
+def test_a_topic_that_the_checkpoint_does_not_know_begins_at_its_earliest(
     leaders: Leaders,
 ) -> None:
     leaders.starts[1] = 2
-    known = {"t": {"0": 4}, TOPIC_IDS: {"t": TOPIC_ID.hex()}}
-    assert stream().latestOffset(known, ReadMaxRows(5)) == at(7, 4)
-    ranges = [part.range for part in planned(stream(), known, at(7, 4))]
-    assert ranges == [OffsetRange(T0, 4, 7), OffsetRange(T1, 2, 4)]
+    unknown: dict[str, Any] = {TOPIC_IDS: {}}
+    assert stream().latestOffset(unknown, ReadAllAvailable()) == at(10, 6)
+    ranges = [part.range for part in planned(stream(), unknown, at(7, 4))]
+    assert ranges == [OffsetRange(T0, 0, 7), OffsetRange(T1, 2, 4)]
 
 
 # ----------------------------------------------------------------------------- where it begins
@@ -503,6 +524,22 @@ def test_a_batch_read_is_of_the_range_that_its_options_say(leaders: Leaders) -> 
     by_time = OncelogBatchReader(source_options(timed, streaming=False), SCHEMA)
     ranges = [part.range for part in by_time.partitions() if isinstance(part, RangePartition)]
     assert ranges == [OffsetRange(T0, 0, 1000), OffsetRange(T1, 0, 1000)]
+
+
+@pytest.mark.parametrize("begins", ["earliest", '{"t": {"0": -2, "1": 0}}'])
+def test_what_goes_while_a_batch_read_is_planned_is_no_loss_of_who_reads_from_the_earliest(
+    leaders: Leaders, begins: str
+) -> None:
+    def first_asked(request: leader.ListOffsetsRequest) -> leader.ListOffsetsReply:
+        reply = leaders._list_offsets(request)
+        leaders.starts[0] = 3
+        return reply
+
+    leaders.script["list_offsets"] = [first_asked]
+    given = {**BASE, "startingOffsets": begins, "endingOffsets": '{"t": {"0": 7, "1": 0}}'}
+    reader = OncelogBatchReader(source_options(given, streaming=False), SCHEMA)
+    ranges = [part.range for part in reader.partitions() if isinstance(part, RangePartition)]
+    assert ranges == [OffsetRange(T0, 3, 7)]
 
 
 def test_positions_that_leave_a_partition_out_are_refused(leaders: Leaders) -> None:
