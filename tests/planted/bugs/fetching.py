@@ -125,7 +125,7 @@ BUGS: Final = (
         ),
         {
             unit(
-                "partition_leader/test_reads",
+                "partition_leader/test_reads_and_epochs",
                 "test_who_steps_down_between_two_reads_of_a_reply_says_so",
             ): "an assertion, and not who leads now"
         },

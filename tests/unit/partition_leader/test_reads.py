@@ -12,7 +12,6 @@ from oncelog_server.core.ids import PartitionId
 from oncelog_server.participant.handler import ParticipantHandler
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.fetching import SUBSCRIBE_BYTES_LEAST
-from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.service import PartitionLeaderService
 from oncelogpb import bulk, errors, records
 from oncelogpb.v1 import partition_leader_pb2 as pb
@@ -586,37 +585,5 @@ def test_records_of_a_transaction_are_of_the_time_of_its_commit() -> None:
         await session.produce(plain(batch([b"a"])))
         found = await session.fetch(0)
         assert [head.time_ms - sent_ms for head in found.batches] == [60_000, 60_000]
-
-    run(story)
-
-
-@pytest.mark.parametrize("leads_anew", [False, True])
-@pytest.mark.parametrize("first", ["read", "read_frames"])
-def test_who_steps_down_between_two_reads_of_a_reply_says_so(first: str, leads_anew: bool) -> None:
-    """Or leads another epoch, and has nothing that is durable as far as it knows yet."""
-
-    async def story(session: Session) -> None:
-        await a_log(session)
-        await session.produce(plain(batch([b"c"], sequence=2)))
-        replica: Any = session.world.replicas.replicas[FIRST]
-        real, real_read = getattr(replica, first), replica.read
-
-        async def read(*arguments: Any, **options: Any) -> Any:
-            # As the driver: what is above its high watermark it does not give.
-            return await real_read(*arguments, **options) if replica.high_watermark else []
-
-        async def read_and_step_down(*arguments: Any, **options: Any) -> Any:
-            found = await real(*arguments, **options)
-            replica.machine = PartitionMachine(session.world.config) if leads_anew else None
-            replica.high_watermark = 0
-            return found
-
-        replica.read = read
-        setattr(replica, first, read_and_step_down)
-        try:
-            fetched = await session.fetch()
-        except AssertionError:
-            pytest.fail("an assertion, and not who leads now")
-        assert errors.from_status(fetched.error).reason == "NOT_LEADER"
 
     run(story)
