@@ -433,8 +433,8 @@ BUGS: Final = (
         "I15, ADR 32: what comes to a topic while it is read is read from its first record on",
         (
             Edit(
-                "oncelog.aio.offsets:Offsets._first",
-                '"earliest" if self._positions.is_added(key) else self._options.start',
+                "oncelog.aio.offsets:Offsets._begins_at_first",
+                "self._positions.is_added(partition) or self._options.start",
                 "self._options.start",
             ),
         ),

@@ -192,8 +192,8 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.buffering:BufferedPrefetcher._is_told",
-                'elif listed.HasField("journal_point"):',
-                "elif False:",
+                'if listed.HasField("journal_point"):',
+                "if False:",
             ),
         ),
         {
@@ -221,6 +221,28 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "buffered-reader-reads-a-journal-from-its-front-for-what-is-not-there",
+        "I15: a position above the end is told as the leader says it, whatever the journal's start",
+        (
+            Edit(
+                "oncelog.aio.buffering:BufferedPrefetcher._is_told",
+                "return error",
+                "pass",
+            ),
+            Edit(
+                "oncelog.aio.buffering:BufferedPrefetcher._is_told",
+                "super()._refused(partition, error)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "client/test_buffering",
+                "test_i15_who_stands_above_the_end_is_told_what_the_leader_says",
+            ): "DID NOT RAISE",
+        },
+    ),
+    Bug(
         "buffered-reader-gives-what-was-deleted",
         "I14: what was deleted is given to nobody, though a journal has it still",
         (
@@ -231,8 +253,13 @@ BUGS: Final = (
             ),
             Edit(
                 "oncelog.aio.buffering:BufferedPrefetcher._is_told",
+                "return error",
+                "pass",
+            ),
+            Edit(
+                "oncelog.aio.buffering:BufferedPrefetcher._is_told",
                 "super()._refused(partition, error)",
-                "is_behind = True",
+                "pass",
             ),
         ),
         {

@@ -453,18 +453,25 @@ def test_a_front_that_goes_again_and_again_is_told_and_not_as_a_deletion() -> No
     )
 
 
-def test_who_stands_behind_the_end_waits_for_what_comes() -> None:
+@pytest.mark.parametrize("if_deleted", ["error", "earliest", "latest"])
+def test_i15_who_stands_above_the_end_is_told_what_the_leader_says(if_deleted: str) -> None:
     async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
         def list_offsets(to: Endpoint, request: leader.ListOffsetsRequest) -> Any:
             listed = leader.ListedOffset(partition=place(0))
-            error = errors.OffsetOutOfRange("not yet", start=0, end=2)
+            error = errors.OffsetOutOfRange("3 lies above the end, 2", start=0, end=2)
             listed.error.CopyFrom(errors.to_status(error))
             return leader.ListOffsetsReply(offsets=[listed])
 
         transport.handlers["partition_leader.list_offsets"] = list_offsets
+        for _ in range(2):
+            with pytest.raises(errors.OffsetOutOfRange, match="3 lies above the end, 2"):
+                await consumer.poll(5.0)
+        assert wanted(transport) == [], "no journal is read from its front for it"
+        assert consumer.skipped == {}
+        points(transport, 0, {3: (0, 0, 3)})
         assert await offsets_of(consumer, 4) == [3, 4, 5, 6]
 
-    consuming(work, [journal(*WHOLE)], group="g", committed=3, **MEMORY)
+    consuming(work, [journal(*WHOLE)], group="g", committed=3, if_deleted=if_deleted, **MEMORY)
 
 
 def test_i14_a_leader_that_moved_is_not_asked_where_to_begin() -> None:

@@ -25,7 +25,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final
 
-from oncelog._core.deletions import Deletions, gap_of
+from oncelog._core.deletions import Deletions
 from oncelog._core.pending import Arrived, Exposure, HeldBatch, Holder, Kind, PendingTransactions
 from oncelog._core.positions import Positions
 from oncelog._core.resume_points import ResumePoint, ResumePoints, decode
@@ -193,16 +193,13 @@ class BufferedPrefetcher(Prefetcher):
         point = None
         if listed.HasField("error"):
             error = errors.from_status(listed.error)
-            is_behind = isinstance(error, errors.OffsetOutOfRange) and not gap_of(error, wanted)
             if isinstance(error, errors.UnknownTopic):
                 # Whoever locates it next learns why.
                 self._protocol.learn_failure(partition, error)
-            elif not is_behind:
+            else:
                 super()._refused(partition, error)
-            if not is_behind:
-                return error
-            # What comes there one day is waited for.
-        elif listed.HasField("journal_point"):
+            return error
+        if listed.HasField("journal_point"):
             told = listed.journal_point
             point = ResumePoint(told.earliest, told.iterator, told.given)
         self._reading_of(partition).told = (wanted, point)
