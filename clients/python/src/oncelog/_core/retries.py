@@ -11,6 +11,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import Final
 
+from oncelog.errors import CannotConnect
 from oncelogpb import errors
 
 # The wait before the first retry, and the most that doubling may make of it, milliseconds.
@@ -66,6 +67,14 @@ def is_repeatable(action: Action, *, idempotent: bool) -> bool:
     if action is Action.ASK:
         return idempotent
     return action in (Action.RETRY, Action.REDIRECT)
+
+
+def may_answer_later(error: errors.OncelogError) -> bool:
+    """Of a question, which changes nothing: is it worth asking again?"""
+    if isinstance(error, CannotConnect):
+        # Nobody of the role answers at all: all of them may be starting.
+        return True
+    return is_repeatable(action_for(error), idempotent=True)
 
 
 def backoff_ms(attempt: int, chance: float) -> int:

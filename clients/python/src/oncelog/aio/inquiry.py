@@ -18,7 +18,6 @@ from typing import Final, Protocol
 from oncelog._core import retries
 from oncelog._core.across import Across, Gathered, Told, journal_of
 from oncelog._core.routing import PartitionKey
-from oncelog.errors import CannotConnect
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
 from oncelogpb.ids import show_id
@@ -133,7 +132,7 @@ class Inquiry:
             await question()
             self._unheard.pop(gathered, None)
         except errors.OncelogError as error:
-            if _may_answer_later(error):
+            if retries.may_answer_later(error):
                 self._unheard.setdefault(gathered, (self._protocol.now_ms(), error))
                 await self._protocol.back_off(1)
             else:
@@ -176,13 +175,6 @@ class Inquiry:
         if len(self._known) > KNOWN_MAX:
             self._known.popitem(last=False)
         return told
-
-
-def _may_answer_later(error: errors.OncelogError) -> bool:
-    if isinstance(error, CannotConnect):
-        # No coordinator answers at all: all of them may be starting.
-        return True
-    return retries.is_repeatable(retries.action_for(error), idempotent=True)
 
 
 def told_of(described: coordinator_pb2.TransactionDescription) -> Told:

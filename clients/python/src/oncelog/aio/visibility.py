@@ -19,7 +19,6 @@ from typing import Final
 
 from oncelog._core import retries
 from oncelog._core.routing import PartitionKey
-from oncelog.errors import CannotConnect
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
 from oncelogpb.ids import show_id
@@ -65,7 +64,7 @@ class Visibility:
                 where = "some partition" if held is None else self._name(held)
                 why = f"it cannot be read in {where} yet: look whether that has a leader"
             except errors.OncelogError as error:
-                if not _may_answer_later(error):
+                if not retries.may_answer_later(error):
                     raise
                 why = f"{why}: {error.message}"
             if self._protocol.now_ms() - began_ms >= within_ms:
@@ -119,10 +118,3 @@ def _pending(told: str, tx_id: int, partition: types_pb2.Partition) -> errors.Pe
     return errors.PendingTransaction(
         told, tx_id=tx_id, topic_id=partition.topic_id.hex(), partition=partition.number
     )
-
-
-def _may_answer_later(error: errors.OncelogError) -> bool:
-    if isinstance(error, CannotConnect):
-        # No coordinator answers at all: all of them may be starting.
-        return True
-    return retries.is_repeatable(retries.action_for(error), idempotent=True)
