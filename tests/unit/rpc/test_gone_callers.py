@@ -24,6 +24,17 @@ def at_the_deadline(chance: random.Random, call: Any) -> float:
     return max(0.0, float(call.timeout_ms) / 1000 + chance.uniform(-0.004, 0.004))
 
 
+def told(caplog: pytest.LogCaptureFixture) -> list[str]:
+    """What was logged, but for what grpc says of the loops of earlier tests: one poller serves all
+    loops of a process, and what it still has for one that was closed is an error of the loop that
+    it finds running."""
+    return [
+        record.getMessage()
+        for record in caplog.records
+        if not (record.exc_info and str(record.exc_info[1]) == "Event loop is closed")
+    ]
+
+
 @pytest.mark.parametrize("answers", ["with an error", "with a reply"])
 def test_a_caller_that_gives_up_before_its_answer_leaves_no_error_in_the_log(
     answers: str, caplog: pytest.LogCaptureFixture
@@ -55,7 +66,7 @@ def test_a_caller_that_gives_up_before_its_answer_leaves_no_error_in_the_log(
 
     with caplog.at_level(logging.WARNING):
         run(story())
-    assert [record.getMessage() for record in caplog.records] == []
+    assert told(caplog) == []
 
 
 def test_a_subscriber_that_goes_while_it_is_written_to_is_no_fault_of_ours(
@@ -86,4 +97,4 @@ def test_a_subscriber_that_goes_while_it_is_written_to_is_no_fault_of_ours(
 
     with caplog.at_level(logging.WARNING):
         run(story())
-    assert [record.getMessage() for record in caplog.records] == []
+    assert told(caplog) == []
