@@ -127,8 +127,8 @@ class Written:
     def trim(self) -> None:
         """As a leader would that has nobody to wait for."""
         journal, needs = self.journal, needs_of(self.machine)
-        journal.let_go_of_slots(needs.slots_from)
-        journal.remove_gone_slots()
+        journal.slots.let_go(needs.slots_from)
+        journal.slots.remove_gone()
         limit = SETTINGS.control_journal_bytes_max
         start = journal.next_log_start(needs, wanted_bytes_max=limit)
         if start is None:
@@ -156,7 +156,7 @@ def parts_of(
     """Machine, codec and projection."""
     if role == "coordinator":
         machine = CoordinatorMachine(PartitionId(TRANSACTION_CONTROL_ID, 0), CoordinatorConfig())
-        return machine, COORDINATOR_CODEC, Outcomes(journal.slots(SLOT_FILE, SLOT_BYTES))
+        return machine, COORDINATOR_CODEC, Outcomes(journal.slots.open(SLOT_FILE, SLOT_BYTES))
     manager = OffsetManagerMachine(OffsetManagerConfig())
     return manager, OFFSETS_CODEC, None
 

@@ -180,7 +180,7 @@ def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
     for write in journal.take_writes()[0]:
         disk.write_and_sync(write.file, write.position, b"".join(write.chunks))
     journal.mark_synced(journal.log_end)
-    journal.slots("outcomes", 8).write(1, b"outcome!")
+    journal.slots.open("outcomes", 8).write(1, b"outcome!")
     journal.save_snapshot(2, Snapshot(b"", {"t": Table(1, 0, b"x"), "u": Table(1, 9, b"x", 9)}))
     journal.close()
     save_record(disk, "j", ReplicaRecord("ab" * 16, 0, "cd" * 16, epoch=1))

@@ -15,7 +15,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.save_snapshot",
-                "self.flush_slots()",
+                "self.slots.flush()",
                 "pass",
             ),
         ),
@@ -140,7 +140,11 @@ BUGS: Final = (
     Bug(
         "slots-let-go-of-by-cut-frames",
         "I4: what frames said of slots is taken back where the frames are cut",
-        (Edit("oncelog_server.runtime.storage.journal:Journal.cut", "slots.cut(end)", "pass"),),
+        (
+            Edit(
+                "oncelog_server.runtime.storage.journal:Journal.cut", "self.slots.cut(end)", "pass"
+            ),
+        ),
         {
             unit(
                 "storage/test_slots_gone", "test_i4_a_cut_takes_back_what_cut_frames_said"
@@ -169,7 +173,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.replica.trimming:Trimming._learned",
-                "self._journal.let_go_of_slots(needs.slots_from)",
+                "self._journal.slots.let_go(needs.slots_from)",
                 "pass",
             ),
         ),

@@ -23,7 +23,7 @@ def begin_at_its_end(stage: Stage, name: str, partition: PartitionId) -> int:
     )
     journal = Journal.open(disk, directory_of(partition))
     machine = role.machine(partition)
-    projection = role.projection(partition, journal.slots)
+    projection = role.projection(partition, journal.slots.open)
     assert projection is not None
     for stored in journal.replay(0):
         machine.apply(record := record_of(role, stored), stored.at)

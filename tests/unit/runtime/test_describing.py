@@ -68,7 +68,7 @@ def test_a_replica_says_what_it_takes_and_what_holds_its_log() -> None:
     async def tell(bench: Bench) -> None:
         await lead(bench, B)
         acknowledge(bench, B)
-        bench.journal.slots("sums", 8).write(1, b"outcome!")
+        bench.journal.slots.open("sums", 8).write(1, b"outcome!")
         end = bench.journal.synced_end
         table = Table(8, 0, bytes(80))
         needs = Needs(end, end - 1, 0)

@@ -312,7 +312,7 @@ def test_a_clock_that_is_behind_the_journal_is_told() -> None:
 def test_a_later_leadership_takes_snapshots_again() -> None:
     async def tell(bench: Bench) -> None:
         await bench.lead(1)
-        bench.driver.journal.slots("outcomes", 8).write(1, b"outcome!")
+        bench.driver.journal.slots.open("outcomes", 8).write(1, b"outcome!")
         await bench.driver.submit(Add(1))
         bench.disk.fail_next()
         await bench.driver.checkpoint()

@@ -59,7 +59,7 @@ def before() -> CounterMachine:
 
 def begin_in_the_middle(bench: Bench) -> None:
     """As one whose log no longer begins at 0."""
-    slots = bench.journal.slots("sums", 8)
+    slots = bench.journal.slots.open("sums", 8)
     for number in range(1, BEGINS_AT):
         slots.write(number, number.to_bytes(8, "big"))
     bench.journal.begin_at(BEGINS_AT, before().snapshot(), EPOCHS, time_ms=0)
@@ -97,7 +97,7 @@ def require_same(one: Bench, other: Bench) -> None:
     assert other.journal.log_start == one.journal.log_start == BEGINS_AT
     assert list(other.journal.replay(BEGINS_AT)) == list(one.journal.replay(BEGINS_AT))
     assert other.journal.end_of_epoch(1) == (1, 60)
-    slots = other.journal.slots("sums", 8)
+    slots = other.journal.slots.open("sums", 8)
     for number in (1, 50, BEGINS_AT - 1):
         assert slots.read(number) == number.to_bytes(8, "big")
 
@@ -224,7 +224,7 @@ def test_i26_what_rots_at_the_leader_is_not_spread(path: str) -> None:
     async def tell(trio: Trio) -> None:
         one, two, _ = trio.benches
         await trio.elect(one, 3, followers=0)
-        one.journal.flush_slots()
+        one.journal.slots.flush()
         damage(one, path)
         two.driver.aim(follow(one))
         await asyncio.sleep(20)

@@ -107,7 +107,7 @@ def test_i4_i28_an_answer_goes_out_though_its_outcome_cannot_be_written(errno: i
         assert bench.driver.stage is Stage.READY
         assert bench.slot_role.number(1) == 3, "it was acknowledged, so it is told for ever"
         with contextlib.suppress(OSError):
-            bench.driver.journal.flush_slots()
+            bench.driver.journal.slots.flush()
         assert bench.slot_role.number(1) == 3, "a try that failed forgets nothing"
 
     story(tell)

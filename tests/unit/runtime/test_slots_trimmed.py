@@ -56,7 +56,7 @@ def firsts(bench: Bench) -> list[int]:
 
 
 def require_told(bench: Bench, begin: int, end: int) -> None:
-    slots = bench.journal.slots("numbers", 8)
+    slots = bench.journal.slots.open("numbers", 8)
     told = [slots.read(offset) is not None for offset in range(max(1, begin), end)]
     assert all(told), "told too short"
 

@@ -222,11 +222,11 @@ def parts_of(journal: Journal, content: Content, name: str = "") -> list[bytes]:
 def test_what_was_before_is_read_in_parts_under_the_checksums_that_it_has() -> None:
     disk = FakeDisk()
     journal = open_journal(disk)
-    slots = journal.slots("outcomes", 8)
+    slots = journal.slots.open("outcomes", 8)
     far = 3 << 20
     for offset in (1, 2, far - 1, far + 5):
         slots.write(offset, offset.to_bytes(8, "big"))
-    journal.flush_slots()
+    journal.slots.flush()
     slots.write(7, b"not yet.")
     journal.begin_at(far, SNAPSHOT, EPOCHS, time_ms=7_000)
     slots.write(9, b"in memo.")
@@ -243,7 +243,7 @@ def test_what_was_before_is_read_in_parts_under_the_checksums_that_it_has() -> N
     table = EpochTable.decode(epochs)
     assert table is not None
     assert tuple(table.entries) == EPOCHS
-    copied = open_journal(FakeDisk()).slots("outcomes", 8)
+    copied = open_journal(FakeDisk()).slots.open("outcomes", 8)
     parts = parts_of(journal, Content.SLOTS, "outcomes")
     assert len(parts) < 50, "what is not there is not looked through"
     for part in parts:

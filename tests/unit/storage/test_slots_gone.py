@@ -19,7 +19,7 @@ RANGE: Final = SLOT_RANGE_OFFSETS
 
 
 def slots_of(disk: FakeDisk, journal: Journal | None = None) -> SlotFiles:
-    return (journal or start(disk, "a")).slots("outcomes", 4)
+    return (journal or start(disk, "a")).slots.open("outcomes", 4)
 
 
 def written(disk: FakeDisk, *offsets: int) -> SlotFiles:

@@ -216,7 +216,7 @@ def test_a_snapshot_of_what_rot_took_is_dropped_at_opening() -> None:
 def test_slots_hold_what_was_written_and_none_elsewhere() -> None:
     disk = FakeDisk()
     journal = start(disk, "a")
-    slots = journal.slots("outcomes", 4)
+    slots = journal.slots.open("outcomes", 4)
     offsets = [1, 2, SLOT_RANGE_OFFSETS - 1, SLOT_RANGE_OFFSETS, (1 << 40) + 7]
     for offset in offsets:
         slots.write(offset, offset.to_bytes(8, "big")[-4:])
@@ -227,17 +227,17 @@ def test_slots_hold_what_was_written_and_none_elsewhere() -> None:
     assert slots.read(5) == bytes(4), "a slot of zeros was written all the same"
     assert slots.read(4) is None
     assert slots.read(1 << 45) is None
-    assert journal.slots("outcomes", 4) is slots
+    assert journal.slots.open("outcomes", 4) is slots
 
 
 def test_slots_are_synced_before_the_snapshot_that_leaves_them_behind() -> None:
     disk = FakeDisk()
     journal = start(disk, "a", "b")
-    journal.slots("outcomes", 4).write(1, b"kept")
+    journal.slots.open("outcomes", 4).write(1, b"kept")
     journal.save_snapshot(2, Snapshot(b"", {}))
-    journal.slots("outcomes", 4).write(2, b"lost")
+    journal.slots.open("outcomes", 4).write(2, b"lost")
     disk.crash()
-    slots = open_journal(disk.reopen()).slots("outcomes", 4)
+    slots = open_journal(disk.reopen()).slots.open("outcomes", 4)
     assert slots.read(1) == b"kept"
     assert slots.read(2) is None
 
@@ -245,7 +245,7 @@ def test_slots_are_synced_before_the_snapshot_that_leaves_them_behind() -> None:
 def test_no_snapshot_stands_over_slots_whose_sync_failed() -> None:
     disk = FakeDisk()
     journal = start(disk, "a", "b")
-    slots = journal.slots("outcomes", 4)
+    slots = journal.slots.open("outcomes", 4)
     slots.write(1, b"kept")
     disk.fail_next()
     with pytest.raises(OSError):
@@ -268,7 +268,7 @@ class SyncsBeside(FakeDisk):
 
 def test_slots_that_two_flushes_write_at_once_are_let_go_of_once() -> None:
     disk = SyncsBeside()
-    slots = start(disk, "a").slots("outcomes", 4)
+    slots = start(disk, "a").slots.open("outcomes", 4)
     slots.write(1, b"kept")
     disk.beside.append(slots.flush)
     met: list[Exception] = []
@@ -283,7 +283,7 @@ def test_slots_that_two_flushes_write_at_once_are_let_go_of_once() -> None:
 @pytest.mark.parametrize("byte", range(8))
 def test_i26_a_damaged_slot_is_named(byte: int) -> None:
     disk = FakeDisk()
-    slots = start(disk, "a").slots("outcomes", 4)
+    slots = start(disk, "a").slots.open("outcomes", 4)
     slots.write(3, b"good")
     slots.flush()
     path = f"{DIRECTORY}/slots/outcomes/{0:020d}.slots"
@@ -299,14 +299,14 @@ def test_i26_a_damaged_slot_is_named(byte: int) -> None:
 
 def test_few_slot_files_stay_open_and_none_is_forgotten() -> None:
     disk = FakeDisk()
-    slots = start(disk, "a").slots("outcomes", 2)
+    slots = start(disk, "a").slots.open("outcomes", 2)
     count = SLOT_FILES_OPEN_MAX + 20
     for number in range(count):
         slots.write(number * SLOT_RANGE_OFFSETS, number.to_bytes(2, "big"))
     slots.flush()
     assert slots.held == 0
     disk.crash()
-    again = open_journal(disk.reopen()).slots("outcomes", 2)
+    again = open_journal(disk.reopen()).slots.open("outcomes", 2)
     for number in range(count):
         assert again.read(number * SLOT_RANGE_OFFSETS) == number.to_bytes(2, "big")
     assert len(again._files) == SLOT_FILES_OPEN_MAX
@@ -314,7 +314,7 @@ def test_few_slot_files_stay_open_and_none_is_forgotten() -> None:
 
 def test_i26_a_slot_in_the_place_of_another_is_noticed() -> None:
     disk = FakeDisk()
-    slots = start(disk, "a").slots("outcomes", 4)
+    slots = start(disk, "a").slots.open("outcomes", 4)
     slots.write(3, b"good")
     slots.flush()
 
@@ -340,7 +340,7 @@ def test_i26_a_snapshot_under_the_name_of_another_is_not_loaded() -> None:
 def test_i4_slots_whose_sync_failed_are_written_again() -> None:
     """What a failed sync let go of is clean to the disk: a second sync alone saves nothing."""
     disk = FakeDisk()
-    slots = start(disk, "a").slots("outcomes", 4)
+    slots = start(disk, "a").slots.open("outcomes", 4)
     for offset in range(1, 20):
         slots.write(offset, b"kept")
     disk.fail_next(EIO)
@@ -349,7 +349,7 @@ def test_i4_slots_whose_sync_failed_are_written_again() -> None:
     assert slots.read(1) == b"kept"
     slots.flush()
     disk.crash()
-    again = open_journal(disk.reopen()).slots("outcomes", 4)
+    again = open_journal(disk.reopen()).slots.open("outcomes", 4)
     assert [again.read(offset) for offset in range(1, 20)] == [b"kept"] * 19
 
 
@@ -362,7 +362,7 @@ def test_a_slot_that_is_written_beside_a_flush_stays_held() -> None:
             super().sync(file)
 
     disk = Beside()
-    slots = start(disk, "a").slots("outcomes", 4)
+    slots = start(disk, "a").slots.open("outcomes", 4)
     slots.write(1, b"old!")
     slots.flush()
     assert slots.held == 2

@@ -177,7 +177,7 @@ class FollowerSnapshots:
         journal = self._journal
         position, self._restored_bytes = await restore(machine, journal, self._around.offload)
         covered, time_ms = self._covered(), 0
-        projecting = Projecting(self._role.projection(self._partition, journal.slots), covered)
+        projecting = Projecting(self._role.projection(self._partition, journal.slots.open), covered)
         part = Slice(frames_max=SLICE_FRAMES, bytes_max=SLICE_BYTES)
         while position < covered and not self._halt.is_set():
             frames = await journal.read(position, READ_BYTES, below=covered)

@@ -97,7 +97,7 @@ class Leadership:
             found_damage=found_damage,
         )
         self._replies = Replies(partition, around.lease_valid)
-        projection = role.projection(partition, journal.slots)
+        projection = role.projection(partition, journal.slots.open)
         self._projecting = Projecting(projection, inherited)
         self._advanced: asyncio.Future[None] | None = None
         self.trimming = Trimming(partition, journal, around, held_by=self.followers.held_by)

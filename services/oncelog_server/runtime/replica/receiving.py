@@ -225,7 +225,7 @@ class Receiving:
         opened: dict[str, SlotFiles] = {}
 
         def open_slots(name: str, slot_bytes: int) -> Slots:
-            opened[name] = self._journal.slots(name, slot_bytes)
+            opened[name] = self._journal.slots.open(name, slot_bytes)
             return opened[name]
 
         self._role.projection(self._partition, open_slots)
@@ -236,14 +236,14 @@ class Receiving:
             while position is not None:
                 part = await self._part(PartOf(Content.SLOTS, name, position), offset)
                 opened[name].write_stored(part.part.data)
-                if self._journal.slots_held >= SLOTS_WORTH_A_FLUSH:
+                if self._journal.slots.held >= SLOTS_WORTH_A_FLUSH:
                     await self._flush_slots()
                 position = part.part.next_position
 
     async def _flush_slots(self) -> None:
         self._has_log = True
         try:
-            await self._around.offload(self._journal.flush_slots)
+            await self._around.offload(self._journal.slots.flush)
         finally:
             self._has_log = False
             if self._is_over:

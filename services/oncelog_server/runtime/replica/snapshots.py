@@ -110,7 +110,7 @@ class Snapshots:
         if self._captured is not None and self._captured[0] <= high_watermark:
             (offset, snapshot), self._captured = self._captured, None
             self._saving = asyncio.get_running_loop().create_task(self._write(offset, snapshot))
-        elif self._journal.slots_held >= SLOTS_WORTH_A_FLUSH:
+        elif self._journal.slots.held >= SLOTS_WORTH_A_FLUSH:
             self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
         elif self._wanted and self._trimming.is_due:
             self._saving = asyncio.get_running_loop().create_task(self._trim())
@@ -118,7 +118,7 @@ class Snapshots:
     async def make_room_for_slots(self) -> None:
         """During a replay, which writes many. A disk that does not take them is borne with as long
         as memory holds them: see `holds_too_much`."""
-        worth_it = self._journal.slots_held >= SLOTS_WORTH_A_FLUSH
+        worth_it = self._journal.slots.held >= SLOTS_WORTH_A_FLUSH
         may_try = self.holds_too_much or self._now_ms() >= self._save_after_ms
         if worth_it and may_try and self._saving is None:
             self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
@@ -127,12 +127,12 @@ class Snapshots:
     @property
     def holds_too_much(self) -> bool:
         """The disk has not taken slots for so long that memory must take no more of them."""
-        return self._journal.slots_held > SLOTS_HELD_MAX
+        return self._journal.slots.held > SLOTS_HELD_MAX
 
     @property
     def are_waiting(self) -> bool:
         """Something is to be written, or is being written."""
-        held = self._journal.slots_held >= SLOTS_WORTH_A_FLUSH
+        held = self._journal.slots.held >= SLOTS_WORTH_A_FLUSH
         return self.is_owed or self._captured is not None or self._saving is not None or held
 
     async def checkpoint(
@@ -182,7 +182,7 @@ class Snapshots:
 
     async def _flush_slots(self) -> None:
         try:
-            await self._offload(self._journal.flush_slots)
+            await self._offload(self._journal.slots.flush)
             self._worked()
         except OSError as error:
             self.failed(error)
@@ -204,7 +204,7 @@ class Snapshots:
             level="error",
             partition=str(self._partition),
             error=str(error),
-            slots_held=self._journal.slots_held,
+            slots_held=self._journal.slots.held,
         )
         if self._wanted:
             self._failing = True

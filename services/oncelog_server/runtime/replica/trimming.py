@@ -84,7 +84,7 @@ class Trimming:
     def _learned(self, needs: Needs) -> None:
         old = self.needs
         self._needs = Needs(*(max(pair) for pair in zip(old, needs, strict=True)))
-        self._journal.let_go_of_slots(needs.slots_from)
+        self._journal.slots.let_go(needs.slots_from)
 
     # ------------------------------------------------------------------------------ what is due
 
@@ -94,12 +94,12 @@ class Trimming:
         if self._journal.has_old_front:
             return self._journal.start_is_durable and self._may_try
         may_move = self._needs is None or self._next_start() is not None
-        return self._may_try and (may_move or self._journal.has_gone_slots)
+        return self._may_try and (may_move or self._journal.slots.have_gone)
 
     @property
     def is_waiting(self) -> bool:
         """For its turn, or for a note: whoever is quiet goes on being asked."""
-        has_gone = self._journal.has_old_front or self._journal.has_gone_slots
+        has_gone = self._journal.has_old_front or self._journal.slots.have_gone
         return has_gone or self._next_start() is not None
 
     @property
@@ -158,8 +158,8 @@ class Trimming:
         try:
             if self._journal.has_old_front:
                 await self._remove()
-            elif self._journal.has_gone_slots:
-                await self._around.offload(self._journal.remove_gone_slots)
+            elif self._journal.slots.have_gone:
+                await self._around.offload(self._journal.slots.remove_gone)
             else:
                 await self._move()
         except (OSError, CorruptLog) as error:

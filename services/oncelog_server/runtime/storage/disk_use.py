@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.segment import INDEX_SUFFIX, SEGMENT_SUFFIX
+from oncelog_server.runtime.storage.slot_sets import SLOTS_DIRECTORY
 from oncelog_server.runtime.storage.snapshots import SNAPSHOT_PREFIX
 from oncelog_server.runtime.storage.tables import TABLES_DIRECTORY
-
-SLOTS_DIRECTORY: Final = "slots"
 
 
 class DiskUse(NamedTuple):

@@ -31,23 +31,23 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from errno import EIO
 from typing import Final, Self
 
-from oncelog_server.core.frame import OCCUPY_RECORDS, At, Frame, FrameKind, StoredFrame
+from oncelog_server.core.frame import At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Needs, Snapshot
 from oncelog_server.runtime.storage.copying import copied_frames
 from oncelog_server.runtime.storage.cutting import place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
-from oncelog_server.runtime.storage.disk_use import SLOTS_DIRECTORY, DiskUse, disk_use
+from oncelog_server.runtime.storage.disk_use import DiskUse, disk_use
 from oncelog_server.runtime.storage.epochs import EpochEntry
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
 from oncelog_server.runtime.storage.keeping import next_log_start
 from oncelog_server.runtime.storage.port import Disk, Write
 from oncelog_server.runtime.storage.recovery import Recovered, recover, save_epochs
-from oncelog_server.runtime.storage.scan import Place
+from oncelog_server.runtime.storage.scan import Place, require_order
 from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
 from oncelog_server.runtime.storage.segments import Segments
-from oncelog_server.runtime.storage.slots import SlotFiles
+from oncelog_server.runtime.storage.slot_sets import SlotSets
 from oncelog_server.runtime.storage.snapshot_parts import SnapshotParts
 from oncelog_server.runtime.storage.snapshots import SnapshotFiles, snapshot_path
 from oncelog_server.runtime.storage.tail import Copies, MemoryTail, TailBudget
@@ -94,9 +94,7 @@ class Journal:
         self._frames_before_snapshot = 0
         self._failed = False
         self._closed = False
-        self._slots: dict[str, SlotFiles] = {}
-        # Nobody asks for slots below.
-        self._slots_from = 0
+        self.slots = SlotSets(disk, directory)
         # In front of the log, and not removed yet.
         self._retired: list[Segment] = []
         self._has_old_front = False
@@ -136,7 +134,7 @@ class Journal:
         if self._failed or self._closed:
             raise OSError(EIO, "the journal takes no frames: a write failed, or it is closed")
         offset = self.log_end if skip_to is None else skip_to
-        self._require_order(frame, epoch, offset)
+        require_order(frame, epoch, offset, last_epoch=self.last_epoch, log_end=self.log_end)
         at = At(JournalOffset(offset), LeaderEpoch(epoch), max(self.last_time_ms, time_ms))
         chunks = encode(frame, at)
         size = encoded_bytes(frame)
@@ -182,15 +180,6 @@ class Journal:
         self.log_end = stored.end
         self.last_epoch, self.last_time_ms = stored.at.epoch, stored.at.time_ms
         self._tail.append(stored, header, synced_end=self.synced_end)
-
-    def _require_order(self, frame: Frame, epoch: int, offset: int) -> None:
-        if frame.kind is FrameKind.EPOCH_START:
-            assert epoch > self.last_epoch, f"epoch {epoch} begins after {self.last_epoch}"
-            assert offset >= self.log_end, "a journal never goes back"
-            return
-        assert epoch == self.last_epoch, f"epoch {epoch} has no EPOCH_START"
-        assert offset == self.log_end, "only an EPOCH_START jumps ahead"
-        assert frame.kind not in OCCUPY_RECORDS or frame.record_count > 0, "no records to place"
 
     # ------------------------------------------------------------------- what GroupCommit asks for
 
@@ -363,9 +352,7 @@ class Journal:
             segment = self._segments.begin(end)
             self._disk.write_and_sync(segment.file, 0, _PROOF)
         self._tail.cut(end)
-        self._slots_from = min(self._slots_from, end)
-        for slots in self._slots.values():
-            slots.cut(end)
+        self.slots.cut(end)
         self._epochs.cut(end)
         self._unwritten.close()
         save_epochs(self._disk, self.directory, self._epochs)
@@ -391,7 +378,7 @@ class Journal:
         self._failed = True
         # One without frames would take the next ones under the name of where the log began.
         self._segments.remove_from(0)
-        self.flush_slots()
+        self.slots.flush()
         self._snapshots.save(offset, snapshot, epoch=epochs[-1].epoch)
         self._epochs.entries[:] = epochs
         save_epochs(self._disk, self.directory, self._epochs)
@@ -491,45 +478,17 @@ class Journal:
         """Of the segment that takes the next frame."""
         return self._segments.bases[-1] if self._segments.all else self.log_end
 
-    # ------------------------------------------------------------------------- snapshots and slots
+    # ----------------------------------------------------------------------------------- snapshots
 
     def save_snapshot(self, offset: int, snapshot: Snapshot) -> None:
         """Makes the state at `offset` durable, and the slots before it. Blocking; may run in a
         thread beside appends. Only what is synced may be in it. Raises OSError: it may be tried
         again as it is."""
         assert offset <= self.synced_end, "a snapshot never runs ahead of the log"
-        self.flush_slots()
+        self.slots.flush()
         epoch = self._epochs.epoch_at(offset - 1)
         self._snapshots.save(offset, snapshot, epoch=epoch, bases=self._segments.bases)
         self._frames_before_snapshot = self._tail.appended
-
-    def flush_slots(self) -> None:
-        """Makes all that was written into slots durable. Blocking; may run in a thread beside
-        appends, one at a time. Raises OSError: what was written stays readable, and is held."""
-        for slots in list(self._slots.values()):
-            slots.flush()
-
-    def let_go_of_slots(self, below: int) -> None:
-        """Nobody asks for them any more. Then call `remove_gone_slots`."""
-        self._slots_from = max(self._slots_from, below)
-        for slots in self._slots.values():
-            slots.let_go_below(below)
-
-    @property
-    def has_gone_slots(self) -> bool:
-        """Some file may be left to remove."""
-        return any(slots.has_gone for slots in self._slots.values())
-
-    def remove_gone_slots(self) -> None:
-        """Blocking; may run in a thread beside appends, not beside `flush_slots`. Raises OSError:
-        it may be tried again."""
-        for slots in list(self._slots.values()):
-            slots.remove_gone()
-
-    @property
-    def slots_held(self) -> int:
-        """Slots that memory has and the disk perhaps not."""
-        return sum(slots.held for slots in self._slots.values())
 
     @property
     def rows_saved(self) -> Mapping[str, int]:
@@ -563,17 +522,9 @@ class Journal:
 
     def snapshot_parts(self) -> SnapshotParts:
         """What was before the log start, for a replica that ends there or below."""
-        return SnapshotParts(self._disk, self.directory, self.log_start, self._epochs, self._slots)
-
-    def slots(self, name: str, slot_bytes: int) -> SlotFiles:
-        """The slots of that name; the same object for the same name."""
-        slots = self._slots.get(name)
-        if slots is None:
-            slots = SlotFiles(self._disk, f"{self.directory}/{SLOTS_DIRECTORY}/{name}", slot_bytes)
-            slots.let_go_below(self._slots_from)
-            self._slots[name] = slots
-        assert slots.slot_bytes == slot_bytes, f"slots {name} have {slots.slot_bytes} bytes each"
-        return slots
+        return SnapshotParts(
+            self._disk, self.directory, self.log_start, self._epochs, self.slots.by_name
+        )
 
     def close(self) -> None:
         """Notes the synced end durably and closes every file. What was not synced is dropped."""
@@ -588,8 +539,7 @@ class Journal:
                 self._segments.save_indexes(self.synced_end)
         self._closed = True
         self._segments.close()
-        for slots in self._slots.values():
-            slots.close()
+        self.slots.close()
         self._synced_end_file.close()
         self._unwritten.close()
 

@@ -1,7 +1,7 @@
 """Walks the frames of one segment file from front to end and judges each: does it belong here?
 
-Used by recovery, replay and cut, which block. Invariants of a journal that a scan holds against
-every frame:
+Used by recovery, replay and cut, which block; `require_order` judges what is appended. Invariants
+of a journal that a scan holds against every frame:
   * journal offsets follow each other; only an EPOCH_START may jump ahead;
   * the first frame of a journal is an EPOCH_START;
   * leader epochs never go down, and only an EPOCH_START begins one.
@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from enum import Enum
 from typing import Final, NamedTuple
 
-from oncelog_server.core.frame import FrameKind, StoredFrame
+from oncelog_server.core.frame import OCCUPY_RECORDS, Frame, FrameKind, StoredFrame
 from oncelog_server.runtime.storage.damage import UnknownFrame
 from oncelog_server.runtime.storage.frames import (
     FrameDamaged,
@@ -133,3 +133,14 @@ def misplaced(stored: StoredFrame, place: Place) -> str | None:
     if stored.end <= at.offset:
         return "a frame of records holds none"
     return None
+
+
+def require_order(frame: Frame, epoch: int, offset: int, *, last_epoch: int, log_end: int) -> None:
+    """Of a frame that is about to be appended here: another place is a bug of whoever gives it."""
+    if frame.kind is FrameKind.EPOCH_START:
+        assert epoch > last_epoch, f"epoch {epoch} begins after {last_epoch}"
+        assert offset >= log_end, "a journal never goes back"
+        return
+    assert epoch == last_epoch, f"epoch {epoch} has no EPOCH_START"
+    assert offset == log_end, "only an EPOCH_START jumps ahead"
+    assert frame.kind not in OCCUPY_RECORDS or frame.record_count > 0, "no records to place"
