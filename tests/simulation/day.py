@@ -15,6 +15,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final, NamedTuple, TypeAlias
 
 from oncelog.aio.log import Log
+from oncelog.batch import Record
 from oncelog.checker import HistoryWriter
 from oncelog.checker.recorder import RecordedLog
 from oncelog.options import ConnectOptions
@@ -85,6 +86,8 @@ class Day:
         self._pauses = 0
         # What applications judge at the end, when all is read.
         self.judges: list[Life] = []
+        # What a reader was given of all topics, when all were gone.
+        self.seen: list[Record] = []
 
     # --------------------------------------------------------------------------- its first and last
 
@@ -105,7 +108,7 @@ class Day:
         client = self.connect()
         await client.log.settle()
         topics = list(self.plan.partitions)
-        await client.log.read_everything(topics)
+        self.seen = await client.log.read_everything(topics)
         # Its positions are those of the journal, whose last ones may be no records: it ends where
         # nothing comes.
         uncommitted = await client.log.consumer(topics, isolation="uncommitted")

@@ -26,6 +26,7 @@ from tests.simulation import group_moments
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.copies import LOOK_EVERY_S
 from tests.simulation.day import Day
+from tests.simulation.dense import DenseOrders
 from tests.simulation.keeping_moments import KeepingMoments
 from tests.simulation.marks import Reached
 from tests.simulation.moments import broken_promises
@@ -124,6 +125,7 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
     world.copies.require_all_held()
     replayed(world, lambda record: world.marks.add("record", type(record).__name__))
     copies_replayed(world)
+    DenseOrders(world).compare(day.seen)
     group_moments.add_moments(world)
     await world.stop_all()
 

@@ -1,0 +1,142 @@
+"""The committed log of every replica at the end of a day, record by record, in dense order: the
+frames of its own journal, where the rows of a machine say that they lie that has seen this journal
+and nothing else.
+
+    await DenseOrders(world).compare(seen)    all replicas of a topic's partition hold the same, and
+                                              what readers were given is what they hold
+
+What bytes are equal says nothing about: that the rows of an index lead to the records which its
+offsets were told for, on every replica.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from oncelog.batch import Record
+from oncelog_server.core.frame import OCCUPY_RECORDS, StoredFrame
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.roles import PARTITION_LEADER
+from oncelogpb import records
+from tests.faults.verdict import replay
+from tests.simulation.copies import Replica
+
+if TYPE_CHECKING:
+    from oncelog_server.partition_leader.machine import PartitionMachine
+    from tests.simulation.world import World
+
+# Of a record that is shown where two differ.
+SHOWN_BYTES: Final = 40
+
+
+class Row(NamedTuple):
+    """What a reader can see of a record, beside its offset."""
+
+    key: bytes | None
+    value: bytes | None
+    timestamp_us: int
+    headers: tuple[tuple[str, bytes | None], ...]
+
+    def __str__(self) -> str:
+        key, value = (part if part is None else part[:SHOWN_BYTES] for part in self[:2])
+        return f"{key!r}: {value!r}"
+
+
+class Order(NamedTuple):
+    """Of one replica: its records by offset, all from `begin` to `end`."""
+
+    begin: int
+    end: int
+    rows: Mapping[int, Row]
+
+
+class DenseOrders:
+    """Of all topics' partitions of one world, when nobody asks for anything any more."""
+
+    def __init__(self, world: World) -> None:
+        self._world = world
+        # Replicas that were looked at.
+        self.compared = 0
+
+    def compare(self, seen: Sequence[Record]) -> None:
+        """`seen`: all that a reader of all topics was given. Raises AssertionError."""
+        given: dict[tuple[str, int], dict[int, Row]] = defaultdict(dict)
+        for record in seen:
+            row = Row(record.key, record.value, record.timestamp_us, record.headers)
+            given[record.topic, record.partition][record.offset] = row
+        for name, partition in self._partitions():
+            first: Order | None = None
+            for replica in self._world.copies.replicas(partition):
+                order = self._order_of(replica)
+                first = first or order
+                same_rows(f"{replica} and others", order, first.rows, below=first.end)
+                same_rows(f"{replica} and readers", order, given[name, partition.number])
+                self.compared += 1
+
+    def _partitions(self) -> Iterator[tuple[str, PartitionId]]:
+        """With the names of their topics."""
+        for process in self._world.processes.values():
+            if process.role == PARTITION_LEADER:
+                view = process.node._view
+                assert view is not None, "started"
+                names = {topic.topic_id: topic.name for topic in view.topics()}
+                for driver in process.node.led_replicas():
+                    if (name := names.get(driver.partition.topic_id)) is not None:
+                        yield name, driver.partition
+
+    def _order_of(self, replica: Replica) -> Order:
+        driver, journal = replica.driver, replica.journal
+        machine = replay(driver._role, driver.partition, journal, from_snapshot=True)
+        begin, end = machine.committed.start_offset, machine.committed.end_offset
+        rows = dict(_of_journal(machine, {it.at.offset: it for it in journal.replay(0)}))
+        missing = [offset for offset in range(begin, end) if offset not in rows]
+        assert not missing, f"I14: {replica} holds no record at {missing[:3]} of [{begin}, {end})"
+        return Order(begin, end, rows)
+
+
+def same_rows(
+    what: str, order: Order, others: Mapping[int, Row], *, below: int | None = None
+) -> None:
+    """As far as others know them; up to `below`, where they know all. Raises AssertionError."""
+    assert below is None or order.end == below, f"I14: {what}: {order.end} and {below} are ends"
+    for offset in range(order.begin, order.end):
+        if (other := others.get(offset)) is not None:
+            row = order.rows[offset]
+            assert row == other, f"I8: {what} have different records at {offset}: {row} and {other}"
+
+
+def rows_of(encoding: int, payload: bytes | memoryview) -> list[Row]:
+    """Of a batch of either encoding."""
+    decoded: Any = records.decode_rows(records.as_rows(encoding, payload))
+    return [
+        Row(
+            row.key if row.HasField("key") else None,
+            row.value if row.HasField("value") else None,
+            row.timestamp_us,
+            tuple(
+                (header.key, header.value if header.HasField("value") else None)
+                for header in row.headers
+            ),
+        )
+        for row in decoded.rows
+    ]
+
+
+def _of_journal(
+    machine: PartitionMachine, frames: Mapping[int, StoredFrame]
+) -> Iterator[tuple[int, Row]]:
+    """Committed records by their offsets, as far as their frames are there."""
+    log = machine.committed
+    for entry in range(len(log)):
+        offset, position = log.first_offset(entry), log.journal[entry]
+        while offset < log.entry_end(entry):
+            stored = frames.get(position)
+            if stored is None:
+                break
+            assert stored.frame.kind in OCCUPY_RECORDS, f"{position} is committed, and no batch"
+            for row in rows_of(stored.frame.encoding, stored.frame.payload):
+                yield offset, row
+                offset += 1
+            position += stored.frame.record_count
