@@ -458,6 +458,9 @@ class CoordinatorMachine:
     def slots_from(self) -> JournalOffset:
         return self.state.outcome_ages.told_from
 
+    def settled(self) -> None:
+        """It has no committed log."""
+
     # ---------------------------------------------------------------------------------- snapshots
 
     @property

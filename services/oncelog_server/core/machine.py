@@ -9,6 +9,7 @@
     snapshot(rows_saved)  from state alone: as bytes
     needed_from(), wanted_from(), slots_from()
                           from state alone: which frames and slots are read again
+    settled()             from state alone: what of its committed log could be settled
     check()               asserts every invariant; called after each step of every test
 
 What is refused is a Decision, too: an exception out of `decide` is a bug. That nothing changes a
@@ -94,6 +95,21 @@ class Needs(NamedTuple):
     slots_from: int = 0
 
 
+class Settled(NamedTuple):
+    """What a state says of its committed log, for whoever settles it (docs/adr/0073). All of it
+    became readable below the journal offset of that state. None of this ever goes back, but
+    `wanted`."""
+
+    # Committed offset: everything below is deleted.
+    begin: int = 0
+    # Committed offset behind the last record.
+    end: int = 0
+    # Journal offset: frames from here on are read again for what is not readable yet.
+    pending_from: int = 0
+    # The topic's settings ask for it.
+    wanted: bool = False
+
+
 class Snapshot(NamedTuple):
     """The state that `apply` built, as bytes. The driver writes it once the HW has passed it."""
 
@@ -104,6 +120,8 @@ class Snapshot(NamedTuple):
     # Of the last frame below it, as the driver knows it: those behind have no earlier time. 0: not
     # known.
     time_ms: int = 0
+    # As of this state; the driver asks the machine. None: there is no committed log.
+    settled: Settled | None = None
 
 
 # A snapshot is whole by itself.
@@ -158,6 +176,10 @@ class Machine(Protocol[C_contra, R, O_co]):
 
     def slots_from(self) -> JournalOffset:
         """Nobody asks for the slots of journal offsets below; at most `next_offset`."""
+        ...
+
+    def settled(self) -> Settled | None:
+        """None: it has no committed log."""
         ...
 
 

@@ -355,6 +355,9 @@ class OffsetManagerMachine:
     def slots_from(self) -> JournalOffset:
         return self.next_offset
 
+    def settled(self) -> None:
+        """It has no committed log."""
+
     def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         return Snapshot(msgspec.msgpack.encode(self._state), {})
 

@@ -6,7 +6,7 @@ counts, one command holds batches of one producer. The machine decides what depe
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Final, NamedTuple
 
 import msgspec
@@ -21,6 +21,15 @@ from oncelogpb.errors import OncelogError
 UNLIMITED: Final = -1
 
 
+class Materialization(IntEnum):
+    """How the committed log of a topic holds its records. Its numbers are journaled."""
+
+    # Entries point into the journal.
+    REFERENCE = 0
+    # What is readable is settled: copied, in its order, into the data log.
+    COPY = 1
+
+
 class Settings(msgspec.Struct, frozen=True, array_like=True, tag="settings"):
     """What a topic's settings mean to its partitions: a record, once the machine knows them, so
     that every replica and every replay deletes by the same."""
@@ -29,10 +38,15 @@ class Settings(msgspec.Struct, frozen=True, array_like=True, tag="settings"):
     version: int = UNLIMITED
     retention_ms: int = UNLIMITED
     retention_bytes: int = UNLIMITED
+    materialization: Materialization = Materialization.REFERENCE
 
     def says_the_same(self, other: Settings) -> bool:
-        mine = (self.retention_ms, self.retention_bytes)
-        return mine == (other.retention_ms, other.retention_bytes)
+        return msgspec.structs.replace(other, version=self.version) == self
+
+    @property
+    def is_settled(self) -> bool:
+        """What is readable is to be settled."""
+        return self.materialization is Materialization.COPY
 
 
 class Resolution(Enum):

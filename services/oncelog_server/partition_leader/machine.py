@@ -20,8 +20,8 @@ Invariants (with `check`, in tests after each step):
   * a transaction that is open holds back nobody: no read and no marker looks at other open ones
     (I8).
 
-Left out: compaction and materialization `copy` come in a later version; when the disk gets
-back what was deleted (`needed_from` says what may go).
+Left out: how what is readable is settled (`settling`); compaction comes in a later version; when
+the disk gets back what was deleted (`needed_from` says what may go).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from oncelog_server.core.machine import (
     Decision,
     EpochStart,
     Instant,
+    Settled,
     Snapshot,
     Tick,
     refuse,
@@ -367,6 +368,15 @@ class PartitionMachine:
 
     def slots_from(self) -> JournalOffset:
         return self.next_offset
+
+    def settled(self) -> Settled:
+        first_open = self.first_open_position()
+        return Settled(
+            begin=self.committed.start_offset,
+            end=self.committed.end_offset,
+            pending_from=self.next_offset if first_open is None else first_open,
+            wanted=self.settings.is_settled,
+        )
 
     def find_point(self, offset: int, high_watermark: int) -> JournalPoint:
         """See `journal_points`."""

@@ -9,10 +9,10 @@ from collections.abc import Mapping
 
 from oncelog_server.core.ports import TopicInfo
 from oncelog_server.participant.asking import QuestionOutbox
-from oncelog_server.partition_leader.commands import Configure, Durable, Settings
+from oncelog_server.partition_leader.commands import Configure, Durable
 from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.reads import committed_ends
-from oncelog_server.partition_leader.topic_configs import retention
+from oncelog_server.partition_leader.topic_configs import settings_of
 from oncelogpb.errors import OncelogError
 
 
@@ -31,7 +31,7 @@ class PartitionOutbox(QuestionOutbox[PartitionMachine]):
         topic = self.env.metadata.topic_by_id(self.replica.partition.topic_id)
         if topic is None or topic is self._told or topic.version < self.machine.settings.version:
             return
-        settings = Settings(topic.version, *retention(topic.configs))
+        settings = settings_of(topic.version, topic.configs)
         if settings.says_the_same(self.machine.settings):
             self._told = topic
             return

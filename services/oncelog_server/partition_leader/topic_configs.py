@@ -14,10 +14,14 @@ from oncelog_server.core.topic_limits import (
     BATCH_BYTES_MOST,
     MAX_BATCH_BYTES,
 )
-from oncelog_server.partition_leader.commands import UNLIMITED
+from oncelog_server.partition_leader.commands import UNLIMITED, Materialization, Settings
 from oncelogpb.errors import InvalidArgument, OncelogError, Unsupported
 
 MATERIALIZATION: Final = "materialization"
+MATERIALIZATIONS: Final[Mapping[str, Materialization]] = {
+    "reference": Materialization.REFERENCE,
+    "copy": Materialization.COPY,
+}
 RETENTION_MS: Final = "retention.ms"
 RETENTION_BYTES: Final = "retention.bytes"
 # Shorter than this, records would go before anybody could have read them.
@@ -45,11 +49,10 @@ def _require_batch_bytes(value: str) -> None:
 
 
 def _require_materialization(value: str) -> None:
-    if value == "copy":
-        raise Unsupported("materialization=copy comes in a later version; use `reference`")
-    if value != "reference":
+    if value not in MATERIALIZATIONS:
         raise InvalidArgument(
-            f"{MATERIALIZATION}={value!r} must be `reference`", field=MATERIALIZATION
+            f"{MATERIALIZATION}={value!r} must be one of: {', '.join(sorted(MATERIALIZATIONS))}",
+            field=MATERIALIZATION,
         )
 
 
@@ -70,7 +73,9 @@ def _require_retention(name: str, least: int, unit: str) -> Callable[[str], None
 CONFIGS: Final[Mapping[str, TopicConfig]] = {
     MATERIALIZATION: TopicConfig(
         "reference",
-        "how the committed log holds its records: `reference` points into the journal",
+        "how the committed log holds its records: `reference` points into the journal; `copy` "
+        "copies them, in its order, into files of their own, behind the back of readers and "
+        "writers. For topics of many small transactions",
         _require_materialization,
     ),
     MAX_BATCH_BYTES: TopicConfig(
@@ -119,10 +124,15 @@ def require_configs(configs: Mapping[str, str]) -> None:
             config.require(value)
 
 
-def retention(configs: Mapping[str, str]) -> tuple[int, int]:
-    """Milliseconds and bytes; UNLIMITED where there is no limit."""
+def settings_of(version: int, configs: Mapping[str, str]) -> Settings:
+    """What is told to the topic's partitions."""
     in_force = effective(configs)
-    return int(in_force[RETENTION_MS]), int(in_force[RETENTION_BYTES])
+    return Settings(
+        version,
+        retention_ms=int(in_force[RETENTION_MS]),
+        retention_bytes=int(in_force[RETENTION_BYTES]),
+        materialization=MATERIALIZATIONS[in_force[MATERIALIZATION]],
+    )
 
 
 def effective(configs: Mapping[str, str]) -> dict[str, str]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,7 +17,7 @@ from oncelog_server.core.ids import (
     Writer,
 )
 from oncelog_server.participant.commands import WriterPart
-from oncelog_server.partition_leader.commands import Resolution
+from oncelog_server.partition_leader.commands import Materialization, Resolution, Settings
 from oncelog_server.partition_leader.records import (
     MarkerWritten,
     PartitionCodec,
@@ -50,10 +51,11 @@ frames = st.builds(
     U64,
 )
 resolved = st.builds(Resolved, U64.map(TxId), st.sampled_from(Resolution))
+settings = st.builds(Settings, U48, U48, U48, st.sampled_from(Materialization))
 CODEC = PartitionCodec()
 
 
-@given(st.one_of(markers, frames, resolved))
+@given(st.one_of(markers, frames, resolved, settings))
 def test_i35_every_record_survives_the_journal(record: Record) -> None:
     frame = CODEC.encode(record)
     assert CODEC.decode(frame) == record
@@ -96,3 +98,9 @@ def test_a_one_shot_says_what_its_marker_says() -> None:
 def test_a_frame_of_another_format_is_refused(frame: Frame) -> None:
     with pytest.raises(ValueError):
         CODEC.decode(frame)
+
+
+def test_settings_of_the_version_before_point_into_the_journal() -> None:
+    """As they were journaled before there was a choice."""
+    before = Frame(FrameKind.RECORD, msgspec.msgpack.encode(["settings", 3, 60_000, -1]))
+    assert PartitionCodec().decode(before) == Settings(3, 60_000, -1, Materialization.REFERENCE)

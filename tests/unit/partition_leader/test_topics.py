@@ -51,6 +51,15 @@ def test_create_fills_in_the_defaults_and_shows_what_is_in_force() -> None:
     assert admin.world.metadata.by_name["new"].configs == {"max.batch.bytes": "2048"}
 
 
+def test_materialization_is_taken_both_ways_on_a_living_topic() -> None:
+    admin = Admin()
+    assert admin.create(configs={"materialization": "copy"}).configs["materialization"] == "copy"
+    for value in ("reference", "copy", ""):
+        request = pb.AlterTopicRequest(name="new", configs={"materialization": value})
+        topic = admin.do("alter_topic", request).topic
+        assert topic.configs["materialization"] == (value or "reference")
+
+
 def test_validate_only_creates_nothing() -> None:
     admin = Admin()
     topic = admin.create(validate_only=True, partitions=5)
@@ -65,7 +74,6 @@ REFUSED = [
     ({"name": "a" * 250}, errors.InvalidArgument),
     ({"name": ".."}, errors.InvalidArgument),
     ({"partitions": 10_001}, errors.TooLarge),
-    ({"configs": {"materialization": "copy"}}, errors.Unsupported),
     ({"configs": {"materialization": "paste"}}, errors.InvalidArgument),
     ({"configs": {"max.batch.bytes": "12"}}, errors.InvalidArgument),
     ({"configs": {"max.batch.bytes": "1MiB"}}, errors.InvalidArgument),

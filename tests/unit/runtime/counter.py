@@ -90,6 +90,9 @@ class CounterMachine:
     def slots_from(self) -> JournalOffset:
         return self.wanted_from()
 
+    def settled(self) -> None:
+        """It has no committed log."""
+
     def snapshot(self, rows_saved: Mapping[str, int] = NOTHING_SAVED) -> Snapshot:
         saved = rows_saved.get("sums", 0)
         rows = b"".join(value.to_bytes(8, "big") for value in self.sums[saved:])

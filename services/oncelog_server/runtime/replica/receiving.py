@@ -176,7 +176,7 @@ class Receiving:
             for name, end in sorted(file.tables.items())
         }
         await self._slots(first.slot_names, offset)
-        snapshot = Snapshot(file.state, tables, file.needs, file.time_ms)
+        snapshot = Snapshot(file.state, tables, file.needs, file.time_ms, file.settled)
         return Received(offset, snapshot, epochs, max(first.time_ms, file.time_ms))
 
     async def _file(self, first: SnapshotPart) -> SnapshotFile:

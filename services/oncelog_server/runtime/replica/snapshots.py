@@ -100,7 +100,8 @@ class Snapshots:
         are saved changes then."""
         assert self._saving is None
         taken = machine.snapshot(self._journal.rows_saved)
-        return taken._replace(needs=needs_of(machine), time_ms=time_ms)
+        needs, settled = needs_of(machine), machine.settled()
+        return taken._replace(needs=needs, time_ms=time_ms, settled=settled)
 
     def save(self, high_watermark: int) -> None:
         """Begins to write what was captured, where the HW has passed it, or slots where many are

@@ -3,7 +3,7 @@ in files of their own (`tables`), so that a snapshot stays small.
 
     snapshot-00000000000000004711         (little-endian)
     byte  size  field
-       0     4  magic "OSN2"              its digit is the format version
+       0     4  magic "OSN3"              its digit is the format version
        4     4  CRC32C                    of bytes 8 to the end of the file
        8     8  journal offset            the state is what every frame below it made
       16     8  state length
@@ -13,13 +13,18 @@ in files of their own (`tables`), so that a snapshot stays small.
       40     8  wanted from               offsets (`Machine`)
       48     8  slots from
       56     8  time                     of the last frame below it, in ms; 0: not known
-      64     -  tables, by name: row bytes (4), number of chunks (4), begin row (8), name length
+      64     8  begin of the committed log   its start, its end, and from which journal offset on
+      72     8  end of it                    frames are needed for what is not readable yet
+      80     8  pending from                 (`Machine.settled`); 0 where there is no committed log
+      88     4  flags                     1: there is a committed log; 2: it is to be settled
+      92     4  zero
+      96     -  tables, by name: row bytes (4), number of chunks (4), begin row (8), name length
                 (2), name (UTF-8); per chunk: first row (8), row count (8), CRC32C of its rows (4)
        -     -  state
 
-Of an earlier version, "OSN1": byte 28 is 0, and tables begin at byte 32, with row bytes (4), CRC32C
-of all rows (4), row count (8), name length (2), name; all rows stand in the chunk of row 0. It is
-read, and never written.
+Of earlier versions, which are read, and never written: in "OSN2" the tables begin at byte 64. In
+"OSN1" byte 28 is 0, and tables begin at byte 32, with row bytes (4), CRC32C of all rows (4), row
+count (8), name length (2), name; all rows stand in the chunk of row 0.
 
 Invariants:
   * rows are synced before the snapshot that counts them stands (write-temp, sync, rename,
@@ -41,18 +46,22 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
-from oncelog_server.core.machine import Needs, Snapshot
+from oncelog_server.core.machine import Needs, Settled, Snapshot
 from oncelog_server.runtime.storage.keeping import kept_snapshots
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tables import Chunk, TableEnd, TableFiles, chunk_names
 
 SNAPSHOT_PREFIX: Final = "snapshot-"
 
-_MAGIC: Final = b"OSN2"
+_MAGIC: Final = b"OSN3"
 _SEAL: Final = struct.Struct("<4sI")
 _HEAD: Final = struct.Struct("<QQIIQQQQ")
 _TABLE: Final = struct.Struct("<IIQH")
 _CHUNK: Final = struct.Struct("<QQI")
+_SETTLED: Final = struct.Struct("<QQQI4x")
+_IS_SETTLED: Final = 1
+_IS_WANTED: Final = 2
+_MAGIC_2: Final = b"OSN2"
 _MAGIC_1: Final = b"OSN1"
 _HEAD_1: Final = struct.Struct("<QQII")
 _TABLE_1: Final = struct.Struct("<IIQH")
@@ -69,11 +78,13 @@ class SnapshotFile(NamedTuple):
     needs: Needs = Needs()
     # Of that frame; 0: not known, as there.
     time_ms: int = 0
+    # None: there is no committed log, or the file is of an earlier version.
+    settled: Settled | None = None
 
 
 def encode_snapshot(snapshot: SnapshotFile) -> bytes:
     head = (snapshot.offset, len(snapshot.state), len(snapshot.tables), snapshot.epoch)
-    parts = [_HEAD.pack(*head, *snapshot.needs, snapshot.time_ms)]
+    parts = [_HEAD.pack(*head, *snapshot.needs, snapshot.time_ms), _encode_settled(snapshot)]
     for name, table in sorted(snapshot.tables.items()):
         raw = name.encode()
         parts.append(_TABLE.pack(table.row_bytes, len(table.chunks), table.begin_row, len(raw)))
@@ -82,19 +93,33 @@ def encode_snapshot(snapshot: SnapshotFile) -> bytes:
     return _SEAL.pack(_MAGIC, crc32c(body)) + body
 
 
+def _encode_settled(snapshot: SnapshotFile) -> bytes:
+    if snapshot.settled is None:
+        return bytes(_SETTLED.size)
+    begin, end, pending_from, wanted = snapshot.settled
+    return _SETTLED.pack(begin, end, pending_from, _IS_SETTLED | (_IS_WANTED if wanted else 0))
+
+
 def decode_snapshot(data: bytes) -> SnapshotFile | None:
     """None unless every byte is as written."""
     if len(data) < _SEAL.size + _HEAD_1.size:
         return None
     magic, crc = _SEAL.unpack_from(data)
-    if magic not in (_MAGIC, _MAGIC_1) or crc32c(memoryview(data)[_SEAL.size :]) != crc:
+    if magic not in (_MAGIC, _MAGIC_2, _MAGIC_1) or crc32c(memoryview(data)[_SEAL.size :]) != crc:
         return None
-    return _decode_1(data) if magic == _MAGIC_1 else _decode(data)
-
-
-def _decode(data: bytes) -> SnapshotFile:
-    offset, state_bytes, table_count, epoch, *needs, time_ms = _HEAD.unpack_from(data, _SEAL.size)
+    if magic == _MAGIC_1:
+        return _decode_1(data)
     at = _SEAL.size + _HEAD.size
+    if magic == _MAGIC_2:
+        return _decode(data, at, None)
+    begin, end, pending_from, flags = _SETTLED.unpack_from(data, at)
+    settled = Settled(begin, end, pending_from, bool(flags & _IS_WANTED))
+    return _decode(data, at + _SETTLED.size, settled if flags & _IS_SETTLED else None)
+
+
+def _decode(data: bytes, at: int, settled: Settled | None) -> SnapshotFile:
+    """`at`: where its tables begin."""
+    offset, state_bytes, table_count, epoch, *needs, time_ms = _HEAD.unpack_from(data, _SEAL.size)
     tables: dict[str, TableEnd] = {}
     for _ in range(table_count):
         row_bytes, chunk_count, begin_row, name_bytes = _TABLE.unpack_from(data, at)
@@ -104,7 +129,7 @@ def _decode(data: bytes) -> SnapshotFile:
         chunks = tuple(Chunk(*raw) for raw in _CHUNK.iter_unpack(data[at:end]))
         tables[name], at = TableEnd(row_bytes, begin_row, chunks), end
     assert at + state_bytes == len(data), "the CRC holds what the writer wrote"
-    return SnapshotFile(offset, data[at:], tables, epoch, Needs(*needs), time_ms)
+    return SnapshotFile(offset, data[at:], tables, epoch, Needs(*needs), time_ms, settled)
 
 
 def _decode_1(data: bytes) -> SnapshotFile:
@@ -183,8 +208,8 @@ class SnapshotFiles:
             name: self._rows.append(name, table, self._tables.get(name))
             for name, table in sorted(snapshot.tables.items())
         }
-        _, _, needs, time_ms = snapshot
-        file = SnapshotFile(offset, snapshot.state, tables, epoch, needs, time_ms)
+        _, _, needs, time_ms, settled = snapshot
+        file = SnapshotFile(offset, snapshot.state, tables, epoch, needs, time_ms, settled)
         self._disk.replace_file(self._path(offset), encode_snapshot(file))
         self._tables, self.newest = tables, offset
         self._known[offset] = file._replace(state=b"")
