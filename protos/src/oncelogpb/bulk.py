@@ -8,7 +8,8 @@
     Answer.error = 2        12 len | google.rpc.Status
     Answer.reply (oneof)    (field << 3 | 2) len | reply
 
-The bytes are what generated code would write (a test holds that), so either side may use it alone.
+The bytes are what generated code would write (a test holds that; of a FetchedBatch with `units`, in
+another order), so either side may use it alone.
 `Encoded` is a message in pieces: a request or reply may be one wherever a Message is taken.
 Building and serializing a 1 MiB batch takes 404 us with generated code and 49 so (perf facts).
 
@@ -143,7 +144,7 @@ def fetch_reply(partitions: Sequence[Encoded | leader_pb.FetchedPartition]) -> E
 
 
 def _with_payload(batch: Message, field: int, payload: Chunk) -> Encoded:
-    """Payload is the last field of both kinds of batch."""
+    """Payload stands behind all else, whatever its number: readers of fields do not mind."""
     return _concatenated(
         encode(batch), [nested(field, Encoded((payload,), memoryview(payload).nbytes))]
     )

@@ -197,6 +197,7 @@ class FetchRequest(google.protobuf.message.Message):
     MAX_WAIT_MS_FIELD_NUMBER: builtins.int
     MIN_BYTES_FIELD_NUMBER: builtins.int
     MAX_BYTES_FIELD_NUMBER: builtins.int
+    WITH_UNITS_FIELD_NUMBER: builtins.int
     isolation: global___Isolation.ValueType
     format: global___Format.ValueType
     max_wait_ms: builtins.int
@@ -205,6 +206,8 @@ class FetchRequest(google.protobuf.message.Message):
     """0: 1."""
     max_bytes: builtins.int
     """Of the whole reply; 0: 8 MiB, at most 24 MiB."""
+    with_units: builtins.bool
+    """True: each batch of a COMMITTED read that was merged from several says whose they were (`units`)."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartition]:
         """Each partition once, at most 1,000."""
@@ -218,10 +221,64 @@ class FetchRequest(google.protobuf.message.Message):
         max_wait_ms: builtins.int = ...,
         min_bytes: builtins.int = ...,
         max_bytes: builtins.int = ...,
+        with_units: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["format", b"format", "isolation", b"isolation", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["format", b"format", "isolation", b"isolation", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "with_units", b"with_units"]) -> None: ...
 
 global___FetchRequest = FetchRequest
+
+@typing.final
+class Units(google.protobuf.message.Message):
+    """What was merged into one batch: units, in order, each of which was one batch as it was sent, and
+    became readable at once. A column has one value for each unit, or one that holds for all of them;
+    or none, which says 0 for all of them.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RECORD_COUNTS_FIELD_NUMBER: builtins.int
+    TX_IDS_FIELD_NUMBER: builtins.int
+    PRODUCER_IDS_FIELD_NUMBER: builtins.int
+    GENERATIONS_FIELD_NUMBER: builtins.int
+    WRITERS_FIELD_NUMBER: builtins.int
+    BASE_SEQUENCES_FIELD_NUMBER: builtins.int
+    JOURNAL_OFFSETS_FIELD_NUMBER: builtins.int
+    TIMES_MS_FIELD_NUMBER: builtins.int
+    @property
+    def record_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """They add up to the batch's. There are as many units as the longest column has values."""
+
+    @property
+    def tx_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """0: plain."""
+
+    @property
+    def producer_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def generations(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def writers(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def base_sequences(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def journal_offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def times_ms(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    def __init__(
+        self,
+        *,
+        record_counts: collections.abc.Iterable[builtins.int] | None = ...,
+        tx_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        producer_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        generations: collections.abc.Iterable[builtins.int] | None = ...,
+        writers: collections.abc.Iterable[builtins.int] | None = ...,
+        base_sequences: collections.abc.Iterable[builtins.int] | None = ...,
+        journal_offsets: collections.abc.Iterable[builtins.int] | None = ...,
+        times_ms: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_sequences", b"base_sequences", "generations", b"generations", "journal_offsets", b"journal_offsets", "producer_ids", b"producer_ids", "record_counts", b"record_counts", "times_ms", b"times_ms", "tx_ids", b"tx_ids", "writers", b"writers"]) -> None: ...
+
+global___Units = Units
 
 @typing.final
 class FetchedBatch(google.protobuf.message.Message):
@@ -283,6 +340,7 @@ class FetchedBatch(google.protobuf.message.Message):
     MARKER_COUNTS_FIELD_NUMBER: builtins.int
     JOURNAL_OFFSET_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
+    UNITS_FIELD_NUMBER: builtins.int
     kind: global___FetchedBatch.Kind.ValueType
     first_offset: builtins.int
     """Offset of the batch's first record in the numbering of the isolation. May be below what was asked
@@ -296,15 +354,20 @@ class FetchedBatch(google.protobuf.message.Message):
     crc32c: builtins.int
     """CRC32C of payload."""
     time_ms: builtins.int
-    """When it became visible (COMMITTED) or was appended (others)."""
+    """When it became visible (COMMITTED; where it was merged from several, the last of them) or was
+    appended (others).
+    """
     max_timestamp_us: builtins.int
     tx_id: builtins.int
-    """0: plain."""
+    """0: plain. This, and whatever else tells where a batch comes from (producer, writer, base_sequence,
+    journal_offset), is absent where a COMMITTED read gives one that was merged from several: ask
+    `with_units`.
+    """
     writer: builtins.int
     base_sequence: builtins.int
     journal_offset: builtins.int
     payload: builtins.bytes
-    """Last, so that a sender can join it by hand."""
+    """Large, so that a sender joins it by hand, behind all else."""
     @property
     def producer(self) -> oncelogpb.v1.types_pb2.Producer: ...
     @property
@@ -315,6 +378,10 @@ class FetchedBatch(google.protobuf.message.Message):
 
     @property
     def marker_counts(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]: ...
+    @property
+    def units(self) -> global___Units:
+        """What it was merged from: COMMITTED reads that ask for it. Absent: it is as it was sent."""
+
     def __init__(
         self,
         *,
@@ -333,9 +400,10 @@ class FetchedBatch(google.protobuf.message.Message):
         marker_counts: collections.abc.Iterable[builtins.int] | None = ...,
         journal_offset: builtins.int = ...,
         payload: builtins.bytes = ...,
+        units: global___Units | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["producer", b"producer"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base_sequence", b"base_sequence", "crc32c", b"crc32c", "encoding", b"encoding", "first_offset", b"first_offset", "journal_offset", b"journal_offset", "kind", b"kind", "marker_counts", b"marker_counts", "marker_writers", b"marker_writers", "max_timestamp_us", b"max_timestamp_us", "payload", b"payload", "producer", b"producer", "record_count", b"record_count", "time_ms", b"time_ms", "tx_id", b"tx_id", "writer", b"writer"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["producer", b"producer", "units", b"units"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["base_sequence", b"base_sequence", "crc32c", b"crc32c", "encoding", b"encoding", "first_offset", b"first_offset", "journal_offset", b"journal_offset", "kind", b"kind", "marker_counts", b"marker_counts", "marker_writers", b"marker_writers", "max_timestamp_us", b"max_timestamp_us", "payload", b"payload", "producer", b"producer", "record_count", b"record_count", "time_ms", b"time_ms", "tx_id", b"tx_id", "units", b"units", "writer", b"writer"]) -> None: ...
 
 global___FetchedBatch = FetchedBatch
 
@@ -404,10 +472,13 @@ class SubscribeRequest(google.protobuf.message.Message):
     ISOLATION_FIELD_NUMBER: builtins.int
     FORMAT_FIELD_NUMBER: builtins.int
     MAX_BYTES_FIELD_NUMBER: builtins.int
+    WITH_UNITS_FIELD_NUMBER: builtins.int
     isolation: global___Isolation.ValueType
     format: global___Format.ValueType
     max_bytes: builtins.int
     """Of each reply; 0: 2 MiB."""
+    with_units: builtins.bool
+    """As that of Fetch."""
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartition]: ...
     def __init__(
@@ -417,8 +488,9 @@ class SubscribeRequest(google.protobuf.message.Message):
         isolation: global___Isolation.ValueType = ...,
         format: global___Format.ValueType = ...,
         max_bytes: builtins.int = ...,
+        with_units: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["format", b"format", "isolation", b"isolation", "max_bytes", b"max_bytes", "partitions", b"partitions"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["format", b"format", "isolation", b"isolation", "max_bytes", b"max_bytes", "partitions", b"partitions", "with_units", b"with_units"]) -> None: ...
 
 global___SubscribeRequest = SubscribeRequest
 
@@ -515,17 +587,23 @@ class ListedOffset(google.protobuf.message.Message):
     OFFSET_FIELD_NUMBER: builtins.int
     TIMESTAMP_US_FIELD_NUMBER: builtins.int
     JOURNAL_POINT_FIELD_NUMBER: builtins.int
+    JOURNAL_HAS_FROM_FIELD_NUMBER: builtins.int
     offset: builtins.int
     """By time and nothing so late: the end offset."""
     timestamp_us: builtins.int
     """By time: the timestamp of that record, absent where there is none."""
+    journal_has_from: builtins.int
+    """Present where it was asked for and the journal has gone too far: the first committed offset from
+    there on of which it still has all, or the end. Read the records before it as COMMITTED, then ask
+    again, there: journals go on in front.
+    """
     @property
     def partition(self) -> oncelogpb.v1.types_pb2.Partition: ...
     @property
     def error(self) -> google.rpc.status_pb2.Status: ...
     @property
     def journal_point(self) -> global___JournalPoint:
-        """Where it was asked for, and the isolation is COMMITTED."""
+        """Where it was asked for, and the isolation is COMMITTED, and the journal still has it."""
 
     def __init__(
         self,
@@ -535,9 +613,13 @@ class ListedOffset(google.protobuf.message.Message):
         offset: builtins.int = ...,
         timestamp_us: builtins.int | None = ...,
         journal_point: global___JournalPoint | None = ...,
+        journal_has_from: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_timestamp_us", b"_timestamp_us", "error", b"error", "journal_point", b"journal_point", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_timestamp_us", b"_timestamp_us", "error", b"error", "journal_point", b"journal_point", "offset", b"offset", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_journal_has_from", b"_journal_has_from", "_timestamp_us", b"_timestamp_us", "error", b"error", "journal_has_from", b"journal_has_from", "journal_point", b"journal_point", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_journal_has_from", b"_journal_has_from", "_timestamp_us", b"_timestamp_us", "error", b"error", "journal_has_from", b"journal_has_from", "journal_point", b"journal_point", "offset", b"offset", "partition", b"partition", "timestamp_us", b"timestamp_us"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_journal_has_from", b"_journal_has_from"]) -> typing.Literal["journal_has_from"] | None: ...
+    @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_timestamp_us", b"_timestamp_us"]) -> typing.Literal["timestamp_us"] | None: ...
 
 global___ListedOffset = ListedOffset
