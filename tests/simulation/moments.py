@@ -81,8 +81,24 @@ BEHIND_THE_START: Final = "a journal went in front while a follower was behind w
 PASSED_OVER: Final = "a reader passed over what was deleted"
 TOLD_DELETED: Final = "a reader was told that its records were deleted"
 TRUNCATED: Final = "an operator truncated a partition"
+LEADER_SETTLED: Final = "a leader settled records"
+COPY_SETTLED: Final = "a follower settled records"
+SETTLED_OPEN: Final = "a leader settled records while an older transaction was open"
+SETTLED_TRIMMED: Final = "a journal went in front of what can be read"
+SETTLED_READ: Final = "records were read whose frames were gone"
+SETTLED_DELETED: Final = "settled records were deleted"
+MATERIALIZATION_CHANGED: Final = "an operator changed what is settled"
+UNIT_READ: Final = "a transaction of a settled topic was read"
 
 MOMENTS: Final = (
+    LEADER_SETTLED,
+    COPY_SETTLED,
+    SETTLED_OPEN,
+    SETTLED_TRIMMED,
+    SETTLED_READ,
+    SETTLED_DELETED,
+    MATERIALIZATION_CHANGED,
+    UNIT_READ,
     START_MOVED,
     START_MOVED_OPEN,
     LEADER_TRIMMED,
@@ -172,6 +188,7 @@ PROMISES: Final[Mapping[str, _Any]] = {
     "twins": _FENCED,
     "hopper": _FENCED,
     "keeper": ((MOMENT, START_MOVED),),
+    "settler": ((MOMENT, LEADER_SETTLED),),
 }
 
 

@@ -13,7 +13,7 @@ from dataclasses import replace
 from typing import Final
 
 from oncelog_server.core.roles import PARTITION_LEADER, ROLES
-from tests.simulation.applications import gardening, keeping
+from tests.simulation.applications import gardening, keeping, settling
 from tests.simulation.applications.table import APPLICATIONS
 from tests.simulation.plan import Plan, Spice
 from tests.simulation.trouble import FAULTS
@@ -40,9 +40,11 @@ GARDENER: Final = "gardener"
 # Members of groups, drawn of themselves: how often days have the first, and then each other.
 CREWS: Final[Mapping[str, float]] = {"crew": 0.3, "plain crew": 0.5, "unit crew": 0.4}
 BESIDE_CREWS_MAX: Final = 2
-# Topics that forget, drawn of themselves likewise.
-KEEPER: Final = keeping.NAME
-KEEPER_OFTEN: Final = 0.3
+# Topics that forget, and topics that are settled, drawn of themselves likewise.
+OFTEN: Final[Mapping[str, float]] = {keeping.NAME: 0.3, settling.NAME: 0.3}
+# How often the other topics of a day are settled, and each of such a day's.
+SETTLED_DAYS: Final = 0.25
+SETTLED_TOPICS: Final = 0.7
 STOPPED_CLIENT: Final = "stopped client"
 MOVED_GROUPS: Final = "moved groups"
 # Those that were added later, and how often days have them. A lost etcd stops everybody.
@@ -71,12 +73,16 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
     copies.faults += [
         name for name, often in LATER.items() if random.Random(f"{name} {seed}").random() < often
     ]
-    known = sorted(APPLICATIONS.keys() - {*ALWAYS, *CREWS, KEEPER, *without})
+    known = sorted(APPLICATIONS.keys() - {*ALWAYS, *CREWS, *OFTEN, *without})
     drawn, crews = _some(chance, known, APPLICATIONS_AT_ONCE), _crews(seed, without)
     # A crew is busy enough.
     drawn = [*drawn[: BESIDE_CREWS_MAX if crews else None], *crews]
-    keeper = random.Random(f"{KEEPER} {seed}").random() < KEEPER_OFTEN and KEEPER not in without
-    applications = [*ALWAYS, *_compatible([*drawn, *([KEEPER] if keeper else [])])]
+    drawn += [
+        name
+        for name, often in OFTEN.items()
+        if name not in without and random.Random(f"{name} {seed}").random() < often
+    ]
+    applications = [*ALWAYS, *_compatible(drawn)]
     faults = _faults(chance, sorted(FAULTS.keys() - {*without, *OF_COPIES}))
     needed = [line for name in applications for line in APPLICATIONS[name].settings]
     own_topics = {
@@ -84,6 +90,9 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
         for name in applications
         for topic, partitions in APPLICATIONS[name].topics.items()
     }
+    configs, is_settled = _configs(seed, applications, [*TOPICS, *own_topics])
+    if is_settled:
+        needed += settling.SETTINGS
     plan = Plan(
         applications=tuple(applications),
         faults=tuple(faults),
@@ -104,11 +113,7 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
             "side": chance.randint(1, 2),
             **own_topics,
         },
-        configs={
-            topic: configs
-            for name in applications
-            for topic, configs in APPLICATIONS[name].configs.items()
-        },
+        configs=configs,
         control_replicas=copies.of_control,
         replicas={name: copies.draw() for name in (*TOPICS, *own_topics)},
         min_insync_replicas=copies.min_insync_replicas,
@@ -123,6 +128,25 @@ def plan_of(seed: int, without: Collection[str] = ()) -> Plan:
     )
     more = [name for name in copies.faults if name not in without and OF_COPIES[name](plan)]
     return replace(plan, faults=(*plan.faults, *more))
+
+
+def _configs(
+    seed: int, applications: Sequence[str], topics: Sequence[str]
+) -> tuple[dict[str, Mapping[str, str]], bool]:
+    """By topic, as applications want it; on some days most topics are settled: whether it is such
+    a day."""
+    configs = {
+        topic: wanted
+        for name in applications
+        for topic, wanted in APPLICATIONS[name].configs.items()
+    }
+    chance = random.Random(f"settled topics {seed}")
+    if chance.random() >= SETTLED_DAYS:
+        return configs, False
+    for topic in topics:
+        if chance.random() < SETTLED_TOPICS:
+            configs[topic] = {**configs.get(topic, {}), **settling.COPY}
+    return configs, True
 
 
 class ReplicasDrawn:

@@ -15,6 +15,7 @@ from tests.simulation.applications import (
     keeping,
     producing,
     resting,
+    settling,
     wire,
 )
 from tests.simulation.day import Day
@@ -47,6 +48,19 @@ def _job() -> tuple[Live, ...]:
 def _garden() -> tuple[Live, ...]:
     garden = gardening.Garden()
     return (garden.plant, garden.visit)
+
+
+def _settlement() -> tuple[Live, ...]:
+    settler = settling.Settler()
+    return (
+        settler.write,
+        settler.write,
+        settler.linger,
+        settler.read,
+        settler.work,
+        settler.read_units,
+        settler.operate,
+    )
 
 
 def _crew() -> tuple[Live, ...]:
@@ -93,7 +107,8 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
         not_beside=frozenset(
             {
                 *("enricher", "unnamed enricher", "member", "hopper", "listener", "questioner"),
-                *("volley", "crew", "plain crew", "unit crew", keeping.NAME),
+                *("volley", "crew", "plain crew", "unit crew"),
+                *(keeping.NAME, settling.NAME),
             }
         ),
     ),
@@ -119,5 +134,11 @@ APPLICATIONS: Final[Mapping[str, Application]] = {
         settings=keeping.SETTINGS,
         topics=keeping.TOPICS,
         configs=keeping.CONFIGS,
+    ),
+    settling.NAME: Application(
+        _settlement,
+        settings=settling.SETTINGS,
+        topics=settling.TOPICS,
+        configs=settling.CONFIGS,
     ),
 }
