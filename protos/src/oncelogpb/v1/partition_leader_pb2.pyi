@@ -198,6 +198,7 @@ class FetchRequest(google.protobuf.message.Message):
     MIN_BYTES_FIELD_NUMBER: builtins.int
     MAX_BYTES_FIELD_NUMBER: builtins.int
     WITH_UNITS_FIELD_NUMBER: builtins.int
+    WITH_OFFSETS_FIELD_NUMBER: builtins.int
     isolation: global___Isolation.ValueType
     format: global___Format.ValueType
     max_wait_ms: builtins.int
@@ -208,6 +209,10 @@ class FetchRequest(google.protobuf.message.Message):
     """Of the whole reply; 0: 8 MiB, at most 24 MiB."""
     with_units: builtins.bool
     """True: each batch of a COMMITTED read that was merged from several says whose they were (`units`)."""
+    with_offsets: builtins.bool
+    """True: whoever asks knows what `FetchedBatch.offsets` means. Else a batch of a compacted topic that
+    has holes is given as several without, one for each row of neighbours, which is slower to read.
+    """
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartition]:
         """Each partition once, at most 1,000."""
@@ -222,8 +227,9 @@ class FetchRequest(google.protobuf.message.Message):
         min_bytes: builtins.int = ...,
         max_bytes: builtins.int = ...,
         with_units: builtins.bool = ...,
+        with_offsets: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["format", b"format", "isolation", b"isolation", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "with_units", b"with_units"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["format", b"format", "isolation", b"isolation", "max_bytes", b"max_bytes", "max_wait_ms", b"max_wait_ms", "min_bytes", b"min_bytes", "partitions", b"partitions", "with_offsets", b"with_offsets", "with_units", b"with_units"]) -> None: ...
 
 global___FetchRequest = FetchRequest
 
@@ -341,14 +347,15 @@ class FetchedBatch(google.protobuf.message.Message):
     JOURNAL_OFFSET_FIELD_NUMBER: builtins.int
     PAYLOAD_FIELD_NUMBER: builtins.int
     UNITS_FIELD_NUMBER: builtins.int
+    OFFSETS_FIELD_NUMBER: builtins.int
     kind: global___FetchedBatch.Kind.ValueType
     first_offset: builtins.int
     """Offset of the batch's first record in the numbering of the isolation. May be below what was asked
     for: batches are not cut.
     """
     record_count: builtins.int
-    """Positions it covers: first_offset + record_count is where the next one begins or later. 1 for the
-    control kinds of RAW, which hold no record but one journal offset.
+    """Positions it covers, unless it has holes (`offsets`): first_offset + record_count is where the next
+    one begins or later. 1 for the control kinds of RAW, which hold no record but one journal offset.
     """
     encoding: oncelogpb.v1.types_pb2.Encoding.ValueType
     crc32c: builtins.int
@@ -382,6 +389,13 @@ class FetchedBatch(google.protobuf.message.Message):
     def units(self) -> global___Units:
         """What it was merged from: COMMITTED reads that ask for it. Absent: it is as it was sent."""
 
+    @property
+    def offsets(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Present where records between its first and its last were compacted away: how far each of its
+        records stands behind first_offset, ascending, the first one 0. COMMITTED reads `with_offsets`.
+        Read on behind the last.
+        """
+
     def __init__(
         self,
         *,
@@ -401,9 +415,10 @@ class FetchedBatch(google.protobuf.message.Message):
         journal_offset: builtins.int = ...,
         payload: builtins.bytes = ...,
         units: global___Units | None = ...,
+        offsets: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["producer", b"producer", "units", b"units"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["base_sequence", b"base_sequence", "crc32c", b"crc32c", "encoding", b"encoding", "first_offset", b"first_offset", "journal_offset", b"journal_offset", "kind", b"kind", "marker_counts", b"marker_counts", "marker_writers", b"marker_writers", "max_timestamp_us", b"max_timestamp_us", "payload", b"payload", "producer", b"producer", "record_count", b"record_count", "time_ms", b"time_ms", "tx_id", b"tx_id", "units", b"units", "writer", b"writer"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["base_sequence", b"base_sequence", "crc32c", b"crc32c", "encoding", b"encoding", "first_offset", b"first_offset", "journal_offset", b"journal_offset", "kind", b"kind", "marker_counts", b"marker_counts", "marker_writers", b"marker_writers", "max_timestamp_us", b"max_timestamp_us", "offsets", b"offsets", "payload", b"payload", "producer", b"producer", "record_count", b"record_count", "time_ms", b"time_ms", "tx_id", b"tx_id", "units", b"units", "writer", b"writer"]) -> None: ...
 
 global___FetchedBatch = FetchedBatch
 
@@ -473,12 +488,14 @@ class SubscribeRequest(google.protobuf.message.Message):
     FORMAT_FIELD_NUMBER: builtins.int
     MAX_BYTES_FIELD_NUMBER: builtins.int
     WITH_UNITS_FIELD_NUMBER: builtins.int
+    WITH_OFFSETS_FIELD_NUMBER: builtins.int
     isolation: global___Isolation.ValueType
     format: global___Format.ValueType
     max_bytes: builtins.int
     """Of each reply; 0: 2 MiB."""
     with_units: builtins.bool
-    """As that of Fetch."""
+    """As those of Fetch."""
+    with_offsets: builtins.bool
     @property
     def partitions(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FetchPartition]: ...
     def __init__(
@@ -489,8 +506,9 @@ class SubscribeRequest(google.protobuf.message.Message):
         format: global___Format.ValueType = ...,
         max_bytes: builtins.int = ...,
         with_units: builtins.bool = ...,
+        with_offsets: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["format", b"format", "isolation", b"isolation", "max_bytes", b"max_bytes", "partitions", b"partitions", "with_units", b"with_units"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["format", b"format", "isolation", b"isolation", "max_bytes", b"max_bytes", "partitions", b"partitions", "with_offsets", b"with_offsets", "with_units", b"with_units"]) -> None: ...
 
 global___SubscribeRequest = SubscribeRequest
 
