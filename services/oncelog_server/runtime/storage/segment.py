@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
+from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 from crc32c import crc32c
@@ -99,6 +100,11 @@ class OffsetIndex:
             # Damaged: looking from further back finds the same frame.
             number, following = number - 1, None
         return None, following
+
+    def entries_behind(self, position: int) -> Iterator[IndexEntry]:
+        """Those that are intact, of what begins behind a byte of the segment."""
+        entries = (self._entry(number) for number in range(len(self)))
+        return (entry for entry in entries if entry is not None and entry.position > position)
 
     def last_good(self) -> IndexEntry | None:
         """The last entry that is intact. Those behind it are dropped."""

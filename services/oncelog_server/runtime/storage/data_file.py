@@ -1,0 +1,180 @@
+"""One file of the data log: blocks, one after the other, named by the offset of its first one; and
+its sparse offset index, which is a segment's.
+
+    data/00000000000000004711.data
+    data/00000000000000004711.index
+
+Invariant: an index says only where to begin looking, so a lost, stale or damaged one costs time,
+never a wrong answer. It is not synced by itself, and what a walk finds is added to it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections import OrderedDict
+from typing import Final
+
+from oncelog_server.runtime.storage.port import Disk, File
+from oncelog_server.runtime.storage.segment import INDEX_SUFFIX, OffsetIndex
+from oncelogpb.errors import OffsetOutOfRange
+
+DATA_SUFFIX: Final = ".data"
+# Files of one log that stay open after a read, where a node does not say it for all of its logs.
+DATA_FILES_OPEN_MAX: Final = 4
+
+
+def data_base_of(name: str) -> int | None:
+    """The offset that a file is named by; None for other files."""
+    stem = name.removesuffix(DATA_SUFFIX)
+    return int(stem) if stem != name and len(stem) == 20 and stem.isdigit() else None
+
+
+class DataFile:
+    """Opened when needed. Readers on the loop and one writer in a thread may use it."""
+
+    def __init__(self, disk: Disk, directory: str, base: int, *, size: int | None = None) -> None:
+        self._disk = disk
+        self._stem = f"{directory}/{base:020d}"
+        self.path = self._stem + DATA_SUFFIX
+        self.base = base
+        # Bytes of blocks, those that are not synced included; None: as many as there are.
+        self._size = size
+        self._file: File | None = None
+        self._index: OffsetIndex | None = None
+        # It goes.
+        self._is_retired = False
+        # Of its writer. Who has other things to do does not wait for it.
+        self._lock = threading.Lock()
+
+    @property
+    def index_path(self) -> str:
+        return self._stem + INDEX_SUFFIX
+
+    @property
+    def file(self) -> File:
+        """Opened. Raises OffsetOutOfRange once it goes, OSError where it is not there."""
+        return self._opened(create=False)
+
+    def _opened(self, *, create: bool) -> File:
+        if self._is_retired:
+            raise OffsetOutOfRange(f"{self.path} was removed")
+        file = self._file
+        if file is None:
+            file = self._file = self._disk.open(self.path, create=create)
+        return file
+
+    @property
+    def size(self) -> int:
+        if self._size is None:
+            self._size = self.file.size()
+        return self._size
+
+    def add(self, offset: int, data: bytes) -> None:
+        """A block, behind the last one. Into the page cache. Raises OSError."""
+        with self._lock:
+            size = self.size
+            self._disk.write_unsynced(self._opened(create=True), size, data)
+            self.index.saw(offset, size)
+            self._size = size + len(data)
+
+    def sync(self) -> None:
+        """What was added is durable; its index goes to the page cache. Raises OSError."""
+        with self._lock:
+            self._disk.sync(self.file)
+            self._save_index()
+
+    def write_again(self, position: int, length: int) -> None:
+        """Bytes that only the page cache may hold, durably. Raises OSError."""
+        with self._lock:
+            data = self.file.read(position, length)
+            self._disk.write_and_sync(self.file, position, data)
+
+    def truncate(self, size: int, *, end_offset: int) -> None:
+        """Durably, to blocks below `end_offset`. Raises OSError."""
+        with self._lock:
+            self._drop_index_file()
+            self.index.cut(end_offset)
+            self._disk.truncate_and_sync(self.file, size)
+            self._size = size
+
+    # --------------------------------------------------------------------------------- its index
+
+    @property
+    def index(self) -> OffsetIndex:
+        if self._index is None:
+            raw = b""
+            if self._disk.exists(self.index_path):
+                file = self._disk.open(self.index_path)
+                try:
+                    raw = file.read(0, file.size())
+                finally:
+                    file.close()
+            self._index = OffsetIndex(raw)
+        return self._index
+
+    def _save_index(self) -> None:
+        """Into the page cache. What cannot be saved is found again by a walk."""
+        index = self._index
+        if index is None or self._is_retired:
+            return
+        with contextlib.suppress(OSError):
+            entries = index.unsaved(below=1 << 63)
+            if entries:
+                file = self._disk.open(self.index_path, create=True)
+                try:
+                    self._disk.write_unsynced(file, index.saved_bytes, entries)
+                finally:
+                    file.close()
+                index.saved_bytes += len(entries)
+
+    def _drop_index_file(self) -> None:
+        """Durably, before what it points to goes."""
+        if self._disk.exists(self.index_path):
+            self._disk.remove(self.index_path)
+        if self._index is not None:
+            self._index.saved_bytes = 0
+
+    # -------------------------------------------------------------------------------- its ending
+
+    def rest(self) -> None:
+        """Lets go of file and index until they are needed. A read under way keeps its file."""
+        if self._lock.acquire(blocking=False):
+            try:
+                self._save_index()
+                self._file = self._index = None
+            finally:
+                self._lock.release()
+
+    def retire(self) -> None:
+        """Nobody begins to read it any more; a read that is under way keeps its file. `remove` is
+        next."""
+        self._file = self._index = None
+        self._is_retired = True
+
+    def remove(self) -> None:
+        """Durably; the index first, so that it never speaks of another file."""
+        self.retire()
+        self._drop_index_file()
+        if self._disk.exists(self.path):
+            self._disk.remove(self.path)
+
+    def close(self) -> None:
+        if self._file is not None:
+            self._file.close()
+            self._file = None
+
+
+class OpenDataFiles:
+    """Of all data logs that share it, on one event loop: the file read longest ago rests."""
+
+    def __init__(self, count_max: int = DATA_FILES_OPEN_MAX) -> None:
+        self._count_max = count_max
+        self._files: OrderedDict[int, DataFile] = OrderedDict()
+
+    def use(self, file: DataFile) -> None:
+        self._files[id(file)] = file
+        self._files.move_to_end(id(file))
+        if len(self._files) > self._count_max:
+            _, oldest = self._files.popitem(last=False)
+            oldest.rest()

@@ -1,0 +1,384 @@
+"""A replica's data log: what was settled of its committed log, in blocks (docs/log_format.md).
+
+    append(blocks) ─► page cache ─sync_and_note(settled_at)─► settled_end: read from here below
+                          └─ OSError, or what is not the next block ─► given up; a new file
+
+Invariants:
+  * blocks follow each other: each begins where the one before it ends;
+  * only what the note says is read: it is synced, and so is the note;
+  * after a failed write or sync the bytes are in doubt: the log goes on in a new file, at
+    `settled_end`. A file ends, for every reader, at the offset that names the next one;
+  * damage refuses the block that it is in, and nothing else (I26);
+  * nothing in front goes before a durable note says where the log begins.
+
+`read` belongs to the event loop. All else blocks, raises OSError, and may run in a thread beside
+reads, one at a time. A log that nothing was ever appended to has no directory and costs nothing.
+
+Left out: what is settled, when, and from what (`runtime/replica/settling`).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+from errno import EBADF
+from typing import Final
+
+from oncelog_server.core.block import Block
+from oncelog_server.runtime.storage.copying import CopyRefused
+from oncelog_server.runtime.storage.data_blocks import (
+    BlockError,
+    Step,
+    encode_block,
+    verify_block,
+)
+from oncelog_server.runtime.storage.data_file import DataFile, OpenDataFiles
+from oncelog_server.runtime.storage.data_note import Settled
+from oncelog_server.runtime.storage.data_recovery import RecoveredData, recover_data
+from oncelog_server.runtime.storage.data_walk import (
+    Damage,
+    Extent,
+    at_once,
+    blocks_from,
+    bytes_from,
+    find_block,
+    find_exposed_above,
+    off_the_loop,
+)
+from oncelog_server.runtime.storage.port import Disk
+from oncelog_server.runtime.storage.segment import SEGMENT_BYTES
+from oncelogpb.errors import CorruptLog, OffsetOutOfRange
+
+# In a replica's directory.
+DATA_DIRECTORY: Final = "data"
+
+
+class DataLog:
+    """See the module. Made by `DataLog.open`."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segment_bytes: int,
+        recovered: RecoveredData,
+        open_files: OpenDataFiles | None = None,
+    ) -> None:
+        self.directory = directory
+        self._disk = disk
+        self._segment_bytes = segment_bytes
+        self._note = recovered.note
+        # What the note says.
+        self._settled = recovered.settled
+        # Ascending; never changed, but replaced, for readers hold it.
+        self._files = recovered.files
+        self._open_files = open_files or OpenDataFiles()
+        # Where the next block begins: what is appended and not noted included.
+        self._end = recovered.settled.settled_end
+        self._unsynced: list[DataFile] = []
+        self._in_doubt = self._closed = False
+        self._has_directory = bool(recovered.files) or recovered.note.kept is not None
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        *,
+        segment_bytes: int = SEGMENT_BYTES,
+        open_files: OpenDataFiles | None = None,
+    ) -> DataLog:
+        """Recovers it, or says that there is none yet. Blocking; reads the note, and what stands
+        beyond. Raises UnknownFrame where a newer version wrote it, OSError."""
+        return cls(disk, directory, segment_bytes, recover_data(disk, directory), open_files)
+
+    @property
+    def begin(self) -> int:
+        """Offset. What is below was deleted."""
+        return self._settled.begin
+
+    @property
+    def settled_end(self) -> int:
+        """Offset. What is below, and not deleted, is read here."""
+        return self._settled.settled_end
+
+    @property
+    def settled_at(self) -> int:
+        """Journal offset of the snapshot that the newest block was settled from, or above."""
+        return self._settled.settled_at
+
+    # ------------------------------------------------------------------------------------ growing
+
+    def append(self, blocks: Iterable[Block]) -> None:
+        """Each behind the one before, the first one at `settled_end` or behind what was appended
+        last. Where it raises, all that is not noted is given up, and `settled_end` is next."""
+        self._begin_to_append()
+        try:
+            for block in blocks:
+                step = Step(block.first_offset, block.end_offset, block.exposed_below, 0)
+                self._append(step, b"".join(encode_block(block)))
+        except BaseException:
+            self._in_doubt = True
+            raise
+
+    def append_copied(self, data: bytes) -> int:
+        """Blocks as another replica's `parts_from` gave them; all of them or none. Returns where
+        the next one begins. Raises CopyRefused where they are not what was sent, or not next."""
+        self._begin_to_append()
+        view, at = memoryview(data), 0
+        steps: list[tuple[Step, int]] = []
+        while at < len(data):
+            try:
+                step = verify_block(view, at)
+            except BlockError as error:
+                raise CopyRefused(f"byte {at} of what came: {error}") from error
+            following = steps[-1][0].end_offset if steps else None
+            if not (self._is_next(step) if following is None else step.first_offset == following):
+                raise CopyRefused(f"a block of offset {step.first_offset} is not next here")
+            steps.append((step, at))
+            at += step.length
+        try:
+            for step, at in steps:
+                self._append(step, bytes(view[at : at + step.length]))
+        except BaseException:
+            self._in_doubt = True
+            raise
+        return self._end
+
+    def sync_and_note(self, settled_at: int) -> None:
+        """All that was appended is durable, and is read from now on; it was settled from the
+        snapshot at this journal offset. Raises OSError: then it is given up."""
+        self._require_usable()
+        try:
+            for file in self._unsynced:
+                file.sync()
+            last = self._unsynced[-1] if self._unsynced else None
+            settled = self._settled._replace(
+                settled_end=self._end, settled_at=max(self.settled_at, settled_at)
+            )
+            if last is not None:
+                settled = settled._replace(base=last.base, position=last.size)
+            if settled != self._settled:
+                self._save(settled)
+        except BaseException:
+            self._in_doubt = True
+            raise
+        for file in self._unsynced:
+            file.rest()
+        self._unsynced = []
+
+    def _begin_to_append(self) -> None:
+        self._require_usable()
+        if self._in_doubt:
+            self._give_up()
+        if not self._has_directory:
+            self._disk.make_directory(self.directory)
+            self._has_directory = True
+
+    def _is_next(self, step: Step) -> bool:
+        if step.first_offset == self._end:
+            return True
+        # The first one of all may begin with what was deleted since.
+        is_first = not self._files and self._end == self.begin
+        return is_first and step.first_offset <= self.begin < step.end_offset
+
+    def _append(self, step: Step, data: bytes) -> None:
+        assert self._is_next(step), f"{step.first_offset} is not what follows {self._end}"
+        self._taking(step.first_offset, len(data)).add(step.first_offset, data)
+        self._end = step.end_offset
+
+    def _taking(self, offset: int, size: int) -> DataFile:
+        """The file that takes the next block."""
+        last = self._files[-1] if self._files else None
+        if last is not None and self._grows(last) and last.size + size <= self._segment_bytes:
+            if last not in self._unsynced:
+                self._unsynced.append(last)
+            return last
+        file = DataFile(self._disk, self.directory, offset, size=0)
+        self._files = (*self._files, file)
+        self._unsynced.append(file)
+        return file
+
+    def _grows(self, last: DataFile) -> bool:
+        return last in self._unsynced or last.base == self._settled.base
+
+    def _give_up(self) -> None:
+        """What is not noted: its bytes are in doubt, and so is the note that was to speak of it.
+        What is behind the noted ones in their file stays there, and is read by nobody."""
+        end = self.settled_end
+        if self._has_directory:
+            self._note.save(self._settled._replace(base=end, position=0))
+        self._settled = self._settled._replace(base=end, position=0)
+        gone = [file for file in self._files if file.base >= end]
+        self._files = tuple(file for file in self._files if file.base < end)
+        self._unsynced = []
+        for file in gone:
+            file.remove()
+        self._end, self._in_doubt = end, False
+
+    # -------------------------------------------------------------------------------------- reads
+
+    async def read(
+        self, from_offset: int, max_bytes: int, *, below: int | None = None
+    ) -> list[Block]:
+        """Blocks from the one that holds `from_offset`, as far as they end at or before `below`
+        (None: the settled end): up to `max_bytes`, and at least one if there is one; often fewer
+        than there are.
+
+        Raises OffsetOutOfRange below `begin`; CorruptLog, which names file and byte; OSError.
+        """
+        end = self.settled_end if below is None else min(below, self.settled_end)
+        if from_offset < self.begin:
+            raise OffsetOutOfRange(
+                f"the data log begins at {self.begin}, not at {from_offset}", start=self.begin
+            )
+        if from_offset >= end:
+            return []
+        file, extent = self._holding(from_offset)
+        walk = blocks_from(extent, from_offset, max_bytes, below=end)
+        opened = file.file
+        self._open_files.use(file)
+        found = await off_the_loop(walk, self._disk, opened)
+        if isinstance(found, Damage):
+            raise _corrupt(file, found)
+        return found
+
+    def parts_from(self, offset: int, max_bytes: int) -> bytes:
+        """The same blocks as they stand on the disk, for `append_copied` of another replica; b""
+        at the settled end. Blocking; may run in a thread. Raises as `read` does."""
+        if offset >= self.settled_end:
+            return b""
+        if offset < self.begin:
+            raise OffsetOutOfRange(f"the data log begins at {self.begin}", start=self.begin)
+        file, extent = self._holding(offset)
+        found = at_once(bytes_from(extent, offset, max_bytes), file.file)
+        if isinstance(found, Damage):
+            raise _corrupt(file, found)
+        return found
+
+    def damaged_at(self, offset: int) -> tuple[int, int] | None:
+        """The offsets around this one that no block serves that is intact: half-open. None: one
+        does. Blocking; may run in a thread. Raises OSError."""
+        if not self.begin <= offset < self.settled_end:
+            return None
+        try:
+            file, extent = self._holding(offset)
+        except CorruptLog:
+            first = self._files[0].base if self._files else self.settled_end
+            return self.begin, min(first, self.settled_end)
+        found = at_once(find_block(extent, offset), file.file)
+        return (found.first_offset, found.end_offset) if isinstance(found, Damage) else None
+
+    def _holding(self, offset: int) -> tuple[DataFile, Extent]:
+        """The file that has a block of an offset below the settled end, and what of it counts."""
+        files = self._files
+        number = bisect_right(files, offset, key=lambda file: file.base) - 1
+        if number < 0:
+            raise CorruptLog(
+                f"{self.directory} has no file for offset {offset}", file=self.directory, position=0
+            )
+        file = files[number]
+        end = self.settled_end
+        if number + 1 < len(files):
+            end = min(end, files[number + 1].base)
+        return file, Extent(file.base, end, file.size, file.index)
+
+    # -------------------------------------------------------------------------- what goes of it
+
+    def cut(self, journal_end: int) -> None:
+        """Drops blocks that became readable by what stands at or above this journal offset: it is
+        gone from the journal. Whoever calls it has not cut the journal yet."""
+        self._require_usable()
+        if self._in_doubt or self._end != self.settled_end:
+            self._give_up()
+        if self.settled_at <= journal_end:
+            return
+        settled = self._settled._replace(settled_at=journal_end)
+        for file in reversed(self._files):
+            extent = Extent(file.base, settled.settled_end, file.size, file.index)
+            found = at_once(find_exposed_above(extent, journal_end), file.file)
+            if found is None:
+                break
+            settled = settled._replace(
+                settled_end=found.offset, base=file.base, position=found.position
+            )
+            if found.position:
+                break
+        if settled.settled_end <= self.begin:
+            settled = Settled(self.begin, self.begin, settled.settled_at, self.begin)
+        self._shorten(settled)
+
+    def begin_at(self, offset: int) -> None:
+        """Gives up every block, and begins at an offset: what is below is deleted, or comes with
+        `append_copied` where it is of another replica's."""
+        self._require_usable()
+        if not self._has_directory:
+            self._disk.make_directory(self.directory)
+            self._has_directory = True
+        self._shorten(Settled(offset, offset, 0, offset, 0))
+
+    def _shorten(self, settled: Settled) -> None:
+        """The note first; then files, from the last one back."""
+        end = settled.settled_end
+        self._save(settled._replace(beyond_goes=1))
+        self._end, self._in_doubt, self._unsynced = end, False, []
+        kept = tuple(file for file in self._files if max(settled.begin, file.base) < end)
+        gone, self._files = self._files[len(kept) :], kept
+        for file in reversed(gone):
+            file.remove()
+        if kept and kept[-1].base == settled.base and kept[-1].size > settled.position:
+            kept[-1].truncate(settled.position, end_offset=end)
+        self._save(settled)
+
+    def goes_before(self, offset: int) -> bool:
+        """Whether `remove_before` would remove anything."""
+        end = min(offset, self.settled_end)
+        return len(self._files) > 1 and self._files[1].base <= end
+
+    def remove_before(self, offset: int) -> None:
+        """What is below was deleted: files that are wholly below go, front to back. Where even the
+        settled end is below, all go, and the next block begins at `offset`."""
+        self._require_usable()
+        if self.settled_end <= offset:
+            if self.settled_end < offset or self._files:
+                self.begin_at(offset)
+            return
+        count = sum(file.base <= offset for file in self._files[1:])
+        if not count:
+            return
+        self._settled = self._settled._replace(begin=offset)
+        self._note.save_in_both(self._settled)
+        gone, self._files = self._files[:count], self._files[count:]
+        for file in gone:
+            file.remove()
+
+    # ------------------------------------------------------------------------------------- its end
+
+    def disk_bytes(self) -> int:
+        """What its files take. Blocking. Raises OSError."""
+        names = self._disk.list(self.directory)
+        return sum(self._disk.taken_bytes(f"{self.directory}/{name}") for name in names)
+
+    def close(self) -> None:
+        """What was not noted is given up by the next start."""
+        self._closed = True
+        for file in self._files:
+            file.close()
+
+    def _save(self, settled: Settled) -> None:
+        self._note.save(settled)
+        self._settled = settled
+
+    def _require_usable(self) -> None:
+        if self._closed:
+            raise OSError(EBADF, "the data log is closed", self.directory)
+
+
+def _corrupt(file: DataFile, damage: Damage) -> CorruptLog:
+    """Names file and byte, and the offsets that cannot be read."""
+    return CorruptLog(
+        f"{file.path} is damaged at byte {damage.position}: {damage.why}. Offsets "
+        f"{damage.first_offset} to {damage.end_offset} are not served from this replica",
+        file=file.path,
+        position=damage.position,
+    )
