@@ -6,7 +6,9 @@
   * a ledger writes one-shots without offsets;
   * a job writes as several writers in one transaction, as Spark's tasks do, registers its input
     early, leaves the records of a failed attempt behind, and commits again what it committed;
-  * plain records go between.
+  * plain records go between;
+  * what is committed of all this is settled, and of one topic that fills meanwhile the front is
+    deleted, so that journals and data logs go in front.
 
 Every record says who wrote it in which attempt, so `verdict.py` can judge what is seen.
 """
@@ -31,6 +33,11 @@ INPUTS: Final = 24
 IN_PARTITIONS: Final = 2
 OUT_PARTITIONS: Final = 3
 ROUNDS: Final = 8
+# The topic that fills: so many records of so many bytes, of which so many are kept now and then.
+FADING_RECORDS: Final = 40
+FADING_KEY: Final = b"k" * 500
+FADING_KEPT: Final = 5
+SETTLED_CONFIGS: Final = {"materialization": "copy"}
 # An idle transaction of this story ends soon, so that runs are short.
 IDLE_MS: Final = 10_000
 # The slow transaction is open for so long: longer than leaders wait before they ask about it.
@@ -69,6 +76,10 @@ class Names(NamedTuple):
         return f"{self.prefix}out"
 
     @property
+    def fading(self) -> str:
+        return f"{self.prefix}fading"
+
+    @property
     def enricher(self) -> str:
         return f"{self.prefix}enricher"
 
@@ -90,12 +101,14 @@ class Story:
         self._taken_over = False
 
     async def prepare(self, client: RecordedLog) -> None:
-        for name, partitions in (
-            (self.names.input, IN_PARTITIONS),
-            (self.names.output, OUT_PARTITIONS),
+        for name, partitions, configs in (
+            (self.names.input, IN_PARTITIONS, None),
+            (self.names.output, OUT_PARTITIONS, SETTLED_CONFIGS),
+            (self.names.fading, 1, SETTLED_CONFIGS),
         ):
+            create = functools.partial(client.admin.create_topic, configs=configs)
             try:
-                await _insist(functools.partial(client.admin.create_topic, name, partitions))
+                await _insist(functools.partial(create, name, partitions))
             except errors.TopicExists:
                 self._told.say(f"{name} had been created")
 
@@ -108,6 +121,7 @@ class Story:
             lines.create_task(self._ledger(fourth))
             lines.create_task(self._several_writers(fifth))
             lines.create_task(self._plain(first))
+            lines.create_task(self._fade(fourth))
 
     def _attempt(self, line: str, inputs: tuple[int, ...] = ()) -> Attempt:
         attempt = Attempt(line, len(self.attempts), inputs=inputs)
@@ -135,6 +149,17 @@ class Story:
             await producer.flush()
             attempt.outcome = Outcome.COMMITTED
             await asyncio.sleep(0.1)
+
+    async def _fade(self, client: RecordedLog) -> None:
+        """Nobody asks for these but the checker: what is deleted of them went in order."""
+        producer = await client.producer()
+        for number in range(FADING_RECORDS):
+            await producer.send(self.names.fading, b"f%d" % number, key=FADING_KEY, partition=0)
+            await producer.flush()
+            if number % FADING_KEPT == 0 < number:
+                truncate = functools.partial(client.admin.inner.truncate, self.names.fading)
+                await _insist(functools.partial(truncate, before=number - FADING_KEPT, partition=0))
+            await asyncio.sleep(0.05)
 
     # ---------------------------------------------------------------------------------- enriching
 

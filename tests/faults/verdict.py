@@ -36,7 +36,7 @@ async def read_to_the_end(log: RecordedLog, names: Names) -> Seen:
     await log.settle()
     found = [_by_partition(await log.read_everything([names.output])) for _ in range(2)]
     assert found[0] == found[1], "I8: two readers saw different sequences"
-    await log.read_everything([names.input])
+    await log.read_everything([names.input, names.fading])
     for group in (names.enricher, names.job):
         await log.stable_offsets(group, [names.input])
     await _judge_positions(log.log, names)

@@ -64,7 +64,7 @@ def _around(
 
 
 _CODE: Final = ("append", "replay", "epoch_start", "release", "snapshot")
-# The steps by which a log begins later; of topics, only where something is deleted.
+# The steps by which a log begins later.
 _TRIM: Final = ("trim_index", "trim_note", "trim_remove")
 _DISK: Final = {
     "commit": ROLES,
@@ -102,7 +102,7 @@ TABLE: Final[tuple[Failpoint, ...]] = (
     *_around("etcd", FailpointKind.ETCD, dict.fromkeys(_ETCD, ROLES)),
     *_around("call", FailpointKind.CALL, _CALLS),
     *_around("serve", FailpointKind.SERVE, _SERVED),
-    *_around("driver", FailpointKind.CODE, dict.fromkeys(_TRIM, (COORDINATOR, OFFSET_MANAGER))),
+    *_around("driver", FailpointKind.CODE, dict.fromkeys(_TRIM, ROLES)),
 )
 NAMES: Final = frozenset(point.name for point in TABLE)
 assert len(NAMES) == len(TABLE), "one place, one name"
