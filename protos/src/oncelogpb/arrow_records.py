@@ -41,7 +41,8 @@ SCHEMA_V1: Final = pa.schema(
         pa.field("headers", HEADERS),
     ]
 )
-SCHEMA_MESSAGE_BYTES: Final = SCHEMA_V1.serialize().size
+_SCHEMA_MESSAGE: Final = SCHEMA_V1.serialize()
+SCHEMA_MESSAGE_BYTES: Final = _SCHEMA_MESSAGE.size
 _NO_HEADER_ITEMS: Final = pa.array([], HEADERS.value_type)
 
 
@@ -156,6 +157,20 @@ def decode_arrow(payload: bytes | memoryview | pa.Buffer) -> pa.RecordBatch:
         raise CorruptBatch(f"an Arrow message that cannot be read: {error}") from None
 
 
+def decode_stream(payloads: Sequence[bytes | memoryview]) -> list[pa.RecordBatch]:
+    """The batches of many payloads, read as one stream by one thread. One by one takes three to
+    five times as long where they are small and compressed (measured). Raises CorruptBatch."""
+    joined = pa.py_buffer(b"".join([_SCHEMA_MESSAGE, *payloads]))
+    options = pa.ipc.IpcReadOptions(use_threads=False)
+    try:
+        batches = list(pa.ipc.open_stream(joined, options=options))
+    except (pa.ArrowException, ValueError, OSError) as error:
+        raise CorruptBatch(f"an Arrow message that cannot be read: {error}") from None
+    if len(batches) != len(payloads):
+        raise CorruptBatch(f"{len(payloads)} Arrow messages hold {len(batches)} batches")
+    return batches
+
+
 def max_timestamp(batch: pa.RecordBatch) -> int:
     """Highest timestamp of a non-empty batch, microseconds."""
     # A view: pyarrow takes 20 us to find out how to cast.
@@ -163,19 +178,20 @@ def max_timestamp(batch: pa.RecordBatch) -> int:
 
 
 def rows_to_arrow(rows: pb.Rows) -> pa.RecordBatch:
-    """Rows as an Arrow batch; an empty header list becomes null."""
-    keys: list[bytes | None] = []
-    values: list[bytes | None] = []
-    times: list[int] = []
-    headers: list[Headers | None] = []
-    for row in rows.rows:
-        keys.append(row.key if row.HasField("key") else None)
-        values.append(row.value if row.HasField("value") else None)
-        times.append(row.timestamp_us)
-        headers.append(
-            [(h.key, h.value if h.HasField("value") else None) for h in row.headers] or None
-        )
-    return make_batch(keys, values, times, headers if any(headers) else None)
+    """Rows as an Arrow batch; an empty header list becomes null. Column by column, and few ask
+    whether a field is there: half the time of going row by row (measured)."""
+    given = rows.rows
+    keys = [row.key or (b"" if row.HasField("key") else None) for row in given]
+    values = [row.value or (b"" if row.HasField("value") else None) for row in given]
+    times = [row.timestamp_us for row in given]
+    lists = [row.headers for row in given]
+    if not any(lists):
+        return make_batch(keys, values, times)
+    headers: list[Headers | None] = [
+        [(h.key, h.value if h.HasField("value") else None) for h in items] or None
+        for items in lists
+    ]
+    return make_batch(keys, values, times, headers)
 
 
 def arrow_to_rows(batch: pa.RecordBatch) -> pb.Rows:

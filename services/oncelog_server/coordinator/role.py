@@ -44,6 +44,9 @@ class CoordinatorRole:
         self._outcomes[partition] = opened
         return opened
 
+    def settler(self) -> None:
+        """No committed log."""
+
     def outbox(self, replica: CoordinatorReplica, env: CoordinatorEnv) -> Outbox:
         return CoordinatorOutbox(replica, env, self._waiting, self._config)
 

@@ -20,6 +20,7 @@ from oncelog_server.core.ports import (
     Slots,
     TopicStore,
 )
+from oncelog_server.core.settling import Settler
 
 M = TypeVar("M", bound=Machine[Any, Any, Any])
 M_co = TypeVar("M_co", covariant=True)
@@ -64,6 +65,10 @@ class Role(Protocol[M]):
         self, partition: PartitionId, slots: Callable[[str, int], Slots]
     ) -> Projection[Any] | None:
         """`slots(name, slot_bytes)` opens the partition's slot file of that name."""
+        ...
+
+    def settler(self) -> Settler | None:
+        """None: its partitions have no committed log that could be settled."""
         ...
 
     def outbox(self, replica: Replica[M], env: RoleEnv[M]) -> Outbox: ...

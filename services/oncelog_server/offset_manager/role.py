@@ -36,6 +36,9 @@ class OffsetManagerRole:
     def projection(self, partition: PartitionId, slots: Callable[[str, int], Slots]) -> None:
         """Nothing beside the machine."""
 
+    def settler(self) -> None:
+        """No committed log."""
+
     def outbox(self, replica: OffsetManagerReplica, env: OffsetManagerEnv) -> Outbox:
         return OffsetManagerOutbox(replica, env, self._config)
 

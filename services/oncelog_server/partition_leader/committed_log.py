@@ -36,18 +36,17 @@ from array import array
 from bisect import bisect_left, bisect_right
 from itertools import accumulate, compress, count, islice, pairwise, takewhile
 from operator import lt
-from typing import Final, NamedTuple
+from typing import Final
 
 import msgspec
 
 from oncelog_server.core.ids import JournalOffset, Offset
 from oncelog_server.core.machine import Table
+from oncelog_server.core.settling import RUN, Stretch
 from oncelog_server.partition_leader.pending import WriterColumns
 
 # Payload bytes of one run: how precisely the index knows times and positions.
 RUN_BYTES: Final = 64 * 1024
-# In the column `exposed_at`: each frame of the run is readable from its own place on.
-RUN: Final = -1
 # Columns of a row, in the order in which they are stored.
 ROW: Final = (
     "base",
@@ -63,20 +62,6 @@ ROW_BYTES: Final = 8 * len(ROW)
 NO_TIME: Final = -(1 << 63)
 
 assert sys.byteorder == "little", "tables and snapshots are stored in the order of the machine"
-
-
-class Stretch(NamedTuple):
-    """Records of the committed log that are neighbours in the journal too."""
-
-    first_offset: int
-    journal_offset: int
-    record_count: int
-    # When they were committed; RUN: each frame's own time.
-    time_ms: int
-
-    @property
-    def is_run(self) -> bool:
-        return self.time_ms == RUN
 
 
 class DumpedLog(msgspec.Struct, frozen=True, array_like=True):
@@ -346,9 +331,10 @@ class CommittedLog:
 
     def _add(self, found: list[Stretch], entry: int, from_offset: int, below: int) -> None:
         start, end = self.first_offset(entry), self.entry_end(entry)
-        journal_offset = self.journal[entry]
-        if self.exposed_at[entry] != RUN:
-            found.append(Stretch(start, journal_offset, end - start, self.time_ms[entry]))
+        journal_offset, exposed_at = self.journal[entry], self.exposed_at[entry]
+        if exposed_at != RUN:
+            time_ms = self.time_ms[entry]
+            found.append(Stretch(start, journal_offset, end - start, time_ms, exposed_at))
             return
         skipped = max(from_offset - start, 0)
         start, journal_offset, end = start + skipped, journal_offset + skipped, min(end, below)
@@ -356,7 +342,7 @@ class CommittedLog:
         if last and last.is_run and last.journal_offset + last.record_count == journal_offset:
             found[-1] = last._replace(record_count=last.record_count + end - start)
         else:
-            found.append(Stretch(start, journal_offset, end - start, RUN))
+            found.append(Stretch(start, journal_offset, end - start, RUN, RUN))
 
     def since(self, timestamp_us: int, *, below: int) -> int | None:
         """Offset at which the first entry begins whose running maximum time is at or above this;

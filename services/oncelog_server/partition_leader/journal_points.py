@@ -14,7 +14,8 @@ from enum import Enum
 from typing import NamedTuple
 
 from oncelog_server.core.ids import JournalOffset
-from oncelog_server.partition_leader.committed_log import RUN, CommittedLog
+from oncelog_server.core.settling import RUN
+from oncelog_server.partition_leader.committed_log import CommittedLog
 from oncelog_server.partition_leader.damage import Damage
 from oncelog_server.partition_leader.pending import OpenTransaction, Pending
 

@@ -17,8 +17,9 @@ from typing import Any, Final, NamedTuple
 
 from oncelog_server.core.frame import OCCUPY_RECORDS, ControlCode, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ports import led_machine
+from oncelog_server.core.settling import Stretch
 from oncelog_server.partition_leader.commands import Resolution
-from oncelog_server.partition_leader.committed_log import CommittedLog, Stretch
+from oncelog_server.partition_leader.committed_log import CommittedLog
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelog_server.partition_leader.records import parts_of, resolution_of

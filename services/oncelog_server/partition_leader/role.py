@@ -18,6 +18,7 @@ from oncelog_server.partition_leader.outbox import PartitionOutbox
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
 from oncelog_server.partition_leader.records import PartitionCodec, Record
 from oncelog_server.partition_leader.service import PartitionLeaderService
+from oncelog_server.partition_leader.settling import PartitionSettler
 
 
 class PartitionLeaderRole:
@@ -37,6 +38,9 @@ class PartitionLeaderRole:
 
     def projection(self, partition: PartitionId, slots: Callable[[str, int], Slots]) -> None:
         """Nothing beside the machine."""
+
+    def settler(self) -> PartitionSettler:
+        return PartitionSettler()
 
     def outbox(self, replica: PartitionReplica, env: PartitionEnv) -> Outbox:
         return PartitionOutbox(replica, env)

@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.ids import JournalOffset
+from oncelog_server.core.settling import RUN, Stretch
 from oncelog_server.partition_leader.committed_log import (
     ROW_BYTES,
     RUN_BYTES,
     CommittedLog,
-    Stretch,
 )
 from oncelog_server.partition_leader.pending import WriterColumns
 
@@ -88,7 +88,7 @@ def test_neighbouring_runs_are_read_in_one_go() -> None:
         plain(log, journal, size=RUN_BYTES)
     plain(log, 20)
     found = log.stretches(3, below=9, max_bytes=1 << 30, max_entries=100)
-    assert found == [Stretch(3, 4, 5, -1), Stretch(8, 20, 1, -1)]
+    assert found == [Stretch(3, 4, 5, RUN, RUN), Stretch(8, 20, 1, RUN, RUN)]
 
 
 def test_i27_a_high_watermark_inside_a_run_cuts_it() -> None:
@@ -107,7 +107,7 @@ def test_i03_a_transaction_is_readable_when_its_marker_is() -> None:
     plain(log, 10)
     assert [log.readable_end(hw) for hw in (1, 2, 9, 10, 11)] == [0, 1, 1, 7, 8]
     found = log.stretches(1, below=7, max_bytes=1 << 30, max_entries=9)
-    assert found == [Stretch(1 + 2 * n, 2 + 2 * n, 2, 77) for n in range(3)]
+    assert found == [Stretch(1 + 2 * n, 2 + 2 * n, 2, 77, 9) for n in range(3)]
 
 
 def test_reads_outside_find_nothing() -> None:

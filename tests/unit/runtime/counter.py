@@ -145,6 +145,9 @@ class CounterRole:
     def project(self, record: Added, at: At) -> None:
         self.projected.append((at.offset, record.number))
 
+    def settler(self) -> None:
+        """No committed log."""
+
     def outbox(self, replica: Replica[CounterMachine], env: RoleEnv[CounterMachine]) -> Quiet:
         return Quiet()
 

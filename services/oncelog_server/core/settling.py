@@ -1,0 +1,83 @@
+"""How a committed log is settled, as roles and `runtime/` share it: a role says what lies where,
+and merges; `runtime/replica` reads the journal and keeps what was merged in the data log.
+
+    index         stretch │ stretch (run)          │ stretch     records that are neighbours in the
+                  │       │        │         │     │             journal, as an entry points at them
+    journal       frame   │ frame  │ frame   │ ... │ frame
+                  ▼       ▼        ▼         ▼     ▼
+    block         unit    │ unit   │ unit    │ ... │ unit        one payload, in commit order
+
+A *unit* is what one frame brought: records that became readable at once and stand side by side.
+`block` tells what is kept of it.
+
+Invariant: blocks hold whole units, and all replicas have the same units, so what two replicas have
+of a range is equal, record by record, however their blocks are cut.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Final, NamedTuple, Protocol
+
+from oncelog_server.core.block import Block
+from oncelog_server.core.frame import StoredFrame
+
+# The time and the marker of a stretch in which each frame shows itself: at its own time, from its
+# own place on.
+RUN: Final = -1
+# Payload bytes that small units are merged towards.
+BLOCK_BYTES: Final = 1024 * 1024
+# A unit of so many payload bytes is a block by itself, with the payload as it was sent.
+LARGE_UNIT_BYTES: Final = 256 * 1024
+
+
+class Stretch(NamedTuple):
+    """Records of the committed log that are neighbours in the journal too."""
+
+    first_offset: int
+    journal_offset: int
+    record_count: int
+    # When they were committed, or RUN.
+    time_ms: int
+    # Journal offset of the marker that shows them, or RUN.
+    exposed_at: int
+
+    @property
+    def is_run(self) -> bool:
+        return self.exposed_at == RUN
+
+    @property
+    def end_offset(self) -> int:
+        return self.first_offset + self.record_count
+
+    @property
+    def journal_end(self) -> int:
+        return self.journal_offset + self.record_count
+
+
+class Settler(Protocol):
+    """What a role knows of settling. PURE, but for the time that merging takes: off the loop."""
+
+    def stretches(self, state: bytes, rows: Iterable[bytes], from_offset: int) -> Iterator[Stretch]:
+        """Where the committed records from an offset on lie, as of a snapshot: its state, and the
+        rows of its table in order and in any pieces of whole rows, from at most the one that holds
+        `from_offset` on. A stretch that begins below it is given whole, but for a run, which is
+        given from `from_offset` on: read the frame that holds its `journal_offset`."""
+        ...
+
+    def row_offset(self, row: bytes) -> int:
+        """Offset of the first record that a row of the table tells of; they ascend."""
+        ...
+
+    def blocks(self, frames: Iterable[tuple[Stretch, StoredFrame]]) -> Iterator[Block]:
+        """The frames of stretches, in order, merged. All of them: the last block may be small.
+        Raises CorruptBatch."""
+        ...
+
+    def split(self, block: Block) -> Sequence[Block]:
+        """Each unit as a block of its own. Raises CorruptBatch."""
+        ...
+
+    def joined(self, blocks: Sequence[Block]) -> Block:
+        """One block of neighbours. Raises CorruptBatch."""
+        ...

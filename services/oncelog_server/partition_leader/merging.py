@@ -1,0 +1,67 @@
+"""Payloads merged into one and taken apart again, in either encoding. Loaded with the first merge,
+for it needs PyArrow.
+
+Invariant: keys, values, timestamps, headers, nulls and the order are kept exactly; but for a list
+of no headers, which may become null: they mean the same (`oncelogpb.records`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+import pyarrow as pa
+
+from oncelog_server.partition_leader.settling import Payload
+from oncelogpb import arrow_records, records
+from oncelogpb.errors import CorruptBatch
+from oncelogpb.records import ARROW_V1, ROWS, ROWS_BELOW, Compression
+from oncelogpb.v1 import types_pb2
+
+
+def merge(parts: Sequence[Payload], record_count: int, compression: Compression) -> Payload:
+    """All records of the parts, in order; so many they are. A few rows stay rows: they are smaller.
+    Raises CorruptBatch."""
+    if record_count < ROWS_BELOW and all(part.encoding == ROWS for part in parts):
+        return Payload(ROWS, _behind_each_other(parts), Compression.NONE)
+    batches: list[pa.RecordBatch] = []
+    for (encoding, codec), group in groupby(parts, lambda part: (part.encoding, part.compression)):
+        batches += _batches(encoding, codec, list(group))
+    batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
+    if batch.num_rows != record_count:
+        raise CorruptBatch(f"{record_count} records were announced, {batch.num_rows} are there")
+    content = memoryview(arrow_records.encode_arrow(batch, compression))
+    return Payload(ARROW_V1, content, compression)
+
+
+def pieces(payload: Payload, counts: Sequence[int]) -> Iterator[Payload]:
+    """The records taken apart again, so many in each piece, encoded as they were. Raises
+    CorruptBatch."""
+    begin = 0
+    if payload.encoding == ROWS:
+        rows = records.decode_rows(payload.content).rows
+        for count in counts:
+            piece = types_pb2.Rows(rows=rows[begin : begin + count])
+            yield payload._replace(content=piece.SerializeToString())
+            begin += count
+        return
+    batch = arrow_records.decode_arrow(payload.content)
+    for count in counts:
+        encoded = arrow_records.encode_arrow(batch.slice(begin, count), payload.compression)
+        yield payload._replace(content=memoryview(encoded))
+        begin += count
+
+
+def _batches(encoding: int, codec: Compression, parts: Sequence[Payload]) -> list[pa.RecordBatch]:
+    """Of neighbours that are encoded alike."""
+    if encoding == ROWS:
+        rows = records.decode_rows(_behind_each_other(parts))
+        return [arrow_records.rows_to_arrow(rows)]
+    if codec is Compression.NONE:
+        return [arrow_records.decode_arrow(part.content) for part in parts]
+    return arrow_records.decode_stream([part.content for part in parts])
+
+
+def _behind_each_other(parts: Sequence[Payload]) -> bytes:
+    """Serialized lists behind each other are the list of what is in all of them."""
+    return b"".join(part.content for part in parts)

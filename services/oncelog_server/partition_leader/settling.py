@@ -1,0 +1,275 @@
+"""How the committed log of a partition is settled: where its records lie, as of a snapshot, and the
+frames found there merged into blocks (core/settling.Settler). PURE.
+
+A block holds neighbours up to BLOCK_BYTES, as they are once loaded. What is large by itself is a
+block by itself, with its payload as it was sent. What is merged is compressed as most of it was.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, pairwise
+from typing import Final, NamedTuple
+
+import msgspec
+
+from oncelog_server.core.block import Block, Units, block_of
+from oncelog_server.core.frame import FrameKind, StoredFrame
+from oncelog_server.core.settling import BLOCK_BYTES, LARGE_UNIT_BYTES, RUN, Stretch
+from oncelog_server.partition_leader.committed_log import ROW, ROW_BYTES, DumpedLog
+from oncelogpb import arrow_message, records
+from oncelogpb.arrow_message import Malformed
+from oncelogpb.errors import CorruptBatch
+from oncelogpb.records import ARROW_V1, Compression
+
+_ROW: Final = struct.Struct(f"<{len(ROW)}q")
+_CODECS: Final = {
+    None: Compression.NONE,
+    arrow_message.LZ4_FRAME: Compression.LZ4,
+    arrow_message.ZSTD: Compression.ZSTD,
+}
+# What an Arrow message has beside its records: its head, and the least of its 17 buffers.
+ARROW_HEAD_BYTES: Final = 512
+
+assert _ROW.size == ROW_BYTES
+
+
+class _DumpedHead(msgspec.Struct, frozen=True, array_like=True):
+    """How the state of a snapshot begins (`machine.DumpedMachine`): all that is needed here."""
+
+    next_offset: int
+    next_sweep_ms: int
+    committed: DumpedLog
+
+
+_DECODER: Final = msgspec.msgpack.Decoder(_DumpedHead)
+
+
+class PartitionSettler:
+    """See the module."""
+
+    def row_offset(self, row: bytes) -> int:
+        base, relative = _ROW.unpack(row)[:2]
+        return int(base + relative)
+
+    def stretches(self, state: bytes, rows: Iterable[bytes], from_offset: int) -> Iterator[Stretch]:
+        log = _DECODER.decode(state).committed
+        if log.last_row is None or from_offset >= log.end_offset:
+            return
+        behind = (log.end_offset, *[0] * (len(ROW) - 1))
+        entries = chain(_entries(rows, from_offset, _first(log.last_row)), (log.last_row, behind))
+        for row, following in pairwise(entries):
+            end = _first(following)
+            if end > from_offset:
+                yield _stretch(row, end, from_offset)
+
+    def blocks(self, frames: Iterable[tuple[Stretch, StoredFrame]]) -> Iterator[Block]:
+        return map(_merged, _groups(_piece(stretch, stored) for stretch, stored in frames))
+
+    def split(self, block: Block) -> Sequence[Block]:
+        if block.unit_count == 1:
+            return [block]
+        return [_merged([piece]) for piece in _pieces(block)]
+
+    def joined(self, blocks: Sequence[Block]) -> Block:
+        return _merged([_whole(block) for block in blocks])
+
+
+# -------------------------------------------------------------------------------------- rows
+
+
+def _first(row: Sequence[int]) -> int:
+    return row[0] + row[1]
+
+
+def _entries(rows: Iterable[bytes], from_offset: int, below: int) -> Iterator[tuple[int, ...]]:
+    """Rows from the one that holds an offset on, as far as they begin below `below`."""
+    for piece in rows:
+        table = memoryview(piece).cast("q")
+        columns = len(ROW)
+        first = bisect_right(
+            range(len(table) // columns),
+            from_offset,
+            key=lambda row: table[row * columns] + table[row * columns + 1],
+        )
+        for row in _ROW.iter_unpack(memoryview(piece)[max(first - 1, 0) * ROW_BYTES :]):
+            if _first(row) >= below:
+                return
+            yield row
+
+
+def _stretch(row: Sequence[int], end: int, from_offset: int) -> Stretch:
+    entry = dict(zip(ROW, row, strict=True))
+    first, journal_offset = _first(row), entry["journal"]
+    if entry["exposed_at"] != RUN:
+        return Stretch(first, journal_offset, end - first, entry["time_ms"], entry["exposed_at"])
+    skipped = max(from_offset - first, 0)
+    return Stretch(first + skipped, journal_offset + skipped, end - first - skipped, RUN, RUN)
+
+
+# ------------------------------------------------------------------------------------- pieces
+
+
+class Payload(NamedTuple):
+    """Records in an encoding."""
+
+    encoding: int
+    content: bytes | memoryview
+    compression: Compression
+
+
+def _payload(encoding: int, content: bytes | memoryview) -> Payload:
+    """Raises CorruptBatch."""
+    if encoding != ARROW_V1:
+        return Payload(encoding, content, Compression.NONE)
+    try:
+        codec = arrow_message.codec_of(memoryview(content))
+    except Malformed as error:
+        raise CorruptBatch(f"not an Arrow RecordBatch message: {error}") from None
+    return Payload(encoding, content, _CODECS[codec])
+
+
+# Fields of a row of `Units`.
+_Unit = tuple[int, ...]
+
+
+class _Piece(NamedTuple):
+    """Records of neighbouring units, on their way into a block."""
+
+    first_offset: int
+    end_offset: int
+    units: Sequence[_Unit]
+    exposed_below: int
+    max_timestamp_us: int
+    client_crc: int
+    payload: Payload
+
+
+def _piece(stretch: Stretch, stored: StoredFrame) -> _Piece:
+    """One frame of a stretch."""
+    frame, at = stored
+    # In a one-shot these two fields of the frame hold what its marker says.
+    is_data = frame.kind is FrameKind.DATA
+    unit = (
+        frame.record_count,
+        frame.tx_id,
+        frame.producer_id,
+        frame.generation,
+        frame.writer if is_data else 0,
+        frame.base_sequence if is_data else 0,
+        at.offset,
+        at.time_ms if stretch.is_run else stretch.time_ms,
+    )
+    first_offset = stretch.first_offset + at.offset - stretch.journal_offset
+    return _Piece(
+        first_offset,
+        first_offset + frame.record_count,
+        (unit,),
+        at.offset + frame.record_count if stretch.is_run else stretch.exposed_at + 1,
+        frame.max_timestamp_us,
+        frame.client_crc,
+        _payload(frame.encoding, frame.payload),
+    )
+
+
+def _whole(block: Block) -> _Piece:
+    return _Piece(
+        block.first_offset,
+        block.end_offset,
+        list(zip(*block.units, strict=True)),
+        block.exposed_below,
+        block.max_timestamp_us,
+        block.client_crc,
+        _payload(block.encoding, block.payload),
+    )
+
+
+def _pieces(block: Block) -> Iterator[_Piece]:
+    """A block's units, each by itself. What became readable when is known of all of it only."""
+    # Imported here: it loads PyArrow.
+    from oncelog_server.partition_leader import merging
+
+    whole = _whole(block)
+    first_offset = block.first_offset
+    counts = block.units.record_count
+    for unit, count, part in zip(
+        whole.units, counts, merging.pieces(whole.payload, counts), strict=True
+    ):
+        yield _Piece(
+            first_offset,
+            first_offset + count,
+            (unit,),
+            block.exposed_below,
+            records.max_timestamp_of(part.encoding, part.content),
+            records.checksum(part.content),
+            part,
+        )
+        first_offset += count
+
+
+# ------------------------------------------------------------------------------------- merging
+
+
+def _groups(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
+    """What becomes one block each."""
+    group: list[_Piece] = []
+    size = 0
+    for piece in pieces:
+        loaded = _loaded_bytes(piece)
+        is_large = len(piece.payload.content) >= LARGE_UNIT_BYTES or loaded >= BLOCK_BYTES
+        is_next = not group or group[-1].end_offset == piece.first_offset
+        if group and (is_large or not is_next or size + loaded > BLOCK_BYTES):
+            yield group
+            group, size = [], 0
+        group.append(piece)
+        size += loaded
+        if is_large:
+            yield group
+            group, size = [], 0
+    if group:
+        yield group
+
+
+def _merged(pieces: Sequence[_Piece]) -> Block:
+    first, last = pieces[0], pieces[-1]
+    payload, client_crc = first.payload, first.client_crc
+    if len(pieces) > 1:
+        payload = _merged_payload(pieces, last.end_offset - first.first_offset)
+        client_crc = records.checksum(payload.content)
+    units = chain.from_iterable(piece.units for piece in pieces)
+    return block_of(
+        Units(*zip(*units, strict=True)),
+        payload.content,
+        first_offset=first.first_offset,
+        exposed_below=last.exposed_below,
+        max_timestamp_us=max(piece.max_timestamp_us for piece in pieces),
+        encoding=payload.encoding,
+        client_crc=client_crc,
+    )
+
+
+def _merged_payload(pieces: Sequence[_Piece], record_count: int) -> Payload:
+    # Imported here: it loads PyArrow.
+    from oncelog_server.partition_leader import merging
+
+    sizes: dict[Compression, int] = {}
+    for piece in pieces:
+        codec = piece.payload.compression
+        sizes[codec] = sizes.get(codec, 0) + len(piece.payload.content)
+    parts = [piece.payload for piece in pieces]
+    return merging.merge(parts, record_count, max(sizes, key=sizes.__getitem__))
+
+
+def _loaded_bytes(piece: _Piece) -> int:
+    """How much of a block it fills: what is compressed counts as it is once loaded, for readers
+    load a block as a whole. Raises CorruptBatch."""
+    payload = piece.payload
+    if payload.compression is not Compression.NONE:
+        message = memoryview(payload.content)
+        return arrow_message.decompressed_bytes(message, arrow_message.read_head(message))
+    if payload.encoding == ARROW_V1:
+        # A message of one record is far larger than what it adds to another one.
+        return max(len(payload.content) - ARROW_HEAD_BYTES, 0)
+    return len(payload.content)
