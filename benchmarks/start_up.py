@@ -134,7 +134,7 @@ class Written:
         if start is None:
             return
         journal.prepare_start(start, journal.index_before_start(start))
-        journal.move_start(start)
+        journal.move_start(start, allowed_at=journal.log_end)
         journal.note_synced_end()
         self.sync()
         journal.retire_front()

@@ -19,6 +19,7 @@ from oncelog_server.runtime.storage.frames import HEADER_BYTES, decode, encode
 from oncelog_server.runtime.storage.identity import Bounds, encode_incarnation
 from oncelog_server.runtime.storage.identity import encode_slot as encode_bounds
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.segment import OffsetIndex, segment_name
 from oncelog_server.runtime.storage.slots import SLOT_RANGE_OFFSETS, encode_slot
 from oncelog_server.runtime.storage.snapshots import (
@@ -94,7 +95,7 @@ def written() -> dict[str, bytes]:
         "index entry": index_entry(),
         "epochs entry": EpochEntry(3, 4711, 4700).encode(),
         "incarnation": encode_incarnation(uuid),
-        "synced_end slot": encode_bounds(5, Bounds(0, 4711)),
+        "synced_end slot": encode_bounds(5, Bounds(4296, 4711, Allowance(4652, 3))),
         "snapshot": encode_snapshot(snapshot),
         "slot": encode_slot(4711, b"outcome!"),
     }

@@ -42,7 +42,7 @@ BUGS: Final = (
         "I7: a log that begins with a snapshot agrees with the leader's in that, or is given up",
         (
             Edit(
-                "oncelog_server.runtime.replica.following:Following.answered",
+                "oncelog_server.runtime.replica.following:Following._parted",
                 "if end < self._log.log_start:",
                 "if end < 0:",
             ),

@@ -68,7 +68,7 @@ BUGS: Final = (
         "I7: a log is cut to the smaller one of two ends of an epoch (KIP-101)",
         (
             Edit(
-                f"{_FOLLOWING}.answered",
+                f"{_FOLLOWING}._parted",
                 "min(answer.answered_end, own_end)",
                 "answer.answered_end",
             ),
@@ -81,7 +81,7 @@ BUGS: Final = (
         "shown",
         (
             Edit(
-                f"{_FOLLOWING}.answered",
+                f"{_FOLLOWING}._parted",
                 "end = min(answer.answered_end, own_end)",
                 "end = min(answer.answered_end, own_end, self.high_watermark)",
             ),
@@ -216,7 +216,7 @@ BUGS: Final = (
     Bug(
         "an-earlier-epoch-is-followed",
         "I18: who has a frame of a later epoch does not follow an earlier one",
-        (Edit(f"{_FOLLOWING}.__init__", "log.last_epoch > epoch", "log.last_epoch < 0"),),
+        (Edit(f"{_FOLLOWING}.__init__", "> epoch:", "< 0:"),),
         {
             unit(
                 "replica/test_following",
@@ -341,8 +341,8 @@ BUGS: Final = (
             ),
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.begin_at",
-                "self._synced_end_file.note_in_both(Bounds(offset, offset))",
-                "self._synced_end_file.note_in_both(Bounds(offset, offset))\n"
+                "self._synced_end_file.note_in_both(Bounds(offset, offset, allowed))",
+                "self._synced_end_file.note_in_both(Bounds(offset, offset, allowed))\n"
                 "        self._snapshots.save(offset, snapshot)",
             ),
         ),

@@ -240,8 +240,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal._lower_promise",
-                "self._synced_end_file.note_and_sync(Bounds(self.log_start, min(end, "
-                "self.synced_end)))",
+                "self._synced_end_file.note_and_sync(lower)",
                 "pass",
             ),
         ),

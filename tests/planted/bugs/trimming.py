@@ -11,6 +11,7 @@ _RECOVERY: Final = "oncelog_server.runtime.storage.recovery"
 _SNAPSHOTS: Final = "oncelog_server.runtime.storage.snapshots:SnapshotFiles"
 _KEEPING: Final = "oncelog_server.runtime.storage.keeping"
 _TRIMMING: Final = "oncelog_server.runtime.replica.trimming:Trimming"
+_FOLLOWING: Final = "oncelog_server.runtime.replica.following:Following"
 _FOLLOWERS: Final = "oncelog_server.runtime.replica.followers:Followers"
 
 
@@ -22,7 +23,91 @@ def _replica(test: str) -> str:
     return unit("runtime/test_trimming", test)
 
 
+def _unclean(test: str) -> str:
+    return unit("runtime/test_unclean_starts", test)
+
+
 BUGS: Final = (
+    Bug(
+        "start-outlives-what-allowed-it",
+        "I25: a log whose start a record allowed is given up where that record is cut",
+        (Edit(f"{_FOLLOWING}._parted", "if end < allowed.at:", "if end < 0:"),),
+        {
+            unit(
+                "replica/test_following",
+                "test_i25_a_log_is_given_up_where_the_state_that_allowed_its_start_is_gone",
+            ): "what was gone may be needed in the leader's log",
+            _unclean("test_i25_a_start_does_not_outlive_the_state_that_allowed_it"): (
+                "it lacks what may be asked for"
+            ),
+        },
+    ),
+    Bug(
+        "copy-believes-any-leader",
+        "I25: a copy that lacks what its start rests on asks whether its leader has it",
+        (
+            Edit(
+                f"{_FOLLOWING}._parted",
+                "if not self._has_what_it_rests_on():",
+                "if not allowed:",
+            ),
+            Edit(f"{_FOLLOWING}._parted", "if end < allowed.at:", "if own_end < end:"),
+        ),
+        {
+            _unclean(
+                "test_i25_a_copy_of_which_nothing_is_cut_is_given_up_with_what_allowed_its_start"
+            ): "it lacks what may be asked for"
+        },
+    ),
+    Bug(
+        "copy-forgets-what-its-start-rests-on",
+        "I25: who begins where its leader begins takes over what that start rests on",
+        (
+            Edit(
+                f"{_JOURNAL}.begin_at",
+                "self._synced_end_file.note_in_both(Bounds(offset, offset, allowed))",
+                "self._synced_end_file.note_in_both(Bounds(offset, offset))",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_allowance",
+                "test_i25_who_begins_with_a_leaders_snapshot_takes_over_what_that_start_rests_on",
+            ): "Allowance(at=70, epoch=3)"
+        },
+    ),
+    Bug(
+        "elected-copy-sends-what-it-lacks",
+        "I25: a copy that was elected uncleanly lets others begin where it does",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.leading:Leadership.begin",
+                "self._journal.allow_start()",
+                "pass",
+            ),
+        ),
+        {
+            _unclean("test_i25_a_copy_that_is_elected_before_it_was_whole_says_what_it_lacks"): (
+                "who leads says what was"
+            )
+        },
+    ),
+    Bug(
+        "elected-copy-says-nothing",
+        "I25: a copy that was elected uncleanly says that frames may be asked for which it lacks",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.leading:Leadership._looked_at_front",
+                "if needed_from < journal.log_start:",
+                "if False:",
+            ),
+        ),
+        {
+            _unclean("test_i25_a_copy_that_is_elected_before_it_was_whole_says_what_it_lacks"): (
+                "log lacks frames that can be asked for"
+            )
+        },
+    ),
     Bug(
         "front-removed-before-the-note",
         "I25: nothing in front of a log goes before a durable note says where it begins",

@@ -8,6 +8,7 @@ from oncelog_server.runtime.replica.replaying import record_of
 from oncelog_server.runtime.replicas import directory_of
 from oncelog_server.runtime.storage.epochs import EpochTable
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.keeping import Allowance
 from tests.simulation.directed.stage import TOPIC, Stage, play
 
 # Of one producer, before the log begins anew.
@@ -33,7 +34,8 @@ def begin_at_its_end(stage: Stage, name: str, partition: PartitionId) -> int:
     epochs = EpochTable.decode(disk.bytes_of(f"{directory_of(partition)}/epochs"))
     assert epochs is not None
     journal._take_incarnation = lambda: None  # type: ignore[method-assign]
-    journal.begin_at(end, machine.snapshot(), epochs.entries, time_ms=time_ms)
+    allowed = Allowance(end, journal.last_epoch)
+    journal.begin_at(end, machine.snapshot(), epochs.entries, time_ms=time_ms, allowed=allowed)
     journal.close()
     assert journal.incarnation == named
     return end

@@ -13,6 +13,7 @@ from oncelog_server.runtime.leadership.rules import History
 from oncelog_server.runtime.replica.follower import Follower
 from oncelog_server.runtime.replica.following import Following
 from oncelog_server.runtime.replica.in_sync import InSync
+from oncelog_server.runtime.storage.keeping import Allowance
 
 
 class Violation(AssertionError):
@@ -72,6 +73,7 @@ class Log:
     __slots__ = ("_key", "behind", "entries", "incarnation", "noted", "synced_end")
 
     log_start = 0
+    allowed = Allowance()
 
     def __init__(self, incarnation: Incarnation) -> None:
         self.incarnation = incarnation

@@ -26,8 +26,10 @@ from oncelog_server.runtime.replica.following import (
     GiveUp,
     WentBack,
 )
+from oncelog_server.runtime.storage.keeping import Allowance
 
 SEVEN: Final = LeaderEpoch(7)
+NOTHING: Final = Allowance()
 
 
 @dataclass
@@ -36,8 +38,9 @@ class Epochs:
 
     frames: list[int]
     unsynced: int = 0
-    # Of what a snapshot stands for.
+    # Of what a snapshot stands for, and what that rests on.
     before: Sequence[int] = ()
+    allowed: Allowance = NOTHING
 
     @property
     def log_start(self) -> int:
@@ -121,7 +124,7 @@ def test_i7_a_follower_keeps_what_both_logs_have_and_nothing_else(
 
 
 def test_i18_who_has_a_later_epoch_does_not_follow_an_earlier_one() -> None:
-    with pytest.raises(WentBack, match="ends in epoch 8"):
+    with pytest.raises(WentBack, match="knows of epoch 8"):
         Following(SEVEN, Epochs([1, 8]))
 
 
@@ -209,6 +212,82 @@ def test_i7_a_log_that_begins_with_another_state_is_given_up(
     assert isinstance(step, GiveUp), "another state stands below the same frames"
     assert step.parted_at == parted_at
     assert not following.takes(SEVEN)
+
+
+def said_at_last(own: Epochs, leaders: Epochs) -> Ask | Acknowledge | Cut | GiveUp | None:
+    """By the follower, cuts done, once it asks nothing more."""
+    following, follower = Following(SEVEN, own), new_follower(SEVEN, leaders)
+    said: Ask | Acknowledge | Cut | GiveUp | None = following.ask()
+    while isinstance(said, Ask | Cut):
+        if isinstance(said, Cut):
+            del own.frames[said.end - own.log_start :]
+            said = following.was_cut()
+        else:
+            answer = follower.asked(said)
+            assert answer is not None
+            said = following.answered(answer)
+    return said
+
+
+@pytest.mark.parametrize(
+    ("own", "leaders", "parted_at"),
+    [
+        # The record that allowed it is not in the leader's log.
+        ([1, 1, 3, 3], [1, 1, 1, 1, 7], 4),
+        ([1, 1, 3, 3], [1, 1, 1, 1, 2, 2, 2, 7], 4),
+        # It is a copy that was not that far.
+        ([1], [1, 1, 1, 1, 7], 3),
+        ([], [1, 1, 7], 2),
+        ([1, 1], [1, 1, 1, 1, 2, 2, 2, 7], 4),
+    ],
+)
+def test_i25_a_log_is_given_up_where_the_state_that_allowed_its_start_is_gone(
+    own: list[int], leaders: list[int], parted_at: int
+) -> None:
+    log = Epochs(own, before=[1, 1], allowed=Allowance(5, 3))
+    step = said_at_last(log, Epochs(leaders))
+    assert isinstance(step, GiveUp), "what was gone may be needed in the leader's log"
+    assert step.parted_at == parted_at
+    assert log.frames == own, "it is put aside as it is"
+
+
+@pytest.mark.parametrize(
+    ("own", "left"),
+    [
+        ([1, 1, 3, 3, 3], [1, 1, 3, 3]),
+        ([1, 1, 3], [1, 1, 3]),
+        # Copies on their way there, and one that was elected on its way and wrote something else.
+        ([1], [1]),
+        ([], []),
+        ([1, 4, 4, 4], [1]),
+    ],
+)
+def test_i25_a_leader_that_has_what_allowed_a_start_is_followed(
+    own: list[int], left: list[int]
+) -> None:
+    log = Epochs(own, before=[1, 1], allowed=Allowance(5, 3))
+    step = said_at_last(log, Epochs([1, 1, 1, 1, 3, 3, 7]))
+    assert step == acknowledge(2 + len(left), 2 + len(left))
+    assert log.frames == left
+
+
+def test_i25_who_begins_anew_asks_anew_what_allowed_its_start() -> None:
+    """The answer to the first question of a dialog is not taken for one to the second."""
+    log = Epochs([], before=[1, 1], allowed=Allowance(5, 3))
+    following, follower = Following(SEVEN, log), new_follower(SEVEN, Epochs([1, 1, 3, 7]))
+    first = follower.asked(following.ask())
+    assert first is not None
+    assert following.answered(first) == Ask(SEVEN, LeaderEpoch(3), JournalOffset(5))
+    following.ask()
+    assert following.answered(first) == Ask(SEVEN, LeaderEpoch(3), JournalOffset(5))
+    second = follower.asked(Ask(SEVEN, LeaderEpoch(3), JournalOffset(5)))
+    assert second is not None
+    assert isinstance(following.answered(second), GiveUp)
+
+
+def test_i18_who_knows_of_a_later_epoch_by_its_start_alone_does_not_follow_an_earlier_one() -> None:
+    with pytest.raises(WentBack, match="knows of epoch 8"):
+        Following(SEVEN, Epochs([], before=[1, 1], allowed=Allowance(5, 8)))
 
 
 # ------------------------------------------------------------------------- what may be on its way

@@ -74,7 +74,7 @@ def test_a_replica_says_what_it_takes_and_what_holds_its_log() -> None:
         needs = Needs(end, end - 1, 0)
         bench.journal.save_snapshot(end, Snapshot(b"state", {"t": table}, needs))
         trimming = bench.leadership.trimming
-        trimming.snapshot_stood(needs)
+        trimming.snapshot_stood(9, needs)
         trimming.held_by = "n2"
         found = described(bench)
         assert not found.HasField("disk"), "files are looked at only where that is asked"

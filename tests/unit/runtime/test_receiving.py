@@ -21,6 +21,7 @@ from oncelog_server.runtime.replica.state import Stage
 from oncelog_server.runtime.replicas import ORPHANS_DIRECTORY
 from oncelog_server.runtime.storage import snapshot_parts
 from oncelog_server.runtime.storage.epochs import EpochEntry
+from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
 from oncelog_server.runtime.target import Follow, StandBy
 from oncelogpb.errors import InvalidArgument, NotLeader
@@ -31,6 +32,7 @@ from tests.unit.runtime.test_followers import Trio, Wire
 
 BEGINS_AT = 100
 EPOCHS = (EpochEntry(1, 0, 0), EpochEntry(2, 60, 60))
+ALLOWED = Allowance(BEGINS_AT, 2)
 # Of what was before: 1 + 2 + ... + 98.
 TOTAL = sum(range(1, BEGINS_AT - 1))
 
@@ -62,7 +64,7 @@ def begin_in_the_middle(bench: Bench) -> None:
     slots = bench.journal.slots.open("sums", 8)
     for number in range(1, BEGINS_AT):
         slots.write(number, number.to_bytes(8, "big"))
-    bench.journal.begin_at(BEGINS_AT, before().snapshot(), EPOCHS, time_ms=0)
+    bench.journal.begin_at(BEGINS_AT, before().snapshot(), EPOCHS, time_ms=0, allowed=ALLOWED)
 
 
 def story(

@@ -345,7 +345,7 @@ def test_what_is_only_wanted_gives_way_where_there_is_too_much_of_it(
 def test_needs_never_go_back() -> None:
     async def tell(bench: Bench) -> None:
         trimming = Trimming(PARTITION, bench.journal, bench.around)
-        trimming.snapshot_stood(Needs(9, 5, 7))
+        trimming.snapshot_stood(9, Needs(9, 5, 7))
         trimming.sampled(20, Needs(8, 6, 6))
         trimming.covered(19)
         assert trimming.needs == Needs(9, 5, 7)

@@ -12,6 +12,7 @@ from oncelog_server.core.machine import Snapshot, Table
 from oncelog_server.runtime.storage.damage import JournalDamaged
 from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
 from oncelog_server.runtime.storage.snapshots import decode_snapshot
 from oncelogpb.errors import CorruptLog
@@ -30,10 +31,11 @@ from tests.unit.storage.journals import (
 
 SNAPSHOT: Final = Snapshot(b"state", {"rows": Table(2, 0, b"aabb")})
 EPOCHS: Final = (EpochEntry(1, 0, 0), EpochEntry(3, 40, 40))
+ALLOWED: Final = Allowance(70, 3)
 
 
 def begin(journal: Journal) -> None:
-    journal.begin_at(50, SNAPSHOT, EPOCHS, time_ms=7_000)
+    journal.begin_at(50, SNAPSHOT, EPOCHS, time_ms=7_000, allowed=ALLOWED)
 
 
 def require_begun(journal: Journal) -> None:
@@ -228,7 +230,7 @@ def test_what_was_before_is_read_in_parts_under_the_checksums_that_it_has() -> N
         slots.write(offset, offset.to_bytes(8, "big"))
     journal.slots.flush()
     slots.write(7, b"not yet.")
-    journal.begin_at(far, SNAPSHOT, EPOCHS, time_ms=7_000)
+    journal.begin_at(far, SNAPSHOT, EPOCHS, time_ms=7_000, allowed=ALLOWED)
     slots.write(9, b"in memo.")
     append(journal, record("x"), epoch=3)
     sync(journal, disk)

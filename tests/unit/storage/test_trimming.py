@@ -65,7 +65,7 @@ def log(disk: FakeDisk, count: int = 12, *, segment_bytes: int = SEGMENT_BYTES) 
 def trim(journal: Journal, disk: FakeDisk, start: int) -> None:
     """As `replica/trimming` does it."""
     journal.prepare_start(start, journal.index_before_start(start))
-    assert journal.move_start(start)
+    assert journal.move_start(start, allowed_at=journal.synced_end)
     noted(journal, disk)
     journal.retire_front()
     journal.remove_front()
@@ -161,7 +161,7 @@ def test_i25_nothing_goes_before_the_note_is_durable() -> None:
     journal = log(disk)
     start = possible_starts(journal)[-1]
     journal.prepare_start(start, journal.index_before_start(start))
-    assert journal.move_start(start)
+    assert journal.move_start(start, allowed_at=journal.synced_end)
     assert not journal.start_is_durable
     with pytest.raises(AssertionError, match="finds a log without its front"):
         journal.retire_front()
@@ -181,7 +181,7 @@ def test_i25_a_note_that_only_the_page_cache_has_is_synced_before_its_files_go()
     journal = log(disk)
     start, told = possible_starts(journal)[-1], contents(journal)
     journal.prepare_start(start, journal.index_before_start(start))
-    assert journal.move_start(start)
+    assert journal.move_start(start, allowed_at=journal.synced_end)
     journal.note_synced_end()
     disk.kill()
     disk = disk.reopen()
@@ -378,7 +378,7 @@ def test_what_the_disk_does_not_remove_is_removed_later() -> None:
     journal = log(disk)
     start = possible_starts(journal)[-1]
     journal.prepare_start(start, journal.index_before_start(start))
-    journal.move_start(start)
+    journal.move_start(start, allowed_at=journal.synced_end)
     noted(journal, disk)
     journal.retire_front()
     disk.fail_next(after=2)
@@ -470,7 +470,7 @@ def test_i25_a_snapshot_that_is_written_while_the_start_moves_lets_go_of_neither
         before = journal.log_start
         start = next(it for it in possible_starts(journal) if not is_kept_anyway(journal, it))
         journal.prepare_start(start, journal.index_before_start(start))
-        assert journal.move_start(start)
+        assert journal.move_start(start, allowed_at=journal.synced_end)
         if is_noted:
             journal.note_synced_end()
             sync(journal, disk)

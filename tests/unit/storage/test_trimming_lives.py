@@ -98,12 +98,12 @@ class Lives:
                 journal.retire_front()
                 journal.remove_front()
             return
-        needs = journal.saved_needs()
+        said_at, needs = journal.saved_needs()
         start = journal.next_log_start(needs, wanted_bytes_max=1 << 40)
         if start is not None:
             assert start <= needs.needed_from
             journal.prepare_start(start, journal.index_before_start(start))
-            assert journal.move_start(start)
+            assert journal.move_start(start, allowed_at=said_at)
             self.starts.add(start)
             self.trims += 1
 

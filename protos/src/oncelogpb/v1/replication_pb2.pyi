@@ -639,6 +639,8 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     NEXT_POSITION_FIELD_NUMBER: builtins.int
     TIME_MS_FIELD_NUMBER: builtins.int
     SLOTS_FIELD_NUMBER: builtins.int
+    ALLOWED_AT_FIELD_NUMBER: builtins.int
+    ALLOWED_EPOCH_FIELD_NUMBER: builtins.int
     cluster_id: builtins.bytes
     """UUID of the cluster, 16 bytes."""
     leader_boot_id: builtins.bytes
@@ -654,6 +656,12 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     """With the first part of the file: no frame of the log has an earlier time (milliseconds since the
     Unix epoch).
     """
+    allowed_at: builtins.int
+    """With the first part of the file: what the leader's log start rests on. A state at this journal
+    offset needed nothing before the log start, and the last frame below it is of that leader epoch.
+    A log that lacks that frame, after an unclean election, must not begin there.
+    """
+    allowed_epoch: builtins.int
     @property
     def slots(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """With the first part of the file: names of slots that there are."""
@@ -668,9 +676,11 @@ class FetchSnapshotReply(google.protobuf.message.Message):
         next_position: builtins.int | None = ...,
         time_ms: builtins.int = ...,
         slots: collections.abc.Iterable[builtins.str] | None = ...,
+        allowed_at: builtins.int = ...,
+        allowed_epoch: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_next_position", b"_next_position", "next_position", b"next_position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_next_position", b"_next_position", "cluster_id", b"cluster_id", "journal_offset", b"journal_offset", "leader_boot_id", b"leader_boot_id", "next_position", b"next_position", "part", b"part", "slots", b"slots", "time_ms", b"time_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_next_position", b"_next_position", "allowed_at", b"allowed_at", "allowed_epoch", b"allowed_epoch", "cluster_id", b"cluster_id", "journal_offset", b"journal_offset", "leader_boot_id", b"leader_boot_id", "next_position", b"next_position", "part", b"part", "slots", b"slots", "time_ms", b"time_ms"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_next_position", b"_next_position"]) -> typing.Literal["next_position"] | None: ...
 
 global___FetchSnapshotReply = FetchSnapshotReply

@@ -14,6 +14,7 @@ from typing import NamedTuple, Protocol, TypeAlias
 from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, PartitionId
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.following import Acknowledge, Answer, Ask
+from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.snapshot_parts import Part, PartOf
 from oncelog_server.runtime.target import Follow
 from oncelogpb.errors import OncelogError
@@ -37,10 +38,11 @@ class SnapshotPart(NamedTuple):
     # Where that log begins, and the state is of.
     offset: JournalOffset
     part: Part
-    # With the first part of the file: no frame behind has an earlier time; and which slots there
-    # are.
+    # With the first part of the file: no frame behind has an earlier time; which slots there are;
+    # and what that log start rests on.
     time_ms: int = 0
     slot_names: Sequence[str] = ()
+    allowed: Allowance = Allowance()
 
 
 class Dialog(Protocol):

@@ -247,7 +247,7 @@ class Followership:
             await self._install(received)
 
     async def _install(self, received: Received) -> None:
-        journal, (offset, snapshot, epochs, time_ms) = self._journal, received
+        journal, (offset, snapshot, epochs, time_ms, allowed) = self._journal, received
         if journal.log_end >= offset:
             # A word of the leader's that came late, or twice, is no reason to give up anything.
             self._cutting = None
@@ -264,7 +264,7 @@ class Followership:
             await self._snapshots.halted()
             await self._around.commit.leave(journal)
             await self._around.offload(
-                lambda: journal.begin_at(offset, snapshot, epochs, time_ms=time_ms)
+                lambda: journal.begin_at(offset, snapshot, epochs, time_ms=time_ms, allowed=allowed)
             )
         except OSError as error:
             self._cutting = None

@@ -2,7 +2,9 @@
 
     Ask(last epoch, log end) ──► Answer(largest epoch at or below it there, its end)
         the answer ends within this log:   Cut ─► synced ─► Ask again, or
-        it ends before this log begins:    GiveUp
+        it ends before this log begins, or before what that beginning rests on:    GiveUp
+        this log lacks what its beginning rests on:     Ask of that first; GiveUp where the leader
+                                                        lacks it, too
         the answered epoch is this log's last one, or there is none:   Acknowledge
     frames ──► appended ──► synced ──► Acknowledge(synced end)
 
@@ -17,7 +19,8 @@ Invariants (docs/leadership.md, "Leader and follower"):
   * a cut is synced before anything else happens;
   * nothing is ever cut because of the HW: a follower may know a lower one than was shown already;
   * a log that begins above 0 begins with a snapshot, of which nothing can be cut: where the logs
-    part before it, nothing of this one is kept;
+    part before it, nothing of this one is kept. Nor is it where the leader lacks the state that
+    allowed this log to begin there: what was gone then may be needed in the leader's log;
   * the HW that a follower knows never covers what the leader of that HW has not given it.
 
 Left out: streams and their ends (one `Following` each), the journal (`storage`), applying.
@@ -29,6 +32,7 @@ from enum import Enum
 from typing import NamedTuple, Protocol
 
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
+from oncelog_server.runtime.storage.keeping import Allowance
 
 
 class LogEnds(Protocol):
@@ -53,6 +57,11 @@ class LogEnds(Protocol):
     def end_of_epoch(self, epoch: int) -> tuple[int, int]:
         """The largest epoch at or below `epoch`, and the offset after its last frame; (0, 0) if
         there is none."""
+        ...
+
+    @property
+    def allowed(self) -> Allowance:
+        """What its log start rests on."""
         ...
 
 
@@ -113,30 +122,51 @@ class Following:
 
     def __init__(self, epoch: LeaderEpoch, log: LogEnds, *, high_watermark: int = 0) -> None:
         """`high_watermark`: what this replica knows of it already. Raises WentBack."""
-        if log.last_epoch > epoch:
-            raise WentBack(f"the log ends in epoch {log.last_epoch}, and follows no epoch {epoch}")
+        if (known := max(log.last_epoch, log.allowed.epoch)) > epoch:
+            raise WentBack(f"the log knows of epoch {known}, and follows no epoch {epoch}")
         self.epoch = epoch
         self.phase = Phase.ASKING
         # Exclusive; known to be durable, and in this log.
         self.high_watermark = high_watermark
         self._log = log
         self._answered_epoch = 0
+        # The first answer, while the leader is asked whether it has what the log start rests on.
+        self._postponed: Answer | None = None
+        # It has.
+        self._may_begin_here = False
         # The highest that the leader said, perhaps of frames that are not here yet.
         self._heard = 0
 
     def ask(self) -> Ask:
         """Where this log ends now. Said first, and again after a cut."""
-        log = self._log
+        log, self._postponed = self._log, None
         return Ask(self.epoch, LeaderEpoch(log.last_epoch), JournalOffset(log.log_end))
 
     def answered(self, answer: Answer) -> Cut | GiveUp | Ask | Acknowledge | None:
         """What to do next; None for an answer that was not asked for."""
         if self.phase is not Phase.ASKING or answer.epoch != self.epoch:
             return None
+        postponed, self._postponed = self._postponed, None
+        if postponed is None:
+            return self._parted(answer)
+        self._may_begin_here = self._log.allowed.is_of(answer.answered_epoch, answer.answered_end)
+        if not self._may_begin_here:
+            return GiveUp(min(answer.answered_end, JournalOffset(self._log.log_end)))
+        return self._parted(postponed)
+
+    def _parted(self, answer: Answer) -> Cut | GiveUp | Ask | Acknowledge:
+        """It says where the logs part, at most."""
         _, own_end = self._log.end_of_epoch(answer.answered_epoch)
         end = min(answer.answered_end, own_end)
         if end < self._log.log_start:
             return GiveUp(JournalOffset(end))
+        if self._log.log_start and not self._may_begin_here:
+            allowed = self._log.allowed
+            if not self._has_what_it_rests_on():
+                self._postponed = answer
+                return Ask(self.epoch, LeaderEpoch(allowed.epoch), JournalOffset(allowed.at))
+            if end < allowed.at:
+                return GiveUp(JournalOffset(end))
         self._answered_epoch = answer.answered_epoch
         if end < self._log.log_end:
             self.phase = Phase.CUTTING
@@ -144,6 +174,10 @@ class Following:
             self.high_watermark = min(self.high_watermark, end)
             return Cut(JournalOffset(end))
         return self._go_on()
+
+    def _has_what_it_rests_on(self) -> bool:
+        allowed = self._log.allowed
+        return allowed.is_of(*self._log.end_of_epoch(allowed.epoch))
 
     def was_cut(self) -> Ask | Acknowledge:
         """The cut is durable."""

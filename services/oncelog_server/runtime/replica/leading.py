@@ -161,6 +161,7 @@ class Leadership:
         start = self._journal.log_end
         self.followers.begin(start + skip, inherited=self._hw)
         self._look_at_the_clock()
+        may_lack_front = self._looked_at_front()
         failpoints.reach("driver.epoch_start.before")
         at = self._journal.append(
             Frame(FrameKind.EPOCH_START),
@@ -169,8 +170,30 @@ class Leadership:
             skip_to=start + skip if skip else None,
         )
         self.machine.apply(EpochStart(), at)
+        if may_lack_front:
+            self._journal.allow_start()
         self._hand_to_disk(0)
         failpoints.reach("driver.epoch_start.after")
+
+    def _looked_at_front(self) -> bool:
+        """Only an unclean election lets a copy lead that is not as far as what its log start rests
+        on. From then on its log is the truth, with what it lacks, and those who follow it begin
+        where it does. True: it is such a one."""
+        journal = self._journal
+        if not journal.may_lack_front:
+            return False
+        needed_from = needs_of(self.machine).needed_from
+        if needed_from < journal.log_start:
+            self._around.reporter.event(
+                "log lacks frames that can be asked for",
+                level="error",
+                partition=str(self._partition),
+                epoch=self.epoch,
+                needed_from=needed_from,
+                log_start=journal.log_start,
+                allowed_at=journal.allowed.at,
+            )
+        return True
 
     def _look_at_the_clock(self) -> None:
         """Frame times never go back: a clock that was wrong once stops them until it is later."""

@@ -35,6 +35,7 @@ from oncelog_server.runtime.replica.dialog import SnapshotPart
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.slots import SLOTS_WORTH_A_FLUSH, SlotFiles
 from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
 from oncelog_server.runtime.storage.snapshots import SnapshotFile, decode_snapshot
@@ -59,6 +60,7 @@ class Received(NamedTuple):
     snapshot: Snapshot
     epochs: Sequence[EpochEntry]
     time_ms: int
+    allowed: Allowance
 
 
 class Installs:
@@ -177,7 +179,10 @@ class Receiving:
         }
         await self._slots(first.slot_names, offset)
         snapshot = Snapshot(file.state, tables, file.needs, file.time_ms, file.settled)
-        return Received(offset, snapshot, epochs, max(first.time_ms, file.time_ms))
+        time_ms = max(first.time_ms, file.time_ms)
+        # A leader of an earlier version does not say.
+        allowed = first.allowed if first.allowed.at else Allowance(offset, file.epoch)
+        return Received(offset, snapshot, epochs, time_ms, allowed)
 
     async def _file(self, first: SnapshotPart) -> SnapshotFile:
         data = await self._all(first, PartOf(Content.FILE))

@@ -34,4 +34,4 @@ async def read_part(
         return SnapshotPart(offset, read[0])
     first = await journal.read(offset, 1, below=journal.log_end)
     time_ms = first[0].at.time_ms if first else journal.last_time_ms
-    return SnapshotPart(offset, read[0], time_ms, parts.slot_names)
+    return SnapshotPart(offset, read[0], time_ms, parts.slot_names, parts.allowed)

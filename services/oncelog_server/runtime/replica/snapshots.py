@@ -167,7 +167,7 @@ class Snapshots:
             await self._offload(lambda: self._journal.save_snapshot(offset, snapshot))
             failpoints.reach("driver.snapshot.after")
             self._reporter.count("snapshots")
-            self._trimming.snapshot_stood(snapshot.needs)
+            self._trimming.snapshot_stood(offset, snapshot.needs)
             self._worked()
         except OSError as error:
             self.is_owed = self._wanted

@@ -9,7 +9,8 @@ Leader and follower do the same, each for itself: what may go follows from what 
 applied, and that is said by each snapshot, and by the leader's machine as of the high watermark.
 
 Invariants:
-  * what is said to be unneeded was said of a state below the high watermark;
+  * what is said to be unneeded was said of a state below the high watermark, and where that stood
+    is noted with the start that rests on it;
   * one step runs at a time, and none beside a snapshot that is written, or a log that is cut.
 """
 
@@ -58,6 +59,8 @@ class Trimming:
         self._held_by = held_by
         # Of the newest state below the high watermark that said it; None: not read yet.
         self._needs: Needs | None = None
+        # Where that state stood of which `needed_from` is.
+        self._said_at = 0
         # What the leader's machine says, and the log end at which it did.
         self._sample: tuple[int, Needs] | None = None
         self._not_before_ms = self._no_room_before_ms = 0
@@ -78,11 +81,13 @@ class Trimming:
 
     def covered(self, high_watermark: int) -> None:
         if self._sample is not None and self._sample[0] <= high_watermark:
-            self._learned(self._sample[1])
+            self._learned(*self._sample)
             self._sample = None
 
-    def _learned(self, needs: Needs) -> None:
+    def _learned(self, said_at: int, needs: Needs) -> None:
         old = self.needs
+        if needs.needed_from > old.needed_from:
+            self._said_at = said_at
         self._needs = Needs(*(max(pair) for pair in zip(old, needs, strict=True)))
         self._journal.slots.let_go(needs.slots_from)
 
@@ -177,9 +182,9 @@ class Trimming:
     async def _move(self) -> None:
         journal = self._journal
         if self._needs is None:
-            found: list[Needs] = []
+            found: list[tuple[int, Needs]] = []
             await self._around.offload(lambda: found.append(journal.saved_needs()))
-            self._learned(found[0])
+            self._learned(*found[0])
         start = self._next_start()
         if start is None:
             return
@@ -193,7 +198,7 @@ class Trimming:
         was = journal.log_start
         failpoints.reach("driver.trim_note.before")
         # It was not alone while the thread ran.
-        if journal.move_start(start):
+        if journal.move_start(start, allowed_at=self._said_at):
             self._around.reporter.count("trims")
             self._around.reporter.event(
                 "log begins later", partition=str(self._partition), was=was, log_start=start
@@ -207,9 +212,9 @@ class Trimming:
         await self._around.offload(journal.remove_front)
         failpoints.reach("driver.trim_remove.after")
 
-    def snapshot_stood(self, needs: Needs) -> None:
+    def snapshot_stood(self, offset: int, needs: Needs) -> None:
         """It holds only what is below the high watermark."""
-        self._learned(needs)
+        self._learned(offset, needs)
 
     def _now_ms(self) -> int:
         return self._around.clock.now().monotonic_ms

@@ -9,6 +9,7 @@ from oncelog_server.core.wire import partition_id, partition_message
 from oncelog_server.runtime.replica.dialog import Said, SnapshotPart, Told
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.following import Acknowledge, Answer, Ask
+from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.snapshot_parts import Content, Part, PartOf
 from oncelogpb.errors import InvalidArgument, from_status, to_status
 from oncelogpb.v1 import replication_pb2 as pb
@@ -159,6 +160,8 @@ def snapshot_reply(
         next_position=sent.part.next_position,
         time_ms=sent.time_ms,
         slots=sent.slot_names,
+        allowed_at=sent.allowed.at,
+        allowed_epoch=sent.allowed.epoch,
     )
 
 
@@ -166,5 +169,9 @@ def snapshot_part(reply: pb.FetchSnapshotReply) -> SnapshotPart:
     following = reply.next_position if reply.HasField("next_position") else None
     part = Part(reply.part, following)
     return SnapshotPart(
-        JournalOffset(reply.journal_offset), part, reply.time_ms, tuple(reply.slots)
+        JournalOffset(reply.journal_offset),
+        part,
+        reply.time_ms,
+        tuple(reply.slots),
+        Allowance(reply.allowed_at, reply.allowed_epoch),
     )

@@ -2,11 +2,17 @@
 
     incarnation (24 bytes)                synced_end: two slots, at bytes 0 and 512
     byte  size  field                     byte  size  field
-       0     4  magic "OIN1"                 0     4  magic "OSE1"
-       4     4  CRC32C of bytes 8 to 23      4     4  CRC32C of bytes 8 to 31
+       0     4  magic "OIN1"                 0     4  magic "OSE2"
+       4     4  CRC32C of bytes 8 to 23      4     4  CRC32C of bytes 8 to 47
        8    16  UUID                         8     8  sequence: the higher slot counts
                                             16     8  log start
                                             24     8  synced end
+                                            32     8  allowed at: end of the frames that the state
+                                                      had which allowed that start; 0 at 0
+                                            40     8  leader epoch of the last of these
+
+Of an earlier version, "OSE1": 32 bytes. Its synced end stands for what allowed its start. It is
+read, and never written.
 
 Invariants (docs/leadership.md, "Disks"):
   * `synced_end` is never above what this replica has synced: it may lag, about a second;
@@ -25,6 +31,7 @@ from typing import Final, NamedTuple
 
 from crc32c import crc32c
 
+from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.port import Disk, File, Write
 
 INCARNATION_FILE: Final = "incarnation"
@@ -35,8 +42,10 @@ SLOT_SPACING_BYTES: Final = 512
 
 _INCARNATION: Final = struct.Struct("<4sI16s")
 _INCARNATION_MAGIC: Final = b"OIN1"
-_SLOT: Final = struct.Struct("<4sIQQQ")
-_SLOT_MAGIC: Final = b"OSE1"
+_SLOT: Final = struct.Struct("<4sIQQQQQ")
+_SLOT_MAGIC: Final = b"OSE2"
+_SLOT_1: Final = struct.Struct("<4sIQQQ")
+_SLOT_1_MAGIC: Final = b"OSE1"
 _SEALED: Final = 8
 
 
@@ -69,11 +78,29 @@ class Bounds(NamedTuple):
 
     log_start: int
     synced_end: int
+    # Of the log start.
+    allowed: Allowance = Allowance()
 
 
 def encode_slot(sequence: int, bounds: Bounds) -> bytes:
-    slot = _SLOT.pack(_SLOT_MAGIC, 0, sequence, bounds.log_start, bounds.synced_end)
+    log_start, synced_end, allowed = bounds
+    slot = _SLOT.pack(_SLOT_MAGIC, 0, sequence, log_start, synced_end, *allowed)
     return slot[:4] + crc32c(slot[_SEALED:]).to_bytes(4, "little") + slot[_SEALED:]
+
+
+def decode_slot(slot: bytes) -> tuple[int, Bounds] | None:
+    """And its sequence. None unless every byte is as written."""
+    if slot[:4] == _SLOT_1_MAGIC:
+        slot = slot[: _SLOT_1.size]
+    if len(slot) < _SLOT_1.size or crc32c(slot[_SEALED:]) != int.from_bytes(slot[4:8], "little"):
+        return None
+    if slot[:4] == _SLOT_1_MAGIC:
+        _, _, sequence, log_start, synced_end = _SLOT_1.unpack(slot)
+        return sequence, Bounds(log_start, synced_end, Allowance(synced_end if log_start else 0))
+    if slot[:4] != _SLOT_MAGIC or len(slot) != _SLOT.size:
+        return None
+    _, _, sequence, log_start, synced_end, *allowed = _SLOT.unpack(slot)
+    return sequence, Bounds(log_start, synced_end, Allowance(*allowed))
 
 
 class SyncedEnd:
@@ -96,16 +123,14 @@ class SyncedEnd:
     def _load(self) -> None:
         file = self._open()
         for at in (0, SLOT_SPACING_BYTES):
-            slot = file.read(at, _SLOT.size)
-            if len(slot) < _SLOT.size:
+            found = decode_slot(file.read(at, _SLOT.size))
+            if found is None:
                 continue
-            magic, crc, sequence, log_start, synced_end = _SLOT.unpack(slot)
-            if magic != _SLOT_MAGIC or crc != crc32c(slot[_SEALED:]):
-                continue
-            bounds = Bounds(log_start, synced_end)
+            sequence, bounds = found
+            other: Bounds | None = bounds
             if self.noted is None or sequence > self._sequence:
-                self._sequence, self.noted, bounds = sequence, bounds, self.noted
-            self._other = bounds
+                self._sequence, self.noted, other = sequence, bounds, self.noted
+            self._other = other
         # Recovery writes it again where only the page cache may hold it.
         self.kept = self.noted
 

@@ -41,7 +41,7 @@ from oncelog_server.runtime.storage.disk_use import DiskUse, disk_use
 from oncelog_server.runtime.storage.epochs import EpochEntry
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
-from oncelog_server.runtime.storage.keeping import next_log_start
+from oncelog_server.runtime.storage.keeping import Allowance, next_log_start
 from oncelog_server.runtime.storage.port import Disk, Write
 from oncelog_server.runtime.storage.recovery import Recovered, recover, save_epochs
 from oncelog_server.runtime.storage.scan import Place, require_order
@@ -77,6 +77,8 @@ class Journal:
         self.segment_bytes = segment_bytes
         self.incarnation = recovered.incarnation
         self.log_start = recovered.log_start
+        # What that rests on.
+        self.allowed = recovered.allowed
         # Exclusive. Frames below are appended, at least in memory.
         self.log_end = end.offset
         # Exclusive. Frames below survive a loss of power.
@@ -204,8 +206,11 @@ class Journal:
     @property
     def is_noted(self) -> bool:
         """What is synced is noted; or this journal notes nothing any more."""
-        bounds = Bounds(self.log_start, self.synced_end)
-        return self._failed or self._closed or self._synced_end_file.says(bounds)
+        return self._failed or self._closed or self._synced_end_file.says(self._bounds)
+
+    @property
+    def _bounds(self) -> Bounds:
+        return Bounds(self.log_start, self.synced_end, self.allowed)
 
     def note_synced_end(self) -> bool:
         """About every second: notes for recovery what is synced. Note and index go to the page
@@ -213,7 +218,7 @@ class Journal:
         commit, which is GroupCommit.wrote's to make. False: there is nothing to note."""
         if self.is_noted or self._unwritten.note_is_in_flight:
             return False
-        file, position, chunks = self._unwritten.note(Bounds(self.log_start, self.synced_end))
+        file, position, chunks = self._unwritten.note(self._bounds)
         # A disk that fails here fails the commit too, and that is where it counts.
         with contextlib.suppress(OSError):
             self._disk.write_unsynced(file, position, b"".join(chunks))
@@ -361,12 +366,18 @@ class Journal:
         self._failed = False
 
     def begin_at(
-        self, offset: int, snapshot: Snapshot, epochs: Sequence[EpochEntry], *, time_ms: int
+        self,
+        offset: int,
+        snapshot: Snapshot,
+        epochs: Sequence[EpochEntry],
+        *,
+        time_ms: int,
+        allowed: Allowance,
     ) -> None:
         """Gives up every frame and begins in the middle, with a leader's snapshot of `offset`, its
-        tables whole, and the leader's epochs below it. Blocking; durable when it returns. Slots of
-        frames below were written before. No commit may be under way. Raises OSError: then it has
-        to be opened anew, and is empty, or begins at `offset`.
+        tables whole, the leader's epochs below it, and what its beginning rests on. Blocking;
+        durable when it returns. Slots of frames below were written before. No commit may be under
+        way. Raises OSError: then it has to be opened anew, and is empty, or begins at `offset`.
 
         Whoever had frames takes a new incarnation first: it holds less than it said.
         """
@@ -383,11 +394,12 @@ class Journal:
         self._epochs.entries[:] = epochs
         save_epochs(self._disk, self.directory, self._epochs)
         # Up to here a crash leaves an empty journal, and recovery drops what speaks of more.
-        self._synced_end_file.note_in_both(Bounds(offset, offset))
+        self._synced_end_file.note_in_both(Bounds(offset, offset, allowed))
         self._snapshots.begin_next(offset)
         self._snapshots.begin()
         self._has_old_front = True
         self.log_start = self.log_end = self.synced_end = offset
+        self.allowed = allowed
         self.last_epoch, self.last_time_ms = epochs[-1].epoch, time_ms
         self._tail.begin_at(offset)
         self._failed = False
@@ -401,7 +413,8 @@ class Journal:
     def _lower_promise(self, end: int) -> None:
         """Before anything is cut: whoever crashes in the middle must not look damaged."""
         # The note may say a later start, which could not be synced: its snapshot goes after it.
-        self._synced_end_file.note_and_sync(Bounds(self.log_start, min(end, self.synced_end)))
+        lower = self._bounds._replace(synced_end=min(end, self.synced_end))
+        self._synced_end_file.note_and_sync(lower)
         self._snapshots.drop_above(end)
 
     # -------------------------------------------------------------------------- where it begins
@@ -433,15 +446,28 @@ class Journal:
             raise CorruptLog(f"{path}, or a table that it counts, is damaged", file=path)
         first.sync_index()
 
-    def move_start(self, start: int) -> bool:
-        """The second step: nothing before it is read from now on, and the next note says so. False:
-        a write failed, or it is closed."""
+    def move_start(self, start: int, *, allowed_at: int) -> bool:
+        """The second step: nothing before it is read from now on, and the next note says so.
+        `allowed_at`: where the state stood that needs nothing before it. False: a write failed, or
+        it is closed."""
         if self._failed or self._closed:
             return False
-        assert self.log_start < start <= self.synced_end, "a log begins at what it has"
+        assert self.log_start < start <= allowed_at, "a state speaks of what was before it"
+        assert allowed_at <= self.synced_end, "a log begins at what it has"
         self.log_start, self._has_old_front = start, True
+        self.allowed = Allowance(allowed_at, self._epochs.epoch_at(allowed_at - 1))
         self._snapshots.begin_next(start)
         return True
+
+    @property
+    def may_lack_front(self) -> bool:
+        """The log lacks frames of the state that allowed it to begin where it does: it is a copy
+        that is not that far, or lost its end. What is before it may be needed."""
+        return self.log_start > 0 and not self.allowed.is_of(*self.end_of_epoch(self.allowed.epoch))
+
+    def allow_start(self) -> None:
+        """Who leads says what was: its log begins where it does, whatever it may lack."""
+        self.allowed = Allowance(self.log_end, self.last_epoch)
 
     @property
     def has_old_front(self) -> bool:
@@ -500,8 +526,9 @@ class Journal:
         """For operators. Blocking; may run in a thread. Raises OSError."""
         return disk_use(self._disk, self.directory)
 
-    def saved_needs(self) -> Needs:
-        """What the newest snapshot says of the front of the log. Blocking. Raises OSError."""
+    def saved_needs(self) -> tuple[int, Needs]:
+        """What the newest snapshot says of the front of the log, and its offset. Blocking. Raises
+        OSError."""
         return self._snapshots.needs()
 
     @property
@@ -523,7 +550,12 @@ class Journal:
     def snapshot_parts(self) -> SnapshotParts:
         """What was before the log start, for a replica that ends there or below."""
         return SnapshotParts(
-            self._disk, self.directory, self.log_start, self._epochs, self.slots.by_name
+            self._disk,
+            self.directory,
+            self.log_start,
+            self.allowed,
+            self._epochs,
+            self.slots.by_name,
         )
 
     def close(self) -> None:
@@ -533,9 +565,8 @@ class Journal:
         # A disk that fails now must not keep a process from stopping; the older note holds too.
         with contextlib.suppress(OSError):
             if not self._failed:
-                bounds = Bounds(self.log_start, self.synced_end)
-                if self._synced_end_file.noted != bounds or self._unwritten.has_note:
-                    self._synced_end_file.note_and_sync(bounds)
+                if self._synced_end_file.noted != self._bounds or self._unwritten.has_note:
+                    self._synced_end_file.note_and_sync(self._bounds)
                 self._segments.save_indexes(self.synced_end)
         self._closed = True
         self._segments.close()

@@ -9,6 +9,8 @@
 Invariants:
   * a log begins at one of its own snapshots, at or below what is still needed; so a start has a
     snapshot and every frame from there on;
+  * a start rests on what a state said, and stands no longer than the frames of that state
+    (`Allowance`);
   * so many are kept, however long the log is; the log start may move at all as long as one of them
     is reached.
 """
@@ -18,13 +20,28 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 from oncelog_server.core.machine import Needs
 
 SNAPSHOTS_KEPT: Final = 2
 # Where a log may begin later. Where there are more, those stay that are far from each other.
 CANDIDATES_MAX: Final = 16
+
+
+class Allowance(NamedTuple):
+    """What a log start rests on: a state said that nothing before it is read again. Where the log
+    is taken back below that, by an unclean election, nobody says so any more."""
+
+    # End of the frames that the state had; 0: of a log that begins at 0, nothing.
+    at: int = 0
+    # Of the last of these.
+    epoch: int = 0
+
+    def is_of(self, epoch: int, end: int) -> bool:
+        """A log has all of these frames whose `end_of_epoch` of that epoch is this: logs that share
+        a frame share all before it."""
+        return epoch == self.epoch and end >= self.at
 
 
 def kept_snapshots(offsets: Sequence[int], *, log_start: int, bases: Sequence[int]) -> set[int]:

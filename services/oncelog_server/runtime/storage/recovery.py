@@ -35,6 +35,7 @@ from oncelog_server.runtime.storage.identity import (
     read_incarnation,
     take_incarnation,
 )
+from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.scan import SCAN_BYTES, Ending, Place, Scan
 from oncelog_server.runtime.storage.segment import Segment, base_of
@@ -51,6 +52,8 @@ class Recovered:
 
     incarnation: bytes
     log_start: int
+    # Of the log start.
+    allowed: Allowance
     segments: list[Segment]
     epochs: EpochTable
     synced_end: SyncedEnd
@@ -116,13 +119,14 @@ def recover(
     if log_start > 0 and (lacks := _lacks_epoch(disk, directory, log_start, epochs)):
         take_incarnation(disk, directory, random_bytes)
         raise JournalDamaged(*lacks)
+    allowed = _allowance(noted, walk.end.offset, epochs)
     if walk.end.offset == log_start > 0:
         walk.end = walk.end._replace(time_ms=_time_before(disk, directory, log_start))
     if incarnation is None or not fit or walk.end.offset < noted.synced_end:
         incarnation = take_incarnation(disk, directory, random_bytes)
         # Lowered before the cut; never raised before what is kept is synced.
         promise = max(min(walk.end.offset, noted.synced_end), log_start)
-        synced_end.note_and_sync(Bounds(log_start, promise))
+        synced_end.note_and_sync(Bounds(log_start, promise, allowed))
     elif walk.end.offset > noted.synced_end:
         synced_end.write_again()
     if left_over or any(offset < log_start for offset in snapshots):
@@ -132,7 +136,7 @@ def recover(
     for segment in left_over:
         segment.remove()
     _keep(disk, directory, walk, epochs, noted.synced_end)
-    return Recovered(incarnation, log_start, walk.segments, epochs, synced_end, walk.end)
+    return Recovered(incarnation, log_start, allowed, walk.segments, epochs, synced_end, walk.end)
 
 
 def _is_of_older_start(noted: Bounds, bases: list[int], snapshots: list[int]) -> bool:
@@ -158,6 +162,15 @@ def _probable_start(bases: list[int], snapshots: list[int]) -> int:
     if bases[0] == 0:
         return 0
     return min((offset for offset in snapshots if offset >= bases[0]), default=bases[0])
+
+
+def _allowance(noted: Bounds, end: int, epochs: EpochTable) -> Allowance:
+    """Where a note of its start is lost, or of an earlier version: all that was ever here, as far
+    as it is known, for what allowed the start is somewhere in it."""
+    if not noted.log_start or noted.allowed.epoch:
+        return noted.allowed
+    at = noted.allowed.at or max(noted.synced_end, end)
+    return Allowance(at, epochs.epoch_at(at - 1))
 
 
 def _wholly_before(segments: list[Segment], log_start: int) -> list[Segment]:

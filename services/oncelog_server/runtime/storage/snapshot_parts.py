@@ -19,6 +19,7 @@ from enum import Enum
 from typing import Final, NamedTuple
 
 from oncelog_server.runtime.storage.epochs import EpochTable
+from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.slots import SlotFiles
 from oncelog_server.runtime.storage.snapshots import snapshot_path
@@ -63,10 +64,13 @@ class SnapshotParts:
         disk: Disk,
         directory: str,
         offset: int,
+        allowed: Allowance,
         epochs: EpochTable,
         slots: Mapping[str, SlotFiles],
     ) -> None:
         self.offset = offset
+        # What a log that begins there rests on.
+        self.allowed = allowed
         self._disk = disk
         self._directory = directory
         below = [entry for entry in epochs.entries if entry.first_offset < offset]

@@ -241,13 +241,13 @@ class SnapshotFiles:
         found = self.read(offset)
         return found is not None and self._whole_rows(found) is not None
 
-    def needs(self) -> Needs:
-        """What the newest one says that can be read. Blocking. Raises OSError."""
+    def needs(self) -> tuple[int, Needs]:
+        """What the newest one says that can be read, and its offset. Blocking. Raises OSError."""
         for offset in reversed(self.offsets):
             found = self._known.get(offset) or self.read(offset)
             if found is not None:
-                return found.needs
-        return Needs()
+                return offset, found.needs
+        return 0, Needs()
 
     def begin_next(self, start: int) -> None:
         """The log begins there once that is noted: which of the two snapshots a crash needs is not
