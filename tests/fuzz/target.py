@@ -29,7 +29,8 @@ ROLE_OF: Final = {
     "Replication": "partition_leader",
 }
 # Few partitions: each one costs elections and files.
-SETTINGS: Final = ("partition_leader.topic_partitions_max=4",)
+# A lease that a slow machine keeps: ten thousand of something hold the loop up for seconds there.
+SETTINGS: Final = ("partition_leader.topic_partitions_max=4", "node.lease_ms=15000")
 # A client that says what it wants, however large.
 UNBOUNDED: Final = (
     ("grpc.max_send_message_length", -1),

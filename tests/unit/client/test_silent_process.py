@@ -26,9 +26,10 @@ import asyncio, grpc
 async def stream(requests, context):
     await context.send_initial_metadata(())
     async for request in requests:
-        pass
+        print("on a stream", flush=True)
 
 async def unary(request, context):
+    print("by itself", flush=True)
     await asyncio.Event().wait()
 
 class Handler(grpc.GenericRpcHandler):
@@ -61,8 +62,9 @@ def test_i31_calls_to_a_stopped_process_end_long_before_their_deadline(
     process: subprocess.Popen[bytes],
 ) -> None:
     """Nobody knows whether it got them; another process may be asked."""
-    assert process.stdout is not None
-    port = int(process.stdout.readline())
+    said = process.stdout
+    assert said is not None
+    port = int(said.readline())
 
     async def story() -> list[object]:
         transport, to = GrpcTransport(), Endpoint("127.0.0.1", port)
@@ -71,8 +73,8 @@ def test_i31_calls_to_a_stopped_process_end_long_before_their_deadline(
         beside = asyncio.ensure_future(
             transport.call(to, "cluster.get_metadata", metadata, DEADLINE_MS)
         )
-        # Both have reached it.
-        await asyncio.sleep(1)
+        reached = [await asyncio.to_thread(said.readline) for _ in range(2)]
+        assert sorted(reached) == [b"by itself\n", b"on a stream\n"]
         os.kill(process.pid, signal.SIGSTOP)
         try:
             _, waiting = await asyncio.wait([on_stream, beside], timeout=PATIENCE_S)
