@@ -1,9 +1,10 @@
 """Chaos: three machines of real processes, with one thing going wrong at a time.
 
-    python -m tests.chaos [--seconds 180] [--records 100000] [--seed N] [--only KIND ...]
+    python -m tests.chaos [--seconds 180] [--records 100000] [--seed N] [--only KIND ...] [--keep]
 
-Ends with 1 where a promise was broken, and keeps logs, histories and data of a run that failed.
-Prints how long each kind of fault kept the service from committing.
+Ends with 1 where a promise was broken, and keeps logs, histories and data of a run that failed; of
+one that did not, too, with --keep. Prints how long each kind of fault kept the service from
+committing.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ def parsed(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--records", type=int, default=100_000, help="that are copied")
     parser.add_argument("--seed", type=int, default=None, help="of the order of faults")
     parser.add_argument("--only", action="append", help="kinds of faults; repeatable")
+    parser.add_argument("--keep", action="store_true", help="logs and data, whatever the verdict")
     return parser.parse_args(arguments)
 
 
@@ -73,7 +75,10 @@ def run(chosen: argparse.Namespace, network: Loopback | Namespaces) -> int:
         return 1
     one.kill_all()
     print(table(one.times), "all promises held", sep="\n", flush=True)
-    shutil.rmtree(folder, ignore_errors=True)
+    if chosen.keep:
+        print(f"its logs and data are in {folder}", flush=True)
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
     return 0
 
 

@@ -133,8 +133,9 @@ class Run:
         self.times["(healed)"].append(after)
         await self._in_sync(log, workload)
         self._say(
-            f"{kind} at machine {number} of {shown}: commits after {back:.2f} s; after healing "
-            f"{after:.2f} s, all in sync {time.monotonic() - healed:.2f} s"
+            f"{kind} at machine {number} of {shown}, at {begun:.2f}: commits after {back:.2f} s "
+            f"({workload.told.each_after(begun)}); after healing {after:.2f} s, all in sync "
+            f"{time.monotonic() - healed:.2f} s"
         )
 
     async def _back(self, workload: Workload, since: float, what: str) -> float:

@@ -72,6 +72,11 @@ class Told:
         known = [end for end in ends if end is not None]
         return max(known) - since_s if len(known) == PROBERS else None
 
+    def each_after(self, since_s: float) -> str:
+        """The same of each prober by itself, to see whether one alone was slow."""
+        ends = [self.first_after(f"prober-{n}", since_s) for n in range(PROBERS)]
+        return ", ".join("-" if end is None else f"{end - since_s:.2f}" for end in ends)
+
 
 class Workload:
     """One run's clients: an own connection for each worker, one history for all."""
