@@ -4,13 +4,16 @@ there at whoever is elected."""
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 
 import pytest
 
 from oncelog.aio.log import Log
 from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.ports import PartitionInfo
 from oncelog_server.core.roles import PARTITION_LEADER
 from oncelog_server.runtime.replica.driver import Driver
+from oncelog_server.runtime.replica.in_sync import REPLICA_SILENT_MS
 from oncelogpb import errors
 from tests.simulation.disk import Tear
 from tests.simulation.machines import role_of_name
@@ -107,6 +110,50 @@ def test_i5_what_was_acknowledged_outlives_its_leader(seed: int) -> None:
         for found in await read(client):
             assert set(values) <= set(found), "it was acknowledged"
             assert len(found) == len(set(found)), "once"
+        world.check()
+        await client.close()
+        await world.stop_all()
+
+    run(story(), loop)
+
+
+def test_i5_a_leader_that_died_holds_up_nothing_once_another_one_is_elected() -> None:
+    """Etcd shows that its process is gone: nobody waits for it as for one that is silent."""
+    loop = VirtualTimeLoop()
+
+    async def story() -> None:
+        world = World(1, loop, cluster=Cluster(nodes={PARTITION_LEADER: 3}))
+        await world.start_all()
+        client = world.client()
+        await client.start()
+        await client.admin.create_topic(TOPIC, PARTITIONS, replication_factor=3)
+        await all_in_sync(world, client)
+        view = world.processes[leaders(world)[0]].node._view
+        assert view is not None
+        topic = view.topic(TOPIC)
+        assert topic is not None
+        partition = PartitionId(topic.topic_id, 0)
+        address = view.leader_of(partition)
+        assert address is not None
+        (name,) = [
+            each for each in leaders(world) if world.processes[each].node.node_id == address.node_id
+        ]
+        await world.lose_power(name, Tear.NOTHING)
+        others = [each for each in leaders(world) if each != name]
+        shown = world.processes[others[0]].node._view
+        assert shown is not None
+
+        async def until(holds: Callable[[PartitionInfo], bool]) -> float:
+            async with asyncio.timeout(30):
+                while (info := shown.partition(partition)) is None or not holds(info):
+                    await asyncio.sleep(0.01)
+            return loop.time()
+
+        elected = await until(lambda info: info.epoch > address.epoch)
+        rid = await until(lambda info: len(info.isr) == 2)
+        assert rid - elected < REPLICA_SILENT_MS / 1000, "it was waited for"
+        await world.start(name)
+        await all_in_sync(world, client)
         world.check()
         await client.close()
         await world.stop_all()

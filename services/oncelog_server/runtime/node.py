@@ -338,6 +338,7 @@ class Node:
             follow=self._links.follow,
             catch_up=self._catch_up,
             leaving=lambda: view.leaving,
+            living=lambda: view.living,
             end_move=self._end_move,
             replaying=asyncio.Semaphore(1),
         )

@@ -17,6 +17,10 @@ def _explored(scenario: str) -> str:
     return unit("replica/test_explorer", f"test_i5_no_acknowledged_record_is_lost[{scenario}]")
 
 
+def _in_copies(test: str) -> str:
+    return f"tests/simulation/test_replication.py::{test}"
+
+
 def _in_days(test: str) -> str:
     return f"tests/simulation/test_copies.py::{test}"
 
@@ -462,6 +466,57 @@ BUGS: Final = (
                 "replica/test_in_sync",
                 "test_who_has_no_dialog_is_given_up_sooner_than_who_lags",
             ): "assert None == IsrChange"
+        },
+    ),
+    Bug(
+        "the-dead-are-waited-for",
+        "I5: who has no dialog and no process is given up at once",
+        (
+            Edit(
+                f"{_IN_SYNC}._departures",
+                "if are_silent_gone and incarnation not in self._speaking:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "replica/test_in_sync", "test_who_has_no_process_is_given_up_at_once"
+            ): "assert None == IsrChange",
+            _in_copies(
+                "test_i5_a_leader_that_died_holds_up_nothing_once_another_one_is_elected"
+            ): "it was waited for",
+        },
+    ),
+    Bug(
+        "who-may-live-is-given-up-at-once",
+        "I5: a member that has not said where it is may be on any node without a dialog",
+        (
+            Edit(
+                f"{_IN_SYNC}._are_silent_gone",
+                "silent.isdisjoint(living)",
+                "not silent.issubset(living)",
+            ),
+        ),
+        {
+            unit(
+                "replica/test_in_sync", "test_who_has_no_process_is_given_up_at_once"
+            ): "b or c may be the one that lives"
+        },
+    ),
+    Bug(
+        "nobody-says-who-lives",
+        "I5: a leader asks etcd's view which nodes have a process",
+        (
+            Edit(
+                "oncelog_server.runtime.node:Node._assemble",
+                "living=lambda: view.living,",
+                "",
+            ),
+        ),
+        {
+            _in_copies(
+                "test_i5_a_leader_that_died_holds_up_nothing_once_another_one_is_elected"
+            ): "it was waited for"
         },
     ),
     Bug(

@@ -108,6 +108,34 @@ def test_who_has_no_dialog_is_given_up_sooner_than_who_lags() -> None:
     assert of_a.next_change(silent + 1) is None
 
 
+def test_who_has_no_process_is_given_up_at_once() -> None:
+    """After an election the leader that died holds up every write. Etcd shows that its node has no
+    process; which member it was is known once all others have begun their dialogs."""
+    of_a = book(A, B, C, assignment=Assignment(("a", "b", "c")))
+    of_a.synced(6)
+    assert of_a.next_change(0, living={"a", "c"}) is None, "b or c may be the one that lives"
+    of_a.opened(C, node="c")
+    ack(of_a, C, 6)
+    assert of_a.next_change(0) is None, "nobody says who lives"
+    assert of_a.next_change(0, living={"a", "b", "c"}) is None, "it lives, and may begin"
+    assert of_a.next_change(0, living={"a", "c"}) == IsrChange((A, C), Why.GONE, B)
+    of_a.opened(B, node="b")
+    assert of_a.next_change(0, living={"a", "c"}) is None, "a dialog is a sign of life"
+    ack(of_a, B, 6)
+    of_a.closed(B, now_ms=1)
+    assert of_a.next_change(1, living={"a", "b", "c"}) is None
+    assert of_a.next_change(1, living={"a", "c"}) == IsrChange((A, C), Why.GONE, B)
+
+
+def test_who_has_no_process_stays_where_too_few_would_be_left() -> None:
+    of_a = book(A, B, assignment=Assignment(("a", "b")))
+    of_a.synced(6)
+    assert of_a.next_change(0, living={"a"}) is None
+    of_a = book(A, B, C, assignment=Assignment(("a", "b", "c")))
+    of_a.synced(6)
+    assert of_a.next_change(0, living={"a"}) is None, "nobody beside the leader has said anything"
+
+
 def test_the_isr_never_shrinks_below_the_least_and_writes_are_refused_there() -> None:
     of_a = book(A, B, C)
     for who in (B, C):

@@ -101,7 +101,9 @@ class ClusterView:
         self._reachable = False
         self._values: dict[str, tuple[bytes, int]] = {}
         self._nodes: dict[str, NodeInfo] = {}
-        # Those that are about to stop, and have no other process.
+        # Node ids of those that have a process; and of them, those that are about to stop, and have
+        # no other process.
+        self.living: frozenset[str] = frozenset()
         self.leaving: frozenset[str] = frozenset()
         self._topics: dict[str, TopicInfo] = {}
         self._names: dict[TopicId, str] = {}
@@ -389,7 +391,8 @@ class ClusterView:
     def _look_who_leaves(self) -> None:
         nodes = self._nodes.values()
         stay = {node.node_id for node in nodes if not node.leaving}
-        self.leaving = frozenset(node.node_id for node in nodes) - stay
+        self.living = frozenset(node.node_id for node in nodes)
+        self.leaving = self.living - stay
 
     def _set_partition(self, partition: PartitionId, value: bytes | None, revision: int) -> None:
         before = self._partitions.get(partition)

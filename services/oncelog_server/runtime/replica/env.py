@@ -44,6 +44,8 @@ class Replication:
     replaying: asyncio.Semaphore
     # Nodes whose process is about to stop.
     leaving: Callable[[], Collection[str]] = tuple
+    # Nodes that have a process; None where nobody says so.
+    living: Callable[[], Collection[str] | None] = lambda: None
 
 
 @dataclass(frozen=True, slots=True)

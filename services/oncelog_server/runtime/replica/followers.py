@@ -274,13 +274,10 @@ class Followers:
             return
         if self._is_handed_over or not self._around.lease_valid():
             return
-        change, compared = (
-            book.next_change(self._now_ms(), self._around.replication.leaving()),
-            book.revision,
-        )
+        replication, compared = self._around.replication, book.revision
+        change = book.next_change(self._now_ms(), replication.leaving(), replication.living())
         if change is None:
             return
-        replication = self._around.replication
         after = change.assignment
         if after is not None and replication.node_id not in after.replicas:
             self._is_handed_over = True

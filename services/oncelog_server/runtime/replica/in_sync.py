@@ -19,7 +19,8 @@ Invariants (each with what breaks without it: docs/leadership.md, "Replicas in s
     those who could replace it;
   * who is about to stop is dropped while it still acknowledges, so that no write waits for it;
   * who has no dialog with this leader is given up after REPLICA_SILENT_MS, for he will acknowledge
-    nothing; who has one and lags, after `replica_lag_ms`;
+    nothing; at once where none of the nodes that he can be on has a process, as etcd shows; who
+    has one and lags, after `replica_lag_ms`;
   * the ISR never shrinks below `min_insync_replicas`, and the HW does not move while it has fewer.
     Nodes are counted, not incarnations; one that has not said in this epoch which node it is on is
     counted for none. A partition needs no more of them than it has replicas, and those that a move
@@ -55,6 +56,8 @@ class Why(Enum):
     REPLACED = "replaced"
     # It did not catch up for `replica_lag_ms`, or is silent.
     LAGS = "lags"
+    # It has no dialog, and no process that could begin one.
+    GONE = "gone"
     # Its process is about to stop, and said so.
     LEAVES = "leaves"
     # Its partition's replicas were moved, and all are where they shall be.
@@ -311,18 +314,23 @@ class InSync:
 
     # -------------------------------------------------------------------------- what it asks for
 
-    def next_change(self, now_ms: int, leaving: Collection[str] = ()) -> IsrChange | None:
+    def next_change(
+        self,
+        now_ms: int,
+        leaving: Collection[str] = (),
+        living: Collection[str] | None = None,
+    ) -> IsrChange | None:
         """The change of the ISR to ask etcd for, comparing `revision`; None: nothing is to be done.
-        `leaving`: nodes that are about to stop. To be asked again whenever no compare-and-set waits
-        for its answer. A change after which this node has no replica is not to be sent while it
-        leads."""
+        `leaving`: nodes that are about to stop; `living`: nodes that have a process, None where
+        nobody says so. To be asked again whenever no compare-and-set waits for its answer. A change
+        after which this node has no replica is not to be sent while it leads."""
         if (moved := self._end_of_move(now_ms)) is not None:
             return moved
         for incarnation in sorted(self._progress.keys() - self.isr):
             is_leaving = self._progress[incarnation].node in leaving
             if not is_leaving and self._may_join(incarnation, now_ms):
                 return self._change(self.isr | {incarnation}, Why.JOIN, incarnation)
-        for incarnation, why in self._departures(now_ms, leaving):
+        for incarnation, why in self._departures(now_ms, leaving, living):
             rest = self.isr - {incarnation}
             if self._nodes(rest) >= self.min_insync_replicas:
                 return self._change(rest, why, incarnation)
@@ -340,17 +348,29 @@ class InSync:
         )
 
     def _departures(
-        self, now_ms: int, leaving: Collection[str]
+        self, now_ms: int, leaving: Collection[str], living: Collection[str] | None
     ) -> Iterable[tuple[Incarnation, Why]]:
         """Those who acknowledge nothing come first: who leaves still does."""
         others = sorted(self.isr - {self._own})
+        are_silent_gone = self._are_silent_gone(living)
         for incarnation in others:
-            if (why := self._why_leave(incarnation, now_ms)) is not None:
+            if are_silent_gone and incarnation not in self._speaking:
+                yield incarnation, Why.GONE
+            elif (why := self._why_leave(incarnation, now_ms)) is not None:
                 yield incarnation, why
         for incarnation in others:
             progress = self._progress.get(incarnation)
             if progress is not None and progress.node in leaving:
                 yield incarnation, Why.LEAVES
+
+    def _are_silent_gone(self, living: Collection[str] | None) -> bool:
+        """Whether no member without a dialog can begin one now. On which node a member is it says
+        itself: one that has not said so is on a node that has no dialog."""
+        if living is None or self._assignment is None:
+            return False
+        speaking = {node for node, newest in self._newest.items() if newest in self._speaking}
+        silent = set(self._assignment.replicas) - speaking - {self._own_node}
+        return silent.isdisjoint(living)
 
     def _may_join(self, incarnation: Incarnation, now_ms: int) -> bool:
         progress = self._progress[incarnation]
