@@ -66,6 +66,8 @@ def _around(
 _CODE: Final = ("append", "replay", "epoch_start", "release", "snapshot")
 # The steps by which a log begins later.
 _TRIM: Final = ("trim_index", "trim_note", "trim_remove")
+# The steps by which what is readable of a topic is settled, and goes when it was deleted.
+_SETTLE: Final = ("settle_write", "settle_note", "data_remove")
 _DISK: Final = {
     "commit": ROLES,
     # Tables and slots, before a snapshot; an index, before a log begins later.
@@ -103,6 +105,7 @@ TABLE: Final[tuple[Failpoint, ...]] = (
     *_around("call", FailpointKind.CALL, _CALLS),
     *_around("serve", FailpointKind.SERVE, _SERVED),
     *_around("driver", FailpointKind.CODE, dict.fromkeys(_TRIM, ROLES)),
+    *_around("driver", FailpointKind.CODE, dict.fromkeys(_SETTLE, (PARTITION_LEADER,))),
 )
 NAMES: Final = frozenset(point.name for point in TABLE)
 assert len(NAMES) == len(TABLE), "one place, one name"

@@ -16,7 +16,7 @@ of a range is equal, record by record, however their blocks are cut.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 from oncelog_server.core.block import Block
@@ -41,6 +41,8 @@ class Stretch(NamedTuple):
     time_ms: int
     # Journal offset of the marker that shows them, or RUN.
     exposed_at: int
+    # Of what an index entry has; of a run that is given in part, more.
+    payload_bytes: int = 0
 
     @property
     def is_run(self) -> bool:
@@ -57,6 +59,13 @@ class Stretch(NamedTuple):
 
 class Settler(Protocol):
     """What a role knows of settling. PURE, but for the time that merging takes: off the loop."""
+
+    # Name of the table beside its snapshots whose rows are the index.
+    table: str
+
+    def is_wanted(self, configs: Mapping[str, str]) -> bool:
+        """Whether a topic with these settings is to be settled."""
+        ...
 
     def stretches(self, state: bytes, rows: Iterable[bytes], from_offset: int) -> Iterator[Stretch]:
         """Where the committed records from an offset on lie, as of a snapshot: its state, and the

@@ -47,6 +47,8 @@ from oncelog_server.partition_leader.pending import WriterColumns
 
 # Payload bytes of one run: how precisely the index knows times and positions.
 RUN_BYTES: Final = 64 * 1024
+# Name of the index's table beside the snapshot (docs/adr/0002).
+COMMITTED_TABLE: Final = "committed"
 # Columns of a row, in the order in which they are stored.
 ROW: Final = (
     "base",

@@ -68,7 +68,7 @@ from oncelog_server.partition_leader.commands import (
     Settings,
     Truncate,
 )
-from oncelog_server.partition_leader.committed_log import CommittedLog, DumpedLog
+from oncelog_server.partition_leader.committed_log import COMMITTED_TABLE, CommittedLog, DumpedLog
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
 from oncelog_server.partition_leader.damage import Damage, DumpedDamage
 from oncelog_server.partition_leader.exposures import Exposures
@@ -93,8 +93,6 @@ from oncelog_server.partition_leader.sequences import PlainProducer, PlainSequen
 from oncelogpb.errors import OncelogError
 from oncelogpb.ids import show_id
 
-# Name of the index's table beside the snapshot (docs/adr/0002).
-COMMITTED_TABLE: Final = "committed"
 # Old producers are forgotten at the first frame after so much of the journal's age: a point that is
 # the same on every replica and in every replay, and that no clock which jumps can bring about.
 SWEEP_EVERY_MS: Final = 60 * 60 * 1000

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, pairwise
 from typing import Final, NamedTuple
 
@@ -18,7 +18,13 @@ import msgspec
 from oncelog_server.core.block import Block, Units, block_of
 from oncelog_server.core.frame import FrameKind, StoredFrame
 from oncelog_server.core.settling import BLOCK_BYTES, LARGE_UNIT_BYTES, RUN, Stretch
-from oncelog_server.partition_leader.committed_log import ROW, ROW_BYTES, DumpedLog
+from oncelog_server.partition_leader.committed_log import (
+    COMMITTED_TABLE,
+    ROW,
+    ROW_BYTES,
+    DumpedLog,
+)
+from oncelog_server.partition_leader.topic_configs import settings_of
 from oncelogpb import arrow_message, records
 from oncelogpb.arrow_message import Malformed
 from oncelogpb.errors import CorruptBatch
@@ -49,6 +55,11 @@ _DECODER: Final = msgspec.msgpack.Decoder(_DumpedHead)
 
 class PartitionSettler:
     """See the module."""
+
+    table = COMMITTED_TABLE
+
+    def is_wanted(self, configs: Mapping[str, str]) -> bool:
+        return settings_of(0, configs).is_settled
 
     def row_offset(self, row: bytes) -> int:
         base, relative = _ROW.unpack(row)[:2]
@@ -102,11 +113,12 @@ def _entries(rows: Iterable[bytes], from_offset: int, below: int) -> Iterator[tu
 
 def _stretch(row: Sequence[int], end: int, from_offset: int) -> Stretch:
     entry = dict(zip(ROW, row, strict=True))
-    first, journal_offset = _first(row), entry["journal"]
+    first, journal_offset, size = _first(row), entry["journal"], entry["payload_bytes"]
     if entry["exposed_at"] != RUN:
-        return Stretch(first, journal_offset, end - first, entry["time_ms"], entry["exposed_at"])
+        time_ms, exposed_at = entry["time_ms"], entry["exposed_at"]
+        return Stretch(first, journal_offset, end - first, time_ms, exposed_at, size)
     skipped = max(from_offset - first, 0)
-    return Stretch(first + skipped, journal_offset + skipped, end - first - skipped, RUN, RUN)
+    return Stretch(first + skipped, journal_offset + skipped, end - first - skipped, RUN, RUN, size)
 
 
 # ------------------------------------------------------------------------------------- pieces

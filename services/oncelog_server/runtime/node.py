@@ -10,7 +10,7 @@ Everything that is outside comes in through `Outside`, so that the simulator run
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final
 
 from oncelog_server import __version__
@@ -343,6 +343,10 @@ class Node:
             replaying=asyncio.Semaphore(1),
         )
 
+        def configs_of(partition: PartitionId) -> Mapping[str, str]:
+            topic = view.topic_by_id(partition.topic_id)
+            return {} if topic is None else topic.configs
+
         def around(reporter: Reporter) -> ReplicaEnv:
             return ReplicaEnv(
                 clock=outside.clock,
@@ -358,6 +362,7 @@ class Node:
                 failed=self._replica_failed,
                 fatal=self._fail,
                 control_journal_bytes_max=self._limits.control_journal_bytes_max,
+                configs_of=configs_of,
             )
 
         self._hosting.take_in(view, topics, around, segment_bytes=self._limits.segment_bytes)

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from oncelog_server.core.block import Block
 from oncelog_server.core.frame import Frame, FrameKind, StoredFrame
 from oncelog_server.core.settling import Stretch
-from oncelog_server.partition_leader.committed_log import ROW_BYTES
-from oncelog_server.partition_leader.machine import COMMITTED_TABLE, PartitionMachine
+from oncelog_server.partition_leader.committed_log import COMMITTED_TABLE, ROW_BYTES
+from oncelog_server.partition_leader.machine import PartitionMachine
 from oncelog_server.partition_leader.settling import PartitionSettler
 from oncelogpb import records
 

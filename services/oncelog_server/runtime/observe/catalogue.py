@@ -113,6 +113,14 @@ COMMON: Final = (
     _counter("snapshot_failures", "Snapshots, and slots of outcomes, that the disk did not take."),
     _gauge("snapshot_failing", "1 while the last try of these failed. Alarm on it.", "partition"),
     _counter("trims", "Times that a log began later than before."),
+    _counter("settled_records", "Offsets of committed logs that were settled, in the data log."),
+    _counter("settled_bytes", "Payload bytes of the blocks that were written for them."),
+    _gauge(
+        "settling_waits",
+        "1 while a committed log cannot be settled, for the disk or a damaged log: its journal "
+        "grows. Alarm on it.",
+        "partition",
+    ),
     _gauge("log_start", "First journal offset of a log that is led.", "partition"),
     _gauge(
         "needed_from",

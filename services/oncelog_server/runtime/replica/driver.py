@@ -15,6 +15,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from oncelog_server.core.block import Block
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, PartitionId
 from oncelog_server.core.ports import Outbox
@@ -487,6 +488,15 @@ class Driver:
             return await self._log.read_frames(offsets)
         except CorruptLog as error:
             raise self.unreadable(error) from error
+
+    @property
+    def settled_end(self) -> int:
+        return self.journal.data.settled_end
+
+    async def read_settled(
+        self, from_offset: int, max_bytes: int, *, below: int
+    ) -> Sequence[Block]:
+        return await self._log.read_settled(from_offset, max_bytes, below=below)
 
     def unreadable(self, error: CorruptLog) -> OncelogError:
         """What a reader is told: who leads next has what this one lacks."""

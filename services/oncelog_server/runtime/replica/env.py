@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Collection
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
 
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.ports import Clock, Reporter
@@ -21,6 +22,10 @@ ChangeIsr = Callable[[PartitionId, int, IsrChange, int], Awaitable[Isr | None]]
 # The same, of a change after which no replica is here: it is asked for once this process has
 # stopped leading the epoch.
 EndMove = Callable[[PartitionId, int, IsrChange, int], None]
+
+
+# Replicas of one role whose committed logs are settled at once: each has a step in memory.
+SETTLING_AT_ONCE: Final = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +79,10 @@ class ReplicaEnv:
     fatal: Fatal
     # Of a journal that nothing needs and that is worth keeping (Machine.wanted_from).
     control_journal_bytes_max: int = 4 << 30
+    # Held for a step of settling.
+    settling: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(SETTLING_AT_ONCE))
+    # Settings of the topic of a partition, as etcd shows them: a hint, for what may come sooner.
+    configs_of: Callable[[PartitionId], Mapping[str, str]] = lambda _: {}
 
     def report_unusable(self, partition: PartitionId, error: Exception) -> None:
         self.reporter.event(

@@ -28,6 +28,7 @@ from oncelog_server.runtime.replica import snapshots
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.replaying import Slice, record_of, restore
+from oncelog_server.runtime.replica.settling import Settling
 from oncelog_server.runtime.replica.snapshots import SNAPSHOT_RETRY_MS, Snapshots, too_many_slots
 from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.damage import JournalDamaged
@@ -67,7 +68,12 @@ class FollowerSnapshots:
         self._covered = covered
         self._found_damage = found_damage
         self.trimming = Trimming(partition, journal, around)
-        self._snapshots = Snapshots(partition, journal, around, self.trimming)
+        settler = role.settler()
+        self.settling = Settling(
+            partition, settler, journal, around, self.trimming, found_damage=found_damage
+        )
+        self._wants_settling = settler.is_wanted if settler is not None else None
+        self._snapshots = Snapshots(partition, journal, around, self.trimming, self.settling)
         self._working: asyncio.Task[None] | None = None
         # It has the process's turn: what it does then is waited for, not cancelled.
         self._has_turn = False
@@ -90,6 +96,8 @@ class FollowerSnapshots:
             self._working = vital.spawn(self._work(), self._around.fatal)
         elif self.trimming.is_due:
             self._working = vital.spawn(self._trim(), self._around.fatal)
+        elif self.settling.is_due:
+            self._working = vital.spawn(self._settle(), self._around.fatal)
 
     def _is_worth_it(self, behind_bytes: int) -> bool:
         """Reading a large snapshot costs as much as replaying as many frames, here and for who is
@@ -97,8 +105,15 @@ class FollowerSnapshots:
         enough = max(self._around.snapshot_every_bytes, self._restored_bytes)
         frames = max(snapshots.SNAPSHOT_EVERY_FRAMES, self._restored_bytes // FRAME_WORTH_BYTES)
         are_enough = behind_bytes and self._journal.frames_since_snapshot >= frames
-        is_worth_it = behind_bytes >= enough or bool(are_enough)
+        is_worth_it = behind_bytes >= enough or bool(are_enough) or self._is_uncounted()
         return is_worth_it and self._now_ms() >= self._not_before_ms
+
+    def _is_uncounted(self) -> bool:
+        """Without a machine nobody knows what it is that no snapshot counts."""
+        configs = self._around.configs_of(self._partition)
+        is_wanted = self._wants_settling is not None and self._wants_settling(configs)
+        is_behind = self._covered() > self._journal.snapshot_offset
+        return self.settling.lacks_snapshot(has_uncounted=is_wanted and is_behind)
 
     def halt(self) -> None:
         """In one turn: no more is begun. `halted` waits for what runs."""
@@ -143,6 +158,15 @@ class FollowerSnapshots:
         self._has_turn = True
         try:
             await self.trimming.step()
+        finally:
+            self._has_turn = False
+
+    async def _settle(self) -> None:
+        self._has_turn = True
+        try:
+            while await self.settling.step():
+                if self._halt.is_set() or self.trimming.is_due:
+                    return
         finally:
             self._has_turn = False
 

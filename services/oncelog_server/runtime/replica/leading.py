@@ -33,6 +33,7 @@ from oncelog_server.runtime.replica.projecting import Projecting
 from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.replaying import Slice, record_of
 from oncelog_server.runtime.replica.replies import Replies
+from oncelog_server.runtime.replica.settling import Settling
 from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
 from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.frames import encoded_bytes
@@ -101,7 +102,15 @@ class Leadership:
         self._projecting = Projecting(projection, inherited)
         self._advanced: asyncio.Future[None] | None = None
         self.trimming = Trimming(partition, journal, around, held_by=self.followers.held_by)
-        self._snapshots = Snapshots(partition, journal, around, self.trimming)
+        self.settling = Settling(
+            partition,
+            role.settler(),
+            journal,
+            around,
+            self.trimming,
+            found_damage=self.followers.unreadable,
+        )
+        self._snapshots = Snapshots(partition, journal, around, self.trimming, self.settling)
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
         # Ticks in a row at which there was nothing to do.
@@ -282,6 +291,8 @@ class Leadership:
             and self._journal.is_noted
             and not self._snapshots.are_waiting
             and not self.trimming.is_waiting
+            and not self.settling.is_waiting
+            and not self.settling.is_uncounted(self.machine.settled())
         )
 
     def wake(self) -> None:
@@ -378,9 +389,9 @@ class Leadership:
         self._around.reporter.gauge("log_start", self._journal.log_start, partition=name)
         self._around.reporter.gauge("needed_from", self.trimming.needs.needed_from, partition=name)
         self.followers.show()
-        # A quiet partition, too, writes another one for the snapshot that failed, or for one at
-        # which its log could begin.
-        if self._snapshots.is_owed or self._could_begin_later():
+        # A quiet partition, too, writes another one for the snapshot that failed, for one at which
+        # its log could begin, or so that what is readable is settled.
+        if self._snapshots.is_owed or self._could_begin_later() or self._lacks_snapshot():
             self.capture_snapshot()
         self._snapshots.save(hw)
 
@@ -392,6 +403,10 @@ class Leadership:
             trimming.sampled(journal.log_end, needs_of(self.machine))
             trimming.covered(self._hw)
         return trimming.makes_room()
+
+    def _lacks_snapshot(self) -> bool:
+        is_uncounted = self.settling.is_uncounted(self.machine.settled())
+        return self.settling.lacks_snapshot(has_uncounted=is_uncounted)
 
     def advanced(self) -> asyncio.Future[None]:
         """See the Replica port. One future serves all who wait, so each gets it shielded."""

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from errno import EIO
 from typing import Final
 
+from oncelog_server.core.block import Block
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.runtime.replica.dialog import SnapshotPart
@@ -110,6 +111,13 @@ class ReplicaLog:
         """See Journal.read_frames."""
         with self.readers:
             return await self.journal.read_frames(offsets)
+
+    async def read_settled(
+        self, from_offset: int, max_bytes: int, *, below: int
+    ) -> Sequence[Block]:
+        """See DataLog.read."""
+        with self.readers:
+            return await self.journal.data.read(from_offset, max_bytes, below=below)
 
     async def disk_use(self) -> DiskUse:
         """Raises OSError."""

@@ -7,8 +7,8 @@
 Each is whole by itself: it leaves out the rows that an earlier one has brought to the disk, and
 none that one was only to bring there.
 
-Slots go to the disk with each snapshot, and by themselves where many are held. What is in front of
-the log goes by turns with both (`trimming`).
+Slots go to the disk with each snapshot, and by themselves where many are held. By turns with both,
+what is in front of the log goes (`trimming`), and what is readable is settled (`settling`).
 
 Invariants: a snapshot holds only what is below the HW when it is written, and stands only when the
 slots of all before it are durable; one at a time, and one of an epoch that is over is never written
@@ -25,6 +25,7 @@ from oncelog_server.core import failpoints
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.machine import Machine, Snapshot, needs_of
 from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.settling import Settling
 from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.slots import SLOTS_HELD_MAX, SLOTS_WORTH_A_FLUSH
@@ -42,11 +43,17 @@ class Snapshots:
     (`follower_snapshots`)."""
 
     def __init__(
-        self, partition: PartitionId, journal: Journal, around: ReplicaEnv, trimming: Trimming
+        self,
+        partition: PartitionId,
+        journal: Journal,
+        around: ReplicaEnv,
+        trimming: Trimming,
+        settling: Settling,
     ) -> None:
         self._partition = partition
         self._journal = journal
         self._trimming = trimming
+        self._settling = settling
         self._clock = around.clock
         self._reporter = around.reporter
         self._offload = around.offload
@@ -70,6 +77,7 @@ class Snapshots:
             self._failing = False
             self._reporter.gauge("snapshot_failing", 0, partition=str(self._partition))
         self._captured = None
+        self._settling.drop()
 
     async def ended(self) -> None:
         """Returns when none is being written."""
@@ -115,6 +123,8 @@ class Snapshots:
             self._saving = asyncio.get_running_loop().create_task(self._flush_slots())
         elif self._wanted and self._trimming.is_due:
             self._saving = asyncio.get_running_loop().create_task(self._trim())
+        elif self._wanted and self._settling.is_due:
+            self._saving = asyncio.get_running_loop().create_task(self._settle())
 
     async def make_room_for_slots(self) -> None:
         """During a replay, which writes many. A disk that does not take them is borne with as long
@@ -168,6 +178,7 @@ class Snapshots:
             failpoints.reach("driver.snapshot.after")
             self._reporter.count("snapshots")
             self._trimming.snapshot_stood(offset, snapshot.needs)
+            self._settling.snapshot_stood(offset, snapshot.settled)
             self._worked()
         except OSError as error:
             self.is_owed = self._wanted
@@ -178,6 +189,15 @@ class Snapshots:
     async def _trim(self) -> None:
         try:
             await self._trimming.step()
+        finally:
+            self._saving = None
+
+    async def _settle(self) -> None:
+        """Step by step, as long as nothing else waits for its turn."""
+        try:
+            while await self._settling.step():
+                if self._captured is not None or self._trimming.is_due or not self._wanted:
+                    return
         finally:
             self._saving = None
 

@@ -59,17 +59,21 @@ class Trimming:
         self._held_by = held_by
         # Of the newest state below the high watermark that said it; None: not read yet.
         self._needs: Needs | None = None
-        # Where that state stood of which `needed_from` is.
+        # Where that state stood of which its `needed_from` is.
         self._said_at = 0
         # What the leader's machine says, and the log end at which it did.
         self._sample: tuple[int, Needs] | None = None
+        # What is not readable yet needs nothing below, and all else is settled; and where the newest
+        # snapshot stood that something was settled from.
+        self._settled, self._settled_at = Needs(), 0
         self._not_before_ms = self._no_room_before_ms = 0
         # Node of a follower that holds the log start where it is; "": none does.
         self.held_by = ""
 
     @property
     def needs(self) -> Needs:
-        return self._needs or Needs()
+        said = self._needs or Needs()
+        return Needs(*(max(pair) for pair in zip(said, self._settled, strict=True)))
 
     @property
     def wants_sample(self) -> bool:
@@ -84,8 +88,19 @@ class Trimming:
             self._learned(*self._sample)
             self._sample = None
 
+    def settled(self, said_at: int, needed_from: int) -> None:
+        """What was readable at a snapshot stands in the data log, so frames below are read no more,
+        as long as all is left that was settled: from snapshots at `said_at` and before."""
+        self._settled_at, self._settled = said_at, Needs(needed_from, needed_from)
+
+    @property
+    def _allowed_at(self) -> int:
+        """Where the state stood of which `needed_from` is."""
+        said = self._needs or Needs()
+        return self._said_at if said.needed_from >= self.needs.needed_from else self._settled_at
+
     def _learned(self, said_at: int, needs: Needs) -> None:
-        old = self.needs
+        old = self._needs or Needs()
         if needs.needed_from > old.needed_from:
             self._said_at = said_at
         self._needs = Needs(*(max(pair) for pair in zip(old, needs, strict=True)))
@@ -198,7 +213,7 @@ class Trimming:
         was = journal.log_start
         failpoints.reach("driver.trim_note.before")
         # It was not alone while the thread ran.
-        if journal.move_start(start, allowed_at=self._said_at):
+        if journal.move_start(start, allowed_at=self._allowed_at):
             self._around.reporter.count("trims")
             self._around.reporter.event(
                 "log begins later", partition=str(self._partition), was=was, log_start=start

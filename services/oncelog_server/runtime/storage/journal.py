@@ -33,10 +33,11 @@ from typing import Final, Self
 
 from oncelog_server.core.frame import At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
-from oncelog_server.core.machine import Needs, Snapshot
+from oncelog_server.core.machine import Needs, Settled, Snapshot
 from oncelog_server.runtime.storage.copying import copied_frames
 from oncelog_server.runtime.storage.cutting import place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
+from oncelog_server.runtime.storage.data_log import DATA_DIRECTORY, DataLog
 from oncelog_server.runtime.storage.disk_use import DiskUse, disk_use
 from oncelog_server.runtime.storage.epochs import EpochEntry
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_bytes
@@ -49,7 +50,9 @@ from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
 from oncelog_server.runtime.storage.segments import Segments
 from oncelog_server.runtime.storage.slot_sets import SlotSets
 from oncelog_server.runtime.storage.snapshot_parts import SnapshotParts
-from oncelog_server.runtime.storage.snapshots import SnapshotFiles, snapshot_path
+from oncelog_server.runtime.storage.snapshot_rows import SnapshotRows
+from oncelog_server.runtime.storage.snapshots import SnapshotFile, SnapshotFiles, snapshot_path
+from oncelog_server.runtime.storage.tables import TableEnd
 from oncelog_server.runtime.storage.tail import Copies, MemoryTail, TailBudget
 from oncelog_server.runtime.storage.unwritten import Unwritten
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
@@ -70,6 +73,7 @@ class Journal:
         segment_bytes: int,
         recovered: Recovered,
         random_bytes: Callable[[int], bytes],
+        data: DataLog,
         tails: TailBudget | None = None,
     ) -> None:
         end = recovered.end
@@ -106,6 +110,9 @@ class Journal:
         if recovered.log_start:
             # What a crash has left of it.
             self._snapshots.sweep(self._segments.bases)
+        # What was settled of its committed log. Of what the log lost nothing is read.
+        self.data = data
+        self.data.cut(end.offset)
 
     @classmethod
     def open(
@@ -123,7 +130,9 @@ class Journal:
         Raises JournalDamaged (UnknownFrame too): refused, and nothing of it is served. OSError.
         """
         recovered = recover(disk, directory, segment_bytes, random_bytes)
-        return cls(disk, directory, segment_bytes, recovered, random_bytes, tails)
+        path = f"{directory}/{DATA_DIRECTORY}"
+        data = DataLog.open(disk, path, segment_bytes=segment_bytes)
+        return cls(disk, directory, segment_bytes, recovered, random_bytes, data, tails)
 
     # ------------------------------------------------------------------------------------ append
 
@@ -342,6 +351,8 @@ class Journal:
             # It looks for its place in the files, so what only memory has goes there first.
             self._unwritten.write_frames()
         self._unwritten.drop()
+        # What a crash leaves of it must not be of frames that are gone.
+        self.data.cut(end)
         place = Place(0, end, self._epochs.epoch_at(end - 1))
         if end > self.log_start:
             place = place_in(self._segments.holding(end - 1), end, self._epochs)
@@ -531,6 +542,20 @@ class Journal:
         OSError."""
         return self._snapshots.needs()
 
+    def saved_settled(self) -> list[tuple[int, Settled]]:
+        """What the snapshots that stand say of the committed log, ascending by their offsets; where
+        nothing of it is settled, or to be settled, the newest one only. Blocking. Raises OSError.
+        """
+        return self._snapshots.settled(has_data=self.data.settled_end > 0)
+
+    def read_snapshot(self, offset: int) -> SnapshotFile | None:
+        """One that stands; None where it is damaged. Blocking. Raises OSError."""
+        return self._snapshots.read(offset)
+
+    def snapshot_rows(self, table: str, end: TableEnd) -> SnapshotRows:
+        """Of one that stands."""
+        return SnapshotRows(self._disk, self.directory, table, end)
+
     @property
     def snapshot_offset(self) -> int:
         """Of the newest snapshot; the log start where there is none."""
@@ -569,6 +594,7 @@ class Journal:
                     self._synced_end_file.note_and_sync(self._bounds)
                 self._segments.save_indexes(self.synced_end)
         self._closed = True
+        self.data.close()
         self._segments.close()
         self.slots.close()
         self._synced_end_file.close()

@@ -249,6 +249,19 @@ class SnapshotFiles:
                 return offset, found.needs
         return 0, Needs()
 
+    def settled(self, *, has_data: bool) -> list[tuple[int, Settled]]:
+        """What those say of their committed logs that can be read, ascending; without data the
+        newest one only, unless that wants some. Blocking. Raises OSError."""
+        found: list[tuple[int, Settled]] = []
+        for offset in reversed(self.offsets):
+            file = self._known.get(offset) or self.read(offset)
+            if file is None or file.settled is None:
+                continue
+            found.insert(0, (offset, file.settled))
+            if not (has_data or file.settled.wanted):
+                break
+        return found
+
     def begin_next(self, start: int) -> None:
         """The log begins there once that is noted: which of the two snapshots a crash needs is not
         known before, so both are kept until `begin`."""

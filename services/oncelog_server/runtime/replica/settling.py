@@ -1,0 +1,287 @@
+"""Copies what is readable of a committed log into the replica's data log, a step at a time
+(docs/adr/0073). Leader and follower do the same, each for itself, without a machine:
+
+    a snapshot stood ──► its rows, from the settled end on ──► their frames ──► blocks ──► noted
+                           ▲                                                                │
+                           └── until all is settled that was readable at the snapshot ◄─────┘
+
+What was readable at a snapshot and is settled needs no journal any more: `trimming` is told so.
+
+Invariants:
+  * only what a snapshot that stands counts is settled: it is below the high watermark (I27);
+  * one step runs at a time, and none beside a snapshot that is written, a front that goes, or a log
+    that is cut: so what it reads stays where it is;
+  * memory holds one step at most, of which a process has SETTLING_AT_ONCE;
+  * who writes and who reads never waits for it. What it meets it tries again later.
+
+Left out: which rows lie where, and how units become a block (`core/settling`, the roles); files and
+their recovery (`storage/data_log`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from errno import ENOSPC
+from typing import Final
+
+from oncelog_server.core import failpoints
+from oncelog_server.core.block import Block
+from oncelog_server.core.ids import PartitionId
+from oncelog_server.core.machine import Settled
+from oncelog_server.core.settling import BLOCK_BYTES, Settler
+from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.settling_source import Source, Standing, Units, in_slices
+from oncelog_server.runtime.replica.trimming import Trimming
+from oncelog_server.runtime.storage.journal import Journal
+from oncelogpb.errors import CorruptLog, OncelogError
+
+# Committed reads take from the data log what is there.
+READS_SETTLED: Final = False
+# After a step, so many times as long as it took nothing is settled: others need the machine too.
+REST_FACTOR: Final = 1
+# What failed is tried again after so long.
+AGAIN_MS: Final = 10_000
+DAMAGED_AGAIN_MS: Final = 60_000
+# Snapshots that stood and of which something is not settled: so many are known.
+STANDING_MAX: Final = 64
+# A log that grows slowly gets a snapshot for what is not settled: after the first time, where that
+# is worth it, after the second in any case.
+SNAPSHOT_AFTER_MS: Final = 60_000
+SNAPSHOT_WORTH_BYTES: Final = 1 << 20
+SNAPSHOT_AT_LAST_MS: Final = 600_000
+
+
+class Settling:
+    """Of one leadership, or one followership. Whoever made it calls `step` by turns with what else
+    touches the log, and at last `drop`."""
+
+    def __init__(
+        self,
+        partition: PartitionId,
+        settler: Settler | None,
+        journal: Journal,
+        around: ReplicaEnv,
+        trimming: Trimming,
+        *,
+        found_damage: Callable[[CorruptLog], None],
+    ) -> None:
+        """`settler`: None where there is no committed log. `found_damage`: what is synced cannot be
+        read here."""
+        self._partition = partition
+        self._settler = settler
+        self._journal = journal
+        self._data = journal.data
+        self._around = around
+        self._trimming = trimming
+        self._found_damage = found_damage
+        # Snapshots that stand, ascending; those of which all is settled are left out, but the
+        # newest. None: not looked at yet.
+        self._standing: list[Standing] | None = None if settler is not None else []
+        self._source: Source | None = None
+        self._not_before_ms = 0
+        # What operators were told.
+        self._waits = False
+        # Since when something is in no snapshot, and which was the newest then.
+        self._uncounted: tuple[int, int] | None = None
+
+    # ------------------------------------------------------------------------------ what is due
+
+    @property
+    def is_due(self) -> bool:
+        """`step` has something to do."""
+        return self.is_waiting and self._now_ms() >= self._not_before_ms
+
+    @property
+    def is_waiting(self) -> bool:
+        """There is something to do, once it is its turn: whoever is quiet goes on being asked."""
+        return self._standing is None or self._has_deleted or self._is_behind
+
+    @property
+    def _newest(self) -> Standing | None:
+        return self._standing[-1] if self._standing else None
+
+    @property
+    def _is_behind(self) -> bool:
+        newest = self._newest
+        if newest is None or not newest.settled.wanted:
+            return False
+        return max(self._data.settled_end, newest.settled.begin) < newest.settled.end
+
+    @property
+    def _has_deleted(self) -> bool:
+        newest = self._newest
+        return newest is not None and self._data.goes_before(newest.settled.begin)
+
+    def snapshot_stood(self, offset: int, settled: Settled | None) -> None:
+        """It holds only what is below the high watermark."""
+        if self._standing is None or settled is None:
+            # What is looked at later includes it.
+            return
+        if not settled.wanted:
+            self._standing = []
+        self._standing.append(Standing(offset, settled))
+        if len(self._standing) > STANDING_MAX:
+            # The older ones say less, the newest ones are reached last.
+            del self._standing[1 : STANDING_MAX // 2]
+        self._tell_trimming()
+
+    def lacks_snapshot(self, *, has_uncounted: bool) -> bool:
+        """A log that grows slowly should get one, so that what is readable is settled in the end.
+        `has_uncounted`: there is something to settle that the newest one does not count."""
+        newest = self._journal.snapshot_offset
+        if not has_uncounted:
+            self._uncounted = None
+            return False
+        if self._uncounted is None or self._uncounted[1] != newest:
+            self._uncounted = (self._now_ms(), newest)
+        waited_ms = self._now_ms() - self._uncounted[0]
+        if waited_ms < SNAPSHOT_AFTER_MS:
+            return False
+        is_worth_it = self._journal.bytes_from(newest) >= SNAPSHOT_WORTH_BYTES
+        return is_worth_it or waited_ms >= SNAPSHOT_AT_LAST_MS
+
+    def is_uncounted(self, settled: Settled | None) -> bool:
+        """Whether the leader's machine has something to settle that the newest snapshot does not
+        count."""
+        if settled is None or not settled.wanted:
+            return False
+        newest = self._newest
+        counted = newest.settled.end if newest is not None and newest.settled.wanted else 0
+        return max(counted, self._data.settled_end, settled.begin) < settled.end
+
+    # ------------------------------------------------------------------------------------ a step
+
+    async def step(self) -> bool:
+        """Whatever it meets, it is tried again later: nothing is lost, and the journal goes later.
+        False: there is nothing to do now."""
+        if not self.is_due or self._around.settling.locked():
+            return False
+        began_ms = self._now_ms()
+        try:
+            async with self._around.settling:
+                await self._next_piece()
+        except (OSError, OncelogError) as error:
+            self._failed(error)
+            return False
+        self._worked()
+        await asyncio.sleep(REST_FACTOR * (self._now_ms() - began_ms) / 1000)
+        return self.is_due
+
+    async def _next_piece(self) -> None:
+        if self._standing is None:
+            await self._look()
+        elif self._has_deleted:
+            await self._remove_deleted()
+        else:
+            self._require_room()
+            await self._settle()
+
+    def _require_room(self) -> None:
+        """What is settled stands twice until its journal goes."""
+        if not self._around.has_room():
+            raise OSError(ENOSPC, "free disk space is below disk_free_floor; free some space")
+
+    async def _look(self) -> None:
+        found: list[tuple[int, Settled]] = []
+        await self._around.offload(lambda: found.extend(self._journal.saved_settled()))
+        self._standing = [Standing(*one) for one in found]
+        self._tell_trimming()
+
+    async def _remove_deleted(self) -> None:
+        newest, data = self._newest, self._data
+        assert newest is not None, "it has deleted"
+        failpoints.reach("driver.data_remove.before")
+        await self._around.offload(lambda: data.remove_before(newest.settled.begin))
+        failpoints.reach("driver.data_remove.after")
+
+    async def _settle(self) -> None:
+        newest, data, settler = self._newest, self._data, self._settler
+        assert newest is not None, "it is behind"
+        assert settler is not None, "it is behind"
+        source, self._source = self._source, None
+        if source is None or source.standing != newest:
+            source = Source(newest, self._journal, settler, self._around.offload)
+            await self._open(source)
+        units = await self._read(source)
+        blocks: list[Block] = []
+        await self._around.offload(lambda: blocks.extend(settler.blocks(in_slices(units))))
+        if not source.is_over and len(blocks) > 1 and len(blocks[-1].payload) < BLOCK_BYTES // 2:
+            # It will grow: the next step has it again.
+            source.put_back(units, from_offset=blocks.pop().first_offset)
+        await self._write(blocks, settled_at=newest.offset)
+        if source.is_over and data.settled_end < newest.settled.end:
+            raise CorruptLog(
+                f"the snapshot of {newest.offset} says that {newest.settled.end} records were "
+                f"readable, and its rows end at {data.settled_end}"
+            )
+        # Where anything failed before, the next step begins anew at the settled end.
+        self._source = source
+        self._tell_trimming()
+
+    async def _open(self, source: Source) -> None:
+        try:
+            await source.open(max(self._data.settled_end, source.standing.settled.begin))
+        except CorruptLog:
+            # Another one says the same, and comes in any case.
+            self._standing = [it for it in self._standing or () if it != source.standing]
+            raise
+
+    async def _read(self, source: Source) -> Units:
+        try:
+            return await source.next_units()
+        except CorruptLog as error:
+            self._found_damage(error)
+            raise
+
+    async def _write(self, blocks: list[Block], *, settled_at: int) -> None:
+        data, offload = self._data, self._around.offload
+        was = data.settled_end
+        failpoints.reach("driver.settle_write.before")
+        await offload(lambda: data.append(blocks))
+        failpoints.reach("driver.settle_write.after")
+        failpoints.reach("driver.settle_note.before")
+        await offload(lambda: data.sync_and_note(settled_at))
+        failpoints.reach("driver.settle_note.after")
+        reporter = self._around.reporter
+        reporter.count("settled_records", data.settled_end - was)
+        reporter.count("settled_bytes", sum(len(block.payload) for block in blocks))
+
+    def _tell_trimming(self) -> None:
+        """What was readable at a snapshot, and is settled, needs no journal."""
+        data, standing = self._data, self._standing
+        if not standing:
+            return
+        reached = [it for it in standing if it.settled.end <= data.settled_end]
+        if reached and READS_SETTLED:
+            said_at = max(data.settled_at, reached[-1].offset)
+            self._trimming.settled(said_at, reached[-1].settled.pending_from)
+        self._standing = standing[len(reached) :] or standing[-1:]
+
+    # ------------------------------------------------------------------------------- what it says
+
+    def _failed(self, error: Exception) -> None:
+        again_ms = DAMAGED_AGAIN_MS if isinstance(error, CorruptLog) else AGAIN_MS
+        self._not_before_ms = self._now_ms() + again_ms
+        self._around.reporter.event(
+            "settling waits, trying again",
+            level="warning",
+            partition=str(self._partition),
+            error=str(error),
+        )
+        self._waits = True
+        self._around.reporter.gauge("settling_waits", 1, partition=str(self._partition))
+
+    def _worked(self) -> None:
+        if self._waits:
+            self._around.reporter.event("settling goes on", partition=str(self._partition))
+            self.drop()
+
+    def drop(self) -> None:
+        """It is over: an alarm would never end."""
+        if self._waits:
+            self._waits = False
+            self._around.reporter.gauge("settling_waits", 0, partition=str(self._partition))
+
+    def _now_ms(self) -> int:
+        return self._around.clock.now().monotonic_ms
