@@ -8,7 +8,6 @@ import random
 
 import pytest
 
-from oncelog_server.core.ports import TopicInfo
 from tests.simulation.disk import Tear
 from tests.unit.partition_leader.fakes import TOPIC
 from tests.unit.partition_leader.messages import batch, plain, send

@@ -63,8 +63,8 @@ class Trimming:
         self._said_at = 0
         # What the leader's machine says, and the log end at which it did.
         self._sample: tuple[int, Needs] | None = None
-        # What is not readable yet needs nothing below, and all else is settled; and where the newest
-        # snapshot stood that something was settled from.
+        # What is not readable yet needs nothing below, and all else is settled; and where the
+        # newest snapshot stood that something was settled from.
         self._settled, self._settled_at = Needs(), 0
         self._not_before_ms = self._no_room_before_ms = 0
         # Node of a follower that holds the log start where it is; "": none does.
