@@ -184,7 +184,8 @@ class Settling:
 
     async def _look(self) -> None:
         found: list[tuple[int, Settled]] = []
-        await self._around.offload(lambda: found.extend(self._journal.saved_settled()))
+        snapshots, has_data = self._journal.snapshots, self._data.settled_end > 0
+        await self._around.offload(lambda: found.extend(snapshots.settled(has_data=has_data)))
         self._standing = [Standing(*one) for one in found]
         self._tell_trimming()
 

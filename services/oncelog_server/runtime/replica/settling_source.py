@@ -18,7 +18,6 @@ from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.machine import Settled
 from oncelog_server.core.settling import Settler, Stretch
 from oncelog_server.runtime.storage.journal import Journal
-from oncelog_server.runtime.storage.snapshot_rows import SnapshotRows
 from oncelog_server.runtime.storage.snapshots import SnapshotFile
 from oncelogpb.errors import CorruptLog
 
@@ -67,7 +66,7 @@ class Source:
 
     def _open(self, from_offset: int) -> None:
         offset = self.standing.offset
-        file = self._journal.read_snapshot(offset)
+        file = self._journal.snapshots.read(offset)
         if file is None:
             raise CorruptLog(f"the snapshot of {offset} cannot be read")
         rows = self._rows(file, from_offset)
@@ -77,7 +76,7 @@ class Source:
         end = file.tables.get(self._settler.table)
         if end is None:
             return iter(())
-        rows: SnapshotRows = self._journal.snapshot_rows(self._settler.table, end)
+        rows = self._journal.snapshots.rows(self._settler.table, end)
         return rows.around(from_offset, self._settler.row_offset)
 
     async def next_units(self) -> Units:

@@ -33,7 +33,7 @@ from typing import Final, Self
 
 from oncelog_server.core.frame import At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
-from oncelog_server.core.machine import Needs, Settled, Snapshot
+from oncelog_server.core.machine import Needs, Snapshot
 from oncelog_server.runtime.storage.copying import copied_frames
 from oncelog_server.runtime.storage.cutting import place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
@@ -50,9 +50,7 @@ from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
 from oncelog_server.runtime.storage.segments import Segments
 from oncelog_server.runtime.storage.slot_sets import SlotSets
 from oncelog_server.runtime.storage.snapshot_parts import SnapshotParts
-from oncelog_server.runtime.storage.snapshot_rows import SnapshotRows
-from oncelog_server.runtime.storage.snapshots import SnapshotFile, SnapshotFiles, snapshot_path
-from oncelog_server.runtime.storage.tables import TableEnd
+from oncelog_server.runtime.storage.snapshots import SnapshotFiles, snapshot_path
 from oncelog_server.runtime.storage.tail import Copies, MemoryTail, TailBudget
 from oncelog_server.runtime.storage.unwritten import Unwritten
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
@@ -542,19 +540,10 @@ class Journal:
         OSError."""
         return self._snapshots.needs()
 
-    def saved_settled(self) -> list[tuple[int, Settled]]:
-        """What the snapshots that stand say of the committed log, ascending by their offsets; where
-        nothing of it is settled, or to be settled, the newest one only. Blocking. Raises OSError.
-        """
-        return self._snapshots.settled(has_data=self.data.settled_end > 0)
-
-    def read_snapshot(self, offset: int) -> SnapshotFile | None:
-        """One that stands; None where it is damaged. Blocking. Raises OSError."""
-        return self._snapshots.read(offset)
-
-    def snapshot_rows(self, table: str, end: TableEnd) -> SnapshotRows:
-        """Of one that stands."""
-        return SnapshotRows(self._disk, self.directory, table, end)
+    @property
+    def snapshots(self) -> SnapshotFiles:
+        """To be read."""
+        return self._snapshots
 
     @property
     def snapshot_offset(self) -> int:

@@ -49,6 +49,7 @@ from crc32c import crc32c
 from oncelog_server.core.machine import Needs, Settled, Snapshot
 from oncelog_server.runtime.storage.keeping import kept_snapshots
 from oncelog_server.runtime.storage.port import Disk
+from oncelog_server.runtime.storage.snapshot_rows import SnapshotRows
 from oncelog_server.runtime.storage.tables import Chunk, TableEnd, TableFiles, chunk_names
 
 SNAPSHOT_PREFIX: Final = "snapshot-"
@@ -261,6 +262,10 @@ class SnapshotFiles:
             if not (has_data or file.settled.wanted):
                 break
         return found
+
+    def rows(self, table: str, end: TableEnd) -> SnapshotRows:
+        """Of one that stands."""
+        return SnapshotRows(self._disk, self._directory, table, end)
 
     def begin_next(self, start: int) -> None:
         """The log begins there once that is noted: which of the two snapshots a crash needs is not
