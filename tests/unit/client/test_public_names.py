@@ -32,7 +32,16 @@ def test_every_reason_can_be_caught_by_its_class() -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Access", "Admin", "Consumer", "Log", "Producer", "Transaction", "TransactionalProducer"],
+    [
+        "Access",
+        "Admin",
+        "Consumer",
+        "Log",
+        "Producer",
+        "TableView",
+        "Transaction",
+        "TransactionalProducer",
+    ],
 )
 def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
     inside = {
@@ -42,7 +51,7 @@ def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
         "sender batch_bytes has_adopted adopt abort_open doubt fence give_up on_closed",
         "make_transaction registration settle unheard",
         "is_member run_until",
-        "commit_no_more",
+        "commit_no_more now require_following is_following",
     }
     hidden = {word for words in inside for word in words.split()}
     twin = getattr(aio, name)
@@ -53,7 +62,16 @@ def test_the_plain_face_has_what_the_asyncio_face_has(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["Access", "Admin", "Consumer", "Producer", "Transaction", "TransactionalProducer"]
+    "name",
+    [
+        "Access",
+        "Admin",
+        "Consumer",
+        "Producer",
+        "TableView",
+        "Transaction",
+        "TransactionalProducer",
+    ],
 )
 def test_both_faces_take_the_same_arguments(name: str) -> None:
     twins = getattr(aio, name), getattr(oncelog, name)

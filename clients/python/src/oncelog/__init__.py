@@ -21,6 +21,7 @@ from oncelog import aio, errors
 from oncelog._core.deliveries import Delivery
 from oncelog._plain_access import Access
 from oncelog._plain_admin import Admin
+from oncelog._plain_table import TableChanges, TableView
 from oncelog._plain_units import Transactions, TransactionsAcross
 from oncelog.access import AccessRule, AccessVerdict, Pattern, Quota
 from oncelog.aio.across import WholeTransaction
@@ -48,7 +49,13 @@ from oncelog.groups import (
     Saved,
     Shift,
 )
-from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, Tls
+from oncelog.options import (
+    ConnectOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    TableOptions,
+    Tls,
+)
 from oncelog.plain import (
     Consumer,
     Log,
@@ -96,7 +103,10 @@ __all__ = [
     "Rows",
     "Saved",
     "Shift",
+    "TableChanges",
+    "TableOptions",
     "TableReceipt",
+    "TableView",
     "Tls",
     "TopicInfo",
     "TopicPartition",

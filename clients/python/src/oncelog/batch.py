@@ -124,6 +124,17 @@ class Chunk:
             return self._from_rows()
         return self._from_arrow()
 
+    def keys_and_values(self) -> tuple[list[bytes | None], list[bytes | None]]:
+        """As many of both."""
+        if self.encoding == records.ROWS:
+            rows = records.decode_rows(self.payload).rows[self.skip : self.skip + self.count]
+            return (
+                [row.key if row.HasField("key") else None for row in rows],
+                [row.value if row.HasField("value") else None for row in rows],
+            )
+        batch = self.arrow()
+        return batch.column(0).to_pylist(), batch.column(1).to_pylist()
+
     def _from_rows(self) -> Iterator[Record]:
         rows = records.decode_rows(self.payload).rows[self.skip : self.skip + self.count]
         for offset, row in enumerate(rows, self.first_offset):
@@ -163,6 +174,8 @@ class Chunk:
             payload=self.payload,
             skip=self.skip + start,
             count=count,
+            written=self.written,
+            is_last=self.is_last and start + count == self.count,
         )
 
 

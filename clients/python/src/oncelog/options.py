@@ -1,7 +1,7 @@
 """What users may set: one frozen class per noun. Each field: meaning, unit, danger.
 
-`connect`, `producer`, `transactional_producer` and `consumer` take these names as keywords; an
-unknown one is refused with the nearest name.
+`connect`, `producer`, `transactional_producer`, `consumer` and `table` take these names as
+keywords; an unknown one is refused with the nearest name.
 """
 
 from __future__ import annotations
@@ -180,6 +180,27 @@ class ConsumerOptions:
         require("max_poll_interval_ms", self.max_poll_interval_ms, 1_000, 24 * 3_600_000)
         require_short("instance_id", self.instance_id)
         require_short("client_id", self.client_id)
+
+
+@dataclass(frozen=True, slots=True)
+class TableOptions:
+    """Of `table`."""
+
+    # What its keys and values may take in memory, with what Python needs beside them (256 bytes for
+    # each key), bytes. Above it the table ends, and raises TooLarge, which names this.
+    memory_bytes_max: int = 1024 * 1024 * 1024
+    # Bytes that are read ahead at most, beside that.
+    prefetch_bytes_max: int = 16 * 1024 * 1024
+    # Where records were deleted (retention, an operator) before the table read them: earliest
+    # begins that partition anew, with what is kept, so that the table shows what one that is opened
+    # now shows; `skipped` counts. error: the table ends, and raises OffsetOutOfRange.
+    if_deleted: str = deletions.EARLIEST
+
+    def validate(self) -> None:
+        """Raises InvalidArgument naming the field."""
+        require("memory_bytes_max", self.memory_bytes_max, 1, 1 << 50)
+        require("prefetch_bytes_max", self.prefetch_bytes_max, 1, 1 << 40)
+        require_one("if_deleted", self.if_deleted, [deletions.ERROR, deletions.EARLIEST])
 
 
 def make_options(kind: type[T], given: Mapping[str, Any]) -> T:

@@ -25,6 +25,7 @@ from oncelog._calls import Calls, close_calls, drain
 from oncelog._leaving import flush_at_the_end
 from oncelog._loop import LoopThread
 from oncelog._plain_admin import Admin
+from oncelog._plain_table import TableView
 from oncelog._plain_units import Transactions, TransactionsAcross
 from oncelog._serving import Serving, run_serving
 from oncelog._stopping import stopping
@@ -118,6 +119,10 @@ class Log:
             ),
         )
         return Consumer(self._loop, made, serving)
+
+    def table(self, topic: str, **options: Any) -> TableView:
+        """See `aio.Log.table`. `table.caught_up()` before the first look."""
+        return TableView(self._loop, self._loop.run(self._twin.table(topic, **options)))
 
     def run(
         self,

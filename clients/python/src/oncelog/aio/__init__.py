@@ -20,6 +20,7 @@ from oncelog.aio.log import Log, connect
 from oncelog.aio.outcomes import CommitSeq, ExposedPart
 from oncelog.aio.producer import Producer
 from oncelog.aio.receipts import Receipt, TableReceipt
+from oncelog.aio.table_view import TableChanges, TableView
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.aio.transactions import Transaction
 from oncelog.aio.units import CommittedTransaction, Transactions
@@ -63,7 +64,9 @@ __all__ = [
     "Rows",
     "Saved",
     "Shift",
+    "TableChanges",
     "TableReceipt",
+    "TableView",
     "TopicInfo",
     "Transaction",
     "TransactionInfo",

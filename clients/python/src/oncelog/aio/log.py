@@ -20,17 +20,26 @@ from oncelog.aio.admin import Admin
 from oncelog.aio.consumer import IDLE_S, Consumer
 from oncelog.aio.member import Callbacks, OnPartitions
 from oncelog.aio.producer import OnDelivery, Producer
+from oncelog.aio.table_view import TableView
 from oncelog.aio.transactional_producer import TransactionalProducer
 from oncelog.aio.transactions import Transaction
 from oncelog.batch import Batch, TopicPartition
 from oncelog.errors import BufferFailed, CannotConnect
-from oncelog.options import ConnectOptions, ConsumerOptions, ProducerOptions, make_options
+from oncelog.options import (
+    ConnectOptions,
+    ConsumerOptions,
+    ProducerOptions,
+    TableOptions,
+    make_options,
+)
 from oncelog.protocol import AsyncProtocol
 from oncelogpb import errors
 
 log = logging.getLogger("oncelog.run")
 
-Made = TypeVar("Made", Producer, TransactionalProducer, Consumer)
+Made = TypeVar("Made", Producer, TransactionalProducer, Consumer, TableView)
+# These are closed first: nobody needs them to end.
+READERS: Final = (Consumer, TableView)
 # Who stops a program in good order sends one of these.
 STOPS: Final = (signal.SIGTERM,)
 # What `run` does with a batch: writes to the transaction. An exception aborts.
@@ -57,7 +66,7 @@ class Log:
         self.protocol = protocol or AsyncProtocol(bootstrap, options)
         self.admin = Admin(self.protocol)
         # What was made and is not closed, in order.
-        self._made: dict[int, Producer | TransactionalProducer | Consumer] = {}
+        self._made: dict[int, Producer | TransactionalProducer | Consumer | TableView] = {}
         self._numbers = itertools.count()
 
     async def start(self) -> None:
@@ -170,6 +179,15 @@ class Log:
                 raise
         return self._keep(made)
 
+    async def table(self, topic: str, **options: Any) -> TableView:
+        """A dictionary that follows a topic: of each key the last committed value. Records without
+        a value are tombstones: they remove their key. Begins to read at the first record that is
+        kept; `await table.caught_up()` before the first look. Options: see TableOptions. Raises
+        UnknownTopic, PermissionDenied, Unavailable."""
+        settings = make_options(TableOptions, options)
+        described = await self.protocol.topic(topic)
+        return self._keep(TableView(self.protocol, described, settings))
+
     async def run(
         self,
         consumer: Consumer,
@@ -251,13 +269,13 @@ class Log:
         )
 
     async def close(self) -> None:
-        """Closes the consumers that it made, then the producers, with which `on_revoked` may still
-        end a transaction; of each kind all at once (each waits for an answer where nobody answers);
-        then the connection. Safe to repeat. Raises what a producer could not deliver, of the
-        newest."""
+        """Closes the consumers and tables that it made, then the producers, with which `on_revoked`
+        may still end a transaction; of each kind all at once (each waits for an answer where nobody
+        answers); then the connection. Safe to repeat. Raises what a producer could not deliver, of
+        the newest."""
         failures: list[BaseException] = []
         while self._made:
-            first = [n for n, made in self._made.items() if isinstance(made, Consumer)]
+            first = [n for n, made in self._made.items() if isinstance(made, READERS)]
             newest_first = [self._made.pop(n) for n in (first or list(self._made))[::-1]]
             ended = await asyncio.gather(
                 *(made.close() for made in newest_first), return_exceptions=True
