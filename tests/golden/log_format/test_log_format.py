@@ -6,14 +6,18 @@ A change here is a change of what stands on users' disks: it needs a new format 
 from __future__ import annotations
 
 import re
+from array import array
 from pathlib import Path
 
 import pytest
 
+from oncelog_server.core.block import Block, Units, block_of
 from oncelog_server.core.frame import At, ControlCode, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Needs, Settled, Snapshot, Table
 from oncelog_server.runtime.replica.record import ReplicaRecord, save_record
+from oncelog_server.runtime.storage.data_blocks import decode_block, encode_block
+from oncelog_server.runtime.storage.data_note import DataNote, DataNoteFile, encode_note
 from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, decode, encode
 from oncelog_server.runtime.storage.identity import Bounds, encode_incarnation
@@ -83,6 +87,31 @@ def index_entry() -> bytes:
     return index.unsaved(below=1 << 40)
 
 
+def sample_block() -> Block:
+    units = Units(
+        record_count=array("Q", [3, 1]),
+        tx_id=array("Q", [0x0002_0000_0000_0010, 0]),
+        producer_id=array("Q", [0x0002_0000_0000_0007, 0x0002_0000_0000_0008]),
+        generation=array("Q", [0x0000_0001_0000_0004] * 2),
+        writer=array("Q", [9, 0]),
+        base_sequence=array("Q", [30, 0]),
+        journal_offset=array("Q", [4711, 4720]),
+        time_ms=array("q", [1_700_000_000_001, 1_700_000_000_259]),
+    )
+    return block_of(
+        units,
+        b"batch",
+        first_offset=4000,
+        exposed_below=4721,
+        max_timestamp_us=-1,
+        encoding=2,
+        client_crc=0xE39B66BF,
+    )
+
+
+DATA_NOTE = DataNote(4000, 4711, 9000, 4500, 8192)
+
+
 def written() -> dict[str, bytes]:
     """Each example of the page, as the code writes it."""
     uuid = bytes.fromhex("0123456789ab4def8123456789abcdef")
@@ -98,6 +127,8 @@ def written() -> dict[str, bytes]:
         "synced_end slot": encode_bounds(5, Bounds(4296, 4711, Allowance(4652, 3))),
         "snapshot": encode_snapshot(snapshot),
         "slot": encode_slot(4711, b"outcome!"),
+        "block": b"".join(encode_block(sample_block())),
+        "settled slot": encode_note(5, DATA_NOTE),
     }
 
 
@@ -136,6 +167,11 @@ def test_the_other_examples_of_the_page_are_read_back() -> None:
     snapshot = decode_snapshot(page["snapshot"])
     assert snapshot is not None
     assert snapshot.state == b"state"
+    assert decode_block(memoryview(page["block"])) == sample_block()
+    disk = FakeDisk()
+    disk.make_directory("data")
+    disk.replace_file("data/settled", bytes(512) + page["settled slot"])
+    assert DataNoteFile(disk, "data").kept == DATA_NOTE
 
 
 def test_a_snapshot_of_the_version_before_is_read() -> None:

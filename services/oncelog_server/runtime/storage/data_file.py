@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections import OrderedDict
+from collections.abc import Iterable
 from typing import Final
 
 from oncelog_server.runtime.storage.port import Disk, File
@@ -20,6 +21,8 @@ from oncelog_server.runtime.storage.segment import INDEX_SUFFIX, OffsetIndex
 from oncelogpb.errors import OffsetOutOfRange
 
 DATA_SUFFIX: Final = ".data"
+# Of a file that is to stand in the place of another.
+REWRITTEN_SUFFIX: Final = ".rewritten"
 # Files of one log that stay open after a read, where a node does not say it for all of its logs.
 DATA_FILES_OPEN_MAX: Final = 4
 
@@ -89,6 +92,31 @@ class DataFile:
         with self._lock:
             data = self.file.read(position, length)
             self._disk.write_and_sync(self.file, position, data)
+
+    @classmethod
+    def written_anew(
+        cls, disk: Disk, directory: str, base: int, blocks: Iterable[tuple[int, bytes]]
+    ) -> DataFile:
+        """A file of these blocks, each with its first offset, in place of the one that is there:
+        after a crash the old one or the new one. Raises OSError: then the old one stands."""
+        anew = cls(disk, directory, base, size=0)
+        temporary = anew._stem + REWRITTEN_SUFFIX
+        if disk.exists(temporary):
+            disk.remove(temporary)
+        file = disk.open(temporary, create=True)
+        try:
+            index, size = OffsetIndex(), 0
+            for offset, data in blocks:
+                disk.write_unsynced(file, size, data)
+                index.saw(offset, size)
+                size += len(data)
+            disk.sync(file)
+        finally:
+            file.close()
+        anew._drop_index_file()
+        disk.rename(temporary, anew.path)
+        anew._index, anew._size = index, size
+        return anew
 
     def truncate(self, size: int, *, end_offset: int) -> None:
         """Durably, to blocks below `end_offset`. Raises OSError."""

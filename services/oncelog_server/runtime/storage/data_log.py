@@ -20,8 +20,9 @@ Left out: what is settled, when, and from what (`runtime/replica/settling`).
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from errno import EBADF
+from itertools import chain, pairwise
 from typing import Final
 
 from oncelog_server.core.block import Block
@@ -33,11 +34,12 @@ from oncelog_server.runtime.storage.data_blocks import (
     verify_block,
 )
 from oncelog_server.runtime.storage.data_file import DataFile, OpenDataFiles
-from oncelog_server.runtime.storage.data_note import Settled
+from oncelog_server.runtime.storage.data_note import DataNote
 from oncelog_server.runtime.storage.data_recovery import RecoveredData, recover_data
 from oncelog_server.runtime.storage.data_walk import (
     Damage,
     Extent,
+    all_intact,
     at_once,
     blocks_from,
     bytes_from,
@@ -76,6 +78,9 @@ class DataLog:
         # Where the next block begins: what is appended and not noted included.
         self._end = recovered.settled.settled_end
         self._unsynced: list[DataFile] = []
+        # Removed as soon as that can be done.
+        self._gone: list[DataFile] = []
+        self._front: list[DataFile] = []
         self._in_doubt = self._closed = False
         self._has_directory = bool(recovered.files) or recovered.note.kept is not None
 
@@ -169,10 +174,15 @@ class DataLog:
 
     def _begin_to_append(self) -> None:
         self._require_usable()
-        if self._in_doubt:
-            self._give_up()
+        if self._in_doubt or self._settled.beyond_goes:
+            self._settle_doubts()
+        self._make_directory()
+
+    def _make_directory(self) -> None:
+        """With a note before the first file: without one, files are taken for all that is left."""
         if not self._has_directory:
             self._disk.make_directory(self.directory)
+            self._note.save(self._settled)
             self._has_directory = True
 
     def _is_next(self, step: Step) -> bool:
@@ -205,16 +215,17 @@ class DataLog:
     def _give_up(self) -> None:
         """What is not noted: its bytes are in doubt, and so is the note that was to speak of it.
         What is behind the noted ones in their file stays there, and is read by nobody."""
-        end = self.settled_end
         if self._has_directory:
-            self._note.save(self._settled._replace(base=end, position=0))
-        self._settled = self._settled._replace(base=end, position=0)
-        gone = [file for file in self._files if file.base >= end]
-        self._files = tuple(file for file in self._files if file.base < end)
-        self._unsynced = []
-        for file in gone:
-            file.remove()
-        self._end, self._in_doubt = end, False
+            self._shorten(self._settled._replace(base=self.settled_end, position=0))
+        self._in_doubt = False
+
+    def _settle_doubts(self) -> None:
+        """Before anything else is changed."""
+        self._require_usable()
+        if self._in_doubt or self._end != self.settled_end:
+            self._give_up()
+        elif self._settled.beyond_goes:
+            self._remove_beyond()
 
     # -------------------------------------------------------------------------------------- reads
 
@@ -229,19 +240,29 @@ class DataLog:
         """
         end = self.settled_end if below is None else min(below, self.settled_end)
         if from_offset < self.begin:
-            raise OffsetOutOfRange(
-                f"the data log begins at {self.begin}, not at {from_offset}", start=self.begin
-            )
+            raise self._deleted(from_offset)
         if from_offset >= end:
             return []
-        file, extent = self._holding(from_offset)
-        walk = blocks_from(extent, from_offset, max_bytes, below=end)
-        opened = file.file
-        self._open_files.use(file)
-        found = await off_the_loop(walk, self._disk, opened)
-        if isinstance(found, Damage):
-            raise _corrupt(file, found)
-        return found
+        while True:
+            file, extent = self._holding(from_offset)
+            try:
+                opened = file.file
+                self._open_files.use(file)
+                walk = blocks_from(extent, from_offset, max_bytes, below=end)
+                found = await off_the_loop(walk, self._disk, opened)
+            except OffsetOutOfRange:
+                found = None
+            if isinstance(found, list):
+                return found
+            if from_offset < self.begin:
+                raise self._deleted(from_offset)
+            if file in self._files:
+                assert found is not None, "only a file that went is refused"
+                raise _corrupt(file, found)
+            # It was replaced, or cut, meanwhile.
+            end = min(end, self.settled_end)
+            if from_offset >= end:
+                return []
 
     def parts_from(self, offset: int, max_bytes: int) -> bytes:
         """The same blocks as they stand on the disk, for `append_copied` of another replica; b""
@@ -249,7 +270,7 @@ class DataLog:
         if offset >= self.settled_end:
             return b""
         if offset < self.begin:
-            raise OffsetOutOfRange(f"the data log begins at {self.begin}", start=self.begin)
+            raise self._deleted(offset)
         file, extent = self._holding(offset)
         found = at_once(bytes_from(extent, offset, max_bytes), file.file)
         if isinstance(found, Damage):
@@ -269,6 +290,11 @@ class DataLog:
         found = at_once(find_block(extent, offset), file.file)
         return (found.first_offset, found.end_offset) if isinstance(found, Damage) else None
 
+    def _deleted(self, offset: int) -> OffsetOutOfRange:
+        return OffsetOutOfRange(
+            f"the data log begins at {self.begin}, not at {offset}", start=self.begin
+        )
+
     def _holding(self, offset: int) -> tuple[DataFile, Extent]:
         """The file that has a block of an offset below the settled end, and what of it counts."""
         files = self._files
@@ -283,14 +309,55 @@ class DataLog:
             end = min(end, files[number + 1].base)
         return file, Extent(file.base, end, file.size, file.index)
 
+    def replace(self, blocks: Sequence[Block]) -> None:
+        """Puts these in the place of what stands in one file of the offsets that they cover: damage
+        (`damaged_at`) or a part of it, or whole blocks. Durable when it returns; readers have what
+        was or what is. What is not noted is given up. Blocking. Raises ValueError where they do not
+        fit there, OSError: then nothing changes."""
+        self._settle_doubts()
+        first, end = blocks[0].first_offset, blocks[-1].end_offset
+        if any(one.end_offset != two.first_offset for one, two in pairwise(blocks)):
+            raise ValueError("each block begins at the offset where the one before it ends")
+        if not (first < end <= self.settled_end):
+            raise ValueError(f"offsets {first} to {end} are not in the data log")
+        new = [(block.first_offset, b"".join(encode_block(block))) for block in blocks]
+        if not self._files or first < self._files[0].base:
+            self._put_in_front(first, end, new)
+            return
+        file, extent = self._holding(first)
+        kept = at_once(all_intact(extent), file.file)
+        before = [it for it in kept if it.step.end_offset <= first]
+        behind = [it for it in kept if it.step.first_offset >= end]
+        replaced = kept[len(before) : len(kept) - len(behind)]
+        fits = all(first <= it.step.first_offset and it.step.end_offset <= end for it in replaced)
+        if not fits or end > extent.end_offset:
+            raise ValueError(f"offsets {first} to {end} are no whole blocks of {file.path}")
+        if self._grows(file):
+            # It takes no more: the note speaks of a place in it that will be another.
+            self._save(self._settled._replace(base=self.settled_end, position=0))
+        old = file.file
+        parts = chain(
+            ((it.step.first_offset, old.read(it.position, it.step.length)) for it in before),
+            new,
+            ((it.step.first_offset, old.read(it.position, it.step.length)) for it in behind),
+        )
+        anew = DataFile.written_anew(self._disk, self.directory, file.base, parts)
+        self._files = tuple(anew if it is file else it for it in self._files)
+
+    def _put_in_front(self, first: int, end: int, new: list[tuple[int, bytes]]) -> None:
+        """Of a file that is gone."""
+        lost_to = self._files[0].base if self._files else self.settled_end
+        if end != lost_to or first > self.begin:
+            raise ValueError(f"what lacks are the offsets {self.begin} to {lost_to}")
+        anew = DataFile.written_anew(self._disk, self.directory, first, new)
+        self._files = (anew, *self._files)
+
     # -------------------------------------------------------------------------- what goes of it
 
     def cut(self, journal_end: int) -> None:
         """Drops blocks that became readable by what stands at or above this journal offset: it is
         gone from the journal. Whoever calls it has not cut the journal yet."""
-        self._require_usable()
-        if self._in_doubt or self._end != self.settled_end:
-            self._give_up()
+        self._settle_doubts()
         if self.settled_at <= journal_end:
             return
         settled = self._settled._replace(settled_at=journal_end)
@@ -305,35 +372,43 @@ class DataLog:
             if found.position:
                 break
         if settled.settled_end <= self.begin:
-            settled = Settled(self.begin, self.begin, settled.settled_at, self.begin)
+            settled = DataNote(self.begin, self.begin, settled.settled_at, self.begin)
         self._shorten(settled)
 
     def begin_at(self, offset: int) -> None:
         """Gives up every block, and begins at an offset: what is below is deleted, or comes with
         `append_copied` where it is of another replica's."""
         self._require_usable()
-        if not self._has_directory:
-            self._disk.make_directory(self.directory)
-            self._has_directory = True
-        self._shorten(Settled(offset, offset, 0, offset, 0))
+        self._make_directory()
+        self._shorten(DataNote(offset, offset, 0, offset, 0))
 
-    def _shorten(self, settled: Settled) -> None:
+    def _shorten(self, settled: DataNote) -> None:
         """The note first; then files, from the last one back."""
-        end = settled.settled_end
         self._save(settled._replace(beyond_goes=1))
+        end = settled.settled_end
         self._end, self._in_doubt, self._unsynced = end, False, []
         kept = tuple(file for file in self._files if max(settled.begin, file.base) < end)
-        gone, self._files = self._files[len(kept) :], kept
-        for file in reversed(gone):
-            file.remove()
-        if kept and kept[-1].base == settled.base and kept[-1].size > settled.position:
-            kept[-1].truncate(settled.position, end_offset=end)
-        self._save(settled)
+        self._gone += self._files[len(kept) :]
+        self._files = kept
+        self._remove_beyond()
+
+    def _remove_beyond(self) -> None:
+        """What stands beyond the note. Until it is done the note says so, and nothing is added."""
+        while self._gone:
+            self._gone[-1].remove()
+            self._gone.pop()
+        settled = self._settled
+        if self._files:
+            last = self._files[-1]
+            if last.base == settled.base and last.size > settled.position:
+                last.truncate(settled.position, end_offset=settled.settled_end)
+        self._save(settled._replace(beyond_goes=0))
 
     def goes_before(self, offset: int) -> bool:
         """Whether `remove_before` would remove anything."""
         end = min(offset, self.settled_end)
-        return len(self._files) > 1 and self._files[1].base <= end
+        goes = len(self._files) > 1 and self._files[1].base <= end
+        return goes or bool(self._front) or self.settled_end < offset
 
     def remove_before(self, offset: int) -> None:
         """What is below was deleted: files that are wholly below go, front to back. Where even the
@@ -344,13 +419,15 @@ class DataLog:
                 self.begin_at(offset)
             return
         count = sum(file.base <= offset for file in self._files[1:])
-        if not count:
-            return
-        self._settled = self._settled._replace(begin=offset)
-        self._note.save_in_both(self._settled)
-        gone, self._files = self._files[:count], self._files[count:]
-        for file in gone:
-            file.remove()
+        if count:
+            # Whichever slot rots, none says a begin of which nothing is left.
+            self._note.save_in_both(self._settled._replace(begin=offset))
+            self._settled = self._settled._replace(begin=offset)
+            self._front += self._files[:count]
+            self._files = self._files[count:]
+        while self._front:
+            self._front[0].remove()
+            self._front.pop(0)
 
     # ------------------------------------------------------------------------------------- its end
 
@@ -365,7 +442,7 @@ class DataLog:
         for file in self._files:
             file.close()
 
-    def _save(self, settled: Settled) -> None:
+    def _save(self, settled: DataNote) -> None:
         self._note.save(settled)
         self._settled = settled
 

@@ -36,7 +36,7 @@ _MAGIC: Final = b"OSD1"
 _SEALED: Final = 8
 
 
-class Settled(NamedTuple):
+class DataNote(NamedTuple):
     """See the module."""
 
     begin: int = 0
@@ -47,12 +47,12 @@ class Settled(NamedTuple):
     beyond_goes: int = 0
 
 
-def encode_settled(sequence: int, settled: Settled) -> bytes:
+def encode_note(sequence: int, settled: DataNote) -> bytes:
     slot = _SLOT.pack(_MAGIC, 0, sequence, *settled)
     return slot[:4] + crc32c(slot[_SEALED:]).to_bytes(4, "little") + slot[_SEALED:]
 
 
-class SettledNote:
+class DataNoteFile:
     """The file. Blocking; raises OSError."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -61,7 +61,7 @@ class SettledNote:
         # Of the last note that is durable.
         self._sequence = 0
         # None: there is none that is intact.
-        self.kept: Settled | None = None
+        self.kept: DataNote | None = None
         if disk.exists(self._path):
             self._load()
 
@@ -78,20 +78,20 @@ class SettledNote:
             if magic != _MAGIC or crc != crc32c(slot[_SEALED:]):
                 continue
             if self.kept is None or sequence > self._sequence:
-                self._sequence, self.kept = sequence, Settled(*settled)
+                self._sequence, self.kept = sequence, DataNote(*settled)
 
-    def save(self, settled: Settled) -> None:
+    def save(self, settled: DataNote) -> None:
         """Durably."""
         sequence = self._sequence + 1
         at = SLOT_SPACING_BYTES * (sequence % 2)
         file: File = self._disk.open(self._path, create=True)
         try:
-            self._disk.write_and_sync(file, at, encode_settled(sequence, settled))
+            self._disk.write_and_sync(file, at, encode_note(sequence, settled))
         finally:
             file.close()
         self._sequence, self.kept = sequence, settled
 
-    def save_in_both(self, settled: Settled) -> None:
+    def save_in_both(self, settled: DataNote) -> None:
         """Durably, whichever slot rots."""
         self.save(settled)
         self.save(settled)

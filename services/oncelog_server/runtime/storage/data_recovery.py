@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from oncelog_server.runtime.storage.damage import UnknownFrame
 from oncelog_server.runtime.storage.data_blocks import BlockTooNew
-from oncelog_server.runtime.storage.data_file import DataFile, data_base_of
-from oncelog_server.runtime.storage.data_note import Settled, SettledNote
+from oncelog_server.runtime.storage.data_file import REWRITTEN_SUFFIX, DataFile, data_base_of
+from oncelog_server.runtime.storage.data_note import DataNote, DataNoteFile
 from oncelog_server.runtime.storage.data_walk import Stored, at_once, intact_from
 from oncelog_server.runtime.storage.port import Disk
 
@@ -23,19 +23,23 @@ from oncelog_server.runtime.storage.port import Disk
 class RecoveredData(NamedTuple):
     """What opening found. The last file, if it is the note's, takes the next block."""
 
-    note: SettledNote
-    settled: Settled
+    note: DataNoteFile
+    settled: DataNote
     files: tuple[DataFile, ...]
 
 
 def recover_data(disk: Disk, directory: str) -> RecoveredData:
     """Blocking. Raises UnknownFrame where a newer version wrote it, OSError."""
-    bases = [base for name in disk.list(directory) if (base := data_base_of(name)) is not None]
-    note = SettledNote(disk, directory)
+    names = disk.list(directory)
+    for name in names:
+        if name.endswith(REWRITTEN_SUFFIX):
+            disk.remove(f"{directory}/{name}")
+    bases = [base for name in names if (base := data_base_of(name)) is not None]
+    note = DataNoteFile(disk, directory)
     if note.kept is None and not bases:
-        return RecoveredData(note, Settled(), ())
+        return RecoveredData(note, DataNote(), ())
     files = [DataFile(disk, directory, base) for base in sorted(bases)]
-    said = note.kept or Settled(files[0].base, files[-1].base, 0, files[-1].base)
+    said = note.kept or DataNote(files[0].base, files[-1].base, 0, files[-1].base)
     sealed = [file for file in files if file.base < said.base]
     beyond = [file for file in files if file.base >= said.base]
     sealed = _without_front(sealed, said)
@@ -45,7 +49,7 @@ def recover_data(disk: Disk, directory: str) -> RecoveredData:
     return RecoveredData(note, settled, (*sealed, *kept))
 
 
-def _without_front(sealed: list[DataFile], said: Settled) -> list[DataFile]:
+def _without_front(sealed: list[DataFile], said: DataNote) -> list[DataFile]:
     """Removes what a crash left of what was deleted."""
     kept: list[DataFile] = []
     for number, file in enumerate(sealed):
@@ -57,7 +61,7 @@ def _without_front(sealed: list[DataFile], said: Settled) -> list[DataFile]:
     return kept
 
 
-def _beyond(said: Settled, files: list[DataFile]) -> tuple[Settled, list[DataFile]]:
+def _beyond(said: DataNote, files: list[DataFile]) -> tuple[DataNote, list[DataFile]]:
     """What there is, and the files from the note's on."""
     settled = said
     kept: list[DataFile] = []
@@ -81,11 +85,11 @@ def _beyond(said: Settled, files: list[DataFile]) -> tuple[Settled, list[DataFil
     return settled._replace(beyond_goes=0), kept
 
 
-def _in_a_new_file(settled: Settled) -> Settled:
+def _in_a_new_file(settled: DataNote) -> DataNote:
     return settled._replace(base=settled.settled_end, position=0)
 
 
-def _up_to_damage(file: DataFile, settled: Settled) -> Settled:
+def _up_to_damage(file: DataFile, settled: DataNote) -> DataNote:
     """What stands beyond the note in the file that takes the next block, as far as it is intact."""
     found: list[Stored] = []
     if not settled.beyond_goes:

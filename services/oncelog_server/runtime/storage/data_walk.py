@@ -208,18 +208,30 @@ def find_exposed_above(extent: Extent, journal_end: int) -> Walk[Cut | None]:
     """Where the first block begins that became readable at or above a journal offset, or the damage
     in front of it: nobody can tell of that; None: there is none. Raises BlockTooNew."""
     window = _Window(extent.size, READ_BYTES_MIN)
-    position, damaged, good_end = 0, None, extent.base
-    while position < extent.size and good_end < extent.end_offset:
-        step = yield from _verified(window, position)
-        if step is None or step.first_offset < good_end:
-            damaged = damaged or Cut(good_end, position)
-            position = yield from _behind_damage(extent, window, position)
-            continue
-        if step.exposed_below > journal_end:
-            return damaged or Cut(step.first_offset, position)
-        position, good_end, damaged = position + step.length, step.end_offset, None
-    # A file that ends early, too.
-    return damaged or (Cut(good_end, position) if good_end < extent.end_offset else None)
+    position, good_end = 0, extent.base
+    while good_end < extent.end_offset:
+        stored = yield from _next_intact(extent, window, position, good_end)
+        if stored is None:
+            return Cut(good_end, position)
+        if stored.step.exposed_below > journal_end:
+            is_next = stored.step.first_offset == good_end
+            return Cut(good_end, stored.position if is_next else position)
+        position, good_end = stored.end, stored.step.end_offset
+    return None
+
+
+def all_intact(extent: Extent) -> Walk[list[Stored]]:
+    """Every block that counts and is intact. Raises BlockTooNew."""
+    window = _Window(extent.size, READ_BYTES_MIN)
+    found: list[Stored] = []
+    position, good_end = 0, extent.base
+    while good_end < extent.end_offset:
+        stored = yield from _next_intact(extent, window, position, good_end)
+        if stored is None or stored.step.first_offset >= extent.end_offset:
+            break
+        found.append(stored)
+        position, good_end = stored.end, stored.step.end_offset
+    return found
 
 
 def _find(extent: Extent, window: _Window, offset: int) -> Walk[int | Damage]:
@@ -248,29 +260,40 @@ def _find(extent: Extent, window: _Window, offset: int) -> Walk[int | Damage]:
 
 def _search(extent: Extent, window: _Window, offset: int) -> Walk[int | Damage]:
     """As `_find`, where what was stepped over leads to nothing: each block is verified."""
-    # An entry may be wrong that is intact by itself: of a file that was written anew.
-    position, good_end = 0, extent.base
+    position, good_end = yield from _known_before(extent, window, offset)
+    while True:
+        stored = yield from _next_intact(extent, window, position, good_end)
+        first = extent.end_offset if stored is None else stored.step.first_offset
+        if stored is None or first > offset:
+            why = "no intact block has what stood here"
+            return Damage(position, good_end, min(first, extent.end_offset), why)
+        if stored.step.end_offset > offset:
+            return stored.position
+        position, good_end = stored.end, stored.step.end_offset
+
+
+def _known_before(extent: Extent, window: _Window, offset: int) -> Walk[tuple[int, int]]:
+    """The last place at or before an offset where the index has an intact block, and its offset."""
     entry, _ = extent.offset_index.around(offset)
-    if entry is not None:
+    while entry is not None:
         step = yield from _verified(window, entry.position)
         if step is not None and step.first_offset == entry.offset:
-            position, good_end = entry.position, entry.offset
-    damaged_at: int | None = None
+            return entry.position, entry.offset
+        entry, _ = extent.offset_index.around(entry.offset - 1)
+    return 0, extent.base
+
+
+def _next_intact(
+    extent: Extent, window: _Window, position: int, good_end: int
+) -> Walk[Stored | None]:
+    """The first block from here on that is intact: here, or behind damage. `good_end`: the offset
+    that is next here."""
     while position < extent.size:
         step = yield from _verified(window, position)
-        if step is None or step.first_offset < good_end:
-            damaged_at = position if damaged_at is None else damaged_at
-            position = yield from _behind_damage(extent, window, position)
-            continue
-        if step.first_offset > offset:
-            end = min(step.first_offset, extent.end_offset)
-            at = position if damaged_at is None else damaged_at
-            return Damage(at, good_end, end, "no intact block has what stood here")
-        if step.end_offset > offset:
-            return position
-        position, good_end, damaged_at = position + step.length, step.end_offset, None
-    at = min(position, extent.size) if damaged_at is None else damaged_at
-    return Damage(at, good_end, extent.end_offset, "nothing behind this is intact")
+        if step is not None and step.first_offset >= good_end:
+            return Stored(position, step)
+        position = yield from _behind_damage(extent, window, position)
+    return None
 
 
 def _behind_damage(extent: Extent, window: _Window, position: int) -> Walk[int]:
@@ -280,6 +303,8 @@ def _behind_damage(extent: Extent, window: _Window, position: int) -> Walk[int]:
         there = yield from _verified(window, position + claimed.length)
         if there is not None and there.first_offset == claimed.end_offset:
             return position + claimed.length
+    except BlockTooNew:
+        raise
     except BlockError:
         pass
     for entry in extent.offset_index.entries_behind(position):
