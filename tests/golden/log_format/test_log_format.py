@@ -17,6 +17,7 @@ from oncelog_server.core.ids import JournalOffset, LeaderEpoch
 from oncelog_server.core.machine import Needs, Settled, Snapshot, Table
 from oncelog_server.runtime.replica.record import ReplicaRecord, save_record
 from oncelog_server.runtime.storage.data_blocks import decode_block, encode_block
+from oncelog_server.runtime.storage.data_log import DataLog
 from oncelog_server.runtime.storage.data_note import DataNote, DataNoteFile, encode_note
 from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
 from oncelog_server.runtime.storage.frames import HEADER_BYTES, decode, encode
@@ -251,10 +252,13 @@ def test_the_files_of_the_page_are_the_files_of_a_journal() -> None:
     journal.slots.open("outcomes", 8).write(1, b"outcome!")
     journal.save_snapshot(2, Snapshot(b"", {"t": Table(1, 0, b"x"), "u": Table(1, 9, b"x", 9)}))
     journal.close()
+    data = DataLog.open(disk, "j/data")
+    data.append([sample_block()._replace(first_offset=0)])
+    data.sync_and_note(9)
     save_record(disk, "j", ReplicaRecord("ab" * 16, 0, "cd" * 16, epoch=1))
     below = [
         f"{directory}{name}"
-        for directory in ("", "tables/", "slots/outcomes/")
+        for directory in ("", "tables/", "slots/outcomes/", "data/")
         for name in disk.list(f"j/{directory}".rstrip("/"))
     ]
     files = [path for path in below if not disk.list(f"j/{path}")]
