@@ -29,6 +29,7 @@ OURS: Final = {
 EXEMPT: Final[dict[str, str]] = {
     "oncelog_server.runtime.replica.receiving:Receiving._part": "reads",
     "oncelog_server.runtime.replica.receiving:Receiving._work": "reads",
+    "oncelog_server.runtime.storage.data_log:DataLog.read": "reads a file",
     "oncelog_server.runtime.replication.links:_Link._run": "a stream: each begins its dialogs anew",
     "oncelog._leaving:_flush_all": "each connection once, at the end",
     "oncelog.aio.log:Log.flush": "each producer once",
