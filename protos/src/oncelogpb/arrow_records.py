@@ -46,11 +46,14 @@ SCHEMA_MESSAGE_BYTES: Final = _SCHEMA_MESSAGE.size
 _NO_HEADER_ITEMS: Final = pa.array([], HEADERS.value_type)
 
 
-def first_since(batch: pa.RecordBatch, timestamp_us: int) -> tuple[int, int]:
-    """Number and time of the first record at or after that time; there is one."""
+def first_since(
+    batch: pa.RecordBatch, timestamp_us: int, *, begin: int = 0
+) -> tuple[int, int] | None:
+    """Number and time of the first record at or after that time, none of the first `begin`; None
+    where there is none."""
     times = batch.column(2).cast(pa.int64())
-    index = pc.index(pc.greater_equal(times, timestamp_us), True).as_py()
-    return index, times[index].as_py()
+    index = pc.index(pc.greater_equal(times.slice(begin), timestamp_us), True).as_py()
+    return None if index < 0 else (begin + index, times[begin + index].as_py())
 
 
 def judge(payload: bytes | memoryview) -> int:

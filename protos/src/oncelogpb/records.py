@@ -32,6 +32,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import islice
 from typing import TYPE_CHECKING, Any, Final
 
 from crc32c import crc32c
@@ -170,15 +171,19 @@ def max_timestamp_of(encoding: int, payload: bytes | memoryview) -> int:
     return arrow_records.max_timestamp(arrow_records.decode_arrow(payload))
 
 
-def first_since(encoding: int, payload: bytes | memoryview, timestamp_us: int) -> tuple[int, int]:
-    """Number and time of the first record of a batch at or after that time; there is one."""
+def first_since(
+    encoding: int, payload: bytes | memoryview, timestamp_us: int, *, begin: int = 0
+) -> tuple[int, int] | None:
+    """Number and time of the first record of a batch at or after that time, none of the first
+    `begin`; None where there is none. Raises CorruptBatch."""
     if encoding == ROWS:
-        times = (row.timestamp_us for row in decode_rows(payload).rows)
-        return next((index, us) for index, us in enumerate(times) if us >= timestamp_us)
+        times = enumerate(row.timestamp_us for row in decode_rows(payload).rows)
+        later = islice(times, begin, None)
+        return next(((index, us) for index, us in later if us >= timestamp_us), None)
     # Imported here: see _WITH_ARROW.
     from oncelogpb import arrow_records
 
-    return arrow_records.first_since(arrow_records.decode_arrow(payload), timestamp_us)
+    return arrow_records.first_since(arrow_records.decode_arrow(payload), timestamp_us, begin=begin)
 
 
 def checksum(payload: bytes | memoryview | pa.Buffer) -> int:

@@ -17,6 +17,7 @@ from collections.abc import (
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from oncelog_server.core.access import Need, Pattern, Rule
+from oncelog_server.core.block import Block
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import BootId, JournalOffset, LeaderEpoch, PartitionId, TopicId
 from oncelog_server.core.machine import Instant
@@ -272,6 +273,20 @@ class Replica(Protocol[M_co]):
 
     async def read_frames(self, offsets: Sequence[int]) -> Sequence[StoredFrame]:
         """The frames that begin at exactly these journal offsets (neighbours are read together)."""
+        ...
+
+    @property
+    def settled_end(self) -> int:
+        """Committed offset: records below stand in blocks, but for those that were deleted. What is
+        settled is durable. It only grows while this process leads."""
+        ...
+
+    async def read_settled(
+        self, from_offset: int, max_bytes: int, *, below: int
+    ) -> Sequence[Block]:
+        """Blocks in offset order, the first of which holds `from_offset`; they end at or before
+        `below`, a settled end. About `max_bytes` in all, but at least one block; often fewer than
+        there are. Raises OffsetOutOfRange where it was deleted, CorruptLog."""
         ...
 
     def unreadable(self, error: CorruptLog) -> OncelogError:

@@ -202,6 +202,7 @@ class Fetching:
                 isolation=request.isolation,
                 format_=request.format,
                 max_bytes=min(cursor.max_bytes, budget),
+                with_units=request.with_units,
             )
         except OncelogError as error:
             cursor.error = error

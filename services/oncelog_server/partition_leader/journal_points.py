@@ -10,6 +10,7 @@ last, so both look at all entries behind an offset, not at the first of them.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from enum import Enum
 from typing import NamedTuple
 
@@ -90,3 +91,22 @@ def find_point(
     if entry < len(committed):
         earliest = min(earliest, committed.lowest_from(entry))
     return JournalPoint(JournalOffset(earliest), JournalOffset(iterator), given)
+
+
+def find_journaled(
+    committed: CommittedLog, offset: int, *, log_start: int, high_watermark: int
+) -> int:
+    """The first offset at or behind one that can be read from which on the journal, which begins at
+    `log_start`, holds all that is committed: where something became readable, or the end of what
+    can be read. Before it, records are settled, and only there."""
+    readable_end = committed.readable_end(high_watermark)
+    if offset == readable_end:
+        return offset
+    first = committed.unit_row(committed.entry_of(offset))
+    entries = committed.entries_begun(high_watermark)
+    # From entry to entry, what lies lowest in the journal from there on never descends.
+    found = bisect_left(range(entries), log_start, first, key=committed.lowest_from)
+    if found < entries and committed.unit_row(found) < found:
+        # The front of a transaction went: what became readable next is whole.
+        found = committed.entries_begun(committed.exposed_at[found] + 1)
+    return max(offset, committed.first_offset(found)) if found < entries else readable_end

@@ -1,17 +1,19 @@
 """The handler of ListOffsets: earliest, latest, by time, and where an offset lies in the journal.
 
-By time is the first committed batch, in offset order, whose running maximum timestamp is at or
-above the one asked for, then the first such record in it. So positions by time never go back when
-records came out of time order. Records that were deleted count for that maximum, so what is left
-may be found too early, never too late.
+By time is the first entry of the committed log, in offset order, whose running maximum timestamp is
+at or above the one asked for, then the first such record in it that is not deleted. So positions by
+time never go back when records came out of time order. Records that were deleted count for that
+maximum, so what is left may be found too early, never too late. What is settled is looked for in
+its blocks, record by record the same.
 """
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator
 from typing import NamedTuple
 
-from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ports import Call, led_machine
+from oncelog_server.core.settling import Stretch
 from oncelog_server.partition_leader import wire
 from oncelog_server.partition_leader.committed_log import RUN_BYTES
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
@@ -69,17 +71,14 @@ class Listing:
             # The ends are answers about now: only within the lease.
             replica.require_lease()
             listed = await self._list(replica, query, request.isolation)
-            point = None
+            answer = pb.ListedOffset(
+                partition=query.partition, offset=listed.offset, timestamp_us=listed.timestamp_us
+            )
             if request.with_journal_points and not _is_of_journal(request.isolation):
-                point = _point(replica, listed.offset)
+                _point(replica, answer)
         except OncelogError as error:
             return pb.ListedOffset(partition=query.partition, error=to_status(error))
-        return pb.ListedOffset(
-            partition=query.partition,
-            offset=listed.offset,
-            timestamp_us=listed.timestamp_us,
-            journal_point=point,
-        )
+        return answer
 
     async def _list(
         self, replica: PartitionReplica, query: pb.OffsetQuery, isolation: pb.Isolation.ValueType
@@ -102,14 +101,15 @@ class Listing:
 
     async def by_time(self, replica: PartitionReplica, ends: Ends, timestamp_us: int) -> _Listed:
         """See the module. `ends` are those of the committed log."""
+        settled_end = replica.settled_end
         try:
             return await self._search(replica, ends, timestamp_us)
         except OffsetOutOfRange as error:
             now = committed_ends(replica)
-            if now.start <= ends.start:
+            if now.start <= ends.start and replica.settled_end <= settled_end:
                 what = f"what is committed at {now.start} or behind: {error}"
                 raise replica.unreadable(CorruptLog(what)) from error
-            # It was deleted while it was read; what is left is looked at anew.
+            # It was deleted, or settled, while it was read; what is there is looked at anew.
             return await self.by_time(replica, now, timestamp_us)
 
     async def _search(self, replica: PartitionReplica, ends: Ends, timestamp_us: int) -> _Listed:
@@ -120,42 +120,81 @@ class Listing:
         from_start = begins <= ends.start
         begins = max(begins, ends.start)
         (stretch,) = log.stretches(begins, below=ends.end, max_bytes=1, max_entries=1)
-        position, end = stretch.journal_offset, stretch.journal_offset + stretch.record_count
-        while position < end:
-            stored_frames = await replica.read(position, RUN_BYTES, below=end)
-            assert stored_frames, f"the committed log points at {position}, where nothing stands"
-            for stored in stored_frames:
-                position = stored.end
-                if stored.frame.max_timestamp_us >= timestamp_us:
-                    first = stretch.first_offset + stored.at.offset - stretch.journal_offset
-                    listed = await self._in_batch(stored, first, timestamp_us)
-                    # Of a batch of which a part was deleted, it may be in that.
-                    return listed if listed.offset >= ends.start else _Listed(ends.start)
+        async for batch in _batches(replica, stretch, begins):
+            if batch.max_timestamp_us >= timestamp_us:
+                listed = await self._in_batch(batch, begins, timestamp_us)
+                if listed is not None and listed.offset < stretch.end_offset:
+                    return listed
         # What was deleted was so late; else what is not readable yet of a run holds the record.
         return _Listed(ends.start if from_start and ends.start else ends.end)
 
-    async def _in_batch(self, stored: StoredFrame, first: int, timestamp_us: int) -> _Listed:
-        found: list[_Listed] = []
+    async def _in_batch(self, batch: _Batch, begin: int, timestamp_us: int) -> _Listed | None:
+        """The first such record at or behind an offset."""
+        found: list[_Listed | None] = []
+        skipped = max(begin - batch.first_offset, 0)
 
         def search() -> None:
-            encoding, payload = stored.frame.encoding, stored.frame.payload
-            index, time_us = records.first_since(encoding, payload, timestamp_us)
-            found.append(_Listed(first + index, time_us))
+            one = records.first_since(batch.encoding, batch.payload, timestamp_us, begin=skipped)
+            found.append(None if one is None else _Listed(batch.first_offset + one[0], one[1]))
 
-        if records.needs_offload(stored.frame.encoding, stored.frame.payload):
+        if records.needs_offload(batch.encoding, batch.payload):
             await self._env.offload(search)
         else:
             search()
         return found[0]
 
 
+class _Batch(NamedTuple):
+    """Neighbours of the committed log in one payload."""
+
+    first_offset: int
+    max_timestamp_us: int
+    encoding: int
+    payload: bytes | memoryview
+
+
+async def _batches(
+    replica: PartitionReplica, stretch: Stretch, from_offset: int
+) -> AsyncIterator[_Batch]:
+    """What holds the records of a stretch from an offset on, one after the other; the first may
+    begin before, the last end behind."""
+    position, end = from_offset, stretch.end_offset
+    while position < min(replica.settled_end, end):
+        try:
+            blocks = await replica.read_settled(position, 1, below=replica.settled_end)
+        except CorruptLog:
+            # The journal may have it still.
+            break
+        for block in blocks:
+            yield _Batch(block.first_offset, block.max_timestamp_us, block.encoding, block.payload)
+            position = block.end_offset
+    in_journal = stretch.journal_offset - stretch.first_offset
+    while position < end:
+        frames = await replica.read(position + in_journal, RUN_BYTES, below=stretch.journal_end)
+        assert frames, f"the committed log points at {position + in_journal}, where nothing stands"
+        for stored in frames:
+            frame, at = stored
+            yield _Batch(
+                at.offset - in_journal, frame.max_timestamp_us, frame.encoding, frame.payload
+            )
+            position = stored.end - in_journal
+
+
 def _is_of_journal(isolation: pb.Isolation.ValueType) -> bool:
     return isolation in (pb.ISOLATION_UNCOMMITTED, pb.ISOLATION_RAW)
 
 
-def _point(replica: PartitionReplica, offset: int) -> pb.JournalPoint:
-    """Of an offset that could be read a moment ago. Raises OffsetOutOfRange where it was deleted
-    meanwhile."""
-    require_in_range(offset, committed_ends(replica))
-    point = led_machine(replica).find_point(offset, replica.high_watermark)
-    return pb.JournalPoint(earliest=point.earliest, iterator=point.iterator, given=point.given)
+def _point(replica: PartitionReplica, answer: pb.ListedOffset) -> None:
+    """Adds it, of an offset that could be read a moment ago. Raises OffsetOutOfRange where it was
+    deleted meanwhile."""
+    require_in_range(answer.offset, committed_ends(replica))
+    machine, high_watermark = led_machine(replica), replica.high_watermark
+    point = machine.find_point(answer.offset, high_watermark)
+    if point.earliest >= replica.log_start:
+        answer.journal_point.earliest = point.earliest
+        answer.journal_point.iterator = point.iterator
+        answer.journal_point.given = point.given
+    else:
+        answer.journal_has_from = machine.find_journaled(
+            answer.offset, log_start=replica.log_start, high_watermark=high_watermark
+        )

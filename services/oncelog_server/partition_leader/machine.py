@@ -75,6 +75,7 @@ from oncelog_server.partition_leader.exposures import Exposures
 from oncelog_server.partition_leader.journal_points import (
     JournalPoint,
     Needed,
+    find_journaled,
     find_point,
     needed,
 )
@@ -383,6 +384,12 @@ class PartitionMachine:
             offset,
             first_open=self.first_open_position(),
             high_watermark=high_watermark,
+        )
+
+    def find_journaled(self, offset: int, *, log_start: int, high_watermark: int) -> int:
+        """See `journal_points`."""
+        return find_journaled(
+            self.committed, offset, log_start=log_start, high_watermark=high_watermark
         )
 
     # ------------------------------------------------------------------------- check and snapshots

@@ -1,6 +1,7 @@
 """Reads one partition for one reply: committed, uncommitted or raw, only below the high watermark.
 
-    COMMITTED     the committed log: offsets, in commit order
+    COMMITTED     the committed log: offsets, in commit order; what is settled from blocks, the rest
+                  from the journal, and nobody can tell which but by how much there is in a batch
     UNCOMMITTED   the journal without control records: journal offsets
     RAW           the journal with them (buffering consumers, tools): journal offsets
 
@@ -13,31 +14,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import groupby
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
-from oncelog_server.core.frame import OCCUPY_RECORDS, ControlCode, Frame, FrameKind, StoredFrame
+from oncelog_server.core.frame import OCCUPY_RECORDS, StoredFrame
 from oncelog_server.core.ports import led_machine
 from oncelog_server.core.settling import Stretch
-from oncelog_server.partition_leader.commands import Resolution
+from oncelog_server.partition_leader import heads
 from oncelog_server.partition_leader.committed_log import CommittedLog
 from oncelog_server.partition_leader.config import PartitionLeaderConfig
+from oncelog_server.partition_leader.heads import Head
 from oncelog_server.partition_leader.ports import PartitionEnv, PartitionReplica
-from oncelog_server.partition_leader.records import parts_of, resolution_of
 from oncelogpb import bulk, records
 from oncelogpb.errors import CorruptLog, NotLeader, OffsetOutOfRange
 from oncelogpb.v1 import partition_leader_pb2 as pb
 from oncelogpb.v1 import types_pb2
 
-Head = pb.FetchedBatch
-_CONTROL_KINDS: Final = {
-    ControlCode.COMMITTED: Head.KIND_COMMITTED,
-    ControlCode.ABORTED: Head.KIND_ABORTED,
-    ControlCode.DAMAGED: Head.KIND_DAMAGED,
-}
-_RESOLUTION_KINDS: Final = {
-    Resolution.EXPOSE: Head.KIND_EXPOSED,
-    Resolution.DROP: Head.KIND_DROPPED,
-}
 # Conversions of so many payload bytes are quicker than a thread's round trip.
 INLINE_ROWS_BYTES: Final = 2 * 1024
 
@@ -80,6 +71,7 @@ class Reader:
         isolation: pb.Isolation.ValueType,
         format_: pb.Format.ValueType,
         max_bytes: int,
+        with_units: bool = False,
     ) -> Found:
         as_rows = format_ == pb.FORMAT_ROWS
         if as_rows:
@@ -89,7 +81,9 @@ class Reader:
             if of_journal:
                 found = await self._journal(replica, from_offset, isolation, max_bytes)
             else:
-                found = await self._committed(replica, from_offset, max_bytes)
+                found = await self._committed(
+                    replica, from_offset, max_bytes, with_units=with_units
+                )
         except OffsetOutOfRange as error:
             # What was deleted while it was read is told in the reader's own numbering.
             ends = journal_ends(replica) if of_journal else committed_ends(replica)
@@ -103,11 +97,73 @@ class Reader:
     # ---------------------------------------------------------------------------------- committed
 
     async def _committed(
-        self, replica: PartitionReplica, from_offset: int, max_bytes: int
+        self, replica: PartitionReplica, from_offset: int, max_bytes: int, *, with_units: bool
     ) -> Found:
-        log = led_machine(replica).committed
+        """From blocks as far as they go, then from the journal."""
         ends = committed_ends(replica)
-        _require_in_range(replica, from_offset, ends, log.end_offset)
+        _require_in_range(replica, from_offset, ends, led_machine(replica).committed.end_offset)
+        settled, damage = await self._settled(
+            replica, ends, from_offset, max_bytes, with_units=with_units
+        )
+        position, left_bytes = settled.next_offset, max_bytes - settled.payload_bytes
+        if left_bytes <= 0:
+            return settled
+        try:
+            rest = await self._referenced(replica, ends, position, left_bytes)
+        except (OffsetOutOfRange, CorruptLog) as error:
+            if settled.batches:
+                # What is behind them is for the next read.
+                return settled
+            if damage is not None:
+                raise damage from error
+            if isinstance(error, OffsetOutOfRange) and position < replica.settled_end:
+                # It was settled, and its journal went, while it was looked for.
+                return await self._committed(replica, from_offset, max_bytes, with_units=with_units)
+            raise
+        return rest._replace(
+            batches=[*settled.batches, *rest.batches],
+            payload_bytes=settled.payload_bytes + rest.payload_bytes,
+        )
+
+    async def _settled(
+        self,
+        replica: PartitionReplica,
+        ends: Ends,
+        from_offset: int,
+        max_bytes: int,
+        *,
+        with_units: bool,
+    ) -> tuple[Found, CorruptLog | None]:
+        """What stands in blocks, up to the first one that is damaged: the journal may still have
+        what was in it."""
+        end = min(replica.settled_end, ends.end)
+        batches: list[tuple[Head, bulk.Chunk]] = []
+        size, next_offset = 0, from_offset
+        damage: CorruptLog | None = None
+        while (
+            next_offset < end and size < max_bytes and len(batches) < self._config.fetch_batches_max
+        ):
+            try:
+                blocks = await replica.read_settled(next_offset, max_bytes - size, below=end)
+            except CorruptLog as error:
+                damage = error
+                break
+            assert blocks, f"{next_offset} is settled, and stands in no block"
+            for block in blocks:
+                head = heads.of_block(block, with_units=with_units)
+                batches.append((head, block.payload))
+                # Of tiny units, what tells of them takes as much as their records.
+                size += len(block.payload) + head.units.ByteSize()
+                next_offset = block.end_offset
+                if size >= max_bytes:
+                    break
+        return Found(ends, batches, size, next_offset), damage
+
+    async def _referenced(
+        self, replica: PartitionReplica, ends: Ends, from_offset: int, max_bytes: int
+    ) -> Found:
+        """What entries of the index point at in the journal."""
+        log = led_machine(replica).committed
         stretches = log.stretches(
             from_offset,
             below=ends.end,
@@ -123,9 +179,7 @@ class Reader:
             ):
                 first = stretch.first_offset + stored.at.offset - stretch.journal_offset
                 time_ms = stored.at.time_ms if is_run else stretch.time_ms
-                batches.append(
-                    (_head(stored, Head.KIND_DATA, first, time_ms), stored.frame.payload)
-                )
+                batches.append((heads.of_data(stored, first, time_ms), stored.frame.payload))
                 size += len(stored.frame.payload)
                 next_offset = first + stored.frame.record_count
             if size >= max_bytes:
@@ -154,9 +208,9 @@ class Reader:
             for stored in stored_frames:
                 position = stored.end
                 if isolation == pb.ISOLATION_RAW:
-                    batches.append(_raw(stored))
+                    batches.append((heads.of_raw(stored), _records_in(stored)))
                 elif stored.frame.kind in OCCUPY_RECORDS:
-                    head = _head(stored, Head.KIND_DATA, stored.at.offset, stored.at.time_ms)
+                    head = heads.of_data(stored, stored.at.offset, stored.at.time_ms)
                     batches.append((head, stored.frame.payload))
             size = sum(len(payload) for _, payload in batches)
         return Found(ends, batches, size, position)
@@ -256,58 +310,9 @@ def _require_same_epoch(replica: PartitionReplica, log: CommittedLog) -> None:
         raise NotLeader(f"{replica.partition} is led in another epoch now; ask again")
 
 
-# ---------------------------------------------------------------------------------------- heads
-
-
-def _head(
-    stored: StoredFrame, kind: pb.FetchedBatch.Kind.ValueType, first_offset: int, time_ms: int
-) -> Head:
-    frame = stored.frame
-    fields: dict[str, Any] = {}
-    if frame.kind is FrameKind.DATA:
-        # In a one-shot these two fields of the frame hold what its marker says.
-        fields = {"writer": frame.writer, "base_sequence": frame.base_sequence}
-    return Head(
-        kind=kind,
-        first_offset=first_offset,
-        record_count=frame.record_count,
-        encoding=frame.encoding,  # type: ignore[arg-type]
-        crc32c=frame.client_crc,
-        time_ms=time_ms,
-        max_timestamp_us=frame.max_timestamp_us,
-        tx_id=frame.tx_id,
-        producer=types_pb2.Producer(producer_id=frame.producer_id, generation=frame.generation),
-        journal_offset=stored.at.offset,
-        **fields,
-    )
-
-
-def _raw(stored: StoredFrame) -> tuple[Head, bulk.Chunk]:
-    frame, at = stored
-    if frame.kind in OCCUPY_RECORDS:
-        kind = Head.KIND_ONE_SHOT if frame.kind is FrameKind.ONE_SHOT else Head.KIND_DATA
-        return _head(stored, kind, at.offset, at.time_ms), frame.payload
-    head = Head(
-        kind=_control_kind(frame),
-        first_offset=at.offset,
-        record_count=1,
-        time_ms=at.time_ms,
-        tx_id=frame.tx_id,
-        producer=types_pb2.Producer(producer_id=frame.producer_id, generation=frame.generation),
-        journal_offset=at.offset,
-    )
-    if frame.kind is FrameKind.MARKER:
-        parts = parts_of(frame)
-        head.marker_writers.extend(part.writer for part in parts)
-        head.marker_counts.extend(part.record_count for part in parts)
-    return head, b""
-
-
-def _control_kind(frame: Frame) -> pb.FetchedBatch.Kind.ValueType:
-    if frame.kind is FrameKind.RECORD:
-        resolution = resolution_of(frame)
-        return Head.KIND_CONTROL if resolution is None else _RESOLUTION_KINDS[resolution]
-    return _CONTROL_KINDS.get(frame.control, Head.KIND_CONTROL)
+def _records_in(stored: StoredFrame) -> bulk.Chunk:
+    """What a marker holds is told in its head."""
+    return stored.frame.payload if stored.frame.kind in OCCUPY_RECORDS else b""
 
 
 def readable(found: Found, partition: types_pb2.Partition) -> bulk.Encoded:

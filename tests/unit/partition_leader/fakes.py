@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from oncelog_server.core.block import Block
 from oncelog_server.core.frame import At, Frame, FrameKind, StoredFrame
 from oncelog_server.core.ids import (
     TRANSACTION_CONTROL_ID,
@@ -38,6 +39,7 @@ from oncelogpb.errors import (
     UnknownTopic,
 )
 from tests.golden.unchanged import decide, look_at
+from tests.unit.partition_leader.settled import settle
 
 TOPIC = TopicInfo("payments", TopicId(b"t" * 16), 2, 1, {}, 0)
 FIRST = PartitionId(TOPIC.topic_id, 0)
@@ -72,6 +74,9 @@ class FakeReplica:
         self.frames: list[StoredFrame] = []
         self.reads = 0
         self.unreadable_for: list[str] = []
+        # What is settled, and offsets whose blocks are damaged.
+        self.blocks: list[Block] = []
+        self.damaged: set[int] = set()
         self._clock = clock
         self._codec = PartitionCodec()
         self._parked: list[tuple[int, asyncio.Future[Any], object]] = []
@@ -147,6 +152,36 @@ class FakeReplica:
         by_offset: dict[int, StoredFrame] = {stored.at.offset: stored for stored in self.frames}
         return [by_offset[offset] for offset in offsets]
 
+    @property
+    def settled_end(self) -> int:
+        return self.blocks[-1].end_offset if self.blocks else 0
+
+    async def read_settled(
+        self, from_offset: int, max_bytes: int, *, below: int
+    ) -> Sequence[Block]:
+        await asyncio.sleep(0)
+        assert below <= self.settled_end
+        begin = self.blocks[0].first_offset
+        if from_offset < begin:
+            raise OffsetOutOfRange(f"begins at {begin}", start=begin)
+        found: list[Block] = []
+        for block in self.blocks:
+            if not from_offset < block.end_offset <= below:
+                continue
+            if found and sum(len(one.payload) for one in found) >= max_bytes:
+                break
+            if self.damaged.intersection(range(block.first_offset, block.end_offset)):
+                if found:
+                    break
+                raise CorruptLog("a block is damaged", file="data", position=0)
+            found.append(block)
+        return found
+
+    def settle(self) -> None:
+        """What is readable now."""
+        blocks = settle(self.machine, self.frames, self.settled_end, below=self.high_watermark)
+        self.blocks.extend(blocks)
+
     def unreadable(self, error: CorruptLog) -> OncelogError:
         self.unreadable_for.append(error.reason)
         return error
@@ -154,6 +189,11 @@ class FakeReplica:
     def trim(self) -> None:
         """The log goes in front, as far as its machine lets it."""
         self.log_start = self.machine.needed_from()
+
+    def trim_settled(self) -> None:
+        """The same, where all that is readable is settled."""
+        assert self.settled_end == self.machine.committed.end_offset, "settle first"
+        self.log_start = JournalOffset(self.machine.settled().pending_from)
 
     def _require_kept(self, offset: int) -> None:
         if offset < self.log_start:

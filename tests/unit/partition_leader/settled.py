@@ -104,6 +104,9 @@ def frames_in(
 
 
 def settle(
-    machine: PartitionMachine, journal: Sequence[StoredFrame], from_offset: int = 0
+    machine: PartitionMachine, journal: Sequence[StoredFrame], from_offset: int, *, below: int
 ) -> list[Block]:
-    return list(SETTLER.blocks(frames_in(stretches_of(machine, from_offset), journal)))
+    """All that is readable, or deleted since, as of a machine of which nothing is above the HW."""
+    assert below == machine.next_offset, "a snapshot holds what is below the HW"
+    begin = max(from_offset, machine.committed.start_offset)
+    return list(SETTLER.blocks(frames_in(stretches_of(machine, begin), journal)))

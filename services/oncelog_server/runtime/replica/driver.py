@@ -491,11 +491,9 @@ class Driver:
 
     @property
     def settled_end(self) -> int:
-        return self.journal.data.settled_end
+        return self.journal.data.settled_end if self._log.is_open else 0
 
-    async def read_settled(
-        self, from_offset: int, max_bytes: int, *, below: int
-    ) -> Sequence[Block]:
+    async def read_settled(self, from_offset: int, max_bytes: int, *, below: int) -> list[Block]:
         return await self._log.read_settled(from_offset, max_bytes, below=below)
 
     def unreadable(self, error: CorruptLog) -> OncelogError:

@@ -112,9 +112,7 @@ class ReplicaLog:
         with self.readers:
             return await self.journal.read_frames(offsets)
 
-    async def read_settled(
-        self, from_offset: int, max_bytes: int, *, below: int
-    ) -> Sequence[Block]:
+    async def read_settled(self, from_offset: int, max_bytes: int, *, below: int) -> list[Block]:
         """See DataLog.read."""
         with self.readers:
             return await self.journal.data.read(from_offset, max_bytes, below=below)
