@@ -118,7 +118,7 @@ def test_payload_is_the_last_field() -> None:
     fields = [f.number for f in types.Batch.DESCRIPTOR.fields]
     assert max(fields) == types.Batch.PAYLOAD_FIELD_NUMBER
     behind = [f.name for f in leader.FetchedBatch.DESCRIPTOR.fields if f.number > 15]
-    assert behind == ["units"]
+    assert behind == ["units", "offsets"]
 
 
 @pytest.mark.parametrize("value", [0, 127, 128, 16_383, 16_384, 2**64 - 1])
