@@ -1,5 +1,5 @@
-"""Payloads merged into one and taken apart again, in either encoding. Loaded with the first merge,
-for it needs PyArrow.
+"""Records merged into one payload and taken apart again, in either encoding. Loaded with the first
+merge, for it needs PyArrow.
 
 Invariant: keys, values, timestamps, headers, nulls and the order are kept exactly; but for a list
 of no headers, which may become null: they mean the same (`oncelogpb.records`).
@@ -18,23 +18,25 @@ from oncelogpb.errors import CorruptBatch
 from oncelogpb.records import ARROW_V1, ROWS, ROWS_BELOW, Compression
 from oncelogpb.v1 import types_pb2
 
+# An encoding, and records in it.
+Encoded = tuple[int, bytes | memoryview]
 
-def merge(parts: Sequence[Payload], record_count: int, compression: Compression) -> Payload:
+
+def merge(parts: Sequence[Payload], record_count: int, compression: Compression) -> Encoded:
     """All records of the parts, in order; so many they are. A few rows stay rows: they are smaller.
     Raises CorruptBatch."""
     if record_count < ROWS_BELOW and all(part.encoding == ROWS for part in parts):
-        return Payload(ROWS, _behind_each_other(parts), Compression.NONE)
+        return ROWS, _behind_each_other(parts)
     batches: list[pa.RecordBatch] = []
     for (encoding, codec), group in groupby(parts, lambda part: (part.encoding, part.compression)):
         batches += _batches(encoding, codec, list(group))
     batch = batches[0] if len(batches) == 1 else pa.concat_batches(batches)
     if batch.num_rows != record_count:
         raise CorruptBatch(f"{record_count} records were announced, {batch.num_rows} are there")
-    content = memoryview(arrow_records.encode_arrow(batch, compression))
-    return Payload(ARROW_V1, content, compression)
+    return ARROW_V1, memoryview(arrow_records.encode_arrow(batch, compression))
 
 
-def pieces(payload: Payload, counts: Sequence[int]) -> Iterator[Payload]:
+def pieces(payload: Payload, counts: Sequence[int]) -> Iterator[bytes | memoryview]:
     """The records taken apart again, so many in each piece, encoded as they were. Raises
     CorruptBatch."""
     begin = 0
@@ -42,13 +44,13 @@ def pieces(payload: Payload, counts: Sequence[int]) -> Iterator[Payload]:
         rows = records.decode_rows(payload.content).rows
         for count in counts:
             piece = types_pb2.Rows(rows=rows[begin : begin + count])
-            yield payload._replace(content=piece.SerializeToString())
+            yield piece.SerializeToString()
             begin += count
         return
     batch = arrow_records.decode_arrow(payload.content)
     for count in counts:
-        encoded = arrow_records.encode_arrow(batch.slice(begin, count), payload.compression)
-        yield payload._replace(content=memoryview(encoded))
+        piece = batch.slice(begin, count)
+        yield memoryview(arrow_records.encode_arrow(piece, payload.compression))
         begin += count
 
 

@@ -130,17 +130,27 @@ class Payload(NamedTuple):
     encoding: int
     content: bytes | memoryview
     compression: Compression
+    # How much of a block it fills: what is compressed counts as it is once loaded, for readers load
+    # a block as a whole.
+    loaded_bytes: int
 
 
 def _payload(encoding: int, content: bytes | memoryview) -> Payload:
     """Raises CorruptBatch."""
     if encoding != ARROW_V1:
-        return Payload(encoding, content, Compression.NONE)
+        return Payload(encoding, content, Compression.NONE, len(content))
+    message = memoryview(content)
     try:
-        codec = arrow_message.codec_of(memoryview(content))
+        codec = arrow_message.codec_of(message)
+        if codec is None:
+            # A message of one record is far larger than what it adds to another one.
+            loaded_bytes = max(len(content) - ARROW_HEAD_BYTES, 0)
+        else:
+            head = arrow_message.read_head(message)
+            loaded_bytes = arrow_message.decompressed_bytes(message, head)
     except Malformed as error:
         raise CorruptBatch(f"not an Arrow RecordBatch message: {error}") from None
-    return Payload(encoding, content, _CODECS[codec])
+    return Payload(encoding, content, _CODECS[codec], loaded_bytes)
 
 
 # Fields of a row of `Units`.
@@ -214,9 +224,9 @@ def _pieces(block: Block) -> Iterator[_Piece]:
             first_offset + count,
             (unit,),
             block.exposed_below,
-            records.max_timestamp_of(part.encoding, part.content),
-            records.checksum(part.content),
-            part,
+            records.max_timestamp_of(block.encoding, part),
+            records.checksum(part),
+            _payload(block.encoding, part),
         )
         first_offset += count
 
@@ -229,7 +239,7 @@ def _groups(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
     group: list[_Piece] = []
     size = 0
     for piece in pieces:
-        loaded = _loaded_bytes(piece)
+        loaded = piece.payload.loaded_bytes
         is_large = len(piece.payload.content) >= LARGE_UNIT_BYTES or loaded >= BLOCK_BYTES
         is_next = not group or group[-1].end_offset == piece.first_offset
         if group and (is_large or not is_next or size + loaded > BLOCK_BYTES):
@@ -246,42 +256,29 @@ def _groups(pieces: Iterable[_Piece]) -> Iterator[list[_Piece]]:
 
 def _merged(pieces: Sequence[_Piece]) -> Block:
     first, last = pieces[0], pieces[-1]
-    payload, client_crc = first.payload, first.client_crc
+    encoding, content, client_crc = first.payload.encoding, first.payload.content, first.client_crc
     if len(pieces) > 1:
-        payload = _merged_payload(pieces, last.end_offset - first.first_offset)
-        client_crc = records.checksum(payload.content)
+        encoding, content = _merged_payload(pieces, last.end_offset - first.first_offset)
+        client_crc = records.checksum(content)
     units = chain.from_iterable(piece.units for piece in pieces)
     return block_of(
         Units(*zip(*units, strict=True)),
-        payload.content,
+        content,
         first_offset=first.first_offset,
         exposed_below=last.exposed_below,
         max_timestamp_us=max(piece.max_timestamp_us for piece in pieces),
-        encoding=payload.encoding,
+        encoding=encoding,
         client_crc=client_crc,
     )
 
 
-def _merged_payload(pieces: Sequence[_Piece], record_count: int) -> Payload:
+def _merged_payload(pieces: Sequence[_Piece], record_count: int) -> tuple[int, bytes | memoryview]:
     # Imported here: it loads PyArrow.
     from oncelog_server.partition_leader import merging
 
     sizes: dict[Compression, int] = {}
     for piece in pieces:
         codec = piece.payload.compression
-        sizes[codec] = sizes.get(codec, 0) + len(piece.payload.content)
+        sizes[codec] = sizes.get(codec, 0) + piece.payload.loaded_bytes
     parts = [piece.payload for piece in pieces]
     return merging.merge(parts, record_count, max(sizes, key=sizes.__getitem__))
-
-
-def _loaded_bytes(piece: _Piece) -> int:
-    """How much of a block it fills: what is compressed counts as it is once loaded, for readers
-    load a block as a whole. Raises CorruptBatch."""
-    payload = piece.payload
-    if payload.compression is not Compression.NONE:
-        message = memoryview(payload.content)
-        return arrow_message.decompressed_bytes(message, arrow_message.read_head(message))
-    if payload.encoding == ARROW_V1:
-        # A message of one record is far larger than what it adds to another one.
-        return max(len(payload.content) - ARROW_HEAD_BYTES, 0)
-    return len(payload.content)

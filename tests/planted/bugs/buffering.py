@@ -63,7 +63,7 @@ BUGS: Final = (
         "I8: a reader of RAW is told what became of a damaged part",
         (
             Edit(
-                "oncelog_server.partition_leader.reads:_control_kind",
+                "oncelog_server.partition_leader.heads:_control_kind",
                 "Head.KIND_CONTROL if resolution is None else _RESOLUTION_KINDS[resolution]",
                 "Head.KIND_CONTROL",
             ),

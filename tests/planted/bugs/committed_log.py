@@ -128,7 +128,7 @@ BUGS: Final = (
         "an entry's time is its commit's",
         (
             Edit(
-                "oncelog_server.partition_leader.reads:Reader._committed",
+                "oncelog_server.partition_leader.reads:Reader._referenced",
                 "stored.at.time_ms if is_run else stretch.time_ms",
                 "stored.at.time_ms",
             ),

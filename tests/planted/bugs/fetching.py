@@ -18,8 +18,8 @@ BUGS: Final = (
             ),
             Edit(
                 "oncelog_server.partition_leader.fetching:Fetching._read",
-                "max_bytes=min(cursor.max_bytes, budget),\n            )",
-                "max_bytes=min(cursor.max_bytes, budget),\n            )\n"
+                "with_units=request.with_units,\n            )",
+                "with_units=request.with_units,\n            )\n"
                 "            cursor.advanced = asyncio.ensure_future(replica.advanced())",
             ),
         ),

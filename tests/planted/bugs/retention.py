@@ -322,9 +322,9 @@ BUGS: Final = (
         "I14: no position that is told lies below the start",
         (
             Edit(
-                f"{LEADER}.listing:Listing._search",
-                "return listed if listed.offset >= ends.start else _Listed(ends.start)",
-                "return listed",
+                f"{LEADER}.listing:Listing._in_batch",
+                "skipped = max(begin - batch.first_offset, 0)",
+                "skipped = 0",
             ),
         ),
         {

@@ -201,7 +201,8 @@ def test_a_merged_batch_tells_whose_its_records_were() -> None:
         assert units.generations == [one.producer.generation for one in as_sent]
         assert units.journal_offsets == [one.journal_offset for one in as_sent]
         assert units.times_ms == [as_sent[0].time_ms], "one for all of them"
-        assert not (units.writers or units.base_sequences), "0 for all of them"
+        assert not units.writers, "0 for all of them"
+        assert not units.base_sequences, "0 for all of them"
 
         subscribed = pb.SubscribeRequest(partitions=request.partitions, with_units=True)
         replies = log.service.subscribe(subscribed, log.call)
