@@ -7,7 +7,8 @@ partition's leader:
     a follower         it is still sent what could go
     open transaction   its records may become readable yet: which, whose, for how long
     damaged part       waits for an operator
-    records            can be read; the topic's retention says for how long, or nothing does
+    records            can be read; the topic's retention says for how long, or nothing does; where
+                       it is settled: those that are not yet
     outcomes           of control partitions: of ended transactions, told for a time
     nothing            it goes, segment by segment
 """
@@ -45,15 +46,27 @@ class DiskUse(NamedTuple):
     table_bytes: int | None
     snapshot_bytes: int | None
     slot_bytes: int | None
+    # Of what was settled.
+    data_bytes: int | None
     # Journal offsets: where it begins, and from where on it is needed.
     log_start: int | None
     needed_from: int | None
+    # Offsets: behind the last record that is settled, and that is readable; None: its topic is not
+    # settled.
+    settled_end: int | None
+    readable_end: int | None
     # Of the leader's replica, what holds it; "" of the others.
     held: str
 
     @property
     def total_bytes(self) -> int | None:
-        parts = (self.segment_bytes, self.table_bytes, self.snapshot_bytes, self.slot_bytes)
+        parts = (
+            self.segment_bytes,
+            self.table_bytes,
+            self.snapshot_bytes,
+            self.slot_bytes,
+            self.data_bytes,
+        )
         known = [part for part in parts if part is not None]
         return sum(known) if known else None
 
@@ -88,9 +101,10 @@ def _row(
     place: str, node: str, replica: replication_pb2.ReplicaDescription | None, held: str
 ) -> DiskUse:
     if replica is None or not replica.incarnation:
-        return DiskUse(place, node, None, None, None, None, None, None, held)
-    known = replica.HasField("disk")
-    disk = replica.disk
+        silent = (None, None, None, None, None, None, None, None, None)
+        return DiskUse(place, node, *silent, held)
+    known, disk = replica.HasField("disk"), replica.disk
+    settled = replica.settled if replica.HasField("settled") else None
     return DiskUse(
         place,
         node,
@@ -98,8 +112,11 @@ def _row(
         disk.table_bytes if known else None,
         disk.snapshot_bytes if known else None,
         disk.slot_bytes if known else None,
+        disk.data_bytes if known else None,
         replica.log_start,
         replica.needed_from,
+        None if settled is None else settled.end,
+        None if settled is None else settled.readable_end,
         held,
     )
 
@@ -129,11 +146,22 @@ def what_holds(
         case pb.NeededBy.KIND_DAMAGED:
             shown = show_id(needed.tx_id)
             return f"a damaged part: `oncelog tx resolve {shown} {place} --drop|--expose`"
+        case pb.NeededBy.KIND_RECORDS if replica.settled.wanted:
+            return _unsettled(replica.settled)
         case pb.NeededBy.KIND_RECORDS:
             return f"records: {_retention(journal)}"
         case pb.NeededBy.KIND_NOTHING:
             return "nothing: it goes by segments"
     return ""
+
+
+def _unsettled(settled: replication_pb2.SettledDescription) -> str:
+    count = settled.readable_end - max(settled.end, settled.begin)
+    if settled.waits:
+        return f"{count} records that cannot be settled: {settled.waits}"
+    if count > 0:
+        return f"{count} records that are not settled yet"
+    return "nothing: it goes by segments"
 
 
 def _retention(journal: pb.JournalDescription) -> str:
@@ -198,8 +226,8 @@ def print_disk(rows: Iterable[DiskUse]) -> None:
     listed = list(rows)
     print_table(
         [
-            "PARTITION", "NODE", "TOTAL", "SEGMENTS", "TABLES", "SNAPSHOTS", "SLOTS", "LOG START",
-            "NEEDED FROM", "HELD BY",
+            "PARTITION", "NODE", "TOTAL", "SEGMENTS", "DATA", "TABLES", "SNAPSHOTS", "SLOTS",
+            "LOG START", "NEEDED FROM", "SETTLED", "HELD BY",
         ],
         [
             [
@@ -207,22 +235,30 @@ def print_disk(rows: Iterable[DiskUse]) -> None:
                 row.node_id,
                 _size(row.total_bytes),
                 _size(row.segment_bytes),
+                _size(row.data_bytes if row.settled_end is not None else None),
                 _size(row.table_bytes),
                 _size(row.snapshot_bytes),
                 _size(row.slot_bytes),
                 row.log_start,
                 row.needed_from,
+                _settled(row),
                 row.held or None,
             ]
             for row in listed
         ],
         empty="no replicas",
-        only_where_told=("SLOTS", "TABLES"),
+        only_where_told=("SLOTS", "TABLES", "DATA", "SETTLED"),
     )  # fmt: skip
     total = sum(row.total_bytes or 0 for row in listed)
     silent = sum(row.total_bytes is None for row in listed)
     unknown = f"; {silent} replicas do not tell" if silent else ""
     click.echo(f"{show_bytes(total)} in {len(listed)} replicas{unknown}")
+
+
+def _settled(row: DiskUse) -> str | None:
+    if row.settled_end is None:
+        return None
+    return f"{row.settled_end} of {row.readable_end}"
 
 
 def _size(count: int | None) -> str | None:

@@ -276,4 +276,55 @@ BUGS: Final = (
             ): "== Endpoint(host"
         },
     ),
+    Bug(
+        "a-lag-is-said-too-short",
+        "operators see for how long what is readable has waited to be settled, or longer",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.settling_lag:Readable._thin_out",
+                "(one[0], other[1])",
+                "other",
+            ),
+        ),
+        {
+            unit(
+                "runtime/test_settling_lag",
+                "test_few_moments_are_remembered_and_a_lag_is_never_said_too_short",
+            ): "assert lag_ms >="
+        },
+    ),
+    Bug(
+        "what-is-in-the-way-of-settling-is-not-told",
+        "I29: operators are told why a journal cannot go",
+        (
+            Edit(
+                "oncelog_server.runtime.replication.describing:_describe_settling",
+                "settling.why_waits",
+                '""',
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_settling_shown",
+                "test_what_is_in_its_way_is_told_until_it_is_gone",
+            ): "disk_free_floor"
+        },
+    ),
+    Bug(
+        "a-topic-that-is-settled-no-more-lags-for-ever",
+        "an alarm ends once what it warns of is wanted no more",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.settling_lag:SettlingLag.report",
+                "readable = settled.end if is_wanted else end",
+                "readable = settled.end",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_settling_shown",
+                "test_a_topic_that_is_settled_no_more_has_no_lag",
+            ): "== [0, 0, 0]"
+        },
+    ),
 )

@@ -18,6 +18,7 @@ Run = Callable[..., Result]
 TX, TX_SHOWN = 3 << 48 | 5, "0003000000000005"
 MINUTE = 60_000
 Kind = pb.NeededBy
+Settled = replication_pb2.SettledDescription
 
 
 def needed_by(kind: Any, **more: Any) -> pb.JournalDescription:
@@ -48,6 +49,27 @@ def needed_by(kind: Any, **more: Any) -> pb.JournalDescription:
             f"a damaged part: `oncelog tx resolve {TX_SHOWN} t/0 --drop|--expose`",
         ),
         (needed_by(Kind.KIND_NOTHING), {}, "nothing: it goes by segments"),
+        (
+            needed_by(Kind.KIND_RECORDS),
+            {"settled": Settled(end=30, readable_end=90, wanted=True)},
+            "60 records that are not settled yet",
+        ),
+        (
+            needed_by(Kind.KIND_RECORDS),
+            {"settled": Settled(begin=40, end=30, readable_end=90, wanted=True, waits="no room")},
+            "50 records that cannot be settled: no room",
+        ),
+        (
+            needed_by(Kind.KIND_RECORDS),
+            {"settled": Settled(end=90, readable_end=90, wanted=True)},
+            "nothing: it goes by segments",
+        ),
+        # It was settled once; what came since is kept as of any topic.
+        (
+            needed_by(Kind.KIND_RECORDS, retention_ms=5_000),
+            {"settled": Settled(end=30, readable_end=90)},
+            "records: retention.ms=5000",
+        ),
         # A follower comes first: nothing else could go before it has it.
         (needed_by(Kind.KIND_RECORDS), {"held_by": "n2"}, "node n2 is still sent it"),
         (
@@ -123,6 +145,26 @@ def test_what_takes_most_comes_first(run: Run) -> None:
     shown = run(cluster(), "cluster partitions --disk")
     assert "4.9 KiB in 2 replicas" in shown.stdout
     assert "open for 3m0s" in shown.stdout
+
+
+def test_what_is_settled_is_shown_where_something_is(run: Run) -> None:
+    plain = run(cluster(), "cluster partitions --disk")
+    assert "DATA" not in plain.stdout
+    assert "SETTLED" not in plain.stdout
+    rows = json_of(run(cluster(), "cluster partitions --disk --json"))
+    assert [row["settled_end"] for row in rows] == [None, None]
+    settled = cluster()
+    (described, _) = settled.answers["replication.describe_replicas"].replicas
+    described.disk.data_bytes = 2_000
+    described.settled.CopyFrom(Settled(end=30, readable_end=90, wanted=True))
+    shown = run(settled, "cluster partitions --disk")
+    assert "2.0 KiB" in shown.stdout
+    assert "30 of 90" in shown.stdout
+    rows = json_of(run(settled, "cluster partitions --disk --json"))
+    assert [(row["total_bytes"], row["data_bytes"], row["settled_end"]) for row in rows] == [
+        (4_024, 0, None),
+        (3_024, 2_000, 30),
+    ]
 
 
 def test_a_topic_shows_its_own(run: Run) -> None:

@@ -47,13 +47,15 @@ class Process:
         self.loop = loop
         self.disk = disk
         self.snapshot_every_bytes = snapshot_every_bytes
+        self.reporter = FakeReporter()
+        self.has_room = True
         role = PartitionLeaderRole(PartitionLeaderConfig())
         around = ReplicaEnv(
             clock=loop,
             commit=GroupCommit(disk),
-            reporter=FakeReporter(),
+            reporter=self.reporter,
             lease_valid=lambda: True,
-            has_room=lambda: True,
+            has_room=lambda: self.has_room,
             offload=at_once,
             places=asyncio.Semaphore(8),
             opened=lambda partition: None,

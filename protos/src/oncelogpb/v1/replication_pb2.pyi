@@ -449,6 +449,7 @@ class ReplicaDescription(google.protobuf.message.Message):
     WANTED_FROM_FIELD_NUMBER: builtins.int
     HELD_BY_FIELD_NUMBER: builtins.int
     DISK_FIELD_NUMBER: builtins.int
+    SETTLED_FIELD_NUMBER: builtins.int
     incarnation: builtins.bytes
     """UUID of the replica's directory, 16 bytes. Empty: there is no replica, or it was not opened."""
     last_epoch: builtins.int
@@ -491,6 +492,10 @@ class ReplicaDescription(google.protobuf.message.Message):
     def disk(self) -> global___ReplicaDisk:
         """Where it was asked for."""
 
+    @property
+    def settled(self) -> global___SettledDescription:
+        """Of a topic's partition of which something is settled, or shall be."""
+
     def __init__(
         self,
         *,
@@ -511,11 +516,48 @@ class ReplicaDescription(google.protobuf.message.Message):
         wanted_from: builtins.int = ...,
         held_by: builtins.str = ...,
         disk: global___ReplicaDisk | None = ...,
+        settled: global___SettledDescription | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["disk", b"disk", "partition", b"partition"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["disk", b"disk", "epoch", b"epoch", "followers", b"followers", "held_by", b"held_by", "high_watermark", b"high_watermark", "incarnation", b"incarnation", "last_epoch", b"last_epoch", "log_end", b"log_end", "log_start", b"log_start", "min_insync_replicas", b"min_insync_replicas", "needed_from", b"needed_from", "partition", b"partition", "stage", b"stage", "synced_end", b"synced_end", "takes_writes", b"takes_writes", "unfit", b"unfit", "wanted_from", b"wanted_from"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["disk", b"disk", "partition", b"partition", "settled", b"settled"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["disk", b"disk", "epoch", b"epoch", "followers", b"followers", "held_by", b"held_by", "high_watermark", b"high_watermark", "incarnation", b"incarnation", "last_epoch", b"last_epoch", "log_end", b"log_end", "log_start", b"log_start", "min_insync_replicas", b"min_insync_replicas", "needed_from", b"needed_from", "partition", b"partition", "settled", b"settled", "stage", b"stage", "synced_end", b"synced_end", "takes_writes", b"takes_writes", "unfit", b"unfit", "wanted_from", b"wanted_from"]) -> None: ...
 
 global___ReplicaDescription = ReplicaDescription
+
+@typing.final
+class SettledDescription(google.protobuf.message.Message):
+    """How far the committed log of a replica is settled: copied to its data log, without its journal."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BEGIN_FIELD_NUMBER: builtins.int
+    END_FIELD_NUMBER: builtins.int
+    READABLE_END_FIELD_NUMBER: builtins.int
+    WANTED_FIELD_NUMBER: builtins.int
+    WAITS_FIELD_NUMBER: builtins.int
+    begin: builtins.int
+    """Offset at which the data log begins: what is below was deleted."""
+    end: builtins.int
+    """Offset behind the last record that is settled."""
+    readable_end: builtins.int
+    """Offset behind the last record that is readable: where it leads, now; else, as of its newest
+    snapshot.
+    """
+    wanted: builtins.bool
+    """The topic's settings ask for it. Else nothing more is settled."""
+    waits: builtins.str
+    """Why nothing is settled now, in words; it tries again by itself. Empty: nothing is in its way."""
+    def __init__(
+        self,
+        *,
+        begin: builtins.int = ...,
+        end: builtins.int = ...,
+        readable_end: builtins.int = ...,
+        wanted: builtins.bool = ...,
+        waits: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["begin", b"begin", "end", b"end", "readable_end", b"readable_end", "waits", b"waits", "wanted", b"wanted"]) -> None: ...
+
+global___SettledDescription = SettledDescription
 
 @typing.final
 class ReplicaDisk(google.protobuf.message.Message):
@@ -527,12 +569,15 @@ class ReplicaDisk(google.protobuf.message.Message):
     TABLE_BYTES_FIELD_NUMBER: builtins.int
     SNAPSHOT_BYTES_FIELD_NUMBER: builtins.int
     SLOT_BYTES_FIELD_NUMBER: builtins.int
+    DATA_BYTES_FIELD_NUMBER: builtins.int
     segment_bytes: builtins.int
     """Frames and their indexes."""
     table_bytes: builtins.int
     """Rows beside the snapshots."""
     snapshot_bytes: builtins.int
     slot_bytes: builtins.int
+    data_bytes: builtins.int
+    """What was settled, with its indexes."""
     def __init__(
         self,
         *,
@@ -540,8 +585,9 @@ class ReplicaDisk(google.protobuf.message.Message):
         table_bytes: builtins.int = ...,
         snapshot_bytes: builtins.int = ...,
         slot_bytes: builtins.int = ...,
+        data_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["segment_bytes", b"segment_bytes", "slot_bytes", b"slot_bytes", "snapshot_bytes", b"snapshot_bytes", "table_bytes", b"table_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data_bytes", b"data_bytes", "segment_bytes", b"segment_bytes", "slot_bytes", b"slot_bytes", "snapshot_bytes", b"snapshot_bytes", "table_bytes", b"table_bytes"]) -> None: ...
 
 global___ReplicaDisk = ReplicaDisk
 

@@ -116,6 +116,34 @@ COMMON: Final = (
     _counter("settled_records", "Offsets of committed logs that were settled, in the data log."),
     _counter("settled_bytes", "Payload bytes of the blocks that were written for them."),
     _gauge(
+        "settled_end",
+        "Offset behind the last settled record of a committed log that is led.",
+        "partition",
+    ),
+    _gauge(
+        "settling_lag",
+        "Records of a committed log that is led and to be settled, that are readable and not "
+        "settled yet.",
+        "partition",
+    ),
+    _gauge(
+        "settling_lag_bytes",
+        "About how many bytes of the journal stand for them, and what came since: more rather "
+        "than fewer.",
+        "partition",
+    ),
+    _gauge(
+        "settling_lag_ms",
+        "For how long the oldest of them has been readable, as the process that leads has seen "
+        "it. Alarm on it.",
+        "partition",
+    ),
+    _gauge(
+        "data_log_bytes",
+        "What a replica's data log takes on the disk, measured once in a minute while it grows.",
+        "partition",
+    ),
+    _gauge(
         "settling_waits",
         "1 while a committed log cannot be settled, for the disk or a damaged log: its journal "
         "grows. Alarm on it.",

@@ -18,6 +18,7 @@ from typing import Any
 from oncelog_server.core.block import Block
 from oncelog_server.core.frame import StoredFrame
 from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, PartitionId
+from oncelog_server.core.machine import Settled
 from oncelog_server.core.ports import Outbox
 from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
@@ -29,6 +30,7 @@ from oncelog_server.runtime.replica.followers import Followers
 from oncelog_server.runtime.replica.in_sync import InSync
 from oncelog_server.runtime.replica.log import ReplicaLog
 from oncelog_server.runtime.replica.opening import Opening
+from oncelog_server.runtime.replica.settling import Settling
 from oncelog_server.runtime.replica.state import Event, ReplicaState, Stage, Work
 from oncelog_server.runtime.replica.supply import Supply, Tell
 from oncelog_server.runtime.replica.trimming import Trimming
@@ -153,6 +155,20 @@ class Driver:
         if led is not None:
             return led.trimming
         return None if followed is None else followed.trimming
+
+    @property
+    def settling(self) -> Settling | None:
+        """How far its committed log is settled, while it leads or follows."""
+        led, followed = self._epochs.led, self._epochs.followership
+        if led is not None:
+            return led.settling
+        return None if followed is None else followed.settling
+
+    @property
+    def readable(self) -> Settled | None:
+        """What its machine says of its committed log, while it leads and has loaded it."""
+        led = self._epochs.led
+        return None if led is None or led.machine is None else led.machine.settled()
 
     async def disk_use(self) -> DiskUse:
         """Of its log, which is open. Raises OSError."""

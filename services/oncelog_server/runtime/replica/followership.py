@@ -28,6 +28,7 @@ from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.follower_snapshots import FollowerSnapshots
 from oncelog_server.runtime.replica.following import Answer, Cut, Following, GiveUp, Phase
 from oncelog_server.runtime.replica.receiving import Installs, Received, Receiving
+from oncelog_server.runtime.replica.settling import Settling
 from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.copying import CopyRefused
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
@@ -110,6 +111,10 @@ class Followership:
     @property
     def trimming(self) -> Trimming:
         return self._snapshots.trimming
+
+    @property
+    def settling(self) -> Settling:
+        return self._snapshots.settling
 
     def _anew(self, high_watermark: int) -> Following:
         epoch = LeaderEpoch(self._target.epoch)

@@ -34,6 +34,7 @@ from oncelog_server.runtime.replica.readers import Readers
 from oncelog_server.runtime.replica.replaying import Slice, record_of
 from oncelog_server.runtime.replica.replies import Replies
 from oncelog_server.runtime.replica.settling import Settling
+from oncelog_server.runtime.replica.settling_lag import SettlingLag
 from oncelog_server.runtime.replica.snapshots import Snapshots, too_many_slots
 from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.frames import encoded_bytes
@@ -111,6 +112,7 @@ class Leadership:
             found_damage=self.followers.unreadable,
         )
         self._snapshots = Snapshots(partition, journal, around, self.trimming, self.settling)
+        self._settling_lag = SettlingLag(partition, journal, around.reporter)
         # When the oldest append that is not durable yet was made; 0 while all is durable.
         self._oldest_append_ms = 0
         # Ticks in a row at which there was nothing to do.
@@ -389,6 +391,11 @@ class Leadership:
         self._around.reporter.gauge("log_start", self._journal.log_start, partition=name)
         self._around.reporter.gauge("needed_from", self.trimming.needs.needed_from, partition=name)
         self.followers.show()
+        self._settling_lag.report(
+            self.machine.settled(),
+            reached_at=self.settling.reached_at,
+            now_ms=self._around.clock.now().monotonic_ms,
+        )
         # A quiet partition, too, writes another one for the snapshot that failed, for one at which
         # its log could begin, or so that what is readable is settled.
         if self._snapshots.is_owed or self._could_begin_later() or self._lacks_snapshot():

@@ -40,6 +40,8 @@ from oncelogpb.errors import CorruptLog, OncelogError
 READS_SETTLED: Final = False
 # After a step, so many times as long as it took nothing is settled: others need the machine too.
 REST_FACTOR: Final = 1
+# What the data log takes is measured no more often.
+MEASURED_EVERY_MS: Final = 60_000
 # What failed is tried again after so long.
 AGAIN_MS: Final = 10_000
 DAMAGED_AGAIN_MS: Final = 60_000
@@ -80,8 +82,12 @@ class Settling:
         self._standing: list[Standing] | None = None if settler is not None else []
         self._source: Source | None = None
         self._not_before_ms = 0
-        # What operators were told.
-        self._waits = False
+        # Why nothing is settled, as operators were told; "": nothing is in its way.
+        self.why_waits = ""
+        # Journal offset of the newest snapshot of which all is settled.
+        self.reached_at = 0
+        # When the files were measured last.
+        self._measured_ms: int | None = None
         # Since when something is in no snapshot, and which was the newest then.
         self._uncounted: tuple[int, int] | None = None
 
@@ -96,6 +102,11 @@ class Settling:
     def is_waiting(self) -> bool:
         """There is something to do, once it is its turn: whoever is quiet goes on being asked."""
         return self._standing is None or self._has_deleted or self._is_behind
+
+    @property
+    def counted(self) -> Settled | None:
+        """What the newest snapshot that is known to stand says."""
+        return None if self._newest is None else self._newest.settled
 
     @property
     def _newest(self) -> Standing | None:
@@ -247,6 +258,17 @@ class Settling:
         reporter = self._around.reporter
         reporter.count("settled_records", data.settled_end - was)
         reporter.count("settled_bytes", sum(len(block.payload) for block in blocks))
+        await self._measure()
+
+    async def _measure(self) -> None:
+        """What the data log takes, now and then: its directory is looked at."""
+        now_ms = self._now_ms()
+        if self._measured_ms is not None and now_ms - self._measured_ms < MEASURED_EVERY_MS:
+            return
+        self._measured_ms = now_ms
+        found: list[int] = []
+        await self._around.offload(lambda: found.append(self._data.disk_bytes()))
+        self._around.reporter.gauge("data_log_bytes", found[0], partition=str(self._partition))
 
     def _tell_trimming(self) -> None:
         """What was readable at a snapshot, and is settled, needs no journal."""
@@ -254,6 +276,8 @@ class Settling:
         if not standing:
             return
         reached = [it for it in standing if it.settled.end <= data.settled_end]
+        if reached:
+            self.reached_at = reached[-1].offset
         if reached and READS_SETTLED:
             said_at = max(data.settled_at, reached[-1].offset)
             self._trimming.settled(said_at, reached[-1].settled.pending_from)
@@ -270,18 +294,18 @@ class Settling:
             partition=str(self._partition),
             error=str(error),
         )
-        self._waits = True
+        self.why_waits = str(error)
         self._around.reporter.gauge("settling_waits", 1, partition=str(self._partition))
 
     def _worked(self) -> None:
-        if self._waits:
+        if self.why_waits:
             self._around.reporter.event("settling goes on", partition=str(self._partition))
             self.drop()
 
     def drop(self) -> None:
         """It is over: an alarm would never end."""
-        if self._waits:
-            self._waits = False
+        if self.why_waits:
+            self.why_waits = ""
             self._around.reporter.gauge("settling_waits", 0, partition=str(self._partition))
 
     def _now_ms(self) -> int:

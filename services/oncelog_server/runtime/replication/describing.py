@@ -44,11 +44,25 @@ def describe(partition: PartitionId, driver: Driver | None, now_ms: int) -> pb.R
         described.needed_from = trimming.needs.needed_from
         described.wanted_from = trimming.needs.wanted_from
         described.held_by = trimming.held_by
+    _describe_settling(described, driver)
     if (book := driver.book) is not None:
         described.followers.extend(_followers(book, now_ms))
         described.min_insync_replicas = book.min_insync_replicas
         described.takes_writes = driver.is_ready and book.has_enough(now_ms)
     return described
+
+
+def _describe_settling(described: pb.ReplicaDescription, driver: Driver) -> None:
+    """Nothing is said of a log of which nothing is settled, and nothing shall be."""
+    settling, data = driver.settling, driver.journal.data
+    if settling is None:
+        return
+    says = driver.readable or settling.counted
+    if data.settled_end or (says is not None and says.wanted):
+        described.settled.begin, described.settled.end = data.begin, data.settled_end
+        described.settled.readable_end = max(data.settled_end, says.end if says else 0)
+        described.settled.wanted = says is not None and says.wanted
+        described.settled.waits = settling.why_waits
 
 
 async def add_disk_use(described: pb.ReplicaDescription, driver: Driver | None) -> None:
@@ -65,6 +79,7 @@ async def add_disk_use(described: pb.ReplicaDescription, driver: Driver | None) 
             table_bytes=use.tables,
             snapshot_bytes=use.snapshots,
             slot_bytes=use.slots,
+            data_bytes=use.data,
         )
     )
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from oncelog_server.runtime.storage.data_log import DATA_DIRECTORY
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.segment import INDEX_SUFFIX, SEGMENT_SUFFIX
 from oncelog_server.runtime.storage.slot_sets import SLOTS_DIRECTORY
@@ -18,6 +19,8 @@ class DiskUse(NamedTuple):
     tables: int
     snapshots: int
     slots: int
+    # Blocks of the data log, and their indexes.
+    data: int = 0
 
 
 def disk_use(disk: Disk, directory: str) -> DiskUse:
@@ -31,7 +34,8 @@ def disk_use(disk: Disk, directory: str) -> DiskUse:
     tables = _taken(disk, f"{directory}/{TABLES_DIRECTORY}")
     slots = f"{directory}/{SLOTS_DIRECTORY}"
     below = sum(_taken(disk, f"{slots}/{name}") for name in disk.list(slots))
-    return DiskUse(segments, tables, snapshots, below)
+    data = _taken(disk, f"{directory}/{DATA_DIRECTORY}")
+    return DiskUse(segments, tables, snapshots, below, data)
 
 
 def _taken(disk: Disk, directory: str) -> int:
