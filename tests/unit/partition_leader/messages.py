@@ -62,6 +62,16 @@ def commit(
     return participant_pb2.WriteMarkersRequest(groups=[group(marker, partition=partition)])
 
 
+def abort(tx_id: int) -> participant_pb2.WriteMarkersRequest:
+    marker = participant_pb2.Marker(
+        tx_id=tx_id,
+        prepare_offset=tx_id,
+        kind=participant_pb2.MARKER_KIND_ABORTED,
+        producer=NAMED,
+    )
+    return participant_pb2.WriteMarkersRequest(groups=[group(marker)])
+
+
 def group(
     *markers: participant_pb2.Marker, partition: PartitionId = FIRST, boot_id: bytes = b"b" * 16
 ) -> participant_pb2.MarkerGroup:

@@ -5,14 +5,17 @@ from __future__ import annotations
 
 import asyncio
 import random
+from errno import ENOSPC
 
 import pytest
 
+from oncelog_server.core.settling import BLOCK_BYTES
+from oncelog_server.runtime.replica import settling, settling_source
 from tests.simulation.disk import Tear
 from tests.unit.partition_leader.fakes import TOPIC
-from tests.unit.partition_leader.messages import batch, plain, send
+from tests.unit.partition_leader.messages import abort, batch, plain, send
 from tests.unit.partition_leader.settled import records_of
-from tests.unit.partition_leader.test_over_the_journal import Process, story
+from tests.unit.partition_leader.test_over_the_journal import CALL, Process, story
 
 FILLING = b"." * 3_000
 
@@ -72,3 +75,160 @@ def test_i09_i14_what_is_settled_is_the_committed_log(seed: int, tear: Tear) -> 
             process = process.lose_power(tear)
 
     story(tell, 20_000)
+
+
+async def commit_small(process: Process, *, count: int, first: int = 1) -> list[bytes]:
+    """So many transactions of one record, each with an aborted neighbour; their values."""
+    expected: list[bytes] = []
+    for n in range(first, first + count):
+        value = b"%d " % n + b"x" * 200
+        await process.produce(send(2 * n, batch([value])))
+        await process.produce(send(2 * n + 1, batch([b"aborted" * 30])))
+        await process.commit(2 * n, 1)
+        await process.participant.write_markers(abort(2 * n + 1), CALL)
+        expected.append(value)
+    return expected
+
+
+async def turns(process: Process, seconds: int) -> None:
+    """As the process gives them, about every second."""
+    for _ in range(seconds):
+        process.world.clock.monotonic_ms += 1_000
+        process.driver.wake()
+        process.driver.report()
+        await asyncio.sleep(1)
+
+
+def test_i32_what_is_settled_outlives_its_journal() -> None:
+    async def tell(process: Process) -> None:
+        configure(process, 1, materialization="copy")
+        await process.lead(1)
+        await process.produce(send(1_000_001, batch([b"open"])))
+        expected = await commit_small(process, count=300)
+        await turns(process, 60)
+        assert process.driver.log_start == 0, "what is open needs its frame"
+        await process.commit(1_000_001, 1)
+        expected.append(b"open")
+        expected += await commit_small(process, count=100, first=600_000)
+        await turns(process, 120)
+        assert process.driver.log_start > 600, "nothing is deleted, and the front is gone"
+        assert await process.values() == expected
+        again = process.lose_power(Tear.NOTHING)
+        await again.lead(2)
+        assert again.driver.log_start > 600
+        assert await again.values() == expected
+
+    story(tell, 20_000)
+
+
+def test_a_topic_that_is_quiet_is_settled_in_the_end() -> None:
+    async def tell(process: Process) -> None:
+        configure(process, 1, materialization="copy")
+        await process.lead(1)
+        expected = await commit_small(process, count=5)
+        await turns(process, settling.SNAPSHOT_AT_LAST_MS // 1000 - 10)
+        assert process.driver.settled_end == 0
+        assert not process.driver.is_at_rest, "it would not be asked any more"
+        await turns(process, 20)
+        assert await values_settled(process) == expected
+        before = process.driver.journal.snapshot_offset
+        await turns(process, 2 * settling.SNAPSHOT_AT_LAST_MS // 1000)
+        assert process.driver.journal.snapshot_offset == before, "one was enough"
+
+    story(tell, 1 << 30)
+
+
+def test_materialization_changes_on_a_living_topic_both_ways() -> None:
+    async def tell(process: Process) -> None:
+        await process.lead(1)
+        expected = await commit_small(process, count=100)
+        await turns(process, 30)
+        assert process.driver.settled_end == 0
+        configure(process, 1, materialization="copy")
+        await turns(process, 1)
+        expected += await commit_small(process, count=100, first=101)
+        await turns(process, 30)
+        end = process.driver.settled_end
+        assert end > 100, "what was there before is settled too"
+        configure(process, 2, materialization="reference")
+        await turns(process, 1)
+        expected += await commit_small(process, count=100, first=201)
+        await turns(process, 30)
+        stayed = process.driver.settled_end
+        assert end <= stayed < 250
+        expected += await commit_small(process, count=100, first=301)
+        await turns(process, 1_000)
+        assert process.driver.settled_end == stayed
+        assert await process.values() == expected
+        configure(process, 3, materialization="copy")
+        expected += await commit_small(process, count=100, first=401)
+        await turns(process, 700)
+        assert process.driver.settled_end == 500
+        assert await process.values() == expected
+
+    story(tell, 20_000)
+
+
+def test_a_full_disk_makes_settling_wait_and_nothing_else() -> None:
+    async def tell(process: Process) -> None:
+        configure(process, 1, materialization="copy")
+        await process.lead(1)
+        reporter = process.reporter
+        process.disk.fail_files(".data", ENOSPC)
+        expected = await commit_small(process, count=200)
+        await turns(process, 60)
+        assert process.driver.settled_end == 0
+        assert reporter.counted["settling_waits"] == 1
+        assert 3 <= reporter.events.count("settling waits, trying again") <= 8
+        assert await process.values() == expected, "readers and writers go on"
+        assert process.driver.log_start == 0
+        process.disk.fail_files("", 0)
+        await turns(process, 30)
+        assert process.driver.settled_end > 150
+        assert reporter.counted["settling_waits"] == 0
+        assert reporter.events.count("settling goes on") == 1
+        assert await process.values() == expected
+
+    story(tell, 20_000)
+
+
+def test_below_the_floor_of_the_disk_nothing_is_settled() -> None:
+    async def tell(process: Process) -> None:
+        configure(process, 1, materialization="copy")
+        await process.lead(1)
+        expected = await commit_small(process, count=200)
+        process.has_room = False
+        await turns(process, 700)
+        assert process.driver.settled_end == 0
+        assert process.reporter.counted["settling_waits"] == 1
+        process.has_room = True
+        await turns(process, 20)
+        assert process.reporter.counted["settling_waits"] == 0
+        assert await values_settled(process) == expected
+
+    story(tell, 1 << 30)
+
+
+def test_blocks_are_large_however_the_steps_fall(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the last block of a step lacks to its size, the next step adds."""
+    monkeypatch.setattr(settling_source, "STEP_BYTES", BLOCK_BYTES + BLOCK_BYTES // 4)
+
+    async def tell(process: Process) -> None:
+        configure(process, 1, materialization="copy")
+        await process.lead(1)
+        expected: list[bytes] = []
+        for n in range(1, 61):
+            expected += [b"%d" % n, b"." * 100_000]
+            await process.produce(send(n, batch(expected[-2:])))
+            await process.commit(n, 2)
+        await turns(process, 700)
+        assert await values_settled(process) == expected
+        data, sizes, offset = process.driver.journal.data, [], 0
+        while offset < data.settled_end:
+            (block, *_) = await data.read(offset, 1)
+            sizes.append(len(block.payload))
+            offset = block.end_offset
+        assert len(sizes) <= 7, sizes
+        assert min(sizes[:-1]) > BLOCK_BYTES // 2, sizes
+
+    story(tell, 1 << 30)
