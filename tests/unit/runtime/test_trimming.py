@@ -407,3 +407,19 @@ def test_each_snapshot_says_the_time_of_the_last_frame_below_it() -> None:
             assert said == {offset: times[offset] for offset in offsets} != {}, "leader or not"
 
     three(tell, Forgetful)
+
+
+def test_i32_a_start_that_rests_on_blocks_is_not_allowed_before_the_log_has_come_so_far() -> None:
+    """Blocks of its leader came, settled from a snapshot that lies behind what is here."""
+
+    async def tell(bench: Bench) -> None:
+        await bench.lead()
+        await asyncio.gather(*(bench.driver.submit(Add(1)) for _ in range(12)))
+        trimming = Trimming(PARTITION, bench.journal, bench.around)
+        trimming.snapshot_stood(9, Needs(5, 5, 0))
+        trimming.settled(bench.journal.synced_end + 1, 8)
+        assert trimming.needs == Needs(5, 5, 0)
+        await bench.driver.submit(Add(1))
+        assert trimming.needs == Needs(8, 8, 0)
+
+    alone(tell)

@@ -36,8 +36,6 @@ from oncelog_server.runtime.replica.trimming import Trimming
 from oncelog_server.runtime.storage.journal import Journal
 from oncelogpb.errors import CorruptLog, OncelogError
 
-# Committed reads take from the data log what is there.
-READS_SETTLED: Final = False
 # After a step, so many times as long as it took nothing is settled: others need the machine too.
 REST_FACTOR: Final = 1
 # What the data log takes is measured no more often.
@@ -278,7 +276,6 @@ class Settling:
         reached = [it for it in standing if it.settled.end <= data.settled_end]
         if reached:
             self.reached_at = reached[-1].offset
-        if reached and READS_SETTLED:
             said_at = max(data.settled_at, reached[-1].offset)
             self._trimming.settled(said_at, reached[-1].settled.pending_from)
         self._standing = standing[len(reached) :] or standing[-1:]

@@ -73,6 +73,9 @@ class Trimming:
     @property
     def needs(self) -> Needs:
         said = self._needs or Needs()
+        if self._settled_at > self._journal.synced_end:
+            # Blocks of another replica came with more than has come of the journal.
+            return said
         return Needs(*(max(pair) for pair in zip(said, self._settled, strict=True)))
 
     @property
