@@ -1,5 +1,5 @@
-"""A topic with materialization `copy` over real processes: what was committed stays where it was, and
-the journal that it came in goes (I9, I14, I32)."""
+"""A topic with materialization `copy` over real processes: what was committed stays where it was,
+and the journal that it came in goes (I9, I14, I32)."""
 
 from __future__ import annotations
 
