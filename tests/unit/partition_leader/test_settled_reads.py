@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from oncelog_server.core.ids import Offset
+from oncelog_server.core.ids import JournalOffset, Offset
 from oncelog_server.partition_leader.commands import Truncate
 from oncelogpb import errors, records
 from oncelogpb.records import Compression
@@ -27,7 +27,7 @@ from tests.unit.partition_leader.messages import (
     send,
     values_of,
 )
-from tests.unit.partition_leader.settled import Record, records_of
+from tests.unit.partition_leader.settled import Record, frames_in, records_of, stretches_of
 from tests.unit.partition_leader.test_reads import Session, decoded
 
 
@@ -344,5 +344,72 @@ def test_a_journal_point_is_told_only_where_the_journal_is(
             else:
                 assert not one.HasField("journal_point")
                 assert one.journal_has_from == kept
+
+    history(story)
+
+
+@settings(max_examples=60, deadline=None)
+@given(STEPS, st.sampled_from([1, 2, 1_000]))
+def test_stretches_are_the_rest_of_the_log_from_wherever_it_is_settled(
+    steps: list[Step], rows_a_piece: int
+) -> None:
+    async def story(log: History) -> None:
+        for step in steps:
+            await log.do(step)
+        fetched = await log.fetch()
+        for begin in [one.first_offset for one in fetched.batches]:
+            stretches = stretches_of(log.world.first.machine, begin, rows_a_piece)
+            found = [
+                (stretch.first_offset + stored.at.offset - stretch.journal_offset, stored.at.offset)
+                for stretch, stored in frames_in(stretches, log.world.first.frames)
+            ]
+            assert found == [
+                (one.first_offset, one.journal_offset)
+                for one in fetched.batches
+                if one.first_offset >= begin
+            ]
+        assert not stretches_of(log.world.first.machine, fetched.end_offset, rows_a_piece)
+
+    history(story)
+
+
+def test_a_run_goes_on_where_it_is_settled() -> None:
+    async def story(log: History) -> None:
+        for number in range(3):
+            await log.do(Step(0, [number, number], Compression.NONE, True))
+        (whole,) = stretches_of(log.world.first.machine, 0)
+        assert (whole.first_offset, whole.journal_offset, whole.record_count) == (0, 1, 6)
+        (rest,) = stretches_of(log.world.first.machine, 2)
+        assert (rest.first_offset, rest.journal_offset, rest.record_count) == (2, 3, 4)
+
+    history(story)
+
+
+def test_a_time_that_was_deleted_is_looked_for_in_its_entry_alone() -> None:
+    """So late was what is gone: where the log begins is never too late."""
+
+    async def story(log: History) -> None:
+        for time_us in (50, 10, 60):
+            await log.do(Step(1, [time_us] * 2, Compression.NONE, True))
+        await log.truncate(2)
+        before = await log.by_time([40])
+        log.world.first.settle()
+        assert await log.by_time([40]) == before == [(3, None)]
+
+    history(story)
+
+
+def test_i03_the_journal_is_there_from_the_next_whole_transaction_on() -> None:
+    async def story(log: History) -> None:
+        replica = log.world.first
+        await log.do(Step(1, [0], Compression.NONE, False))
+        await log.do(Step(0, [0], Compression.NONE, True))
+        await log.do(Step(1, [0], Compression.NONE, True))
+        await log.do(Step(0, [0], Compression.NONE, True))
+        replica.settle()
+        replica.log_start = JournalOffset(3)
+        listed = await log.list(*(pb.OffsetQuery(offset=at) for at in range(5)))
+        assert [one.journal_has_from for one in listed] == [3, 3, 3, 0, 0]
+        assert [one.HasField("journal_point") for one in listed] == [False] * 3 + [True] * 2
 
     history(story)

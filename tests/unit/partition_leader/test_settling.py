@@ -132,6 +132,24 @@ def test_what_is_split_and_joined_is_what_it_was(payloads: list[Given], data: An
     )
 
 
+def test_what_is_sent_in_two_encodings_keeps_its_order() -> None:
+    payloads = [
+        ([Record(None, value, 1, ())], *encoded([Record(None, value, 1, ())], compression))
+        for value, compression in [(b"1", None), (b"2", Compression.NONE), (b"3", None)]
+    ]
+    assert [one.value for one in all_records(list(SETTLER.blocks(frames(payloads))))] == [
+        b"1",
+        b"2",
+        b"3",
+    ]
+
+
+def test_empty_is_not_null_once_it_is_merged() -> None:
+    given_ = [Record(b"", b"", 1, (("", b""),)), Record(None, None, 1, (("", None),))]
+    payloads = [(given_, *encoded(given_, None))] * 10
+    assert all_records(list(SETTLER.blocks(frames(payloads)))) == given_ * 10
+
+
 def test_the_records_of_a_transaction_are_of_its_commit() -> None:
     payload = ([Record(None, b"v", 5, ())], *encoded([Record(None, b"v", 5, ())], None))
     (block,) = SETTLER.blocks(frames([payload] * 3, exposed_at=40))
