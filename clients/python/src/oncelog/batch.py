@@ -19,8 +19,10 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from oncelog._core.merged import Merged
 from oncelog._core.units import Written
 from oncelogpb import records
+from oncelogpb.v1 import types_pb2
 
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 # The columns of `Batch.table`.
@@ -69,6 +71,7 @@ class Chunk:
         "encoding",
         "first_offset",
         "is_last",
+        "merged",
         "partition",
         "payload",
         "skip",
@@ -88,8 +91,9 @@ class Chunk:
         count: int,
         written: Written | None = None,
         is_last: bool = False,
+        merged: Merged | None = None,
     ) -> None:
-        """`written`, `is_last`: only for who asked for whole transactions."""
+        """`written`, `is_last`, `merged`: only for who asked for whole transactions."""
         self.topic = topic
         self.partition = partition
         # Of the first record that is chosen.
@@ -100,8 +104,10 @@ class Chunk:
         self.count = count
         # Who wrote it; None: nobody has asked.
         self.written = written
-        # Its transaction is known to end with it.
+        # Its transaction, or the last of those that it was merged from, is known to end with it.
         self.is_last = is_last
+        # Whose the records of the payload are, where it was merged from several.
+        self.merged = merged
         self._arrow: pa.RecordBatch | None = None
 
     @property
@@ -176,7 +182,67 @@ class Chunk:
             count=count,
             written=self.written,
             is_last=self.is_last and start + count == self.count,
+            merged=self.merged,
         )
+
+    def cut(self) -> Chunk:
+        """The same records, with a payload that has no others."""
+        if not self.skip:
+            return self
+        encoding, payload = _Cutting(self.encoding, self.payload).cut(self.skip, self.count)
+        return Chunk(
+            self.topic,
+            self.partition,
+            first_offset=self.first_offset,
+            encoding=encoding,
+            payload=payload,
+            skip=0,
+            count=self.count,
+            written=self.written,
+            is_last=self.is_last,
+        )
+
+    def by_run(self) -> Iterator[Chunk]:
+        """Of one that was merged from several: what became readable at once, each with a payload of
+        its own."""
+        assert self.merged is not None, "it was merged"
+        cut = _Cutting(self.encoding, self.payload)
+        end = self.skip + self.count
+        for run in self.merged.runs(self.skip, self.count):
+            encoding, payload = cut.cut(run.start, run.record_count)
+            yield Chunk(
+                self.topic,
+                self.partition,
+                first_offset=self.first_offset + run.start - self.skip,
+                encoding=encoding,
+                payload=payload,
+                skip=0,
+                count=run.record_count,
+                written=run.written,
+                is_last=self.is_last or run.start + run.record_count < end,
+            )
+
+
+class _Cutting:
+    """Cuts a payload into smaller ones."""
+
+    def __init__(self, encoding: int, payload: bytes) -> None:
+        self._encoding = encoding
+        self._payload = payload
+        self._arrow: pa.RecordBatch | None = None
+        self._rows: types_pb2.Rows | None = None
+
+    def cut(self, start: int, count: int) -> tuple[int, bytes]:
+        """Encoding and payload of the records [start, start + count)."""
+        if self._encoding != records.ROWS and count >= records.ROWS_BELOW:
+            if self._arrow is None:
+                self._arrow = records.decode(self._encoding, self._payload)
+            cut = self._arrow.slice(start, count)
+            return types_pb2.ENCODING_ARROW_V1, records.encode_arrow(cut).to_pybytes()
+        if self._rows is None:
+            self._rows = types_pb2.Rows.FromString(records.as_rows(self._encoding, self._payload))
+        rows = types_pb2.Rows(rows=self._rows.rows[start : start + count])
+        return records.ROWS, rows.SerializeToString()
 
 
 class Batch:

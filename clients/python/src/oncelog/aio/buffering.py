@@ -13,6 +13,10 @@ Each time its leader is asked first where in the journal that is: the front of a
 reader that counted from there without it would give records at wrong offsets. So a position whose
 records were deleted is refused, as one of the committed log is, also while the journal has them.
 
+Where the leader has settled a topic (`materialization=copy`), the front of its journal goes though
+the records are kept. There it says so, and from where on it still has the journal of all records:
+what lies before is read in commit order, as by any other consumer, then the journal again.
+
 Left out: threads. Files are written and read on the event loop, a batch or some MiB at a time, into
 the system's cache: that takes no longer than the copies that the transport makes.
 """
@@ -64,6 +68,9 @@ class _Reading:
         self.told: tuple[int, ResumePoint | None] | None = None
         # How often in a row its journal did not go back to where it was to begin.
         self.refused = 0
+        # Its leader has no journal of the records before this offset: they are read in commit
+        # order. None: it goes on with the journal.
+        self.settled_to: int | None = None
 
     def settle(self) -> None:
         """What was seen so far may be the best place to resume at."""
@@ -150,7 +157,38 @@ class BufferedPrefetcher(Prefetcher):
         await self._room()
         beginning = [partition for partition in partitions if self._begins(partition)]
         error = await self._ask_where(leader, beginning) if beginning else None
-        return await super()._follow(leader, partitions) if error is None else error
+        if error is not None:
+            return error
+        settled = [one for one in partitions if self._reading_of(one).settled_to is not None]
+        if not settled:
+            return await super()._follow(leader, partitions)
+        committed = partition_leader_pb2.ISOLATION_COMMITTED
+        streams = [asyncio.create_task(self._read(leader, settled, committed))]
+        journals = [one for one in partitions if one not in settled]
+        if journals:
+            streams.append(asyncio.create_task(super()._follow(leader, journals)))
+        # Both end with the first: then each goes on where it stands.
+        try:
+            await asyncio.wait(streams, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for stream in streams:
+                stream.cancel()
+            ended = await asyncio.gather(*streams, return_exceptions=True)
+        for one in ended:
+            if isinstance(one, BaseException) and not isinstance(one, asyncio.CancelledError):
+                raise one
+        return next((one for one in ended if isinstance(one, errors.OncelogError)), None)
+
+    def _is_over(self, partitions: list[PartitionKey]) -> bool:
+        """One that was read in commit order has come to where its journal begins."""
+        for partition in partitions:
+            reading = self._readings.get(partition)
+            position = self._positions.fetch_position(partition)
+            if reading is None or reading.settled_to is None or position is None:
+                continue
+            if position >= reading.settled_to:
+                return True
+        return False
 
     def _begins(self, partition: PartitionKey) -> bool:
         """It does not go on where it is; and its leader did not say yet where it begins."""
@@ -199,10 +237,17 @@ class BufferedPrefetcher(Prefetcher):
             else:
                 super()._refused(partition, error)
             return error
+        reading = self._reading_of(partition)
+        has_from = listed.journal_has_from if listed.HasField("journal_has_from") else None
+        reading.settled_to = has_from
+        if has_from is not None:
+            self._clear(reading)
+            reading.told = None
+            return None
         if listed.HasField("journal_point"):
             told = listed.journal_point
             point = ResumePoint(told.earliest, told.iterator, told.given)
-        self._reading_of(partition).told = (wanted, point)
+        reading.told = (wanted, point)
         return None
 
     def _refused(self, partition: PartitionKey, error: BaseException) -> None:
@@ -210,7 +255,8 @@ class BufferedPrefetcher(Prefetcher):
         again. Where that never ends, the user is told, and not as if records were deleted: journal
         offsets are none of his."""
         reading = self._readings.get(partition)
-        if not isinstance(error, errors.OffsetOutOfRange) or reading is None:
+        is_of_journal = reading is not None and reading.settled_to is None
+        if not isinstance(error, errors.OffsetOutOfRange) or reading is None or not is_of_journal:
             super()._refused(partition, error)
             return
         self._clear(reading)
@@ -221,6 +267,8 @@ class BufferedPrefetcher(Prefetcher):
 
     def _next(self, partition: PartitionKey) -> int:
         reading = self._reading_of(partition)
+        if reading.settled_to is not None:
+            return super()._next(partition)
         wanted = self._positions.fetch_position(partition) or 0
         if reading.pending is None or reading.next_offset != wanted:
             self._begin(reading, wanted)
@@ -229,6 +277,9 @@ class BufferedPrefetcher(Prefetcher):
 
     def _queue_batch(self, partition: PartitionKey, batch: Any) -> None:
         reading = self._readings.get(partition)
+        if reading is not None and reading.settled_to is not None:
+            super()._queue_batch(partition, batch)
+            return
         if reading is None or reading.pending is None:
             # It was let go of: its stream is about to end.
             return

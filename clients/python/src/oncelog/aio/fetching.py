@@ -30,6 +30,7 @@ from typing import Any, Final, NamedTuple
 
 from oncelog._core import retries
 from oncelog._core.deletions import Deletions, Gap, gap_of
+from oncelog._core.merged import Merged
 from oncelog._core.positions import Positions
 from oncelog._core.routing import Endpoint, PartitionKey
 from oncelog._core.units import Written
@@ -408,8 +409,18 @@ class Prefetcher:
         self, leader: Endpoint, partitions: list[PartitionKey]
     ) -> errors.OncelogError | None:
         """One stream, to its end."""
+        return await self._read(leader, partitions, self._isolation)
+
+    async def _read(
+        self,
+        leader: Endpoint,
+        partitions: list[PartitionKey],
+        isolation: partition_leader_pb2.Isolation.ValueType,
+    ) -> errors.OncelogError | None:
         request = partition_leader_pb2.SubscribeRequest(
-            isolation=self._isolation, max_bytes=min(REPLY_BYTES, self._bytes_max)
+            isolation=isolation,
+            max_bytes=min(REPLY_BYTES, self._bytes_max),
+            with_units=self.tells_written,
         )
         for partition in partitions:
             request.partitions.add(partition=partition.wire(), offset=self._next(partition))
@@ -421,6 +432,8 @@ class Prefetcher:
                     if failure is not None:
                         return failure
                     await self._room()
+                    if self._is_over(partitions):
+                        return None
         except errors.OncelogError as error:
             self._protocol.suspect(leader, error)
             for partition in partitions:
@@ -429,6 +442,10 @@ class Prefetcher:
         for partition in partitions:
             self._protocol.directory.forget(partition)
         return None
+
+    def _is_over(self, partitions: list[PartitionKey]) -> bool:
+        """These are not read on by this stream."""
+        return False
 
     def _next(self, partition: PartitionKey) -> int:
         """What to ask its leader for."""
@@ -484,6 +501,8 @@ class Prefetcher:
         )
         if self.tells_written:
             chunk.written = written_of(batch)
+            if batch.HasField("units"):
+                chunk.merged = Merged(batch.units, batch.record_count)
             # What can be read ends with a whole transaction.
             chunk.is_last = following >= self.ends[partition]
         self._put(partition, chunk)

@@ -7,7 +7,7 @@ room; the rest stays in the queue, whose bytes are bounded.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Final, Generic, Protocol, Self, TypeVar
 
 from oncelog._core.pending import HeldBatch, Holder
@@ -72,6 +72,9 @@ class Gathering(ABC, Generic[T]):
         # Taken from the queue, with the edition of its partition, and not held yet: there was no
         # room, or something was whole first.
         self._waiting: tuple[int, PartitionKey, Chunk] | None = None
+        # Of a batch that was merged from several: those that follow, with the edition of its
+        # partition.
+        self._following: tuple[int, PartitionKey, Iterator[Chunk]] | None = None
         # What was given last: it is let go when the next one is asked for.
         self._given: list[Unit] = []
         self.is_gathering = False
@@ -97,6 +100,7 @@ class Gathering(ABC, Generic[T]):
             editions = self._positions.editions()
             self._follow(editions)
             self._gather(editions)
+            self._take_following(editions)
             given = self._give()
             if given is not None:
                 return given
@@ -138,14 +142,18 @@ class Gathering(ABC, Generic[T]):
         editions = self._positions.editions()
         self._follow(editions)
         self._gather(editions)
-        while not self._settle():
+        while not self._settle() and not self._take_following(editions):
             self._prefetcher.bring_back(self._waits)
             taken = self._prefetcher.take_next(self._waits)
             if taken is None:
                 return
             partition, chunk = taken
-            self._waiting = (editions.get(partition, -1), partition, chunk)
-            self._gather(editions)
+            edition = editions.get(partition, -1)
+            if chunk.merged is None:
+                self._waiting = edition, partition, chunk
+                self._gather(editions)
+            else:
+                self._following = edition, partition, chunk.by_run()
 
     async def close(self) -> None:
         """Lets go of everything."""
@@ -158,6 +166,18 @@ class Gathering(ABC, Generic[T]):
         all of it."""
 
     # ------------------------------------------------------------------------------------- inside
+
+    def _take_following(self, editions: Mapping[PartitionKey, int]) -> bool:
+        """What follows in a batch that was merged, until there is something to give: True."""
+        while self._following is not None and not self._settle():
+            edition, partition, chunks = self._following
+            chunk = next(chunks, None) if editions.get(partition) == edition else None
+            if chunk is None:
+                self._following = None
+                break
+            self._waiting = edition, partition, chunk
+            self._gather(editions)
+        return self._settle()
 
     def _gather(self, editions: Mapping[PartitionKey, int]) -> None:
         """Puts what waits to the others. Where one of them is whole, that one is given first: it
@@ -202,6 +222,8 @@ class Gathering(ABC, Generic[T]):
 
 
 def _piece(partition: PartitionKey, chunk: Chunk) -> Piece:
+    # What lies in front was given before, by another batch maybe that this one overlaps.
+    chunk = chunk.cut()
     assert chunk.written is not None, "the prefetcher was told to say who wrote it"
     batch = HeldBatch(
         chunk.skip + chunk.count, chunk.encoding, records.checksum(chunk.payload), chunk.payload

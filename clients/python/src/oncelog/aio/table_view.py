@@ -26,12 +26,13 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable, ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from typing import Final
+from typing import Final, NamedTuple
 
 import pyarrow as pa
 
 from oncelog._core.buffers import check_bytes
-from oncelog._core.latest import Latest
+from oncelog._core.latest import Keys, Latest, Values
+from oncelog._core.merged import moments
 from oncelog.aio.following import Following
 from oncelog.batch import Chunk, TopicPartition
 from oncelog.errors import Closed
@@ -359,21 +360,38 @@ class TableView(Mapping[bytes, bytes]):
         self._latest.remembers_removed = self._following.partition_count > 1
         with self._lock:
             for chunk in chunks:
-                assert chunk.written is not None, "the prefetcher was told to say who wrote it"
-                self._latest.add(
-                    chunk.partition,
-                    chunk,
-                    tx_id=chunk.written.tx_id,
-                    time_ms=chunk.written.time_ms,
-                    first_offset=chunk.first_offset,
-                    is_last=chunk.is_last,
-                )
+                self._add(chunk)
         if not without_key and self._latest.without_key:
             log.warning("topic %r has records without a key: they are in no table", self.topic)
         self._wake_all()
         is_idle = self._forgetting is None or self._forgetting.done()
         if is_idle and self._latest.removed_count > REMOVED_MAX:
             self._forgetting = asyncio.get_running_loop().create_task(self._forget_removed())
+
+    def _add(self, chunk: Chunk) -> None:
+        assert chunk.written is not None, "the prefetcher was told to say who wrote it"
+        if chunk.merged is None:
+            self._latest.add(
+                chunk.partition,
+                chunk,
+                tx_id=chunk.written.tx_id,
+                time_ms=chunk.written.time_ms,
+                first_offset=chunk.first_offset,
+                is_last=chunk.is_last,
+            )
+            return
+        keys, values = chunk.keys_and_values()
+        for run in moments(chunk.merged.runs(chunk.skip, chunk.count)):
+            first = run.start - chunk.skip
+            behind = first + run.record_count
+            self._latest.add(
+                chunk.partition,
+                _Rows(keys[first:behind], values[first:behind]),
+                tx_id=run.written.tx_id,
+                time_ms=run.written.time_ms,
+                first_offset=chunk.first_offset + first,
+                is_last=chunk.is_last or behind < chunk.count,
+            )
 
     def _begin_anew(self, partition: int) -> None:
         """Records of it were deleted that were not read, and all that were."""
@@ -429,6 +447,16 @@ class TableView(Mapping[bytes, bytes]):
             f"the table of {self.topic!r} has not caught up within {timeout_s} s: "
             f"{', '.join(left[:10])}{why}. Wait again"
         )
+
+
+class _Rows(NamedTuple):
+    """A part of a batch that was merged."""
+
+    keys: Keys
+    values: Values
+
+    def keys_and_values(self) -> tuple[Keys, Values]:
+        return self
 
 
 def may_pass(error: errors.OncelogError) -> bool:

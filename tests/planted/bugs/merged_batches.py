@@ -1,0 +1,79 @@
+"""Bugs of readers of batches that were merged from several."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+MERGED: Final = "client/test_merged"
+
+BUGS: Final = (
+    Bug(
+        "what-follows-in-a-merged-batch-waits-for-the-next",
+        "what was merged is given as soon as it was read",
+        (
+            Edit(
+                "oncelog.aio.gathering:Gathering.poll",
+                "self._take_following(editions)",
+                "self._follow(editions)",
+            ),
+        ),
+        {
+            unit(
+                MERGED, "test_i3_whole_transactions_of_a_merged_batch_are_those_that_were_sent"
+            ): "nothing more comes"
+        },
+    ),
+    Bug(
+        "neighbours-in-a-merged-batch-are-one-transaction",
+        "I3: whole transactions of a merged batch are those that were sent",
+        (
+            Edit(
+                "oncelog._core.merged:Merged.runs",
+                "written.tx_id == begun.written.tx_id",
+                "begun.written.tx_id",
+            ),
+        ),
+        {
+            unit(
+                MERGED,
+                "test_i9_neighbours_of_one_transaction_are_one_run_and_plain_batches_are_not",
+            ): "At index 2 diff: (7, 3, 6)",
+            unit(MERGED, "test_i3_however_a_log_was_merged_the_same_is_given"): "At index",
+        },
+    ),
+    Bug(
+        "a-transaction-ends-with-its-merged-batch",
+        "I3: a transaction may go on behind a merged batch",
+        (
+            Edit(
+                "oncelog.batch:Chunk.by_run",
+                "is_last=self.is_last or run.start + run.record_count < end",
+                "is_last=True",
+            ),
+        ),
+        {
+            unit(
+                MERGED, "test_i3_whole_transactions_of_a_merged_batch_are_those_that_were_sent"
+            ): "At index",
+        },
+    ),
+    Bug(
+        "a-table-shows-the-front-of-a-transaction-of-a-merged-batch",
+        "I3: of a transaction that goes on behind a merged batch a table shows nothing",
+        (
+            Edit(
+                "oncelog._core.merged:moments",
+                "        yield last\n",
+                "        yield last._replace(written=Written(0, 0, 0, 0))\n",
+            ),
+        ),
+        {
+            unit(
+                MERGED,
+                "test_i3_of_a_transaction_that_goes_on_a_table_shows_nothing_of_the_merged_batch",
+            ): "b'key-7': b'1'",
+        },
+    ),
+)
