@@ -94,7 +94,7 @@ async def turns(process: Process, seconds: int) -> None:
     """As the process gives them, about every second."""
     for _ in range(seconds):
         process.world.clock.monotonic_ms += 1_000
-        process.driver.wake()
+        process.driver.tick()
         process.driver.report()
         await asyncio.sleep(1)
 
@@ -119,6 +119,49 @@ def test_i32_what_is_settled_outlives_its_journal() -> None:
         assert await again.values() == expected
 
     story(tell, 20_000)
+
+
+def test_i25_a_start_that_rests_on_blocks_says_where_they_were_settled_from() -> None:
+    """Of a log that is cut below that, blocks go, and frames that were before its start."""
+
+    async def tell(process: Process) -> None:
+        configure(process, 1, materialization="copy")
+        await process.lead(1)
+        await commit_small(process, count=400)
+        await turns(process, 120)
+        journal = process.driver.journal
+        assert "log begins later" in process.reporter.events, "its front goes"
+        assert journal.log_start < journal.allowed.at <= journal.data.settled_at
+
+    story(tell, 20_000)
+
+
+def test_i31_a_step_holds_so_many_bytes_however_much_there_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    steps: list[int] = []
+
+    async def next_units(source: settling_source.Source) -> settling_source.Units:
+        units = await original(source)
+        steps.append(sum(len(stored.frame.payload) for _, stored in units))
+        return units
+
+    original = settling_source.Source.next_units
+    monkeypatch.setattr(settling_source.Source, "next_units", next_units)
+    monkeypatch.setattr(settling_source, "STEP_BYTES", 1 << 20)
+
+    async def tell(process: Process) -> None:
+        configure(process, 1, materialization="copy")
+        await process.lead(1)
+        for n in range(60):
+            await process.produce(send(1, batch([b"." * 100_000], sequence=n)))
+        await process.commit(1, 60)
+        await turns(process, 700)
+        assert process.driver.settled_end == 60
+        assert max(steps) < (1 << 20) + 101_000, "more than a step was held"
+        assert len(steps) >= 6
+
+    story(tell, 1 << 30)
 
 
 def test_a_topic_that_is_quiet_is_settled_in_the_end() -> None:
@@ -179,9 +222,10 @@ def test_a_full_disk_makes_settling_wait_and_nothing_else() -> None:
         await turns(process, 60)
         assert process.driver.settled_end == 0
         assert reporter.counted["settling_waits"] == 1
-        assert 3 <= reporter.events.count("settling waits, trying again") <= 8
+        told = reporter.events.count("settling waits, trying again")
+        assert 3 <= told <= 8, "it is told every ten seconds"
         assert await process.values() == expected, "readers and writers go on"
-        assert process.driver.log_start == 0
+        assert process.driver.log_start == 0, "nothing is settled, and all of the journal is needed"
         process.disk.fail_files("", 0)
         await turns(process, 30)
         assert process.driver.settled_end > 150
@@ -199,7 +243,7 @@ def test_below_the_floor_of_the_disk_nothing_is_settled() -> None:
         expected = await commit_small(process, count=200)
         process.has_room = False
         await turns(process, 700)
-        assert process.driver.settled_end == 0
+        assert process.driver.settled_end == 0, "what is settled stands twice"
         assert process.reporter.counted["settling_waits"] == 1
         process.has_room = True
         await turns(process, 20)
@@ -228,7 +272,6 @@ def test_blocks_are_large_however_the_steps_fall(monkeypatch: pytest.MonkeyPatch
             (block, *_) = await data.read(offset, 1)
             sizes.append(len(block.payload))
             offset = block.end_offset
-        assert len(sizes) <= 7, sizes
-        assert min(sizes[:-1]) > BLOCK_BYTES // 2, sizes
+        assert min(sizes[:-1]) > BLOCK_BYTES // 2, "each step left a small one"
 
     story(tell, 1 << 30)
