@@ -64,6 +64,8 @@ class ShownReplica(NamedTuple):
     synced_end: int | None = None
     # Journal offsets that the leader has, and that are not synced here.
     lag: int | None = None
+    # Why nothing of its committed log is settled now; "": nothing is in the way.
+    settling_waits: str = ""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -76,6 +78,7 @@ class ShownReplica(NamedTuple):
             "log_end": self.log_end,
             "synced_end": self.synced_end,
             "lag": self.lag,
+            "settling_waits": self.settling_waits or None,
         }
 
 
@@ -121,6 +124,7 @@ class _Seen:
             state=state,
             why=why,
             is_in_sync=self._is_in_sync(node),
+            settling_waits="" if own is None else own.settled.waits,
         )
         if own is not None and own.incarnation:
             shown = shown._replace(

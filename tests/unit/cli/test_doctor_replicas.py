@@ -9,6 +9,7 @@ import pytest
 from oncelog_server.cli.doctor.findings import Status
 from oncelog_server.cli.doctor.replicas import look
 from oncelog_server.cli.partitions import ListedPartition
+from oncelogpb.v1.replication_pb2 import SettledDescription
 from tests.unit.cli.test_replicas_shown import A, B, leads, seen
 
 WELL: dict[str, Any] = {"a": leads()}
@@ -32,6 +33,14 @@ def test_what_cannot_be_used_fails_and_missing_replicas_are_told(
 ) -> None:
     found = list(look([seen(**of)]))
     assert [one.status for one in found] == statuses, what
+
+
+def test_what_keeps_a_topic_from_being_settled_is_told() -> None:
+    stuck = SettledDescription(wanted=True, waits="free disk space is below disk_free_floor")
+    well, told = reversed(list(look([seen(a=leads(settled=stuck)), seen(**WELL)])))
+    assert (well.status, told.status) == (Status.OK, Status.WARN)
+    assert "nothing can be settled" in told.what
+    assert "node a: free disk space is below disk_free_floor" in told.what
 
 
 def test_partitions_are_named_a_few_at_a_time() -> None:

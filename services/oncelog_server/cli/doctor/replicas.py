@@ -48,8 +48,22 @@ def look(found: Sequence[ListedPartition]) -> Iterator[Finding]:
             f"leaders do not say: {_few(wrong.not_known)}",
             "see the lines about connections; only operators are told",
         )
+    waits = {str(one.place): why for one in found if (why := _why_settling_waits(one))}
+    if waits:
+        yield warn(
+            AREA,
+            f"of {len(waits)} nothing can be settled: {show_few(list(waits))}; the first one: "
+            f"{next(iter(waits.values()))}",
+            "their journals grow meanwhile; `oncelog cluster partitions --disk` shows each replica "
+            "(docs/operating.md, A topic that is settled)",
+        )
     if not any(wrong):
         yield ok(AREA, f"all {len(found)} have leaders that take writes, and all their replicas")
+
+
+def _why_settling_waits(one: ListedPartition) -> str:
+    whys = (f"node {it.node_id}: {it.settling_waits}" for it in one.replicas if it.settling_waits)
+    return next(whys, "")
 
 
 def _few(found: Sequence[ListedPartition]) -> str:
