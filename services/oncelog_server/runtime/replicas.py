@@ -19,6 +19,7 @@ from oncelog_server.runtime.replica.driver import Driver
 from oncelog_server.runtime.replica.env import ReplicaEnv
 from oncelog_server.runtime.replica.record import ReplicaRecord, make_record
 from oncelog_server.runtime.replica.records import Records
+from oncelog_server.runtime.storage.data_file import OpenDataFiles
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.port import Disk
 from oncelog_server.runtime.storage.tail import TailBudget
@@ -27,6 +28,8 @@ from oncelogpb.errors import NotLeader, UnknownPartition, UnknownTopic
 
 # A replica at rest is ticked once in so many ticks: for what expires in minutes or days.
 RESTING_TICKS: Final = 100
+# Files of data logs that a node's readers keep open, each with its index (256 KiB at most).
+OPEN_DATA_FILES_MAX: Final = 256
 # Replicas that are saved at once.
 CHECKPOINTS_AT_ONCE: Final = 8
 # A snapshot at a stop must save the next start so much, for it costs several syncs itself.
@@ -70,6 +73,7 @@ class RoleReplicas:
         self._random_bytes = random_bytes
         # Of the node.
         self._tails = tails
+        self._open_data = OpenDataFiles(OPEN_DATA_FILES_MAX)
         self._drivers: dict[PartitionId, Driver] = {}
         # Where replicas should be that are being put aside, and were wanted again meanwhile.
         self._wanted_again: dict[PartitionId, Target] = {}
@@ -188,6 +192,7 @@ class RoleReplicas:
                     segment_bytes=self._segment_bytes,
                     random_bytes=self._random_bytes,
                     tails=self._tails,
+                    open_data=self._open_data,
                 )
             )
             self._records.load(partition, directory)

@@ -88,7 +88,7 @@ class Life:
         self.begins.add(offset)
         if offset >= self.log.settled_end:
             self.end = max(self.end, offset)
-            if not self.log._files and offset == self.log.settled_end:
+            if not self.log._files:
                 return
         self.undone = lambda: self.delete_before(offset)
         self.delete_before(offset)

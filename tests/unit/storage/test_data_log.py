@@ -9,6 +9,8 @@ import pytest
 
 from oncelog_server.core.block import Units, block_of
 from oncelog_server.runtime.storage.copying import CopyRefused
+from oncelog_server.runtime.storage.data_file import OpenDataFiles
+from oncelog_server.runtime.storage.data_log import DataLog
 from oncelogpb.errors import CorruptLog, OffsetOutOfRange
 from tests.simulation.disk import FakeDisk
 from tests.unit.storage.data_logs import (
@@ -98,7 +100,8 @@ def test_a_log_that_nothing_was_appended_to_has_no_directory() -> None:
     disk = FakeDisk()
     log = open_data(disk)
     log.cut(0)
-    log.remove_before(0)
+    assert not log.goes_before(7)
+    log.remove_before(7)
     log.close()
     assert read(log, 0) == []
     assert not disk.exists(DIRECTORY)
@@ -178,6 +181,49 @@ def test_a_log_whose_end_was_deleted_begins_anew_behind_that() -> None:
     assert [name for name in names if name.endswith(".data")] == [f"{39:020d}.data"]
     again = open_data(disk.reopen())
     assert (again.begin, again.settled_end) == (41, 48)
+
+
+def test_a_log_that_has_nothing_begins_where_its_first_block_does() -> None:
+    """What was deleted before anything was settled costs nothing."""
+    disk = FakeDisk()
+    log = open_data(disk)
+    settle(log, *blocks(30, 36))
+    assert (log.begin, log.settled_end) == (30, 36)
+    with pytest.raises(OffsetOutOfRange):
+        read(log, 29)
+    with pytest.raises(AssertionError, match="is not what follows"):
+        log.append(blocks(39, 42))
+    log.remove_before(36)
+    assert not log.goes_before(50)
+    settle(log, *blocks(48, 54))
+    log = open_data(disk.reopen())
+    assert (log.begin, log.settled_end) == (48, 54)
+    assert read_all(log) == blocks(48, 54)
+
+
+def test_a_log_that_was_closed_leaves_the_next_one_in_its_place_alone() -> None:
+    disk, shared = FakeDisk(), OpenDataFiles(1)
+    log = DataLog.open(disk, DIRECTORY, open_files=shared)
+    settle(log, *blocks(0, 60, payload_bytes=3_000))
+    assert read_all(log)
+    log.close()
+    disk.rename(DIRECTORY, "orphan")
+    settle(open_data(disk), *blocks(0, 6))
+    other = DataLog.open(disk, "other", open_files=shared)
+    settle(other, *blocks(0, 6))
+    assert read(other, 0), "and the first one's file rests"
+    index = disk.bytes_of(f"{DIRECTORY}/{0:020d}.index")
+    assert len(index) == 16, "the entries of the first one are not among them"
+
+
+def test_a_node_keeps_few_files_open() -> None:
+    disk, shared = FakeDisk(), OpenDataFiles(3)
+    logs = [DataLog.open(disk, f"p{n}", segment_bytes=2_000, open_files=shared) for n in range(5)]
+    for log in logs:
+        settle(log, *blocks(0, 60, payload_bytes=300))
+        assert read_all(log) == blocks(0, 60, payload_bytes=300)
+    held = [file for log in logs for file in log._files if file._file or file._index]
+    assert len(held) <= 3
 
 
 def test_a_copy_has_the_same_bytes() -> None:

@@ -188,9 +188,11 @@ class DataFile:
             self._disk.remove(self.path)
 
     def close(self) -> None:
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        """Of a log that is closed: its directory may be another's soon."""
+        file = self._file
+        self.retire()
+        if file is not None:
+            file.close()
 
 
 class OpenDataFiles:

@@ -116,10 +116,12 @@ class DataLog:
 
     def append(self, blocks: Iterable[Block]) -> None:
         """Each behind the one before, the first one at `settled_end` or behind what was appended
-        last. Where it raises, all that is not noted is given up, and `settled_end` is next."""
+        last; of a log that has nothing, anywhere behind that. Where it raises, all that is not
+        noted is given up, and `settled_end` is next."""
         self._begin_to_append()
         try:
             for block in blocks:
+                self._begin_behind(block.first_offset)
                 step = Step(block.first_offset, block.end_offset, block.exposed_below, 0)
                 self._append(step, b"".join(encode_block(block)))
         except BaseException:
@@ -184,6 +186,11 @@ class DataLog:
             self._disk.make_directory(self.directory)
             self._note.save(self._settled)
             self._has_directory = True
+
+    def _begin_behind(self, first_offset: int) -> None:
+        """A log that has nothing begins where its first block does."""
+        if not self._files and first_offset > self._end:
+            self.begin_at(first_offset)
 
     def _is_next(self, step: Step) -> bool:
         if step.first_offset == self._end:
@@ -343,6 +350,7 @@ class DataLog:
         )
         anew = DataFile.written_anew(self._disk, self.directory, file.base, parts)
         self._files = tuple(anew if it is file else it for it in self._files)
+        file.retire()
 
     def _put_in_front(self, first: int, end: int, new: list[tuple[int, bytes]]) -> None:
         """Of a file that is gone."""
@@ -407,17 +415,15 @@ class DataLog:
     def goes_before(self, offset: int) -> bool:
         """Whether `remove_before` would remove anything."""
         end = min(offset, self.settled_end)
-        goes = len(self._files) > 1 and self._files[1].base <= end
-        return goes or bool(self._front) or self.settled_end < offset
+        is_first_below = len(self._files) > 1 and self._files[1].base <= end
+        return is_first_below or bool(self._front or (self._files and self.settled_end <= offset))
 
     def remove_before(self, offset: int) -> None:
         """What is below was deleted: files that are wholly below go, front to back. Where even the
-        settled end is below, all go, and the next block begins at `offset`."""
+        settled end is below, all go, and the next block begins at `offset` or behind."""
         self._require_usable()
-        if self.settled_end <= offset:
-            if self.settled_end < offset or self._files:
-                self.begin_at(offset)
-            return
+        if self._files and self.settled_end <= offset:
+            self.begin_at(offset)
         count = sum(file.base <= offset for file in self._files[1:])
         if count:
             # Whichever slot rots, none says a begin of which nothing is left.

@@ -37,6 +37,7 @@ from oncelog_server.core.machine import Needs, Snapshot
 from oncelog_server.runtime.storage.copying import copied_frames
 from oncelog_server.runtime.storage.cutting import place_in
 from oncelog_server.runtime.storage.damage import JournalDamaged, UnknownFrame
+from oncelog_server.runtime.storage.data_file import OpenDataFiles
 from oncelog_server.runtime.storage.data_log import DATA_DIRECTORY, DataLog
 from oncelog_server.runtime.storage.disk_use import DiskUse, disk_use
 from oncelog_server.runtime.storage.epochs import EpochEntry
@@ -121,15 +122,16 @@ class Journal:
         segment_bytes: int = SEGMENT_BYTES,
         random_bytes: Callable[[int], bytes] = os.urandom,
         tails: TailBudget | None = None,
+        open_data: OpenDataFiles | None = None,
     ) -> Self:
         """Creates or recovers it. Blocking. `random_bytes` draws incarnations; `tails` bounds what
-        the node keeps of new frames in memory.
+        the node keeps of new frames in memory, `open_data` which of its files of data are open.
 
         Raises JournalDamaged (UnknownFrame too): refused, and nothing of it is served. OSError.
         """
         recovered = recover(disk, directory, segment_bytes, random_bytes)
         path = f"{directory}/{DATA_DIRECTORY}"
-        data = DataLog.open(disk, path, segment_bytes=segment_bytes)
+        data = DataLog.open(disk, path, segment_bytes=segment_bytes, open_files=open_data)
         return cls(disk, directory, segment_bytes, recovered, random_bytes, data, tails)
 
     # ------------------------------------------------------------------------------------ append
