@@ -24,6 +24,7 @@ from tests.planted.bugs import (
     cluster_recovery,
     committed_log,
     coordinator,
+    data_log,
     deletions,
     directed,
     directed_losses,
@@ -73,6 +74,7 @@ from tests.planted.planting import Bug
 
 BUGS: Final[tuple[Bug, ...]] = (
     *coordinator.BUGS,
+    *data_log.BUGS,
     *one_shots.BUGS,
     *known_requests.BUGS,
     *questions.BUGS,

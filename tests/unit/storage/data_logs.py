@@ -9,6 +9,7 @@ from crc32c import crc32c
 
 from oncelog_server.core.block import Block, Units, block_of
 from oncelog_server.runtime.storage.data_log import DataLog
+from oncelogpb.errors import CorruptLog
 from tests.simulation.disk import FakeDisk
 
 DIRECTORY = "partitions/p/data"
@@ -71,3 +72,12 @@ def read_all(log: DataLog) -> list[Block]:
         found += some
         offset = some[-1].end_offset
     return found
+
+
+def kept(disk: FakeDisk, *, segment_bytes: int = 2_000) -> list[Block]:
+    """What the next start finds. What it says is there must be there."""
+    log = open_data(disk, segment_bytes=segment_bytes)
+    try:
+        return read_all(log)
+    except CorruptLog as error:
+        raise AssertionError(f"what the log says it has is there: {error}") from error

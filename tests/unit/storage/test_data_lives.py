@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from oncelog_server.core.block import Block
+from oncelogpb.errors import CorruptLog
 from tests.simulation.disk import FakeDisk, Tear
 from tests.unit.storage.data_logs import DIRECTORY, block, open_data, read_all
 
@@ -94,9 +95,11 @@ class Life:
         self.delete_before(offset)
 
     def delete_before(self, offset: int) -> None:
+        goes = self.log.goes_before(offset)
         self.log.remove_before(offset)
         self.undone = None
-        assert self.log.begin == offset
+        assert self.log.begin == offset or not goes, "what a crash has left of it may go no more"
+        offset = self.log.begin
         self.begins = {offset}
         self.end = max(self.log._end, offset)
         if self.log._in_doubt:
@@ -170,6 +173,12 @@ class Life:
         self.begins = {self.log.begin}
         self.check()
 
+    def held(self) -> list[Block]:
+        try:
+            return read_all(self.log)
+        except CorruptLog as error:
+            raise AssertionError(f"what the log says it has is there: {error}") from error
+
     def do_what_is_undone(self) -> None:
         self.disk.fail_next(0)
         if self.undone is not None:
@@ -192,7 +201,7 @@ class Life:
         assert log.begin in self.begins
         assert self.promised <= log.settled_end <= max(self.end, *self.begins)
         following = None
-        for it in read_all(log):
+        for it in self.held():
             assert it in self.appended.get((it.first_offset, it.end_offset), []), "none of ours"
             assert following in (None, it.first_offset), "they follow each other"
             following = it.end_offset

@@ -18,11 +18,14 @@
       68     4  bytes of units
       72     4  bytes of offsets
       76     4  bytes of payload
-      80     -  units, offsets, payload   (core.block)
+      80     4  CRC32C of the header      of bytes 8 to 79
+      84     -  units, offsets, payload   (core.block)
 
 Invariants:
-  * magic, CRC, block length and version keep their place in every version, so an old reader can
-    tell "newer than I" from "damaged";
+  * magic, both CRCs, block length and version keep their place in every version, so an old reader
+    can tell "newer than I" from "damaged";
+  * a header that is intact says where its block ends, whatever became of the rest: so damage in a
+    block hides no other one, and nobody looks for a magic number, which a record may hold;
   * the payload is never copied to be encoded.
 
 Left out: whether a block belongs where it stands. `data_file` knows that.
@@ -41,17 +44,20 @@ from oncelog_server.runtime.storage.frames import FRAME_PAYLOAD_BYTES_MAX
 
 MAGIC: Final = b"ODB1"
 VERSION: Final = 1
-BLOCK_HEADER_BYTES: Final = 80
+BLOCK_HEADER_BYTES: Final = 84
 # A frame's payload by itself is a block; its columns are small beside that.
 BLOCK_BYTES_MAX: Final = 2 * FRAME_PAYLOAD_BYTES_MAX
 
 _SEAL: Final = struct.Struct("<4sI")
+_HEADER_CRC: Final = struct.Struct("<I")
+_HEADER_CRC_AT: Final = 80
 _BODY: Final = struct.Struct("<IBBHQQQqqIIIIII")
 # Enough of a header to step over its block: magic, length, first and end offset, exposed below.
 _STEP: Final = struct.Struct("<4s4xI4xQQQ")
 _VERSION_AT: Final = 12
 
-assert _SEAL.size + _BODY.size == BLOCK_HEADER_BYTES
+assert _SEAL.size + _BODY.size == _HEADER_CRC_AT
+assert _HEADER_CRC_AT + _HEADER_CRC.size == BLOCK_HEADER_BYTES
 
 
 class BlockError(Exception):
@@ -76,7 +82,7 @@ class BlockTooNew(BlockError):
 
 
 class Step(NamedTuple):
-    """What a header says of where its block ends: unverified."""
+    """What a header says of its block."""
 
     first_offset: int
     end_offset: int
@@ -104,6 +110,7 @@ def encode_block(block: Block) -> Sequence[bytes | memoryview]:
         block.client_crc,
         *map(len, chunks),
     )
+    body += _HEADER_CRC.pack(crc32c(body))
     crc = crc32c(body)
     for chunk in chunks:
         crc = crc32c(chunk, crc)
@@ -117,13 +124,16 @@ def encoded_block_bytes(block: Block) -> int:
 
 
 def step_block(buffer: memoryview, position: int) -> Step:
-    """From the header alone, for walking over blocks that are not wanted: unverified, so what is
-    served must be decoded. Raises BlockIncomplete, BlockDamaged."""
+    """From the header alone, for walking over blocks that are not wanted. It is intact, the rest of
+    the block perhaps not. Raises BlockIncomplete, BlockDamaged."""
     if position + BLOCK_HEADER_BYTES > len(buffer):
         raise BlockIncomplete(BLOCK_HEADER_BYTES)
     magic, length, first, end, exposed_below = _STEP.unpack_from(buffer, position)
     if magic != MAGIC:
         raise BlockDamaged(f"no block begins here: {bytes(magic).hex()} is not the magic number")
+    header = buffer[position + _SEAL.size : position + _HEADER_CRC_AT]
+    if crc32c(header) != _HEADER_CRC.unpack_from(buffer, position + _HEADER_CRC_AT)[0]:
+        raise BlockDamaged("the CRC32C of its header does not match")
     if not BLOCK_HEADER_BYTES <= length <= BLOCK_BYTES_MAX or end <= first:
         raise BlockDamaged(f"{length} bytes of offsets {first} to {end} cannot be")
     return Step(first, end, exposed_below, length)

@@ -7,12 +7,9 @@ and is given them, so that one walk serves who may block and who may not.
 
 Invariants:
   * what is given was verified, block by block (I26);
-  * headers of blocks that are stepped over are not; so where they lead to nothing, or to another
-    block than they say, the walk begins again and verifies each: it says what is damaged, or finds
-    behind that what was asked for;
-  * behind a damaged block it goes on where its header says that it ends, if the block there is
-    intact and begins with the offset that the header says, and else at an index entry: never at
-    bytes that only look like a block, for a record may hold such.
+  * of blocks that are stepped over the header is;
+  * behind a damaged header it goes on at an index entry: never at bytes that only look like a
+    block, for a record may hold such.
 """
 
 from __future__ import annotations
@@ -259,7 +256,7 @@ def _find(extent: Extent, window: _Window, offset: int) -> Walk[int | Damage]:
 
 
 def _search(extent: Extent, window: _Window, offset: int) -> Walk[int | Damage]:
-    """As `_find`, where what was stepped over leads to nothing: each block is verified."""
+    """As `_find`, around damage: each block is verified."""
     position, good_end = yield from _known_before(extent, window, offset)
     while True:
         stored = yield from _next_intact(extent, window, position, good_end)
@@ -297,14 +294,9 @@ def _next_intact(
 
 
 def _behind_damage(extent: Extent, window: _Window, position: int) -> Walk[int]:
-    """Where to go on. The end of what counts, where nobody can tell."""
+    """Where to go on, if not here. The end of what counts, where nobody can tell."""
     try:
-        claimed = yield from window.step(position)
-        there = yield from _verified(window, position + claimed.length)
-        if there is not None and there.first_offset == claimed.end_offset:
-            return position + claimed.length
-    except BlockTooNew:
-        raise
+        return position + (yield from window.step(position)).length
     except BlockError:
         pass
     for entry in extent.offset_index.entries_behind(position):

@@ -1,0 +1,154 @@
+"""Bugs of the data log: blocks of settled records."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from tests.planted.planting import Bug, Edit, unit
+
+STORAGE: Final = "oncelog_server.runtime.storage"
+LOG: Final = f"{STORAGE}.data_log:DataLog"
+IS_THERE: Final = "what the log says it has is there"
+
+BUGS: Final = (
+    Bug(
+        "data-block-crc-not-checked",
+        "I26: a block is what was written, or is refused",
+        (
+            Edit(
+                f"{STORAGE}.data_blocks:verify_block",
+                "if crc32c(buffer[position + _SEAL.size : end]) != crc:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_data_rot",
+                "test_i26_a_flipped_bit_in_a_block_refuses_that_block_alone",
+            ): "nothing wrong is ever served",
+        },
+    ),
+    Bug(
+        "data-block-header-crc-not-checked",
+        "I26: what only looks like a block, in a record, is never served",
+        (
+            Edit(
+                f"{STORAGE}.data_blocks:step_block",
+                "if crc32c(header) != "
+                "_HEADER_CRC.unpack_from(buffer, position + _HEADER_CRC_AT)[0]:",
+                "if False:",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_data_rot",
+                "test_i26_bytes_that_look_like_a_block_in_a_record_are_none",
+            ): "DID NOT RAISE CorruptLog",
+        },
+    ),
+    Bug(
+        "data-noted-before-it-is-synced",
+        "I25: what the note says is synced",
+        (Edit(f"{LOG}.sync_and_note", "file.sync()", "pass"),),
+        {
+            unit("storage/test_data_crashes", "test_i25_what_is_noted_is_synced"): IS_THERE,
+        },
+    ),
+    Bug(
+        "data-kept-by-recovery-not-synced",
+        "I25: recovery syncs what it keeps",
+        (
+            Edit(
+                f"{STORAGE}.data_recovery:_up_to_damage",
+                "file.write_again(settled.position, last.end - settled.position)",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_data_crashes",
+                "test_i25_what_a_start_found_beyond_the_note_is_durable_before_it_counts",
+            ): IS_THERE,
+        },
+    ),
+    Bug(
+        "data-files-before-the-first-note",
+        "I26: what a crash left is not taken for what was promised",
+        (Edit(f"{LOG}._make_directory", "self._note.save(self._settled)", "pass"),),
+        {
+            unit(
+                "storage/test_data_crashes",
+                "test_i26_what_a_crash_left_before_the_first_note_is_not_taken_for_what_was_promised",
+            ): IS_THERE,
+        },
+    ),
+    Bug(
+        "data-that-was-cut-comes-back",
+        "I7: once the note is lowered, nothing of what was cut is found again",
+        (
+            Edit(
+                f"{LOG}._shorten",
+                "self._save(settled._replace(beyond_goes=1))",
+                "self._save(settled)",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_data_crashes",
+                "test_i7_a_crash_in_a_cut_leaves_what_was_or_what_is_left",
+            ): "once the note says so, nothing comes back",
+            unit(
+                "storage/test_data_crashes",
+                "test_i7_a_crash_where_a_log_begins_anew_leaves_nothing_of_the_old_one",
+            ): "assert",
+        },
+    ),
+    Bug(
+        "data-begin-in-one-slot",
+        "I26: whichever slot rots, none says a begin of which nothing is left",
+        (
+            Edit(
+                f"{LOG}.remove_before",
+                "self._note.save_in_both(self._settled._replace(begin=offset))",
+                "self._note.save(self._settled._replace(begin=offset))",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_data_crashes",
+                "test_i26_a_slot_that_rots_leaves_none_that_says_a_begin_of_which_nothing_is_left",
+            ): "the other slot says it, too",
+        },
+    ),
+    Bug(
+        "data-place-of-the-note-in-a-file-written-anew",
+        "I25: the note names a place in a file that takes blocks, and in no other",
+        (
+            Edit(
+                f"{LOG}.replace",
+                "self._save(self._settled._replace(base=self.settled_end, position=0))",
+                "pass",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_data_crashes",
+                "test_i25_a_file_that_takes_the_next_block_may_be_written_anew",
+            ): "assert",
+        },
+    ),
+    Bug(
+        "data-of-a-replaced-file-read-by-its-index",
+        "I26: who reads while a file is written anew has what was, or what is",
+        (
+            Edit(f"{LOG}.replace", "file.retire()", "pass"),
+            Edit(f"{LOG}.replace", "it is file", "it is None"),
+        ),
+        {
+            unit(
+                "storage/test_data_rot",
+                "test_i26_a_reader_under_way_is_not_disturbed_by_what_is_replaced",
+            ): "as one",
+        },
+    ),
+)
