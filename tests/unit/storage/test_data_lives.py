@@ -89,7 +89,7 @@ class Life:
         self.begins.add(offset)
         if offset >= self.log.settled_end:
             self.end = max(self.end, offset)
-            if not self.log._files:
+            if not self.log.goes_before(offset):
                 return
         self.undone = lambda: self.delete_before(offset)
         self.delete_before(offset)

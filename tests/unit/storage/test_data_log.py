@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
+from errno import ENOSPC
 
 import pytest
 
@@ -224,6 +225,19 @@ def test_a_node_keeps_few_files_open() -> None:
         assert read_all(log) == blocks(0, 60, payload_bytes=300)
     held = [file for log in logs for file in log._files if file._file or file._index]
     assert len(held) <= 3
+
+
+def test_what_could_not_be_written_is_not_there_to_be_deleted() -> None:
+    disk = FakeDisk()
+    log = open_data(disk)
+    disk.fail_files(".data", ENOSPC)
+    with pytest.raises(OSError, match="told to fail"):
+        log.append(blocks(0, 6))
+    assert not log.goes_before(0)
+    assert not log.goes_before(9)
+    disk.fail_files("", 0)
+    settle(log, *blocks(9, 12))
+    assert (log.begin, read_all(log)) == (9, blocks(9, 12))
 
 
 def test_a_copy_has_the_same_bytes() -> None:

@@ -416,13 +416,17 @@ class DataLog:
         """Whether `remove_before` would remove anything."""
         end = min(offset, self.settled_end)
         is_first_below = len(self._files) > 1 and self._files[1].base <= end
-        return is_first_below or bool(self._front or (self._files and self.settled_end <= offset))
+        return is_first_below or bool(self._front) or self._is_wholly_below(offset)
+
+    def _is_wholly_below(self, offset: int) -> bool:
+        """All that is noted is."""
+        return self.begin < self.settled_end <= offset
 
     def remove_before(self, offset: int) -> None:
         """What is below was deleted: files that are wholly below go, front to back. Where even the
         settled end is below, all go, and the next block begins at `offset` or behind."""
         self._require_usable()
-        if self._files and self.settled_end <= offset:
+        if self._is_wholly_below(offset):
             self.begin_at(offset)
         count = sum(file.base <= offset for file in self._files[1:])
         if count:
