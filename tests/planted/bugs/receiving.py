@@ -8,6 +8,7 @@ from tests.planted.planting import Bug, Edit, unit
 
 _JOURNAL: Final = "oncelog_server.runtime.storage.journal:Journal"
 _RECEIVING: Final = "oncelog_server.runtime.replica.receiving:Receiving"
+_RECEIVING_DATA: Final = "oncelog_server.runtime.replica.receiving_data:ReceivingData"
 _FOLLOWERSHIP: Final = "oncelog_server.runtime.replica.followership:Followership"
 
 
@@ -15,7 +16,70 @@ def _receiving(test: str) -> str:
     return unit("runtime/test_receiving", test)
 
 
+def _data(test: str) -> str:
+    return unit("runtime/test_receiving_data", test)
+
+
 BUGS: Final = (
+    Bug(
+        "settled-records-left-behind",
+        "I35: who begins where the leader's log begins gets what is settled before it",
+        (Edit(f"{_RECEIVING_DATA}.copy", "if self._settler is None:", "if self._settler:"),),
+        {
+            _data(
+                "test_i35_who_begins_where_the_leaders_log_begins_gets_what_is_settled_before_it"
+            ): "assert [] == [Block("
+        },
+    ),
+    Bug(
+        "what-was-settled-meanwhile-left-behind",
+        "I35: what is copied of the settled records reaches the beginning that is installed",
+        (Edit(f"{_RECEIVING}._receive", "await self._data.copy()", "pass"),),
+        {_data("test_i35_what_the_leader_settles_meanwhile_is_not_missed"): "assert 60 == 80"},
+    ),
+    Bug(
+        "copied-blocks-rest-on-nothing",
+        "I25: what the blocks of a leader rest on is noted before the first of them is kept",
+        (Edit(f"{_RECEIVING_DATA}._rest_on", "self._journal.rest_on(there.allowed)", "pass"),),
+        {
+            _data(
+                "test_i25_blocks_of_a_leader_are_kept_for_those_who_have_what_they_rest_on"
+            ): "assert 0 < 0"
+        },
+    ),
+    Bug(
+        "blocks-above-the-log-kept-by-who-is-elected",
+        "I25: who is elected uncleanly gives up blocks that became readable above its log",
+        (
+            Edit(
+                "oncelog_server.runtime.replica.leading:Leadership.load",
+                "if self._journal.may_lack_front:",
+                "if False:",
+            ),
+        ),
+        {
+            _data("test_i25_who_is_elected_with_blocks_above_its_log_gives_them_up"): "== 0",
+        },
+    ),
+    Bug(
+        "settled-records-fetched-from-the-first-one",
+        "what a replica has of the settled records is not fetched again",
+        (
+            Edit(
+                f"{_RECEIVING_DATA}.copy",
+                "        self._next, self._unsynced_bytes = self._data.settled_end, 0\n",
+                "        self._next, self._unsynced_bytes = self._data.settled_end, 0\n"
+                "        if self._next:\n"
+                "            await self._begin_at(0)\n",
+            ),
+        ),
+        {
+            _data("test_who_has_some_of_it_gets_what_is_behind_however_its_blocks_are_cut"): (
+                "assert 0 == 36"
+            ),
+            _data("test_i25_what_came_before_a_kill_is_not_fetched_again"): "assert 0 == ",
+        },
+    ),
     Bug(
         "frames-behind-its-beginning-in-an-older-file",
         "I5: a log that begins anew appends to no file of what it was before",

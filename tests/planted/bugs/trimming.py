@@ -153,9 +153,9 @@ BUGS: Final = (
         "I25: both slots of the note say where a log begins before its front goes",
         (
             Edit(
-                "oncelog_server.runtime.storage.identity:SyncedEnd.keeps_start",
-                "kept == [log_start, log_start]",
-                "kept[:1] == [log_start]",
+                "oncelog_server.runtime.storage.identity:SyncedEnd.keeps",
+                "== [(log_start, allowed)] * 2",
+                "[:1] == [(log_start, allowed)]",
             ),
         ),
         {

@@ -23,6 +23,7 @@ from oncelog_server.core.machine import (
 from oncelog_server.core.needs import Tables
 from oncelog_server.core.ports import Replica, Slots
 from oncelog_server.core.role import RoleEnv
+from oncelog_server.core.settling import Settler
 from oncelogpb.errors import InvalidArgument
 
 
@@ -145,8 +146,9 @@ class CounterRole:
     def project(self, record: Added, at: At) -> None:
         self.projected.append((at.offset, record.number))
 
-    def settler(self) -> None:
+    def settler(self) -> Settler | None:
         """No committed log."""
+        return None
 
     def outbox(self, replica: Replica[CounterMachine], env: RoleEnv[CounterMachine]) -> Quiet:
         return Quiet()

@@ -79,6 +79,11 @@ class _SnapshotContentEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper
     """Rows of the table `name`, from row 0 on; behind those that the file counts others may follow."""
     SNAPSHOT_CONTENT_SLOTS: _SnapshotContent.ValueType  # 4
     """Slots of `name`: each is its journal offset (8 bytes, little-endian), its CRC32C, and the slot."""
+    SNAPSHOT_CONTENT_DATA: _SnapshotContent.ValueType  # 5
+    """Blocks of the leader's data log, from the one that holds the record of the committed offset
+    `position` on. `settled_end` says how many there are; a leader that has settled more by then gives
+    more.
+    """
 
 class SnapshotContent(_SnapshotContent, metaclass=_SnapshotContentEnumTypeWrapper):
     """What there is of it. Each goes under the checksums that it was written with (docs/log_format.md)."""
@@ -92,6 +97,11 @@ SNAPSHOT_CONTENT_TABLE: SnapshotContent.ValueType  # 3
 """Rows of the table `name`, from row 0 on; behind those that the file counts others may follow."""
 SNAPSHOT_CONTENT_SLOTS: SnapshotContent.ValueType  # 4
 """Slots of `name`: each is its journal offset (8 bytes, little-endian), its CRC32C, and the slot."""
+SNAPSHOT_CONTENT_DATA: SnapshotContent.ValueType  # 5
+"""Blocks of the leader's data log, from the one that holds the record of the committed offset
+`position` on. `settled_end` says how many there are; a leader that has settled more by then gives
+more.
+"""
 global___SnapshotContent = SnapshotContent
 
 @typing.final
@@ -687,6 +697,10 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     SLOTS_FIELD_NUMBER: builtins.int
     ALLOWED_AT_FIELD_NUMBER: builtins.int
     ALLOWED_EPOCH_FIELD_NUMBER: builtins.int
+    SETTLED_BEGIN_FIELD_NUMBER: builtins.int
+    SETTLED_END_FIELD_NUMBER: builtins.int
+    SETTLED_AT_FIELD_NUMBER: builtins.int
+    SETTLED_EPOCH_FIELD_NUMBER: builtins.int
     cluster_id: builtins.bytes
     """UUID of the cluster, 16 bytes."""
     leader_boot_id: builtins.bytes
@@ -708,6 +722,16 @@ class FetchSnapshotReply(google.protobuf.message.Message):
     A log that lacks that frame, after an unclean election, must not begin there.
     """
     allowed_epoch: builtins.int
+    settled_begin: builtins.int
+    """With DATA: committed offsets that the leader's data log has, from `settled_begin` on, below
+    `settled_end`. What is below `settled_begin` was deleted.
+    """
+    settled_end: builtins.int
+    settled_at: builtins.int
+    """All of it became readable below this journal offset, and the last frame below that is of this
+    leader epoch.
+    """
+    settled_epoch: builtins.int
     @property
     def slots(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """With the first part of the file: names of slots that there are."""
@@ -724,9 +748,13 @@ class FetchSnapshotReply(google.protobuf.message.Message):
         slots: collections.abc.Iterable[builtins.str] | None = ...,
         allowed_at: builtins.int = ...,
         allowed_epoch: builtins.int = ...,
+        settled_begin: builtins.int = ...,
+        settled_end: builtins.int = ...,
+        settled_at: builtins.int = ...,
+        settled_epoch: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["_next_position", b"_next_position", "next_position", b"next_position"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_next_position", b"_next_position", "allowed_at", b"allowed_at", "allowed_epoch", b"allowed_epoch", "cluster_id", b"cluster_id", "journal_offset", b"journal_offset", "leader_boot_id", b"leader_boot_id", "next_position", b"next_position", "part", b"part", "slots", b"slots", "time_ms", b"time_ms"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["_next_position", b"_next_position", "allowed_at", b"allowed_at", "allowed_epoch", b"allowed_epoch", "cluster_id", b"cluster_id", "journal_offset", b"journal_offset", "leader_boot_id", b"leader_boot_id", "next_position", b"next_position", "part", b"part", "settled_at", b"settled_at", "settled_begin", b"settled_begin", "settled_end", b"settled_end", "settled_epoch", b"settled_epoch", "slots", b"slots", "time_ms", b"time_ms"]) -> None: ...
     def WhichOneof(self, oneof_group: typing.Literal["_next_position", b"_next_position"]) -> typing.Literal["next_position"] | None: ...
 
 global___FetchSnapshotReply = FetchSnapshotReply

@@ -32,6 +32,16 @@ class Told(NamedTuple):
     what: Answer | bytes | SendSnapshot | OncelogError | None = None
 
 
+class SettledThere(NamedTuple):
+    """What a leader's data log has."""
+
+    # Offsets: half-open. What is below the first was deleted.
+    begin: int = 0
+    end: int = 0
+    # All of it became readable by these frames.
+    allowed: Allowance = Allowance()
+
+
 class SnapshotPart(NamedTuple):
     """Of what was before the log of who leads an epoch."""
 
@@ -43,6 +53,8 @@ class SnapshotPart(NamedTuple):
     time_ms: int = 0
     slot_names: Sequence[str] = ()
     allowed: Allowance = Allowance()
+    # With blocks of its data log.
+    settled: SettledThere = SettledThere()
 
 
 class Dialog(Protocol):

@@ -82,6 +82,7 @@ class Followership:
             fetch=lambda wanted: self._open.fetch(wanted),
             install=self._begin_in_the_middle,
             installs=installs,
+            hold_still=self._hold_still,
             cannot=self._cannot,
         )
         self._installs = installs
@@ -244,6 +245,11 @@ class Followership:
         else:
             self._say(said)
 
+    async def _hold_still(self) -> None:
+        """Until the install: what a snapshot of its own says is not settled beside what comes."""
+        self._snapshots.halt()
+        await self._snapshots.halted()
+
     async def _begin_in_the_middle(self, received: Received) -> None:
         while self._cutting is not None:
             await asyncio.wait([self._cutting])
@@ -256,6 +262,7 @@ class Followership:
         if journal.log_end >= offset:
             # A word of the leader's that came late, or twice, is no reason to give up anything.
             self._cutting = None
+            self._snapshots.go_on()
             return
         self._snapshots.halt()
         self._around.reporter.event(

@@ -160,7 +160,7 @@ class Following:
         end = min(answer.answered_end, own_end)
         if end < self._log.log_start:
             return GiveUp(JournalOffset(end))
-        if self._log.log_start and not self._may_begin_here:
+        if self._log.allowed.at and not self._may_begin_here:
             allowed = self._log.allowed
             if not self._has_what_it_rests_on():
                 self._postponed = answer

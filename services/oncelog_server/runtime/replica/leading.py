@@ -141,6 +141,10 @@ class Leadership:
         machine = self._role.machine(self._partition)
         failpoints.reach("driver.replay.before")
         await self._replay(machine)
+        if self._journal.may_lack_front:
+            # Of a leader that had more: blocks may be of records that this log never shows.
+            end = self._journal.log_end
+            await self._around.offload(lambda: self._journal.data.cut(end))
         failpoints.reach("driver.replay.after")
         self.machine = machine
 

@@ -4,15 +4,15 @@
        ▲             │ a part does not come: again, after twice as long each time
        └── a while ──┘ ... PART_ATTEMPTS_MAX times, or it is of another log start, or damaged
 
-All parts but slots are held in memory until they are whole, as they are whenever a machine is
-restored; so one replica of the process receives at a time. Slots go to their files: what they say
-is durable wherever it stands. One part is on its way at a time, and each is a call of its own, so
-those who copy frames go on beside it.
+Parts are held in memory until they are whole, as they are whenever a machine is restored; so one
+replica of the process receives at a time. Slots go to their files: what they say is durable
+wherever it stands. What was settled comes first, and goes to the disk (`receiving_data`). One part
+is on its way at a time, and each is a call of its own, so those who copy frames go on beside it.
 
 Invariants:
   * nothing is installed that is not whole, of one log start, and under the CRCs of who wrote it;
-  * after `halt` nothing is asked for or begun; a thread that writes slots, or an install that has
-    begun, is waited for;
+  * after `halt` nothing is asked for or begun; a thread that writes slots or data, or an install
+    that has begun, is waited for;
   * what the disk refused is fetched again more and more seldom, whatever is followed meanwhile.
 
 Left out: the install itself, which gives up the log (`followership`).
@@ -33,6 +33,7 @@ from oncelog_server.core.role import Role
 from oncelog_server.runtime import vital
 from oncelog_server.runtime.replica.dialog import SnapshotPart
 from oncelog_server.runtime.replica.env import ReplicaEnv
+from oncelog_server.runtime.replica.receiving_data import ReceivingData
 from oncelog_server.runtime.storage.epochs import EpochEntry, EpochTable
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.keeping import Allowance
@@ -94,9 +95,11 @@ class Receiving:
         fetch: Callable[[PartOf], Awaitable[SnapshotPart]],
         install: Callable[[Received], Awaitable[None]],
         installs: Installs,
+        hold_still: Callable[[], Awaitable[None]],
         cannot: Callable[[str], None],
     ) -> None:
-        """`cannot`: says why there is no end of it for the time being."""
+        """`hold_still`: from then on nothing else writes to the data log, until it is installed.
+        `cannot`: says why there is no end of it for the time being."""
         self._partition = partition
         self._role = role
         self._journal = journal
@@ -105,6 +108,15 @@ class Receiving:
         self._install = install
         self._installs = installs
         self._cannot = cannot
+        self._hold_still = hold_still
+        self._data = ReceivingData(
+            partition,
+            role.settler(),
+            journal,
+            around,
+            fetch=lambda wanted: self._part(wanted, None),
+            offload=self._with_log,
+        )
         self._working: asyncio.Task[None] | None = None
         self._is_over = False
         # A thread has the log, or will have: it is waited for, not cancelled.
@@ -135,6 +147,9 @@ class Receiving:
         pause_ms = RECEIVE_PAUSE_MS
         while not self._is_over:
             try:
+                # Much of it, perhaps, and none of it is held in memory: others have their turn.
+                await self._hold_still()
+                await self._data.copy()
                 async with self._around.replication.replaying:
                     received = await self._receive()
                     self._has_log = True
@@ -178,10 +193,13 @@ class Receiving:
             for name, end in sorted(file.tables.items())
         }
         await self._slots(first.slot_names, offset)
+        # What the leader settled meanwhile, because of which its log may begin here.
+        await self._data.copy()
         snapshot = Snapshot(file.state, tables, file.needs, file.time_ms, file.settled)
         time_ms = max(first.time_ms, file.time_ms)
         # A leader of an earlier version does not say.
         allowed = first.allowed if first.allowed.at else Allowance(offset, file.epoch)
+        allowed = max(allowed, self._journal.allowed)
         return Received(offset, snapshot, epochs, time_ms, allowed)
 
     async def _file(self, first: SnapshotPart) -> SnapshotFile:
@@ -242,13 +260,14 @@ class Receiving:
                 part = await self._part(PartOf(Content.SLOTS, name, position), offset)
                 opened[name].write_stored(part.part.data)
                 if self._journal.slots.held >= SLOTS_WORTH_A_FLUSH:
-                    await self._flush_slots()
+                    await self._with_log(self._journal.slots.flush)
                 position = part.part.next_position
 
-    async def _flush_slots(self) -> None:
+    async def _with_log(self, work: Callable[[], None]) -> None:
+        """Off the loop. It is waited for at the end."""
         self._has_log = True
         try:
-            await self._around.offload(self._journal.slots.flush)
+            await self._around.offload(work)
         finally:
             self._has_log = False
             if self._is_over:

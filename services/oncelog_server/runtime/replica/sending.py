@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from oncelog_server.core.ids import JournalOffset
-from oncelog_server.runtime.replica.dialog import SnapshotPart
+from oncelog_server.runtime.replica.dialog import SettledThere, SnapshotPart
 from oncelog_server.runtime.storage.journal import Journal
 from oncelog_server.runtime.storage.snapshot_parts import Content, Part, PartOf
 from oncelogpb.errors import InvalidArgument, Unavailable
@@ -30,6 +30,10 @@ async def read_part(
     except OSError as error:
         raise Unavailable(f"what was before the log could not be read: {error}") from error
     offset = JournalOffset(parts.offset)
+    if wanted.content is Content.DATA:
+        data = journal.data
+        there = SettledThere(data.begin, data.settled_end, journal.allowance_at(data.settled_at))
+        return SnapshotPart(offset, read[0], settled=there)
     if wanted.content is not Content.FILE or wanted.position:
         return SnapshotPart(offset, read[0])
     first = await journal.read(offset, 1, below=journal.log_end)

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple
 
 from oncelog_server.core.ids import Incarnation, JournalOffset, LeaderEpoch, PartitionId
 from oncelog_server.core.wire import partition_id, partition_message
-from oncelog_server.runtime.replica.dialog import Said, SnapshotPart, Told
+from oncelog_server.runtime.replica.dialog import Said, SettledThere, SnapshotPart, Told
 from oncelog_server.runtime.replica.follower import SendSnapshot
 from oncelog_server.runtime.replica.following import Acknowledge, Answer, Ask
 from oncelog_server.runtime.storage.keeping import Allowance
@@ -19,6 +19,7 @@ _CONTENTS: Final = {
     Content.EPOCHS: pb.SNAPSHOT_CONTENT_EPOCHS,
     Content.TABLE: pb.SNAPSHOT_CONTENT_TABLE,
     Content.SLOTS: pb.SNAPSHOT_CONTENT_SLOTS,
+    Content.DATA: pb.SNAPSHOT_CONTENT_DATA,
 }
 _CONTENT_OF: Final = {number: content for content, number in _CONTENTS.items()}
 
@@ -162,6 +163,10 @@ def snapshot_reply(
         slots=sent.slot_names,
         allowed_at=sent.allowed.at,
         allowed_epoch=sent.allowed.epoch,
+        settled_begin=sent.settled.begin,
+        settled_end=sent.settled.end,
+        settled_at=sent.settled.allowed.at,
+        settled_epoch=sent.settled.allowed.epoch,
     )
 
 
@@ -174,4 +179,9 @@ def snapshot_part(reply: pb.FetchSnapshotReply) -> SnapshotPart:
         reply.time_ms,
         tuple(reply.slots),
         Allowance(reply.allowed_at, reply.allowed_epoch),
+        SettledThere(
+            reply.settled_begin,
+            reply.settled_end,
+            Allowance(reply.settled_at, reply.settled_epoch),
+        ),
     )

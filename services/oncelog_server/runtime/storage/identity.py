@@ -148,14 +148,15 @@ class SyncedEnd:
         self._other, self.kept = self.kept, self.noted
 
     def says(self, bounds: Bounds) -> bool:
-        """Or will; and a start above 0 in both slots."""
-        both = bounds.log_start == 0 or self.keeps_start(bounds.log_start)
+        """Or will; and in both slots a start above 0, and what it rests on."""
+        log_start, _, allowed = bounds
+        both = (log_start, allowed) == (0, Allowance()) or self.keeps(log_start, allowed)
         return both and self.noted == bounds
 
-    def keeps_start(self, log_start: int) -> bool:
+    def keeps(self, log_start: int, allowed: Allowance) -> bool:
         """After a loss of power, and whichever slot rots."""
-        kept = [bounds.log_start for bounds in (self.kept, self._other) if bounds is not None]
-        return kept == [log_start, log_start]
+        kept = [it for it in (self.kept, self._other) if it is not None]
+        return [(it.log_start, it.allowed) for it in kept] == [(log_start, allowed)] * 2
 
     def note_and_sync(self, bounds: Bounds) -> None:
         """Blocking. Raises OSError."""

@@ -12,12 +12,7 @@ Invariants:
   * a journal belongs to one event loop. `open`, `cut` and `save_snapshot` block;
   * nothing in front of the log is removed before a durable note says where the log begins.
 
-A log begins at 0, or at one of its own snapshots (`keeping`), and that moves forward in these steps
-(docs/log_format.md, "Where a log begins"):
-
-    prepare_start    1  its snapshot is whole; the index of what will be the first file is synced
-    move_start       2  the next two notes say where the log begins; nothing before it is read
-    remove_front     3  once both are durable: files, snapshots and rows in front go
+A log begins at 0, or at one of its own snapshots, and that moves forward in steps (`keeping`).
 
 Left out: who says what may go, and when (`replica/trimming`); compaction. Its files of frames are
 `segments`, what they were not given yet is `unwritten`.
@@ -45,6 +40,7 @@ from oncelog_server.runtime.storage.frames import HEADER_BYTES, encode, encoded_
 from oncelog_server.runtime.storage.identity import Bounds, take_incarnation
 from oncelog_server.runtime.storage.keeping import Allowance, next_log_start
 from oncelog_server.runtime.storage.port import Disk, Write
+from oncelog_server.runtime.storage.reading import require_within
 from oncelog_server.runtime.storage.recovery import Recovered, recover, save_epochs
 from oncelog_server.runtime.storage.scan import Place, require_order
 from oncelog_server.runtime.storage.segment import SEGMENT_BYTES, Segment
@@ -54,7 +50,7 @@ from oncelog_server.runtime.storage.snapshot_parts import SnapshotParts
 from oncelog_server.runtime.storage.snapshots import SnapshotFiles, snapshot_path
 from oncelog_server.runtime.storage.tail import Copies, MemoryTail, TailBudget
 from oncelog_server.runtime.storage.unwritten import Unwritten
-from oncelogpb.errors import CorruptLog, OffsetOutOfRange
+from oncelogpb.errors import CorruptLog
 
 __all__ = ["SEGMENT_BYTES", "Journal", "JournalDamaged", "UnknownFrame"]
 
@@ -111,7 +107,7 @@ class Journal:
             self._snapshots.sweep(self._segments.bases)
         # What was settled of its committed log. Of what the log lost nothing is read.
         self.data = data
-        self.data.cut(end.offset)
+        self.data.cut(max(end.offset, self.allowed.at))
 
     @classmethod
     def open(
@@ -242,7 +238,7 @@ class Journal:
 
         Raises OffsetOutOfRange before the log start, CorruptLog, OSError.
         """
-        self._require_not_before_start(from_offset)
+        require_within(from_offset, self.log_start)
         if from_offset >= self._tail.start:
             return self._tail.read(from_offset, max_bytes, below=below)
         return await self._segments.read(from_offset, max_bytes, below=below)
@@ -272,7 +268,7 @@ class Journal:
 
         Raises OffsetOutOfRange before the log start, CorruptLog, OSError.
         """
-        self._require_not_before_start(from_offset)
+        require_within(from_offset, self.log_start)
         if from_offset >= self._tail.start:
             return self.copies_of_tail(from_offset, max_bytes)
         return await self._segments.copies(from_offset, max_bytes, below=self._tail.start)
@@ -280,12 +276,6 @@ class Journal:
     def copies_of_tail(self, from_offset: int, max_bytes: int) -> Copies:
         """The same, from `tail_start` on."""
         return self._tail.copies(from_offset, max_bytes)
-
-    def _require_not_before_start(self, offset: int) -> None:
-        if offset < self.log_start:
-            raise OffsetOutOfRange(
-                f"the log begins at {self.log_start}, not at {offset}", start=self.log_start
-            )
 
     async def read_frames(self, offsets: Sequence[int]) -> list[StoredFrame]:
         """The frames that begin at these offsets, in this order. Neighbours share a disk read.
@@ -299,19 +289,11 @@ class Journal:
             if stored is not None:
                 found[offset] = stored
             else:
-                self._require_within(offset)
+                require_within(offset, self.log_start, self.log_end)
                 missing.add(offset)
         if missing:
             found.update(await self._segments.read_frames(missing))
         return [found[offset] for offset in offsets]
-
-    def _require_within(self, offset: int) -> None:
-        if not self.log_start <= offset < self.log_end:
-            raise OffsetOutOfRange(
-                f"journal offset {offset} is outside of [{self.log_start}, {self.log_end})",
-                start=self.log_start,
-                end=self.log_end,
-            )
 
     def replay(self, from_offset: int) -> Iterator[StoredFrame]:
         """Every frame from the one that holds `from_offset` to the log end. Blocking.
@@ -352,7 +334,7 @@ class Journal:
             self._unwritten.write_frames()
         self._unwritten.drop()
         # What a crash leaves of it must not be of frames that are gone.
-        self.data.cut(end)
+        self.data.cut(max(end, self.allowed.at))
         place = Place(0, end, self._epochs.epoch_at(end - 1))
         if end > self.log_start:
             place = place_in(self._segments.holding(end - 1), end, self._epochs)
@@ -466,7 +448,7 @@ class Journal:
         assert self.log_start < start <= allowed_at, "a state speaks of what was before it"
         assert allowed_at <= self.synced_end, "a log begins at what it has"
         self.log_start, self._has_old_front = start, True
-        self.allowed = Allowance(allowed_at, self._epochs.epoch_at(allowed_at - 1))
+        self.allowed = self.allowance_at(allowed_at)
         self._snapshots.begin_next(start)
         return True
 
@@ -474,11 +456,24 @@ class Journal:
     def may_lack_front(self) -> bool:
         """The log lacks frames of the state that allowed it to begin where it does: it is a copy
         that is not that far, or lost its end. What is before it may be needed."""
-        return self.log_start > 0 and not self.allowed.is_of(*self.end_of_epoch(self.allowed.epoch))
+        return not self.allowed.is_of(*self.end_of_epoch(self.allowed.epoch))
 
     def allow_start(self) -> None:
         """Who leads says what was: its log begins where it does, whatever it may lack."""
-        self.allowed = Allowance(self.log_end, self.last_epoch)
+        self.allowed = self.allowance_at(self.log_end)
+
+    def rest_on(self, allowed: Allowance) -> None:
+        """The data log gets a leader's blocks, which became readable by these frames there."""
+        self.allowed = max(self.allowed, allowed)
+
+    @property
+    def allowance_is_durable(self) -> bool:
+        """In both slots of the note."""
+        return self._synced_end_file.keeps(self.log_start, self.allowed)
+
+    def allowance_at(self, end: int) -> Allowance:
+        """Of a state that had all frames below."""
+        return Allowance(end, self._epochs.epoch_at(end - 1)) if end else Allowance()
 
     @property
     def has_old_front(self) -> bool:
@@ -488,7 +483,7 @@ class Journal:
     @property
     def start_is_durable(self) -> bool:
         """In both slots of the note."""
-        return self._synced_end_file.keeps_start(self.log_start)
+        return self._synced_end_file.keeps(self.log_start, self.allowed)
 
     def retire_front(self) -> None:
         """Then `remove_front`: what is removed is nobody's any more."""
@@ -572,6 +567,7 @@ class Journal:
             self.allowed,
             self._epochs,
             self.slots.by_name,
+            self.data,
         )
 
     def close(self) -> None:

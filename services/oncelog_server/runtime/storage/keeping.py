@@ -6,6 +6,12 @@
                       │          │   │      │  │          └ the two newest
                       log start  │   └ the first one behind each segment's begin
 
+The log start moves in these steps of a journal (docs/log_format.md, "Where a log begins"):
+
+    prepare_start    1  its snapshot is whole; the index of what will be the first file is synced
+    move_start       2  the next two notes say where the log begins; nothing before it is read
+    remove_front     3  once both are durable: files, snapshots and rows in front go
+
 Invariants:
   * a log begins at one of its own snapshots, at or below what is still needed; so a start has a
     snapshot and every frame from there on;

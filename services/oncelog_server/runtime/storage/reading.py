@@ -227,3 +227,15 @@ def corrupt(segment: Segment, position: int, why: object) -> CorruptLog:
         file=segment.path,
         position=position,
     )
+
+
+def require_within(offset: int, log_start: int, log_end: int | None = None) -> None:
+    """Raises OffsetOutOfRange. Without a log end, any offset behind the log start is fine."""
+    if offset < log_start:
+        raise OffsetOutOfRange(f"the log begins at {log_start}, not at {offset}", start=log_start)
+    if log_end is not None and offset >= log_end:
+        raise OffsetOutOfRange(
+            f"journal offset {offset} is outside of [{log_start}, {log_end})",
+            start=log_start,
+            end=log_end,
+        )

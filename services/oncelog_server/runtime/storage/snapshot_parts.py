@@ -4,6 +4,7 @@
     EPOCHS    entries of the epoch table below the log start (`epochs`)
     TABLE     rows of one chunk of a table (`tables`); the file says which chunks there are, and how
               many of the rows belong to it
+    DATA      blocks of the data log, from the one that holds an offset on (`data_log`)
     SLOTS     slots of one name, each with its journal offset (8 bytes, little-endian) in front
 
 Each part goes under the CRCs that it was written with, and whoever gets it compares them: so what
@@ -18,6 +19,7 @@ from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Final, NamedTuple
 
+from oncelog_server.runtime.storage.data_log import DataLog
 from oncelog_server.runtime.storage.epochs import EpochTable
 from oncelog_server.runtime.storage.keeping import Allowance
 from oncelog_server.runtime.storage.port import Disk
@@ -36,6 +38,7 @@ class Content(Enum):
     EPOCHS = "epochs"
     TABLE = "table"
     SLOTS = "slots"
+    DATA = "data"
 
 
 class PartOf(NamedTuple):
@@ -44,7 +47,7 @@ class PartOf(NamedTuple):
     content: Content
     # Of the chunk or the slots; "" for the others.
     name: str = ""
-    # Bytes; of slots, a journal offset.
+    # Bytes; of slots, a journal offset; of data, an offset.
     position: int = 0
 
 
@@ -67,6 +70,7 @@ class SnapshotParts:
         allowed: Allowance,
         epochs: EpochTable,
         slots: Mapping[str, SlotFiles],
+        data: DataLog,
     ) -> None:
         self.offset = offset
         # What a log that begins there rests on.
@@ -76,13 +80,14 @@ class SnapshotParts:
         below = [entry for entry in epochs.entries if entry.first_offset < offset]
         self._epochs = b"".join(entry.encode() for entry in below)
         self._slots = slots
+        self._data = data
 
     @property
     def slot_names(self) -> Sequence[str]:
         return sorted(self._slots)
 
     def read(self, wanted: PartOf) -> Part:
-        """Blocking. Raises OSError, KeyError where there is no such thing."""
+        """Blocking. Raises OSError, KeyError where there is no such thing, CorruptLog."""
         match wanted.content:
             case Content.FILE:
                 return self._read(snapshot_path(self._directory, self.offset), wanted.position)
@@ -94,6 +99,11 @@ class SnapshotParts:
                 slots, end = self._slots[wanted.name], self.offset
                 data, following = slots.stored(wanted.position, end, max_bytes=PART_BYTES_MAX)
                 return Part(data, following if following < end else None)
+            case Content.DATA:
+                # Where it goes on says the last block.
+                if wanted.position < self._data.begin:
+                    return Part(b"", None)
+                return Part(self._data.parts_from(wanted.position, PART_BYTES_MAX), None)
 
     def _read(self, path: str, position: int) -> Part:
         if not self._disk.exists(path):
