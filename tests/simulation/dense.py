@@ -1,12 +1,13 @@
 """The committed log of every replica at the end of a day, record by record, in dense order: the
-frames of its own journal, where the rows of a machine say that they lie that has seen this journal
-and nothing else.
+blocks of its own data log, as far as it has settled, and the frames of its own journal, where the
+rows of a machine say that they lie that has seen this journal and nothing else.
 
     await DenseOrders(world).compare(seen)    all replicas of a topic's partition hold the same, and
                                               what readers were given is what they hold
 
-What bytes are equal says nothing about: that the rows of an index lead to the records which its
-offsets were told for, on every replica.
+Journals that are equal byte by byte do not say so: rows may lead elsewhere, and what is settled is
+settled by each replica for itself, cut into blocks as it happens. What a replica has settled and in
+its journal, too, is compared there: the records, and of each unit whose it is.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from oncelog.batch import Record
+from oncelog_server.core.block import Block
 from oncelog_server.core.frame import OCCUPY_RECORDS, StoredFrame
 from oncelog_server.core.ids import PartitionId
 from oncelog_server.core.roles import PARTITION_LEADER
@@ -25,8 +27,10 @@ from tests.simulation.copies import Replica
 
 if TYPE_CHECKING:
     from oncelog_server.partition_leader.machine import PartitionMachine
+    from oncelog_server.runtime.storage.data_log import DataLog
     from tests.simulation.world import World
 
+READ_BYTES: Final = 1 << 20
 # Of a record that is shown where two differ.
 SHOWN_BYTES: Final = 40
 
@@ -57,10 +61,10 @@ class DenseOrders:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        # Replicas that were looked at.
-        self.compared = 0
+        # Replicas, and blocks, that were looked at.
+        self.compared = self.settled = 0
 
-    def compare(self, seen: Sequence[Record]) -> None:
+    async def compare(self, seen: Sequence[Record]) -> None:
         """`seen`: all that a reader of all topics was given. Raises AssertionError."""
         given: dict[tuple[str, int], dict[int, Row]] = defaultdict(dict)
         for record in seen:
@@ -69,7 +73,7 @@ class DenseOrders:
         for name, partition in self._partitions():
             first: Order | None = None
             for replica in self._world.copies.replicas(partition):
-                order = self._order_of(replica)
+                order = await self._order_of(replica)
                 first = first or order
                 same_rows(f"{replica} and others", order, first.rows, below=first.end)
                 same_rows(f"{replica} and readers", order, given[name, partition.number])
@@ -86,14 +90,38 @@ class DenseOrders:
                     if (name := names.get(driver.partition.topic_id)) is not None:
                         yield name, driver.partition
 
-    def _order_of(self, replica: Replica) -> Order:
+    async def _order_of(self, replica: Replica) -> Order:
         driver, journal = replica.driver, replica.journal
         machine = replay(driver._role, driver.partition, journal, from_snapshot=True)
         begin, end = machine.committed.start_offset, machine.committed.end_offset
-        rows = dict(_of_journal(machine, {it.at.offset: it for it in journal.replay(0)}))
+        frames: dict[int, StoredFrame] = {it.at.offset: it for it in journal.replay(0)}
+        rows = dict(_of_journal(machine, frames))
+        data = journal.data
+        settled = Order(0, 0, {}) if data is None else await self._settled(replica, data, frames)
+        same_rows(f"{replica} and its journal", settled, rows)
+        rows |= settled.rows
         missing = [offset for offset in range(begin, end) if offset not in rows]
         assert not missing, f"I14: {replica} holds no record at {missing[:3]} of [{begin}, {end})"
         return Order(begin, end, rows)
+
+    async def _settled(
+        self, replica: Replica, data: DataLog, frames: Mapping[int, StoredFrame]
+    ) -> Order:
+        """What it has settled, and not deleted."""
+        rows: dict[int, Row] = {}
+        position = data.begin
+        while position < data.settled_end:
+            blocks = await data.read(position, READ_BYTES)
+            assert blocks, f"I14: {replica} has settled {position}, and no block holds it"
+            for block in blocks:
+                assert block.first_offset <= position < block.end_offset, "blocks follow each other"
+                found = rows_of(block.encoding, block.payload)
+                rows.update(zip(block.offsets, found, strict=True))
+                _require_units(replica, block, frames)
+                position = block.end_offset
+                self.settled += 1
+        kept = {offset: row for offset, row in rows.items() if offset >= data.begin}
+        return Order(data.begin, data.settled_end, kept)
 
 
 def same_rows(
@@ -124,6 +152,19 @@ def rows_of(encoding: int, payload: bytes | memoryview) -> list[Row]:
     ]
 
 
+def _require_units(replica: Replica, block: Block, frames: Mapping[int, StoredFrame]) -> None:
+    """Whose they are, as far as their frames are there. Raises AssertionError."""
+    for record_count, tx_id, producer_id, generation, *_, position, _ in zip(
+        *block.units, strict=True
+    ):
+        if (stored := frames.get(position)) is not None:
+            frame = stored.frame
+            unit = (record_count, tx_id, producer_id, generation)
+            whose = (frame.record_count, frame.tx_id, frame.producer_id, frame.generation)
+            assert unit == whose, f"I9: {replica} settled {unit} at {position}, and {whose} wrote"
+            assert stored.end <= block.exposed_below, f"I27: {position} was settled too early"
+
+
 def _of_journal(
     machine: PartitionMachine, frames: Mapping[int, StoredFrame]
 ) -> Iterator[tuple[int, Row]]:
@@ -134,7 +175,9 @@ def _of_journal(
         while offset < log.entry_end(entry):
             stored = frames.get(position)
             if stored is None:
-                break
+                # Of a run only the end may be left.
+                offset, position = offset + 1, position + 1
+                continue
             assert stored.frame.kind in OCCUPY_RECORDS, f"{position} is committed, and no batch"
             for row in rows_of(stored.frame.encoding, stored.frame.payload):
                 yield offset, row

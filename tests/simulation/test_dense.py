@@ -42,7 +42,7 @@ def test_i8_all_replicas_and_a_reader_have_the_same_records_in_the_same_order() 
         values = [record.value for record in seen]
         assert values[3:6] == [b"two 0", b"two 1", b"two 2"], "in commit order"
         orders = DenseOrders(world)
-        orders.compare(seen)
+        await orders.compare(seen)
         assert orders.compared == 3
         for other in (
             seen[3]._replace(value=b"other"),
@@ -51,7 +51,7 @@ def test_i8_all_replicas_and_a_reader_have_the_same_records_in_the_same_order() 
             seen[-1]._replace(headers=()),
         ):
             with pytest.raises(AssertionError, match=r"I8: .* and readers have different records"):
-                orders.compare([*seen, other])
+                await orders.compare([*seen, other])
 
     play(story)
 
@@ -65,7 +65,7 @@ def test_i14_a_replica_whose_rows_lead_elsewhere_is_noticed(
         seen = await interleave(world)
         monkeypatch.setattr("tests.simulation.dense.replay", _swapped(2))
         with pytest.raises(AssertionError, match=r"I8: .* and others have different records at 3"):
-            DenseOrders(world).compare(seen)
+            await DenseOrders(world).compare(seen)
 
     play(story)
 

@@ -31,6 +31,7 @@ from tests.simulation.keeping_moments import KeepingMoments
 from tests.simulation.marks import Reached
 from tests.simulation.moments import broken_promises
 from tests.simulation.plan import Plan, changed
+from tests.simulation.settling_moments import SettlingMoments
 from tests.simulation.striking import Striker
 from tests.simulation.swarm import plan_of
 from tests.simulation.trouble import Trouble
@@ -118,6 +119,7 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
         world.copies.require_all_held()
     await asyncio.gather(*tasks)
     await day.read_everything()
+    SettlingMoments(world).everything_was_read()
     await quiet(world)
     await unearth(world)
     await quiet(world)
@@ -125,17 +127,18 @@ async def _tell(world: World, plan: Plan, days: list[Day]) -> None:
     world.copies.require_all_held()
     replayed(world, lambda record: world.marks.add("record", type(record).__name__))
     copies_replayed(world)
-    DenseOrders(world).compare(day.seen)
+    await DenseOrders(world).compare(day.seen)
     group_moments.add_moments(world)
     await world.stop_all()
 
 
 async def _look(world: World) -> None:
-    keeping = KeepingMoments(world)
+    keeping, settling = KeepingMoments(world), SettlingMoments(world)
     while True:
         await asyncio.sleep(LOOK_EVERY_S)
         world.copies.look()
         keeping.look()
+        settling.look()
 
 
 def _clocks(plan: Plan, runs: int) -> dict[str, float]:

@@ -120,7 +120,12 @@ class Settling:
     @property
     def _has_deleted(self) -> bool:
         newest = self._newest
-        return newest is not None and self._data.goes_before(newest.settled.begin)
+        if newest is None:
+            return False
+        begin = newest.settled.begin
+        # What was deleted before it was settled is never settled.
+        is_passed_over = newest.settled.wanted and self._data.settled_end < begin
+        return is_passed_over or self._data.goes_before(begin)
 
     def snapshot_stood(self, offset: int, settled: Settled | None) -> None:
         """It holds only what is below the high watermark."""
@@ -152,8 +157,12 @@ class Settling:
 
     def is_uncounted(self, settled: Settled | None) -> bool:
         """Whether the leader's machine has something to settle that the newest snapshot does not
-        count."""
-        if settled is None or not settled.wanted:
+        count, or has deleted what still takes files."""
+        if settled is None:
+            return False
+        if self._data.goes_before(settled.begin):
+            return True
+        if not settled.wanted:
             return False
         newest = self._newest
         counted = newest.settled.end if newest is not None and newest.settled.wanted else 0
