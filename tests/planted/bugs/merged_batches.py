@@ -10,6 +10,24 @@ MERGED: Final = "client/test_merged"
 
 BUGS: Final = (
     Bug(
+        "units-counted-by-who-they-are",
+        "I31: a batch that was merged from batches of one transaction can be read: they may differ "
+        "in their places alone",
+        (
+            Edit(
+                "oncelog._core.merged:Merged.__init__",
+                "size = max(map(len, (counts, *places, *columns)))",
+                "size = max(map(len, (counts, *columns)))",
+            ),
+        ),
+        {
+            unit(
+                MERGED,
+                "test_units_that_differ_in_nothing_but_their_places_are_all_counted",
+            ): "says that it was merged from",
+        },
+    ),
+    Bug(
         "what-follows-in-a-merged-batch-waits-for-the-next",
         "what was merged is given as soon as it was read",
         (

@@ -31,6 +31,15 @@ class Sent(NamedTuple):
     time_ms: int = 5
 
 
+def test_units_that_differ_in_nothing_but_their_places_are_all_counted() -> None:
+    """Batches of one transaction: each other column says once what holds for all of them."""
+    one = leader.Units(record_counts=[2], tx_ids=[7], times_ms=[5])
+    one.journal_offsets.extend([10, 12, 17])
+    assert [(run.start, run.record_count) for run in Merged(one, 6).runs(0, 6)] == [(0, 6)]
+    other = leader.Units(record_counts=[2], base_sequences=[0, 2, 4])
+    assert [run.record_count for run in Merged(other, 6).runs(1, 4)] == [1, 2, 1]
+
+
 def head(first: int, rows: list[tuple[bytes | None, bytes | None]], *, is_arrow: bool) -> Any:
     keys, values = [key for key, _ in rows], [value for _, value in rows]
     times = list(range(first, first + len(rows)))

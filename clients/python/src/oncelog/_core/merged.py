@@ -32,7 +32,9 @@ class Merged:
         """Raises CorruptBatch where the units are not all of the batch."""
         counts = units.record_counts
         columns = units.tx_ids, units.producer_ids, units.generations, units.times_ms
-        size = max(map(len, (counts, units.writers, *columns)))
+        # Batches of one transaction may differ in their places alone, which nobody asks for here.
+        places = units.writers, units.base_sequences, units.journal_offsets
+        size = max(map(len, (counts, *places, *columns)))
         self._counts = _column(counts, size)
         if sum(self._counts) != record_count:
             raise errors.CorruptBatch(
