@@ -11,6 +11,9 @@ import pytest
 
 import oncelog
 from oncelog.batch import Record, TopicPartition
+from oncelog.protocol import Protocol
+from oncelog_spark.fetch import read_range
+from oncelogpb.v1 import types_pb2
 from tests.integration.cluster import Cluster, running, until
 
 SETTINGS = (
@@ -167,6 +170,25 @@ def test_i15_a_group_goes_on_by_either_delivery(log: oncelog.Log, written: Writt
                 found += batch or ()
             consumer.commit()
     assert found == records
+
+
+def test_i14_a_spark_task_reads_any_range(cluster: Cluster, written: Written) -> None:
+    """By what a task calls: no JVM is needed for that."""
+    topic, _, records = written
+    chance = random.Random(4)
+    with Protocol(cluster.bootstrap) as protocol:
+        partition = types_pb2.Partition(topic_id=protocol.topic(topic).topic_id, number=0)
+        whole = (0, len(records))
+        for edges in (whole, *(chance.sample(range(len(records)), 2) for _ in range(10))):
+            start, end = sorted(edges)
+            found = [
+                (chunk.first_offset + index, value)
+                for chunk in read_range(
+                    protocol, partition, start, end, name="t/0", fail_on_data_loss=True
+                )
+                for index, value in enumerate(chunk.rows.column("value").to_pylist())
+            ]
+            assert found == [(record.offset, record.value) for record in records[start:end]]
 
 
 def test_i33_a_table_shows_the_last_value_of_each_key(log: oncelog.Log, written: Written) -> None:

@@ -121,13 +121,22 @@ def _end_of(fetched: leader_pb.FetchedPartition, position: int) -> int:
 
 
 def _chunks(fetched: leader_pb.FetchedPartition, start: int, end: int) -> Iterator[Chunk]:
-    """The records [start, end) of a fetch, joined: they are consecutive (I14)."""
-    parts = []
+    """The records [start, end) of a fetch, joined where they are consecutive: all of them are
+    (I14), but for those of a compacted topic."""
+    parts: list[pa.RecordBatch] = []
+    first_of_parts = behind_parts = start
     for batch in fetched.batches:
         first, behind = batch.first_offset, batch.first_offset + batch.record_count
         low, high = max(first, start), min(behind, end)
-        if low < high:
-            rows = records.decode(batch.encoding, batch.payload)
-            parts.append(rows.slice(low - first, high - low))
+        if low >= high:
+            continue
+        if parts and low != behind_parts:
+            yield Chunk(first_of_parts, joined(parts))
+            parts = []
+        if not parts:
+            first_of_parts = low
+        rows = records.decode(batch.encoding, batch.payload)
+        parts.append(rows.slice(low - first, high - low))
+        behind_parts = high
     if parts:
-        yield Chunk(start, joined(parts))
+        yield Chunk(first_of_parts, joined(parts))

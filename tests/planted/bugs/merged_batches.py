@@ -78,6 +78,57 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "offsets-of-a-transaction-are-counted-over-what-was-compacted-away",
+        "I14: a transaction of which records were compacted away keeps its offsets",
+        (
+            Edit(
+                "oncelog._core.units:Unit.count",
+                "self.offsets.append(piece.first_offset)",
+                "self.offsets.append(self.first_offset + self.record_count - records)",
+            ),
+        ),
+        {
+            unit(
+                MERGED,
+                "test_i14_a_transaction_of_which_records_were_compacted_away_keeps_its_offsets",
+            ): "[1, 2, 3, 4])"
+        },
+    ),
+    Bug(
+        "a-position-is-counted-over-what-was-compacted-away",
+        "I14: the position behind a transaction is behind its last record, whatever went before",
+        (
+            Edit(
+                "oncelog._core.units:Unit.count",
+                "self.next_offset = piece.first_offset + records",
+                "self.next_offset = self.first_offset + self.record_count",
+            ),
+        ),
+        {
+            unit(
+                MERGED,
+                "test_i14_a_transaction_of_which_records_were_compacted_away_keeps_its_offsets",
+            ): "(7, 4, 5, "
+        },
+    ),
+    Bug(
+        "a-task-counts-offsets-over-what-was-compacted-away",
+        "I14: a task of a Spark query gives each record its offset",
+        (
+            Edit(
+                "oncelog_spark.fetch:_chunks",
+                "if parts and low != behind_parts:",
+                "if parts and low < behind_parts:",
+            ),
+        ),
+        {
+            unit(
+                "spark/test_fetch",
+                "test_i14_offsets_are_kept_where_records_between_were_compacted_away",
+            ): "At index 4 diff: (4, 6)"
+        },
+    ),
+    Bug(
         "a-table-shows-the-front-of-a-transaction-of-a-merged-batch",
         "I3: of a transaction that goes on behind a merged batch a table shows nothing",
         (

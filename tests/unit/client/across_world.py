@@ -27,7 +27,8 @@ def unit_of(partition: PartitionKey, tx_id: int, first: int, *, edition: int = 1
     written = Written(tx_id, 7, 1, 1_000 + first)
     piece = Piece(partition, written, first, HeldBatch(1, 1, 0, b""), 0, is_last=True)
     unit = Unit(piece, edition)
-    unit.record_count, unit.part.held_bytes = 1, SIZE
+    unit.count(piece)
+    unit.part.held_bytes = SIZE
     return unit
 
 

@@ -245,6 +245,26 @@ def test_i15_who_begins_in_the_middle_is_given_the_rest(tmp_path: Path) -> None:
     consuming(work, [reply([batch], end=10)])
 
 
+def test_i14_a_transaction_of_which_records_were_compacted_away_keeps_its_offsets() -> None:
+    async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
+        transactions = consumer.transactions()
+        shown = []
+        while (one := await transactions.poll(1.0)) is not None:
+            at = await consumer.position("a", 0)
+            shown.append((one.tx_id, one.record_count, at, [row.offset for row in one.read()]))
+        assert shown == [(7, 4, 10, [1, 2, 5, 9]), (8, 1, 13, [12])]
+
+    batches = []
+    for first, units in (
+        (1, [Sent(7, 2)]),
+        (5, [Sent(7, 1)]),
+        (9, [Sent(7, 1)]),
+        (12, [Sent(8, 1)]),
+    ):
+        batches += as_sent(first, units)
+    consuming(work, [reply(batches, end=13)])
+
+
 def test_i3_across_partitions_a_merged_batch_is_what_was_sent() -> None:
     async def work(consumer: Consumer, transport: ScriptedTransport) -> None:
         everywhere(transport, 0, 1, end=3)

@@ -57,6 +57,25 @@ def test_only_what_is_committed_is_asked_for_and_each_offset_once() -> None:
     assert [request.partitions[0].offset for request in requests] == [0, 4, 8]
 
 
+def test_i14_offsets_are_kept_where_records_between_were_compacted_away() -> None:
+    leaders = Leaders([4, 2, 3, 1, 2], batches_per_fetch=5)
+    inner = leaders._fetched
+
+    def with_holes(wanted: leader.FetchPartition) -> leader.FetchedPartition:
+        """4, 5 and 9 are not there any more."""
+        found = inner(wanted)
+        kept = [batch for batch in found.batches if batch.first_offset not in (4, 9)]
+        del found.batches[:]
+        found.batches.extend(kept)
+        return found
+
+    leaders._fetched = with_holes  # type: ignore[method-assign]
+    kept = [0, 1, 2, 3, 6, 7, 8, 10, 11]
+    for start in range(12):
+        for end in range(start, 13):
+            assert offsets(leaders, start, end) == [(n, n) for n in kept if start <= n < end]
+
+
 def test_nothing_for_a_while_is_waited_for_and_for_ever_is_a_loss(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -52,6 +52,8 @@ class Unit:
         "edition",
         "first_offset",
         "is_over",
+        "next_offset",
+        "offsets",
         "part",
         "partition",
         "record_count",
@@ -65,15 +67,22 @@ class Unit:
         self.first_offset = first.first_offset
         self.skip = first.skip
         self.record_count = 0
+        # Of each batch: that of its first record that counts. In a compacted topic they need not
+        # follow each other.
+        self.offsets: list[int] = []
+        self.next_offset = first.first_offset
         self.part = Part()
         # It was let go of: the next one was asked for.
         self.is_over = False
         # Of the partition's position, when it was begun.
         self.edition = edition
 
-    @property
-    def next_offset(self) -> int:
-        return self.first_offset + self.record_count
+    def count(self, piece: Piece) -> None:
+        """This one is of it."""
+        records = piece.batch.record_count - piece.skip
+        self.record_count += records
+        self.offsets.append(piece.first_offset)
+        self.next_offset = piece.first_offset + records
 
 
 class Units:
@@ -102,7 +111,7 @@ class Units:
         unit = self._begun.get(piece.partition)
         if unit is None:
             unit = self._begun[piece.partition] = Unit(piece, edition)
-        unit.record_count += piece.batch.record_count - piece.skip
+        unit.count(piece)
         self._holder.hold(unit.part, piece.batch)
         if piece.is_last or not piece.written.tx_id:
             self._end(unit)
@@ -134,8 +143,7 @@ class Units:
 def pieces_of(unit: Unit, batches: Iterator[HeldBatch]) -> Iterator[tuple[int, int, HeldBatch]]:
     """Of each batch: the offset of its first record that counts, how many before it do not, and the
     batch."""
-    offset, skip = unit.first_offset, unit.skip
-    for batch in batches:
+    skip = unit.skip
+    for offset, batch in zip(unit.offsets, batches, strict=False):
         yield offset, skip, batch
-        offset += batch.record_count - skip
         skip = 0
