@@ -280,7 +280,7 @@ BUGS: Final = (
         (
             Edit(
                 "oncelog.aio.gathering:Gathering.take",
-                "        while not self._settle():",
+                "        while not self._settle() and not self._take_following(editions):",
                 "        while True:",
             ),
             Edit(
