@@ -102,9 +102,12 @@ class Reader:
         """From blocks as far as they go, then from the journal."""
         ends = committed_ends(replica)
         _require_in_range(replica, from_offset, ends, led_machine(replica).committed.end_offset)
-        settled, damage = await self._settled(
-            replica, ends, from_offset, max_bytes, with_units=with_units
-        )
+        settled = Found(ends, (), 0, from_offset)
+        damage: CorruptLog | None = None
+        if from_offset < replica.settled_end:
+            settled, damage = await self._settled(
+                replica, ends, from_offset, max_bytes, with_units=with_units
+            )
         position, left_bytes = settled.next_offset, max_bytes - settled.payload_bytes
         if left_bytes <= 0:
             return settled
@@ -120,6 +123,8 @@ class Reader:
                 # It was settled, and its journal went, while it was looked for.
                 return await self._committed(replica, from_offset, max_bytes, with_units=with_units)
             raise
+        if not settled.batches:
+            return rest
         return rest._replace(
             batches=[*settled.batches, *rest.batches],
             payload_bytes=settled.payload_bytes + rest.payload_bytes,
