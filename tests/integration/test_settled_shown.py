@@ -46,7 +46,7 @@ def test_i29_operators_see_a_topic_being_settled_and_its_journal_go(
     before = row()
     assert (before["settled_end"], before["data_bytes"], before["log_start"]) == (None, 0, 0)
     altered = shell.run("topic", "alter", topic, "--config", "materialization=copy")
-    assert altered.exit_code == 0, altered.output
+    assert altered.exit_code == 0, altered
     # The next snapshot is the first one that says so.
     with log.producer() as plain:
         for _ in range(60):

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
         decode as decode,
         decode_arrow as decode_arrow,
         encode_arrow as encode_arrow,
+        join_rows as join_rows,
         make_batch as make_batch,
         max_timestamp as max_timestamp,
         rows_to_arrow as rows_to_arrow,

@@ -33,7 +33,7 @@ BUGS: Final = (
         "an empty key or value is not null, in a merged batch either",
         (
             Edit(
-                "oncelogpb.arrow_records:rows_to_arrow",
+                "oncelogpb.arrow_records:join_rows",
                 'values = [row.value or (b"" if row.HasField("value") else None) for row in given]',
                 "values = [row.value or None for row in given]",
             ),

@@ -76,6 +76,33 @@ def test_the_table_has_one_row_a_record_and_names_its_place(encoding: int) -> No
     table.validate(full=True)
 
 
+def test_a_table_of_chunks_of_all_kinds_is_their_records_in_order() -> None:
+    rows, arrow = records.ROWS, records.ARROW_V1
+    chunks = [
+        chunk(rows),
+        chunk(rows, skip=1, count=2, first_offset=20),
+        chunk(arrow, skip=3, count=1, first_offset=30),
+        chunk(rows, skip=2, count=1, first_offset=40),
+        chunk(arrow, first_offset=50),
+        chunk(arrow, first_offset=60),
+    ]
+    chunks[1].topic = chunks[2].topic = "u"
+    chunks[4].partition = 7
+    table = Batch(chunks).table
+    table.validate(full=True)
+    assert table.schema.equals(TABLE_SCHEMA)
+    shown = [
+        Record(
+            row["topic"], row["partition"], row["offset"], row["key"], row["value"],
+            int(row["timestamp"].timestamp() * 1_000_000),
+            tuple((it["key"], it["value"]) for it in row["headers"] or ()),
+        )
+        for row in table.to_pylist()
+    ]  # fmt: skip
+    assert shown == list(Batch(chunks))
+    assert Batch([]).table.num_rows == 0
+
+
 def test_what_comes_out_of_a_table_can_be_sent_again() -> None:
     table = Batch([chunk(records.ARROW_V1)]).table
     again = records.conform(

@@ -272,9 +272,10 @@ class Batch:
     @property
     def table(self) -> pa.Table:
         """Columns topic, partition, offset, key, value, timestamp, headers."""
-        return pa.Table.from_batches(
-            [_with_place(chunk) for chunk in self._chunks], schema=TABLE_SCHEMA
-        )
+        if not self._chunks:
+            return TABLE_SCHEMA.empty_table()
+        columns = pa.Table.from_batches(list(_joined(self._chunks))).columns
+        return pa.Table.from_arrays([*_places(self._chunks), *columns], schema=TABLE_SCHEMA)
 
     def to_arrow(self) -> pa.Table:
         """Same as `table`."""
@@ -296,14 +297,32 @@ class Batch:
         return f"<Batch of {len(self)}: {places}>"
 
 
-def _with_place(chunk: Chunk) -> pa.RecordBatch:
-    batch = chunk.arrow()
-    place = [
-        pa.repeat(pa.scalar(chunk.topic, pa.string()), chunk.count),
-        pa.repeat(pa.scalar(chunk.partition, pa.int32()), chunk.count),
-        pa.array(np.arange(chunk.first_offset, chunk.next_offset, dtype=np.int64)),
+def _joined(chunks: Sequence[Chunk]) -> Iterator[pa.RecordBatch]:
+    """Columns of their records. Neighbours of few rows become one batch: making one takes a tenth
+    of a millisecond, whatever is in it."""
+    for are_rows, group in itertools.groupby(chunks, lambda it: it.encoding == records.ROWS):
+        if are_rows:
+            rows = [
+                records.decode_rows(it.payload).rows[it.skip : it.skip + it.count] for it in group
+            ]
+            yield records.join_rows(list(itertools.chain.from_iterable(rows)))
+        else:
+            yield from (it.arrow() for it in group)
+
+
+def _places(chunks: Sequence[Chunk]) -> list[pa.ChunkedArray]:
+    """Topic, partition and offset of their records."""
+    topics, partitions = [], []
+    for (topic, partition), group in itertools.groupby(chunks, lambda it: (it.topic, it.partition)):
+        count = sum(it.count for it in group)
+        topics.append(pa.repeat(pa.scalar(topic, pa.string()), count))
+        partitions.append(pa.repeat(pa.scalar(partition, pa.int32()), count))
+    offsets = [np.arange(it.first_offset, it.next_offset, dtype=np.int64) for it in chunks]
+    return [
+        pa.chunked_array(topics),
+        pa.chunked_array(partitions),
+        pa.chunked_array([pa.array(np.concatenate(offsets))]),
     ]
-    return pa.RecordBatch.from_arrays([*place, *batch.columns], schema=TABLE_SCHEMA)
 
 
 def _nullable(column: pa.Array) -> Any:
