@@ -118,7 +118,7 @@ class Reader:
                 # What is behind them is for the next read.
                 return settled
             if damage is not None:
-                raise damage from error
+                raise replica.unreadable(damage) from error
             if isinstance(error, OffsetOutOfRange) and position < replica.settled_end:
                 # It was settled, and its journal went, while it was looked for.
                 return await self._committed(replica, from_offset, max_bytes, with_units=with_units)

@@ -12,6 +12,23 @@ READS: Final = "partition_leader/test_settled_reads"
 
 BUGS: Final = (
     Bug(
+        "leader-with-a-damaged-block-leads-on",
+        "I26: who cannot read a settled record leaves it to another replica in sync",
+        (
+            Edit(
+                "oncelog_server.partition_leader.reads:Reader._committed",
+                "raise replica.unreadable(damage) from error",
+                "raise damage from error",
+            ),
+        ),
+        {
+            unit(
+                "partition_leader/test_settled_reads",
+                "test_i26_what_is_in_a_damaged_block_alone_is_not_served",
+            ): "who has it leads on"
+        },
+    ),
+    Bug(
         "merged-by-encoding",
         "I8, I9: records that are merged stay in commit order, however they were sent",
         (

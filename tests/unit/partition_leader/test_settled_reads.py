@@ -291,6 +291,7 @@ def test_i26_what_is_in_a_damaged_block_is_read_from_the_journal_while_that_is_t
         assert await log.records(0) == expected
         assert await log.records(6) == {at: one for at, one in expected.items() if at >= 6}
         assert await log.by_time(range(5)) == times
+        assert not replica.unreadable_for, "nothing is lost yet"
 
     history(story)
 
@@ -309,6 +310,7 @@ def test_i26_what_is_in_a_damaged_block_alone_is_not_served() -> None:
             fetched = await log.fetch(offset)
             assert errors.from_status(fetched.error).reason == errors.CorruptLog.reason
             assert not fetched.batches
+        assert replica.unreadable_for == ["CORRUPT_LOG"] * 4, "who has it leads on"
         assert [one.first_offset for one in (await log.fetch(8)).batches] == [8]
 
     history(story)

@@ -23,9 +23,10 @@ from oncelog_server.runtime.storage.data_blocks import (
 )
 from oncelog_server.runtime.storage.data_log import DataLog
 from oncelog_server.runtime.storage.keeping import Allowance
-from oncelog_server.runtime.storage.snapshot_parts import Content
+from oncelog_server.runtime.storage.snapshot_parts import Content, PartOf
 from oncelog_server.runtime.target import StandBy
 from oncelogpb import records
+from oncelogpb.errors import NotLeader
 from tests.simulation.disk import Tear
 from tests.simulation.virtual_time import VirtualTimeLoop, run
 from tests.unit.runtime.bench import DIRECTORY, Bench
@@ -104,6 +105,14 @@ def story(tell: Callable[[Trio], Coroutine[Any, Any, None]]) -> None:
         await tell(trio)
 
     run(main(), loop)
+
+
+def rot(bench: Bench) -> None:
+    """A bit of the first block."""
+    path = f"{DIRECTORY}/data/{0:020d}.data"
+    data = bytearray(bench.disk.bytes_of(path))
+    data[BLOCK_HEADER_BYTES + 5] ^= 1
+    bench.disk.write_and_sync(bench.disk.open(path), 0, bytes(data))
 
 
 def asked_for(trio: Trio, follower: Bench) -> list[int]:
@@ -286,17 +295,34 @@ def test_i35_what_the_leader_settles_meanwhile_is_not_missed() -> None:
 def test_i26_a_block_that_rots_at_the_leader_is_not_spread() -> None:
     async def tell(trio: Trio) -> None:
         one, two, _ = trio.benches
-        path = f"{DIRECTORY}/data/{0:020d}.data"
-        data = bytearray(one.disk.bytes_of(path))
-        data[BLOCK_HEADER_BYTES + 5] ^= 1
-        file = one.disk.open(path)
-        one.disk.write_and_sync(file, 0, bytes(data))
+        rot(one)
         await trio.elect(one, 3)
         await live(*trio.benches, seconds=120)
         assert two.journal.data.settled_end == 0
         assert two.journal.log_start == 0, "nothing is installed that is not whole"
         assert "snapshot not received, trying again" in two.reporter.events
         assert two.driver.unfit
+
+    story(tell)
+
+
+def test_i26_a_leader_whose_blocks_rot_gets_them_from_who_leads_next() -> None:
+    """Found by who copies, as by who reads: another one in sync has what lacks here."""
+
+    async def tell(trio: Trio) -> None:
+        one, two, three = trio.benches
+        await trio.elect(one, 3)
+        await live(*trio.benches, seconds=15)
+        require_same(one, three)
+        rot(one)
+        assert one.journal.data.damaged_at(5) == (0, 10)
+        with pytest.raises(NotLeader, match="copied anew"):
+            await one.driver.snapshot_part(PartOf(Content.DATA), epoch=3)
+        assert one.driver.unfit
+        await trio.elect(three, 4, two)
+        await live(*trio.benches, seconds=15)
+        assert one.disk.list(ORPHANS_DIRECTORY), "it began anew"
+        require_same(three, one)
 
     story(tell)
 

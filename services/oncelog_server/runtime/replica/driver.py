@@ -362,7 +362,10 @@ class Driver:
         """Of what was before its log, to whoever follows it. Raises NotLeader, InvalidArgument,
         CorruptLog, Unavailable."""
         self._led_in(epoch)
-        return await self._log.read_part(wanted)
+        try:
+            return await self._log.read_part(wanted)
+        except CorruptLog as error:
+            raise self.unreadable(error) from error
 
     def _led_in(self, epoch: int) -> Followers:
         led = self._epochs.led
