@@ -227,6 +227,21 @@ def test_a_node_keeps_few_files_open() -> None:
     assert len(held) <= 3
 
 
+def test_a_log_of_which_nothing_is_settled_begins_behind_what_was_deleted() -> None:
+    """And what could not be written there is not there to be deleted."""
+    disk = FakeDisk()
+    log = open_data(disk)
+    log.begin_at(5)
+    assert (log.begin, log.settled_end) == (5, 5)
+    assert not log.goes_before(5)
+    disk.fail_files(".data", ENOSPC)
+    with pytest.raises(OSError, match="told to fail"):
+        log.append(blocks(5, 8))
+    assert not log.goes_before(5)
+    again = open_data(disk.reopen())
+    assert (again.begin, again.settled_end) == (5, 5)
+
+
 def test_what_could_not_be_written_is_not_there_to_be_deleted() -> None:
     disk = FakeDisk()
     log = open_data(disk)

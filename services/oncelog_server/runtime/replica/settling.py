@@ -122,10 +122,11 @@ class Settling:
         newest = self._newest
         if newest is None:
             return False
-        begin = newest.settled.begin
-        # What was deleted before it was settled is never settled.
-        is_passed_over = newest.settled.wanted and self._data.settled_end < begin
-        return is_passed_over or self._data.goes_before(begin)
+        return self._passes_over(newest.settled) or self._data.goes_before(newest.settled.begin)
+
+    def _passes_over(self, settled: Settled) -> bool:
+        """What was deleted before it was settled is never settled."""
+        return settled.wanted and self._data.settled_end < settled.begin
 
     def snapshot_stood(self, offset: int, settled: Settled | None) -> None:
         """It holds only what is below the high watermark."""
@@ -211,7 +212,12 @@ class Settling:
         newest, data = self._newest, self._data
         assert newest is not None, "it has deleted"
         failpoints.reach("driver.data_remove.before")
-        await self._around.offload(lambda: data.remove_before(newest.settled.begin))
+        begin = newest.settled.begin
+        if self._passes_over(newest.settled):
+            # Also where nothing was settled yet: then there is nothing to be removed.
+            await self._around.offload(lambda: data.begin_at(begin))
+        else:
+            await self._around.offload(lambda: data.remove_before(begin))
         failpoints.reach("driver.data_remove.after")
 
     async def _settle(self) -> None:

@@ -414,8 +414,6 @@ class DataLog:
 
     def goes_before(self, offset: int) -> bool:
         """Whether `remove_before` would remove anything."""
-        if self._files and self.settled_end <= offset:
-            return True
         end = min(offset, self.settled_end)
         is_first_below = len(self._files) > 1 and self._files[1].base <= end
         return is_first_below or bool(self._front) or self._is_wholly_below(offset)
