@@ -45,6 +45,24 @@ def test_what_is_appended_is_read_once_it_is_noted() -> None:
     assert read_all(log) == blocks(0, 12)
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_who_begins_again_at_the_settled_end_gives_up_what_was_not_noted(copied: bool) -> None:
+    """A step that was cancelled between its two halves; its successor knows nothing of it."""
+    disk = FakeDisk()
+    log = open_data(disk)
+    settle(log, *blocks(0, 6))
+    log.append(blocks(6, 12, payload_bytes=9))
+    other = open_data(FakeDisk())
+    settle(other, *blocks(0, 12))
+    if copied:
+        assert log.append_copied(other.parts_from(6, 1 << 20)) == 12
+    else:
+        log.append(blocks(6, 12))
+    log.sync_and_note(24)
+    assert read_all(log) == blocks(0, 12)
+    assert read_all(open_data(disk.reopen())) == blocks(0, 12)
+
+
 def test_a_read_ends_below_where_it_is_told() -> None:
     log = open_data(FakeDisk())
     settle(log, *blocks(0, 30))

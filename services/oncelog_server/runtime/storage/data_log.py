@@ -115,13 +115,14 @@ class DataLog:
     # ------------------------------------------------------------------------------------ growing
 
     def append(self, blocks: Iterable[Block]) -> None:
-        """Each behind the one before, the first one at `settled_end` or behind what was appended
-        last; of a log that has nothing, anywhere behind that. Where it raises, all that is not
-        noted is given up, and `settled_end` is next."""
+        """Each behind the one before, the first one behind what was appended last, or at
+        `settled_end`: then what is not noted is given up, as it is where this raises. Of a log that
+        has nothing, anywhere behind that."""
         self._begin_to_append()
         try:
-            for block in blocks:
-                self._begin_behind(block.first_offset)
+            for number, block in enumerate(blocks):
+                if number == 0:
+                    self._begin_with(block.first_offset)
                 step = Step(block.first_offset, block.end_offset, block.exposed_below, 0)
                 self._append(step, b"".join(encode_block(block)))
         except BaseException:
@@ -140,6 +141,8 @@ class DataLog:
             except BlockError as error:
                 raise CopyRefused(f"byte {at} of what came: {error}") from error
             following = steps[-1][0].end_offset if steps else None
+            if following is None:
+                self._begin_again(step.first_offset)
             if not (self._is_next(step) if following is None else step.first_offset == following):
                 raise CopyRefused(f"a block of offset {step.first_offset} is not next here")
             steps.append((step, at))
@@ -187,10 +190,16 @@ class DataLog:
             self._note.save(self._settled)
             self._has_directory = True
 
-    def _begin_behind(self, first_offset: int) -> None:
+    def _begin_with(self, first_offset: int) -> None:
         """A log that has nothing begins where its first block does."""
+        self._begin_again(first_offset)
         if not self._files and first_offset > self._end:
             self.begin_at(first_offset)
+
+    def _begin_again(self, first_offset: int) -> None:
+        """Whoever appended what is not noted is gone, perhaps in the middle of a step."""
+        if first_offset != self._end != self.settled_end:
+            self._give_up()
 
     def _is_next(self, step: Step) -> bool:
         if step.first_offset == self._end:
