@@ -11,9 +11,10 @@ import pytest
 
 from oncelog_server.core.settling import BLOCK_BYTES
 from oncelog_server.runtime.replica import settling, settling_source
+from oncelogpb.v1 import partition_leader_pb2 as pb
 from tests.simulation.disk import Tear
-from tests.unit.partition_leader.fakes import TOPIC
-from tests.unit.partition_leader.messages import abort, batch, plain, send
+from tests.unit.partition_leader.fakes import FIRST, TOPIC
+from tests.unit.partition_leader.messages import abort, batch, partition_of, plain, send
 from tests.unit.partition_leader.settled import records_of
 from tests.unit.partition_leader.test_over_the_journal import CALL, Process, story
 
@@ -234,6 +235,25 @@ def test_a_full_disk_makes_settling_wait_and_nothing_else() -> None:
         assert await process.values() == expected
 
     story(tell, 20_000)
+
+
+def test_i31_what_was_deleted_before_it_was_settled_is_passed_over_and_asked_for_once() -> None:
+    """A data log that has nothing has nothing to remove, wherever the committed log begins."""
+
+    async def tell(process: Process) -> None:
+        await process.lead(1)
+        await commit_small(process, count=50)
+        request = pb.TruncatePartitionRequest(partition=partition_of(FIRST), offset=50)
+        await process.service.truncate_partition(request, CALL)
+        configure(process, 1, materialization="copy")
+        await turns(process, 1)
+        expected = await commit_small(process, count=100, first=51)
+        # In a loop that never sleeps, no second of this would pass.
+        await turns(process, 700)
+        assert process.driver.settled_end == 150
+        assert await values_settled(process, 50) == expected
+
+    story(tell, 2_000)
 
 
 def test_below_the_floor_of_the_disk_nothing_is_settled() -> None:

@@ -219,6 +219,9 @@ class Settling:
         else:
             await self._around.offload(lambda: data.remove_before(begin))
         failpoints.reach("driver.data_remove.after")
+        if self._has_deleted:
+            # Whatever that is: who asks again at once asks for ever.
+            self._not_before_ms = self._now_ms() + AGAIN_MS
 
     async def _settle(self) -> None:
         newest, data, settler = self._newest, self._data, self._settler
