@@ -70,7 +70,28 @@ CONSUMED = commit(
 )
 ALL = read(32 * MS, 33 * MS, [(0, "a"), (1, "b"), (2, "c")])
 
+HALF_READ = [
+    *(send(n, n + 1, "x", value) for n, value in enumerate("abcd")),
+    commit(5, 6, "x"),
+    plain(7, 8, "e"),
+    read(10, 11, [(0, "a")]),
+]
+
 DELETED = [
+    story(
+        "i3 deleted between what was read of it and the rest",
+        [],
+        *HALF_READ,
+        truncate(12, 13, 3, start=3),
+        read(20, 21, [(3, "d"), (4, "e")]),
+    ),
+    story(
+        "i3 more of it is not there than was deleted between",
+        [3],
+        *HALF_READ,
+        truncate(12, 13, 2, start=2),
+        read(20, 21, [(2, "d"), (3, "e")]),
+    ),
     story(
         "i32 the last one before the start is old enough",
         [],

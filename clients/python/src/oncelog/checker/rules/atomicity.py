@@ -186,7 +186,7 @@ def _where(sent: Sent) -> str:
 
 def _torn(case: Case, sends: list[Sent]) -> tuple[str, list[int]] | None:
     """A partition where some records of a transaction stand, and others' before and behind them, so
-    that what is not there can never come."""
+    that what is not there can never come, nor have been deleted between them."""
     by_partition: dict[tuple[str, int], list[Sent]] = {}
     for sent in sends:
         if sent.partition is not None:
@@ -199,6 +199,9 @@ def _torn(case: Case, sends: list[Sent]) -> tuple[str, list[int]] | None:
         last = max(found, key=lambda seen: seen.offset)
         known = case.facts.seen[COMMITTED_VIEW][first.place]
         behind = known.get(last.offset + 1)
+        unread = len(wanted) - len(found)
+        if unread <= _deleted_between(case, first, last):
+            continue
         if behind is not None and (first.offset == 0 or first.offset - 1 in known):
             absent = next(sent for sent in wanted if not case.facts.positions(sent.value))
             message = (
@@ -207,6 +210,15 @@ def _torn(case: Case, sends: list[Sent]) -> tuple[str, list[int]] | None:
             )
             return message, [absent.operation.line, last.line, behind.line]
     return None
+
+
+def _deleted_between(case: Case, first: Seen, last: Seen) -> int:
+    """How many offsets between two that were read are deleted, and were never read: somebody read
+    the front before a start moved in between, and somebody the rest behind it."""
+    known = case.facts.seen[COMMITTED_VIEW][first.place]
+    start = max((start.offset for start in case.facts.starts.get(first.place, ())), default=0)
+    between = range(first.offset, min(last.offset, start))
+    return sum(offset not in known for offset in between)
 
 
 def _uncounted(case: Case, transaction: Transaction) -> Iterator[Finding]:
