@@ -38,11 +38,17 @@ class FreeSpace:
         self.look()
 
     def has_room(self) -> bool:
-        if not self._floor_bytes:
-            return True
+        return not self._floor_bytes or self._free_after_bytes() >= self._floor_bytes
+
+    def may_settle(self) -> bool:
+        """What is settled may take half of the reserve: it is what lets journals go, and so what a
+        disk that ran full of them gets its room back by."""
+        return not self._floor_bytes or self._free_after_bytes() >= self._floor_bytes // 2
+
+    def _free_after_bytes(self) -> int:
+        """Once all is written that was accepted."""
         assert self._commit is not None, "watch() first"
-        accepted_bytes = self._written_bytes + self._commit.unwritten_bytes
-        return self._free_bytes - accepted_bytes >= self._floor_bytes
+        return self._free_bytes - self._written_bytes - self._commit.unwritten_bytes
 
     def wrote(self, written_bytes: int) -> None:
         """Of what was accepted, so much stands on the disk now."""

@@ -354,6 +354,7 @@ class Node:
                 reporter=reporter,
                 lease_valid=self._lease_valid,
                 has_room=self._free_space.has_room,
+                may_settle=self._free_space.may_settle,
                 offload=outside.offload,
                 places=places,
                 snapshot_every_bytes=self._limits.snapshot_every_bytes,

@@ -48,7 +48,7 @@ class Process:
         self.disk = disk
         self.snapshot_every_bytes = snapshot_every_bytes
         self.reporter = FakeReporter()
-        self.has_room = True
+        self.has_room = self.may_settle = True
         role = PartitionLeaderRole(PartitionLeaderConfig())
         around = ReplicaEnv(
             clock=loop,
@@ -56,6 +56,7 @@ class Process:
             reporter=self.reporter,
             lease_valid=lambda: True,
             has_room=lambda: self.has_room,
+            may_settle=lambda: self.may_settle,
             offload=at_once,
             places=asyncio.Semaphore(8),
             opened=lambda partition: None,

@@ -71,7 +71,7 @@ class Bench:
         # What must end the process.
         self.fatal: list[BaseException] = []
         self.lease_valid = True
-        self.has_room = True
+        self.has_room = self.may_settle = True
         self.snapshot_every_bytes = snapshot_every_bytes
         self.min_insync_replicas = min_insync_replicas
         self.node_id = node_id
@@ -102,6 +102,7 @@ class Bench:
             reporter=self.reporter,
             lease_valid=lambda: self.lease_valid,
             has_room=lambda: self.has_room,
+            may_settle=lambda: self.may_settle,
             offload=lambda work: self.offload(work),
             places=asyncio.Semaphore(8),
             snapshot_every_bytes=self.snapshot_every_bytes,

@@ -60,8 +60,18 @@ def test_operators_hear_when_it_fills_and_when_it_has_room_again() -> None:
     assert story.reporter.events == ["disk full, data is refused", "disk has room again"]
 
 
+def test_what_is_settled_may_take_half_of_the_reserve() -> None:
+    story = Story()
+    story.commit.unwritten_bytes = 10_000 - FLOOR // 2
+    assert story.space.may_settle()
+    assert not story.space.has_room()
+    story.commit.unwritten_bytes += 1
+    assert not story.space.may_settle()
+
+
 def test_without_a_floor_there_is_always_room() -> None:
     story = Story(floor_bytes=0)
     story.write(10_000)
     assert story.space.has_room()
+    assert story.space.may_settle()
     assert story.looks == 1

@@ -64,6 +64,8 @@ class ReplicaEnv:
     lease_valid: Callable[[], bool]
     # Free disk is above `disk_free_floor`, also once all that was appended is written.
     has_room: Callable[[], bool]
+    # It is above half of that: what is settled may take the other half.
+    may_settle: Callable[[], bool]
     # Runs a blocking function off the loop (in the simulator: at once).
     offload: Callable[[Callable[[], None]], Awaitable[None]]
     # Held while a log is opened or closed: so many of the node at once.

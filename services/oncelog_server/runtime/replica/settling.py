@@ -198,8 +198,9 @@ class Settling:
 
     def _require_room(self) -> None:
         """What is settled stands twice until its journal goes."""
-        if not self._around.has_room():
-            raise OSError(ENOSPC, "free disk space is below disk_free_floor; free some space")
+        if not self._around.may_settle():
+            why = "free disk space is below half of disk_free_floor; free some space"
+            raise OSError(ENOSPC, why)
 
     async def _look(self) -> None:
         found: list[tuple[int, Settled]] = []
