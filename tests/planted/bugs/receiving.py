@@ -38,6 +38,28 @@ BUGS: Final = (
         {_data("test_i35_what_the_leader_settles_meanwhile_is_not_missed"): "assert 60 == 80"},
     ),
     Bug(
+        "first-block-looked-at-for-what-is-there-already",
+        "a data log that begins within a unit, and has nothing, takes that unit whole",
+        (Edit(f"{_RECEIVING_DATA}._fit", " and self._next > self._data.begin", ""),),
+        {_data("test_who_begins_within_a_unit_gets_it_whole"): "assert 0 == 100"},
+    ),
+    Bug(
+        "blocks-that-do-not-fit-kept",
+        "blocks that the leader's do not fit are given up, and copied anew",
+        (
+            Edit(
+                f"{_RECEIVING_DATA}._copy_what_rests_on",
+                "await self._begin_anew(error)",
+                "raise CorruptLog(str(error)) from error",
+            ),
+        ),
+        {
+            _data(
+                "test_who_has_blocks_that_do_not_fit_the_leaders_gets_all_of_them_anew"
+            ): "assert 0 == 100"
+        },
+    ),
+    Bug(
         "copied-blocks-rest-on-nothing",
         "I25: what the blocks of a leader rest on is noted before the first of them is kept",
         (Edit(f"{_RECEIVING_DATA}._rest_on", "self._journal.rest_on(there.allowed)", "pass"),),

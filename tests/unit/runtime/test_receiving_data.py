@@ -205,6 +205,41 @@ def test_who_has_some_of_it_gets_what_is_behind_however_its_blocks_are_cut() -> 
     story(tell)
 
 
+def require_same_from(one: Bench, other: Bench, begin: int) -> None:
+    assert other.journal.log_start == BEGINS_AT
+    assert other.journal.data.begin == begin, "what is deleted stays deleted"
+    found = units_of(read_all(other.journal.data))
+    theirs = [it for it in units_of(read_all(one.journal.data)) if it.end_offset > begin]
+    assert [it for it in found if it.end_offset > begin] == theirs
+
+
+def test_who_begins_within_a_unit_gets_it_whole() -> None:
+    """Records were deleted up to the middle of a transaction, and nothing is settled behind yet."""
+
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        two.journal.data.begin_at(23)
+        await trio.elect(one, 3)
+        await live(*trio.benches, seconds=15)
+        require_same_from(one, two, 23)
+
+    story(tell)
+
+
+def test_who_has_blocks_that_do_not_fit_the_leaders_gets_all_of_them_anew() -> None:
+    """Whatever they are: no block of the leader's ever begins where they end."""
+
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        settled(two.journal.data, 1, 23, units_each=4)
+        await trio.elect(one, 3)
+        await live(*trio.benches, seconds=15)
+        require_same_from(one, two, 1)
+        assert two.reporter.events.count("settled records do not fit the leader's") == 1
+
+    story(tell)
+
+
 def test_i25_what_came_before_a_kill_is_not_fetched_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def tell(trio: Trio) -> None:
         two = await killed_on_the_way(trio, monkeypatch)

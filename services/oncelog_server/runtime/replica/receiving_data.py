@@ -12,7 +12,9 @@ Invariants:
   * before a block is kept that became readable above this log, it is noted, durably, that the data
     log rests on a state of the leader that far (`Allowance`): a leader that lacks that state is not
     followed with these blocks (`following`);
-  * what comes was verified block by block, and each follows the one before;
+  * what comes was verified block by block, and each follows the one before. Only the first one of
+    all may begin before this data log does: with what was deleted, perhaps up to within a unit;
+  * blocks that the leader's do not fit are given up, at once: they would fit no better later;
   * nothing else writes to the data log meanwhile (whoever made this sees to it).
 
 Left out: what else was before the leader's log (`receiving`); what is damaged here.
@@ -44,6 +46,10 @@ REST_FACTOR: Final = 1
 # A note that must be durable is looked for so often; it goes down with the next one of the log.
 NOTE_EVERY_MS: Final = 100
 NOTE_LOOKS_MAX: Final = 600
+
+
+class DoesNotFit(Exception):
+    """What is here ends within a unit of the leader's."""
 
 
 class Fitting(NamedTuple):
@@ -108,7 +114,11 @@ class ReceivingData:
                 # Nobody has what is below: it was deleted.
                 await self._begin_at(part.settled.begin)
                 continue
-            await self._append(part.part.data, target)
+            try:
+                await self._append(part.part.data, target)
+            except DoesNotFit as error:
+                await self._begin_anew(error)
+                continue
             await asyncio.sleep(REST_FACTOR * (self._now_ms() - began_ms) / 1000)
         await self._sync(target)
 
@@ -128,7 +138,18 @@ class ReceivingData:
         await self._offload(lambda: self._data.begin_at(offset))
         self._next, self._unsynced_bytes = offset, 0
 
+    async def _begin_anew(self, why: DoesNotFit) -> None:
+        """The leader has all that was here; what is deleted stays deleted."""
+        self._around.reporter.event(
+            "settled records do not fit the leader's",
+            level="error",
+            partition=str(self._partition),
+            error=str(why),
+        )
+        await self._begin_at(self._data.begin)
+
     async def _append(self, came: bytes, target: SettledThere) -> None:
+        """Raises DoesNotFit, CorruptLog, OSError."""
         fitting: list[Fitting] = []
         await self._offload(lambda: fitting.append(self._fit(came, target.allowed.at)))
         head, blocks = fitting[0]
@@ -152,7 +173,7 @@ class ReceivingData:
             raise CorruptLog(f"the leader sent what was not asked for: {error}") from error
 
     def _fit(self, came: bytes, exposed_max: int) -> Fitting:
-        """Raises CorruptLog."""
+        """Raises DoesNotFit, CorruptLog."""
         view, at, begin = memoryview(came), 0, 0
         head: Block | None = None
         try:
@@ -160,7 +181,7 @@ class ReceivingData:
                 step = verify_block(view, at)
                 if step.exposed_below > exposed_max:
                     break
-                if at == 0 and step.first_offset < self._next:
+                if at == 0 and step.first_offset < self._next and self._next > self._data.begin:
                     head = self._end_of(decode_block(view))
                     begin = step.length
                 at += step.length
@@ -175,7 +196,7 @@ class ReceivingData:
         if not units or units[0].first_offset > self._next:
             raise CopyRefused(f"no record of offset {self._next} is in it")
         if units[0].first_offset < self._next:
-            raise CopyRefused(f"offset {self._next} is within a unit of it")
+            raise DoesNotFit(f"offset {self._next} is within a unit of the leader's")
         return self._settler.joined(units)
 
     async def _sync(self, target: SettledThere) -> None:
