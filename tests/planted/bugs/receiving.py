@@ -32,6 +32,28 @@ BUGS: Final = (
         },
     ),
     Bug(
+        "what-a-replica-has-settled-goes-with-its-log",
+        "I35: who begins where the leader's log begins keeps what it has settled of it",
+        (
+            Edit(
+                f"{_JOURNAL}.begin_at",
+                "        self.allowed = max(self.allowed, allowed)\n"
+                "        self.cut(self.log_start)\n",
+                "        self.cut(self.log_start)\n"
+                "        self.allowed = max(self.allowed, allowed)\n",
+            ),
+        ),
+        {
+            unit(
+                "storage/test_settled_journal",
+                "test_i35_who_begins_where_its_leaders_log_does_keeps_what_it_has_settled",
+            ): "assert 0 == 2",
+            _data(
+                "test_i35_who_has_settled_as_far_as_its_leader_keeps_it_where_its_log_begins_anew"
+            ): "assert [] == [Block(",
+        },
+    ),
+    Bug(
         "what-was-settled-meanwhile-left-behind",
         "I35: what is copied of the settled records reaches the beginning that is installed",
         (Edit(f"{_RECEIVING}._receive", "await self._data.copy()", "pass"),),

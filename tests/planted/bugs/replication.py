@@ -345,8 +345,8 @@ BUGS: Final = (
             ),
             Edit(
                 "oncelog_server.runtime.storage.journal:Journal.begin_at",
-                "self._synced_end_file.note_in_both(Bounds(offset, offset, allowed))",
-                "self._synced_end_file.note_in_both(Bounds(offset, offset, allowed))\n"
+                "self._synced_end_file.note_in_both(Bounds(offset, offset, self.allowed))",
+                "self._synced_end_file.note_in_both(Bounds(offset, offset, self.allowed))\n"
                 "        self._snapshots.save(offset, snapshot)",
             ),
         ),

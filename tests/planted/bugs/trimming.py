@@ -65,7 +65,7 @@ BUGS: Final = (
         (
             Edit(
                 f"{_JOURNAL}.begin_at",
-                "self._synced_end_file.note_in_both(Bounds(offset, offset, allowed))",
+                "self._synced_end_file.note_in_both(Bounds(offset, offset, self.allowed))",
                 "self._synced_end_file.note_in_both(Bounds(offset, offset))",
             ),
         ),

@@ -11,6 +11,7 @@ from typing import Any, Final
 import pytest
 
 from oncelog_server.core.block import Block, Units, block_of
+from oncelog_server.core.frame import Frame, FrameKind
 from oncelog_server.core.settling import Settler
 from oncelog_server.partition_leader.settling import PartitionSettler
 from oncelog_server.runtime.replica import receiving_data
@@ -236,6 +237,27 @@ def test_who_has_blocks_that_do_not_fit_the_leaders_gets_all_of_them_anew() -> N
         await live(*trio.benches, seconds=15)
         require_same_from(one, two, 1)
         assert two.reporter.events.count("settled records do not fit the leader's") == 1
+
+    story(tell)
+
+
+def test_i35_who_has_settled_as_far_as_its_leader_keeps_it_where_its_log_begins_anew() -> None:
+    """It was away since, and there is nothing to fetch."""
+
+    async def tell(trio: Trio) -> None:
+        one, two, _ = trio.benches
+        two.journal.append(Frame(FrameKind.EPOCH_START), epoch=1, time_ms=0)
+        writes, end = two.journal.take_writes()
+        for write in writes:
+            two.disk.write_and_sync(write.file, write.position, b"".join(write.chunks))
+        two.journal.mark_synced(end)
+        for first in range(0, SETTLED, 2):
+            two.journal.data.append([unit(first)._replace(exposed_below=1)])
+        two.journal.data.sync_and_note(1)
+        await trio.elect(one, 3)
+        await live(*trio.benches, seconds=15)
+        require_same(one, two)
+        require_same(one, await after_a_kill(trio, 1))
 
     story(tell)
 

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
+
 import pytest
 
 from oncelog_server.core.machine import Needs, Settled, Snapshot, Table
 from oncelog_server.runtime.storage import snapshot_rows, tables
+from oncelog_server.runtime.storage.epochs import EpochEntry
 from oncelog_server.runtime.storage.journal import Journal
+from oncelog_server.runtime.storage.keeping import Allowance
 from oncelogpb.errors import CorruptLog
 from tests.simulation.disk import FakeDisk
 from tests.unit.storage.data_logs import block, read_all, settle
@@ -55,6 +59,23 @@ def test_i27_a_cut_that_a_crash_interrupts_leaves_no_block_of_what_is_gone(after
     again = open_journal(disk.reopen())
     # Less may be settled than could be, never more than is there.
     assert again.data.settled_end == 1 or (again.data.settled_end, again.log_end) == (2, 10)
+
+
+@pytest.mark.parametrize("after", range(20))
+def test_i35_who_begins_where_its_leaders_log_does_keeps_what_it_has_settled(after: int) -> None:
+    """Whenever it dies: nobody sends it again what it has."""
+    disk = FakeDisk()
+    journal = with_settled(disk)
+    epochs = (EpochEntry(1, 0, 0), EpochEntry(3, 40, 40))
+    disk.fail_next(after=after)
+    with contextlib.suppress(OSError):
+        journal.begin_at(50, Snapshot(b"", {}), epochs, time_ms=7_000, allowed=Allowance(70, 3))
+    assert journal.data.settled_end == 2
+    disk.crash()
+    again = open_journal(disk.reopen(), seed=9)
+    assert [it.first_offset for it in read_all(again.data)] == [0, 1]
+    assert again.log_end in (0, 10, 50)
+    assert again.log_end == 10 or again.allowed == Allowance(70, 3), "what its blocks rest on"
 
 
 def test_i26_a_snapshot_says_what_is_settled_of_it_after_a_restart() -> None:

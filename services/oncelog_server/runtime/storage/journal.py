@@ -378,6 +378,8 @@ class Journal:
         assert self.log_end <= offset, "what is here already needs no snapshot"
         if self.log_end > 0:
             self._take_incarnation()
+        # First: blocks became readable by frames that go, and all of them are below that state.
+        self.allowed = max(self.allowed, allowed)
         self.cut(self.log_start)
         self._failed = True
         # One without frames would take the next ones under the name of where the log began.
@@ -387,12 +389,11 @@ class Journal:
         self._epochs.entries[:] = epochs
         save_epochs(self._disk, self.directory, self._epochs)
         # Up to here a crash leaves an empty journal, and recovery drops what speaks of more.
-        self._synced_end_file.note_in_both(Bounds(offset, offset, allowed))
+        self._synced_end_file.note_in_both(Bounds(offset, offset, self.allowed))
         self._snapshots.begin_next(offset)
         self._snapshots.begin()
         self._has_old_front = True
         self.log_start = self.log_end = self.synced_end = offset
-        self.allowed = allowed
         self.last_epoch, self.last_time_ms = epochs[-1].epoch, time_ms
         self._tail.begin_at(offset)
         self._failed = False
