@@ -10,6 +10,11 @@ STORAGE: Final = "oncelog_server.runtime.storage"
 LOG: Final = f"{STORAGE}.data_log:DataLog"
 IS_THERE: Final = "what the log says it has is there"
 
+
+def _rot(test: str) -> str:
+    return unit("storage/test_data_rot", test)
+
+
 BUGS: Final = (
     Bug(
         "data-block-crc-not-checked",
@@ -149,6 +154,64 @@ BUGS: Final = (
                 "storage/test_data_rot",
                 "test_i26_a_reader_under_way_is_not_disturbed_by_what_is_replaced",
             ): "as one",
+        },
+    ),
+    Bug(
+        "data-without-a-note-up-to-damage",
+        "I26: without a note, what stands behind damage counts too",
+        (
+            Edit(
+                f"{STORAGE}.data_recovery:_without_note",
+                "_intact(last, _NO_END)",
+                "at_once(intact_from(last.size, 0, last.base), last.file)",
+            ),
+        ),
+        {
+            _rot(
+                "test_i26_without_a_note_a_damaged_block_is_refused_and_those_behind_it_stay"
+            ): "what stands behind damage was promised, too",
+        },
+    ),
+    Bug(
+        "data-without-a-note-cut-at-damage",
+        "I26: without a note, nothing that is damaged goes",
+        (
+            Edit(
+                f"{STORAGE}.data_recovery:_without_note",
+                "(settled if end == last.size else _in_a_new_file(settled))",
+                "settled",
+            ),
+        ),
+        {
+            _rot(
+                "test_i26_without_a_note_what_is_damaged_at_the_end_stays_on_the_disk"
+            ): "nobody knows what was promised of it",
+        },
+    ),
+    Bug(
+        "data-without-a-note-settled-at-nothing",
+        "I27: without a note, the newest intact block says what a cut takes",
+        (
+            Edit(
+                f"{STORAGE}.data_recovery:_without_note",
+                "at = _exposed_below(sealed, last.base)",
+                "at = 0",
+            ),
+        ),
+        {
+            _rot(
+                "test_i26_without_a_note_a_file_of_which_nothing_is_intact_is_set_aside"
+            ): "a cut takes it by that",
+        },
+    ),
+    Bug(
+        "data-of-which-nothing-is-intact-removed",
+        "I26: without a note, a file of which nothing is intact is set aside",
+        (Edit(f"{STORAGE}.data_recovery:_without_note", "last.set_aside()", "last.remove()"),),
+        {
+            _rot(
+                "test_i26_without_a_note_a_file_of_which_nothing_is_intact_is_set_aside"
+            ): "it is set aside",
         },
     ),
 )

@@ -132,6 +132,72 @@ def test_i26_a_lost_note_is_made_again_from_the_files(lost: str) -> None:
     assert open_data(disk.reopen(), segment_bytes=SEGMENT_BYTES).settled_end == log.settled_end
 
 
+def lose_note(disk: FakeDisk) -> None:
+    """Both slots stand in one sector."""
+    for slot in (0, 512):
+        disk.damage(f"{DIRECTORY}/settled", flip(slot + 20, 1))
+
+
+@pytest.mark.parametrize("segment_bytes", [SEGMENT_BYTES, 1 << 20])
+def test_i26_without_a_note_a_damaged_block_is_refused_and_those_behind_it_stay(
+    segment_bytes: int,
+) -> None:
+    disk = FakeDisk()
+    log = open_data(disk, segment_bytes=segment_bytes)
+    wanted = [block(3 * number, 1, 2, payload=b"." * 1_500) for number in range(BLOCKS)]
+    settle(log, *wanted)
+    bases = [file.base for file in log._files]
+    log.close()
+    number = bases[-1] // 3
+    damage_block(disk, wanted, number)
+    lose_note(disk)
+    log = open_data(disk.reopen(), segment_bytes=segment_bytes)
+    assert log.settled_end == wanted[-1].end_offset, "what stands behind damage was promised, too"
+    assert log.settled_at == wanted[-1].exposed_below
+    assert unread(log, wanted) == [number]
+    wanted.append(block(log.settled_end, 3))
+    settle(log, wanted[-1])
+    log = open_data(disk.reopen(), segment_bytes=segment_bytes)
+    assert unread(log, wanted) == [number]
+
+
+def test_i26_without_a_note_what_is_damaged_at_the_end_stays_on_the_disk() -> None:
+    disk = FakeDisk()
+    wanted = [block(at, 3) for at in range(0, 30, 3)]
+    settle(open_data(disk), *wanted)
+    damage_block(disk, wanted, len(wanted) - 1)
+    lose_note(disk)
+    was = disk.bytes_of(FIRST)
+    for _ in range(2):
+        log = open_data(disk.reopen())
+        assert (log.settled_end, log.settled_at) == (27, wanted[-2].exposed_below)
+        assert disk.bytes_of(FIRST) == was, "nobody knows what was promised of it"
+    settle(log, block(27, 5))
+    log = open_data(disk.reopen())
+    assert unread(log, [*wanted[:-1], block(27, 5)]) == []
+    assert disk.bytes_of(FIRST) == was
+
+
+def test_i26_without_a_note_a_file_of_which_nothing_is_intact_is_set_aside() -> None:
+    disk, wanted = written()
+    names = [name for name in disk.list(DIRECTORY) if name.endswith(".data")]
+    path = f"{DIRECTORY}/{names[-1]}"
+    base = int(names[-1].removesuffix(".data"))
+    disk.damage(path, lambda content: content.__setitem__(slice(None), bytes(len(content))))
+    was = disk.bytes_of(path)
+    lose_note(disk)
+    for _ in range(2):
+        disk = disk.reopen()
+        log = open_data(disk, segment_bytes=SEGMENT_BYTES)
+        assert (log.begin, log.settled_end) == (0, base)
+        assert log.settled_at == wanted[base // 3 - 1].exposed_below, "a cut takes it by that"
+        assert disk.exists(path + ".damaged"), "it is set aside"
+        assert disk.bytes_of(path + ".damaged") == was
+    wanted = [*wanted[: base // 3], block(base, 5)]
+    settle(log, wanted[-1])
+    assert unread(open_data(disk.reopen(), segment_bytes=SEGMENT_BYTES), wanted) == []
+
+
 @pytest.mark.parametrize("which", [0, 1, -1])
 def test_i26_what_stood_in_a_file_that_is_gone_is_refused_and_healed(which: int) -> None:
     disk, wanted = written()

@@ -23,6 +23,8 @@ from oncelogpb.errors import OffsetOutOfRange
 DATA_SUFFIX: Final = ".data"
 # Of a file that is to stand in the place of another.
 REWRITTEN_SUFFIX: Final = ".rewritten"
+# Of one in which nothing is intact, and whose name another one takes.
+ASIDE_SUFFIX: Final = ".damaged"
 # Files of one log that stay open after a read, where a node does not say it for all of its logs.
 DATA_FILES_OPEN_MAX: Final = 4
 
@@ -186,6 +188,15 @@ class DataFile:
         self._drop_index_file()
         if self._disk.exists(self.path):
             self._disk.remove(self.path)
+
+    def set_aside(self) -> None:
+        """Durably: under a name that no data log reads. Raises OSError."""
+        file = self._file
+        self.retire()
+        if file is not None:
+            file.close()
+        self._drop_index_file()
+        self._disk.rename(self.path, self.path + ASIDE_SUFFIX)
 
     def close(self) -> None:
         """Of a log that is closed: its directory may be another's soon."""

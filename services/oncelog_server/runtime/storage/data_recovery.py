@@ -5,19 +5,29 @@ Invariants:
     so, and the next block begins a new file;
   * intact blocks beyond the note stay, written anew for they may stand in the page cache alone; but
     not behind a cut (`beyond_goes`). All else that stands there goes;
-  * a note that is lost is made again from the files, of which the last one is read as a whole.
+  * a note that is lost is made again from the files: nobody can tell any more what was promised, so
+    nothing that is in them goes. Of the last one counts all up to its last intact block.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from oncelog_server.runtime.storage.damage import UnknownFrame
 from oncelog_server.runtime.storage.data_blocks import BlockTooNew
 from oncelog_server.runtime.storage.data_file import REWRITTEN_SUFFIX, DataFile, data_base_of
 from oncelog_server.runtime.storage.data_note import DataNote, DataNoteFile
-from oncelog_server.runtime.storage.data_walk import Stored, at_once, intact_from
+from oncelog_server.runtime.storage.data_walk import (
+    Extent,
+    Stored,
+    all_intact,
+    at_once,
+    intact_from,
+)
 from oncelog_server.runtime.storage.port import Disk
+
+# Of a file of which all counts.
+_NO_END: Final = 1 << 63
 
 
 class RecoveredData(NamedTuple):
@@ -39,7 +49,11 @@ def recover_data(disk: Disk, directory: str) -> RecoveredData:
     if note.kept is None and not bases:
         return RecoveredData(note, DataNote(), ())
     files = [DataFile(disk, directory, base) for base in sorted(bases)]
-    said = note.kept or DataNote(files[0].base, files[-1].base, 0, files[-1].base)
+    if note.kept is None:
+        settled, files = _without_note(files)
+        note.save(settled)
+        return RecoveredData(note, settled, tuple(files))
+    said = note.kept
     sealed = [file for file in files if file.base < said.base]
     beyond = [file for file in files if file.base >= said.base]
     sealed = _without_front(sealed, said)
@@ -47,6 +61,41 @@ def recover_data(disk: Disk, directory: str) -> RecoveredData:
     if settled != note.kept:
         note.save(settled)
     return RecoveredData(note, settled, (*sealed, *kept))
+
+
+def _without_note(files: list[DataFile]) -> tuple[DataNote, list[DataFile]]:
+    """What all files say, and those that have blocks."""
+    *sealed, last = files
+    found = _intact(last, _NO_END)
+    if not found:
+        # The next block takes its name; its bytes are left to whoever can read more of them.
+        last.set_aside()
+        at = _exposed_below(sealed, last.base)
+        return DataNote(files[0].base, last.base, at, last.base), sealed
+    end = found[-1].end
+    last.write_again(0, end)
+    step = found[-1].step
+    settled = DataNote(files[0].base, step.end_offset, step.exposed_below, last.base, end)
+    # Behind the last block that is intact others may stand, which were promised and are damaged.
+    return (settled if end == last.size else _in_a_new_file(settled)), files
+
+
+def _exposed_below(sealed: list[DataFile], end_offset: int) -> int:
+    """Of the last block that is intact."""
+    for file in reversed(sealed):
+        if found := _intact(file, end_offset):
+            return found[-1].step.exposed_below
+        end_offset = file.base
+    return 0
+
+
+def _intact(file: DataFile, end_offset: int) -> list[Stored]:
+    """Raises UnknownFrame."""
+    try:
+        extent = Extent(file.base, end_offset, file.size, file.index)
+        return at_once(all_intact(extent), file.file)
+    except BlockTooNew as newer:
+        raise UnknownFrame(file.path, 0, str(newer)) from newer
 
 
 def _without_front(sealed: list[DataFile], said: DataNote) -> list[DataFile]:
